@@ -1,0 +1,223 @@
+"""Word problems with one right number, in endless supply, split so that a held-out task is new in wording and in numbers.
+
+Invariant: training and held-out tasks share no wording, no name, no thing counted, and no number. Every whole number
+belongs to exactly one side (`is_heldout_number`), so a policy that remembers answers or sentences gains nothing.
+A task is scored on the last number of the agent's final answer, so nothing but the answer itself earns the reward.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+HELDOUT_SEED = 20_261_121
+"""Seed of the held-out tasks: `heldout_tasks(n)` always returns the same first ``n``."""
+
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Problems that one arithmetic expression solves, told in several ways."""
+
+    name: str
+    expression: str
+    """The solution over the quantities ``a``, ``b`` and ``c``."""
+    ranges: dict[str, tuple[int, int]]
+    """Smallest and largest value of each quantity, both included."""
+    train: tuple[str, ...]
+    """Wordings that training may use."""
+    heldout: tuple[str, ...]
+    """Wordings that only held-out tasks use."""
+
+    def solve(self, quantities: dict[str, int]) -> Fraction:
+        """Return the exact answer of one problem."""
+        a, b, c = (Fraction(quantities.get(name, 0)) for name in "abc")
+        solutions = {
+            "a + b": lambda: a + b,
+            "a - b": lambda: a - b,
+            "a * b": lambda: a * b,
+            "a / b": lambda: a / b,
+            "a * b + c": lambda: a * b + c,
+            "a * b - c": lambda: a * b - c,
+            "a + b - c": lambda: a + b - c,
+            "a - b + c": lambda: a - b + c,
+        }
+        return solutions[self.expression]()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One question with its exact answer."""
+
+    id: str
+    question: str
+    answer: Fraction
+    family: str
+    wording: str
+    """The template that the question was told with."""
+    numbers: tuple[int, ...]
+    """The quantities in the question."""
+
+
+_BIG, _MIDDLE, _SMALL = (101, 989), (23, 98), (6, 19)
+
+FAMILIES: tuple[Family, ...] = (
+    Family(
+        "add",
+        "a + b",
+        {"a": _BIG, "b": _BIG},
+        train=(
+            "{who} has {a} {things} and buys {b} more. How many {things} does {who} have now?",
+            "There are {a} {things} in one box and {b} in another. How many {things} are there altogether?",
+            "{who} read {a} pages in May and {b} pages in June. How many pages did {who} read in total?",
+            "A shop sold {a} {things} in the morning and {b} in the afternoon. How many {things} did it sell?",
+            "A school has {a} girls and {b} boys. How many children go to the school?",
+        ),
+        heldout=(
+            "{who} picked {a} {things} before lunch and {b} after lunch. How many {things} were picked that day?",
+            "A train with {a} passengers takes on {b} more. How many passengers are aboard?",
+        ),
+    ),
+    Family(
+        "subtract",
+        "a - b",
+        {"a": (512, 989), "b": (101, 489)},
+        train=(
+            "{who} had {a} {things} and gave {b} away. How many {things} are left?",
+            "A jar holds {a} {things}. {who} takes out {b}. How many {things} remain in the jar?",
+            "{who} has {a} dollars and spends {b} dollars. How much money does {who} have left?",
+            "Of the {a} seats in a cinema, {b} are taken. How many seats are free?",
+            "A farmer has {a} sheep and sells {b} of them. How many sheep does the farmer still have?",
+        ),
+        heldout=(
+            "{who} baked {a} {things} and {b} of them were eaten. How many {things} were not eaten?",
+            "A tank holds {a} litres of water and {b} litres leak out. How many litres stay in the tank?",
+        ),
+    ),
+    Family(
+        "multiply",
+        "a * b",
+        {"a": _MIDDLE, "b": _SMALL},
+        train=(
+            "A hall has {a} rows with {b} chairs each. How many chairs are there?",
+            "{who} buys {a} boxes with {b} {things} in each box. How many {things} is that?",
+            "A worker earns {a} dollars an hour. How many dollars does the worker earn in {b} hours?",
+            "{who} runs {a} laps a week. How many laps is that in {b} weeks?",
+            "One ticket costs {a} dollars. How much do {b} tickets cost?",
+        ),
+        heldout=(
+            "A crate holds {a} {things}. How many {things} do {b} crates hold?",
+            "{who} types {a} words a minute. How many words does {who} type in {b} minutes?",
+        ),
+    ),
+    Family(
+        "multiply then add",
+        "a * b + c",
+        {"a": _MIDDLE, "b": _SMALL, "c": _BIG},
+        train=(
+            "{who} reads {a} pages a day for {b} days and then {c} more pages. How many pages is that?",
+            "A ticket costs {a} dollars. {who} buys {b} tickets and pays a fee of {c} dollars. What is the total cost?",
+            "{who} has {a} bags with {b} {things} each and {c} loose {things}. How many {things} are there in all?",
+            "A theatre has {a} rows of {b} seats and {c} seats on the balcony. How many seats does it have?",
+            "A plumber takes {a} dollars an hour and {c} dollars for the trip. What does a job of {b} hours cost?",
+        ),
+        heldout=(
+            "{who} saves {a} dollars a month for {b} months and gets {c} dollars as a gift. How much does {who} have?",
+            "A garden has {a} beds with {b} plants each and {c} plants in pots. How many plants is that?",
+        ),
+    ),
+    Family(
+        "multiply then subtract",
+        "a * b - c",
+        {"a": (51, 98), "b": _SMALL, "c": (101, 289)},
+        train=(
+            "A box holds {a} pens. {who} fills {b} boxes and then loses {c} pens. How many pens remain?",
+            "{who} earns {a} dollars a day for {b} days and spends {c} dollars. How much money is left?",
+            "A baker makes {a} trays with {b} {things} each and {c} {things} burn. How many {things} are good?",
+            "A farm has {a} rows of {b} trees. A storm fells {c} trees. How many trees still stand?",
+            "{who} buys {a} packs of {b} {things} and gives away {c} {things}. How many {things} are left?",
+        ),
+        heldout=(
+            "A library has {a} shelves with {b} books each and {c} books are lent out. How many books are there now?",
+            "{who} collects {a} {things} a week for {b} weeks, then sells {c}. How many {things} does {who} keep?",
+        ),
+    ),
+    Family(
+        "add then subtract",
+        "a + b - c",
+        {"a": (312, 989), "b": _BIG, "c": (101, 389)},
+        train=(
+            "{who} earns {a} dollars on Monday and {b} on Tuesday, then spends {c}. How much money is left?",
+            "{who} has {a} {things}, gets {b} more and loses {c}. How many {things} does {who} have now?",
+            "A shop has {a} {things}, receives {b} and sells {c}. How many {things} are in the shop now?",
+            "There are {a} birds in a tree. Then {b} birds come and {c} fly away. How many birds are there?",
+        ),
+        heldout=(
+            "A ship has {a} people on it. In a port {b} get on and {c} get off. How many people are on the ship?",
+            "{who} collects {a} {things}, finds {b} more and breaks {c}. How many {things} are whole?",
+        ),
+    ),
+)
+
+_TRAIN_NAMES = ("Tom", "Ana", "Mia", "Leo", "Sam", "Ivy", "Max", "Zoe", "Ben", "Eva")
+_HELDOUT_NAMES = ("Paul", "Nora", "Omar", "Lucy", "Hugo", "Rosa")
+_TRAIN_THINGS = ("apples", "stickers", "marbles", "coins", "cards", "eggs", "books", "shells")
+_HELDOUT_THINGS = ("oranges", "stamps", "buttons", "cookies", "candles", "stones")
+
+
+def is_heldout_number(number: int) -> bool:
+    """Whether a quantity may appear in held-out tasks (and then never in training)."""
+    return number % 7 in (2, 5)
+
+
+def train_tasks(seed: int, n: int) -> list[Task]:
+    """Return ``n`` training tasks; the same seed gives the same tasks."""
+    return _tasks(f"train-{seed}", random.Random(f"train {seed}"), n, heldout=False)
+
+
+def heldout_tasks(n: int) -> list[Task]:
+    """Return the first ``n`` held-out tasks: every family in turn, always the same ones."""
+    return _tasks("heldout", random.Random(HELDOUT_SEED), n, heldout=True)
+
+
+def score(answer_text: str, task: Task) -> float:
+    """Return 1.0 when the last number of the final answer is exactly the task's answer, else 0.0.
+
+    An answer that still holds a tool call is no answer: the agent stopped before it used the tool's result.
+    """
+    if "tool_call" in answer_text:
+        return 0.0
+    numbers = _NUMBER.findall(answer_text)
+    if not numbers:
+        return 0.0
+    last = numbers[-1].replace(",", "")
+    return 1.0 if len(last) <= 20 and Fraction(last) == task.answer else 0.0
+
+
+def _tasks(prefix: str, rng: random.Random, n: int, *, heldout: bool) -> list[Task]:
+    families = _families_in_turn(rng)
+    return [_task(f"{prefix}-{index}", next(families), rng, heldout=heldout) for index in range(n)]
+
+
+def _families_in_turn(rng: random.Random) -> Iterator[Family]:
+    """Yield families forever, each once before any comes again, so that a small batch is a balanced one."""
+    while True:
+        yield from rng.sample(FAMILIES, len(FAMILIES))
+
+
+def _task(task_id: str, family: Family, rng: random.Random, *, heldout: bool) -> Task:
+    wording = rng.choice(family.heldout if heldout else family.train)
+    quantities = {
+        name: rng.choice([n for n in range(low, high + 1) if is_heldout_number(n) == heldout])
+        for name, (low, high) in family.ranges.items()
+    }
+    question = wording.format(
+        who=rng.choice(_HELDOUT_NAMES if heldout else _TRAIN_NAMES),
+        things=rng.choice(_HELDOUT_THINGS if heldout else _TRAIN_THINGS),
+        **quantities,
+    )
+    return Task(task_id, question, family.solve(quantities), family.name, wording, tuple(quantities.values()))

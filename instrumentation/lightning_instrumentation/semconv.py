@@ -1,0 +1,80 @@
+"""Names of span attributes, events and operations; the only place where they are written down.
+
+``gen_ai.*`` follows the OpenTelemetry GenAI semantic conventions (status: Development, so the names are pinned here);
+``lightning.*`` is ours. Token ids travel as packed little-endian int32 bytes and log-probabilities (nats) as packed
+little-endian float32 bytes: an integer-array attribute costs 25 times as much to encode.
+"""
+
+from typing import Final
+
+# -- gen_ai: operations ------------------------------------------------------------------------------------------------
+OPERATION: Final = "gen_ai.operation.name"
+CHAT: Final = "chat"
+INVOKE_AGENT: Final = "invoke_agent"
+INVOKE_WORKFLOW: Final = "invoke_workflow"
+EXECUTE_TOOL: Final = "execute_tool"
+
+# -- gen_ai: attributes ------------------------------------------------------------------------------------------------
+AGENT_NAME: Final = "gen_ai.agent.name"
+PROVIDER_NAME: Final = "gen_ai.provider.name"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"
+REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+REQUEST_CHOICE_COUNT: Final = "gen_ai.request.choice.count"
+RESPONSE_ID: Final = "gen_ai.response.id"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"
+TOOL_NAME: Final = "gen_ai.tool.name"
+TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+TOOL_CALL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+TOOL_CALL_RESULT: Final = "gen_ai.tool.call.result"
+ERROR_TYPE: Final = "error.type"
+SERVER_ADDRESS: Final = "server.address"
+
+# -- gen_ai: the evaluation event (a reward) ---------------------------------------------------------------------------
+EVALUATION_EVENT: Final = "gen_ai.evaluation.result"
+EVALUATION_NAME: Final = "gen_ai.evaluation.name"
+EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
+EVALUATION_LABEL: Final = "gen_ai.evaluation.score.label"
+EVALUATION_EXPLANATION: Final = "gen_ai.evaluation.explanation"
+
+# -- lightning: identity, on every span at start, and W3C baggage to hosts that the user named --------------------
+ROLLOUT_ID: Final = "lightning.rollout.id"
+ATTEMPT_ID: Final = "lightning.attempt.id"
+TASK_ID: Final = "lightning.task.id"
+GROUP_ID: Final = "lightning.group.id"
+"""Attempts that are compared with each other; the task id unless the user says otherwise."""
+ROLLOUT_MODE: Final = "lightning.rollout.mode"
+"""``train`` (default) or ``evaluate``: an evaluation is recorded and never trained."""
+ROLLOUT_ROOT: Final = "lightning.rollout.root"
+"""True on the one span that covers a whole attempt; its end says that the attempt has ended."""
+AGENT_SOURCE: Final = "lightning.agent.source"
+"""How the agent name was recognised: decorator, langchain, langgraph, baggage ..."""
+BAGGAGE_KEYS: Final = (ROLLOUT_ID, ATTEMPT_ID, TASK_ID, GROUP_ID, ROLLOUT_MODE, AGENT_NAME)
+
+# -- lightning: exact tokens -------------------------------------------------------------------------------------------
+PROMPT_TOKEN_IDS: Final = "lightning.prompt.token_ids"
+CHOICES: Final = "lightning.response.choices"
+"""Number of choices in the response; choice ``i`` has the two attributes below."""
+POLICY: Final = "lightning.policy.name"
+POLICY_VERSION: Final = "lightning.policy.version"
+STREAM_COMPLETE: Final = "lightning.stream.complete"
+"""False on the span of a stream that ended before its last chunk."""
+
+GATEWAY_SCOPE: Final = "lightning.gateway"
+CLIENT_SCOPE: Final = "lightning.instrumentation"
+
+
+def response_token_ids(choice: int) -> str:
+    """Name of the attribute with the sampled ids of one choice, packed int32."""
+    return f"lightning.response.{choice}.token_ids"
+
+
+def response_logprobs(choice: int) -> str:
+    """Name of the attribute with the sampled tokens' log-probabilities of one choice, packed float32, nats."""
+    return f"lightning.response.{choice}.logprobs"

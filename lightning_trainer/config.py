@@ -1,0 +1,224 @@
+"""``lightning.toml``: every setting with its range; an unknown key is refused by name.
+
+The file is read once, by the daemon. Relative paths are relative to the file's folder.
+"""
+
+import tomllib
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
+
+from lightning_trainer.errors import ConfigError
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors, values are fixed after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DaemonConfig(Section):
+    """``[daemon]``: where the daemon listens and keeps what it must not lose."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8321, ge=0, le=65535)
+    """0 picks a free port; it is printed and written to ``state_dir``/daemon.json."""
+    state_dir: Path = Path(".lightning")
+    token: str | None = Field(default=None, min_length=16)
+    """Required of every request when the host is not loopback."""
+    max_body_bytes: int = Field(default=64 * 2**20, ge=2**16)
+
+    @model_validator(mode="after")
+    def _token_beyond_loopback(self) -> Self:
+        if self.host not in ("127.0.0.1", "::1", "localhost") and self.token is None:
+            raise ValueError(f"host {self.host!r} is reachable from other machines: set a token of 16+ characters")
+        return self
+
+
+class EngineConfig(Section):
+    """``[engine]``: the vLLM process."""
+
+    python: str | None = None
+    """Interpreter of the engine process; the daemon's own when absent."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    max_model_len: int = Field(default=2048, ge=16)
+    max_num_seqs: int = Field(default=64, ge=1)
+    kv_cache_gib: float = Field(default=2.0, gt=0)
+    """CPU only: memory for the key-value cache. vLLM would take all of the machine's otherwise."""
+    threads: int | None = Field(default=None, ge=1)
+    chat_template: Path | None = None
+    tool_call_parser: str | None = None
+    """vLLM's name of the parser that turns text into tool calls (``hermes`` ...); None: no tools."""
+    startup_timeout_s: float = Field(default=600.0, gt=0)
+    request_queue_timeout_s: float = Field(default=180.0, gt=0)
+    """How long the gateway holds a request while the engine is starting or changing weights, before it answers 503."""
+    probe_max_abs: float | None = Field(default=None, gt=0)
+    """Largest |trainer - engine| of a probe logprob, nats. Default: 1e-3 in float32, 0.5 in bfloat16."""
+    probe_mean_abs: float | None = Field(default=None, gt=0)
+    """Mean difference. Default: 2e-4 in float32, 0.06 in bfloat16."""
+
+
+class CreditConfig(Section):
+    """``credit``: how an attempt's rewards are divided among its calls."""
+
+    scheme: Literal["terminal", "discounted"] = "terminal"
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    """Discount per call; only for ``discounted``."""
+
+
+class AlgorithmConfig(Section):
+    """``algorithm``: by verl's own names."""
+
+    advantage: str = "grpo"
+    """Name in verl's advantage-estimator registry."""
+    policy_loss: str = "vanilla"
+    """Name in verl's policy-loss registry."""
+    loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"] = "token-mean"
+    clip_ratio_low: float = Field(default=0.2, ge=0)
+    clip_ratio_high: float = Field(default=0.28, ge=0)
+    clip_ratio_c: float = Field(default=3.0, gt=1)
+    normalize_by_std: bool = True
+    """Divide the group's advantages by its standard deviation (GRPO); False is Dr. GRPO."""
+    drop_zero_variance_groups: bool = True
+    """A group whose rows all have the same credit carries no gradient; leaving it out saves its tokens."""
+
+
+class OptimizerConfig(Section):
+    """``optimizer``: AdamW."""
+
+    lr: float = Field(default=1e-5, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.99)
+    clip_grad: float = Field(default=1.0, gt=0)
+
+
+class PolicyConfig(Section):
+    """``[[policy]]``: a set of weights and the agents whose calls are served from it."""
+
+    name: Name
+    agents: tuple[str, ...] = Field(min_length=1)
+    """Agent names or patterns (``fixer*``). What no policy claims is traced and never trained."""
+    model: str
+    """A folder, a Hugging Face id, ``embedded:smollm2-135m-instruct``, or ``random:tiny`` (for tests)."""
+    group_size: int = Field(default=8, ge=2)
+    groups_per_step: int = Field(default=8, ge=1)
+    group_timeout_s: float = Field(default=600.0, gt=0)
+    """A group that has two ended attempts and hears nothing for this long is trained with what it has."""
+    max_sample_tokens: int = Field(default=2048, ge=8)
+    reward: str = "reward"
+    """Name of the evaluation that is the reward."""
+    train: bool = True
+    """False: record and serve, never update."""
+    max_steps: int | None = Field(default=None, ge=1)
+    checkpoint_every: int = Field(default=10, ge=1)
+    """In steps. A crash repeats the recorded batches since the last one, to the same weights."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    credit: CreditConfig = CreditConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+
+    @field_validator("agents")
+    @classmethod
+    def _no_empty_pattern(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not pattern.strip() for pattern in patterns):
+            raise ValueError('an agent pattern is empty; name the agents, or use "*" for all of them')
+        return patterns
+
+    def claims(self, agent: str | None) -> bool:
+        """Whether calls of this agent belong to the policy (shell-style patterns, case matters)."""
+        return agent is not None and any(fnmatchcase(agent, pattern) for pattern in self.agents)
+
+
+class TrainingConfig(Section):
+    """``[training]``: the update engine."""
+
+    backend: Literal["ray", "inprocess"] = "ray"
+    attention: Literal["tree", "stock"] = "tree"
+    """``tree`` computes every shared prefix once; ``stock`` is verl's own engine."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Precision of the matrix products; weights, gradients and optimiser are float32."""
+    threads: int | None = Field(default=None, ge=1)
+    max_tokens_per_micro_batch: int = Field(default=8192, ge=16)
+    """Unique tokens that go through the model at once."""
+    gradient_checkpointing: bool = False
+    seed: int = 0
+
+
+class Config(Section):
+    """The whole file."""
+
+    daemon: DaemonConfig = DaemonConfig()
+    engine: EngineConfig = EngineConfig()
+    training: TrainingConfig = TrainingConfig()
+    policy: tuple[PolicyConfig, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _one_policy(self) -> Self:
+        names = [policy.name for policy in self.policy]
+        if len(names) > 1:
+            raise ValueError(f"{len(names)} policies ({', '.join(names)}): one is served at a time, keep one")
+        return self
+
+    @property
+    def only_policy(self) -> PolicyConfig:
+        return self.policy[0]
+
+
+def load_config(path: Path) -> Config:
+    """Read and check a configuration file.
+
+    Raises:
+        ConfigError: it cannot be read, is not TOML, or a key or value is not allowed; the message names each of them.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    try:
+        config = Config.model_validate(document)
+    except ValidationError as error:
+        # The validation error quotes its input, and the input may hold the token.
+        raise ConfigError(f"{path}: {_sentences(error)}") from None
+    return _resolve_paths(config, path.parent)
+
+
+def _sentences(error: ValidationError) -> str:
+    details = error.errors()
+    places = [detail["loc"] for detail in details]
+    # A section with a wrong key also counts as a missing element of its list: say the cause alone.
+    causes = [
+        d for d in details if not any(p != d["loc"] and p[: len(d["loc"])] == d["loc"] for p in places if d["loc"])
+    ]
+    return "; ".join(_sentence(detail) for detail in causes)
+
+
+def _sentence(detail: ErrorDetails) -> str:
+    where = ".".join(str(part) for part in detail["loc"]) or "configuration"
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "extra_forbidden":
+        return f"unknown key {where!r}; check its spelling"
+    if detail["type"] == "missing":
+        return f"{where} is missing"
+    # A value may be a secret or a whole section: then only its place is named.
+    plain = isinstance(detail["input"], str | int | float | bool) and "token" not in detail["loc"]
+    return f"{where} = {detail['input']!r}: {message}" if plain else f"{where}: {message}"
+
+
+def _resolve_paths(config: Config, base: Path) -> Config:
+    daemon = config.daemon.model_copy(update={"state_dir": (base / config.daemon.state_dir).absolute()})
+    engine = config.engine
+    if engine.chat_template is not None:
+        template = (base / engine.chat_template).absolute()
+        if not template.is_file():
+            raise ConfigError(f"engine.chat_template = {str(engine.chat_template)!r}: there is no file {template}")
+        engine = engine.model_copy(update={"chat_template": template})
+    return config.model_copy(update={"daemon": daemon, "engine": engine})

@@ -1,0 +1,52 @@
+"""Every error that lightning-trainer raises on purpose: one root, each class also a standard error.
+
+A message says what was wrong, the value, and what to do; the command line prints it without a traceback.
+"""
+
+
+class LightningError(Exception):
+    """Root of all errors of this package."""
+
+
+class ConfigError(LightningError, ValueError):
+    """The configuration cannot be used as it is."""
+
+
+class MissingExtraError(LightningError, ImportError):
+    """A feature needs packages that are not installed; the message names the install command."""
+
+
+class ModelError(LightningError, ValueError):
+    """A model cannot be found, read or used."""
+
+
+class MalformedTelemetryError(LightningError, ValueError):
+    """A body or span that cannot be read as what it claims to be."""
+
+
+class UnknownRolloutError(LightningError, LookupError):
+    """No span of this rollout has been seen."""
+
+
+class StoreError(LightningError, RuntimeError):
+    """The store refused or could not complete an operation; nothing of it was written."""
+
+
+class LedgerImbalanceError(LightningError, ValueError):
+    """The tokens that went in are not the tokens accounted for (promise 1)."""
+
+
+class CreditAssignmentError(LightningError, ValueError):
+    """A credit scheme cannot be applied to these transitions."""
+
+
+class TrainingError(LightningError, RuntimeError):
+    """An update, a checkpoint or the worker behind it failed."""
+
+
+class PublicationError(LightningError, RuntimeError):
+    """Weights could not be handed over to the engine; the previous version stays live."""
+
+
+class EngineError(LightningError, RuntimeError):
+    """The inference engine is not there, did not start, or died."""

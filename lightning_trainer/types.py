@@ -1,0 +1,284 @@
+"""The vocabulary: what travels on the road from a span to a served policy version.
+
+Torch-free and frozen: every stage reads these and makes new ones. Token ids are plain ints, log-probabilities are in
+nats, times are Unix nanoseconds. ``None`` means "not measured" and is never a stand-in for zero.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol, TypeAlias
+
+AttributeValue: TypeAlias = (
+    str | bool | int | float | bytes | tuple[str, ...] | tuple[bool, ...] | tuple[int, ...] | tuple[float, ...]
+)
+
+
+class SpanStatus(StrEnum):
+    UNSET = "unset"
+    OK = "ok"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SpanEvent:
+    name: str
+    time_ns: int
+    attributes: Mapping[str, AttributeValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One timed operation, as OpenTelemetry defines it. Ids are lower-case hex (32 and 16 digits)."""
+
+    trace_id: str
+    span_id: str
+    parent_span_id: str | None
+    name: str
+    start_ns: int
+    end_ns: int
+    attributes: Mapping[str, AttributeValue]
+    events: tuple[SpanEvent, ...] = ()
+    status: SpanStatus = SpanStatus.UNSET
+    status_message: str = ""
+    scope: str = ""
+    """Name of the instrumentation scope that made it: says which dialect to read it in."""
+    resource: Mapping[str, AttributeValue] = field(default_factory=dict)
+
+
+class SpanSink(Protocol):
+    """Where spans are made durable; the store is one. Passed in, never global."""
+
+    async def append(self, spans: Sequence[Span]) -> int:
+        """Commit spans and return how many were new; a span with a known (trace id, span id) changes nothing.
+
+        Returns only after the commit: whoever is told that a span was accepted may forget it.
+        """
+        ...
+
+
+class AttemptState(StrEnum):
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    """Its code returned. Says nothing about the reward."""
+    FAILED = "failed"
+    """Its code raised. A failed attempt is data."""
+
+
+class RolloutMode(StrEnum):
+    TRAIN = "train"
+    EVALUATE = "evaluate"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at a rollout (a requested execution of a task)."""
+
+    attempt_id: str
+    rollout_id: str
+    task_id: str
+    group_id: str
+    """Attempts with one group id are compared with each other."""
+    mode: RolloutMode = RolloutMode.TRAIN
+    state: AttemptState = AttemptState.RUNNING
+    started_ns: int = 0
+    ended_ns: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One reward observation: a ``gen_ai.evaluation.result``. ``value`` None: it was tried and gave no number."""
+
+    name: str
+    value: float | None
+    rollout_id: str | None
+    attempt_id: str | None
+    span_id: str | None
+    """The span that it evaluates, where it names one."""
+    time_ns: int
+    explanation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One choice of one LLM call with the exact tokens that the engine saw and sampled."""
+
+    call_id: str
+    """``{span_id}/{choice}`` of the span that recorded the tokens."""
+    trace_id: str
+    span_id: str
+    parent_span_id: str | None
+    response_id: str | None
+    agent: str | None
+    rollout_id: str | None
+    attempt_id: str | None
+    policy: str | None
+    policy_version: int | None
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+    behaviour_logprobs: tuple[float, ...] | None
+    """One per response id, or None where the engine gave none."""
+    finish_reason: str | None
+    complete: bool
+    """False when a stream ended early."""
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A call of a selected agent as the learner sees it: state (prompt), action (response), reward."""
+
+    transition_id: str
+    agent: str
+    attempt_id: str
+    policy: str
+    policy_version: int
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+    behaviour_logprobs: tuple[float, ...]
+    reward: float | None
+    """Reward of this step alone; None when nothing scored it."""
+    start_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One agent's transitions in one attempt, oldest first, with the reward of the whole attempt."""
+
+    attempt: Attempt
+    agent: str
+    policy: str
+    transitions: tuple[Transition, ...]
+    reward: float | None
+    """Terminal reward: of the attempt, not of a step; None when nothing scored it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of sampled tokens ``[start, end)`` of a sample: the response of one transition."""
+
+    start: int
+    end: int
+    transition_id: str
+    policy_version: int
+    credit: float | None
+    """What the credit scheme gives this transition, in reward units."""
+    row_id: str
+    """What the estimator compares: segments with one row id are one row (an attempt, or a single transition)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One token sequence ready for the trainer; the lengths of ids, mask and logprobs are equal, always.
+
+    Raises:
+        ValueError: the lengths differ, the first token is marked as sampled, or mask and segments disagree.
+    """
+
+    sample_id: str
+    policy: str
+    agent: str
+    group_id: str
+    attempt_id: str
+    token_ids: tuple[int, ...]
+    loss_mask: tuple[int, ...]
+    """1 where the policy sampled the token and it is trained, else 0."""
+    behaviour_logprobs: tuple[float, ...]
+    """Of the sampling policy, nats; 0.0 where the mask is 0."""
+    segments: tuple[Segment, ...]
+
+    def __post_init__(self) -> None:
+        n = len(self.token_ids)
+        if not len(self.loss_mask) == len(self.behaviour_logprobs) == n:
+            raise ValueError(
+                f"sample {self.sample_id}: {n} token ids, {len(self.loss_mask)} mask entries and "
+                f"{len(self.behaviour_logprobs)} logprobs; the three must be equal"
+            )
+        if n == 0 or self.loss_mask[0]:
+            raise ValueError(f"sample {self.sample_id}: a sample starts with at least one prompt token")
+        if sum(self.loss_mask) != sum(segment.end - segment.start for segment in self.segments) or not all(
+            all(self.loss_mask[segment.start : segment.end]) for segment in self.segments
+        ):
+            raise ValueError(f"sample {self.sample_id}: the mask and the segments name different tokens")
+
+
+class Outcome(StrEnum):
+    """What became of a sampled token."""
+
+    TRAINED = "trained"
+    MASKED = "masked"
+    DEDUPLICATED = "deduplicated"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """So many sampled tokens of one agent and policy version met one outcome for one reason."""
+
+    agent: str
+    policy: str | None
+    policy_version: int | None
+    outcome: Outcome
+    reason: str
+    tokens: int
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingBatch:
+    """What one optimiser step trains on: stored before the step, so that a crash can repeat it exactly."""
+
+    policy: str
+    step: int
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What the trainer did with a batch."""
+
+    step: int
+    metrics: Mapping[str, float]
+    """By verl's own names (``actor/pg_loss``, ``actor/grad_norm`` ...)."""
+    advantages: Mapping[str, tuple[float, ...]]
+    """By sample id, one value a token, 0.0 where the mask is 0."""
+    tokens_trained: int
+    tokens_computed: int
+    """Positions that went through the model: the nodes of the token tree."""
+    tokens_sequential: int
+    """Positions without sharing: the sum of the samples' lengths."""
+    seconds: Mapping[str, float]
+
+
+class VersionState(StrEnum):
+    """Life of a policy version: trained -> live -> retired, or trained -> refused."""
+
+    TRAINED = "trained"
+    LIVE = "live"
+    REFUSED = "refused"
+    RETIRED = "retired"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyVersion:
+    """An immutable publication of a policy. Version 0 is the model that the run started from."""
+
+    policy: str
+    version: int
+    step: int
+    state: VersionState
+    created_ns: int
+    checksum: str | None = None
+    probe_max_abs: float | None = None
+    """Largest |trainer - engine| over the probe's log-probabilities, nats."""
+    probe_mean_abs: float | None = None
+    publish_s: float | None = None
+    """From the trainer's tensors to the first request let through to them."""
+    reason: str | None = None
+    """Why it was refused."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.policy}@v{self.version}"
