@@ -141,6 +141,8 @@ class Transition:
     reward: float | None
     """Reward of this step alone; None when nothing scored it."""
     start_ns: int
+    parent_id: str | None = None
+    """The transition of the same agent and attempt that this one follows; None for the first of a branch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,16 @@ class Trajectory:
     transitions: tuple[Transition, ...]
     reward: float | None
     """Terminal reward: of the attempt, not of a step; None when nothing scored it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """What a credit scheme gives one transition."""
+
+    value: float | None
+    """In reward units; None when a reward that it needs is missing."""
+    row_id: str
+    """What the estimator compares: credits with one row id are one row (an attempt, or a single transition)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,56 @@
+# Every command makes its own environment first (environment/install.py); that takes no time when nothing changed.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+
+SEED ?= 0
+STEPS ?=
+HELDOUT ?=
+OUT ?=
+ARGS ?=
+BENCH ?= $(wildcard benchmarks/*.py)
+
+.PHONY: help setup quickstart test bench check format doctor clean
+
+help:
+	@echo 'make quickstart [SEED=0] [STEPS=] [HELDOUT=] [OUT=]   watch a real agent learn; writes runs/.../report.html'
+	@echo 'make test [ARGS="-k words"]                           all tests, with real engines and a tiny model'
+	@echo 'make bench [BENCH=benchmarks/loop.py]                 benchmarks; each prints a table'
+	@echo 'make check                                            ruff and pyright; make format mends what can be mended'
+	@echo 'make doctor                                           check interpreter, packages, memory, ports and model'
+	@echo 'make setup                                            only make .venv (every command does it by itself)'
+	@echo 'make clean                                            remove .venv and caches; runs/ stays'
+
+# The environment's own interpreter starts faster than a version manager's; -S is enough for the standard library.
+setup:
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -S environment/install.py; \
+	elif command -v $(PYTHON) >/dev/null; then $(PYTHON) environment/install.py; \
+	else echo 'set-up failed: there is no $(PYTHON) on PATH: install Python 3.11 and run it again' >&2; exit 1; fi
+
+quickstart: setup
+	@$(BIN)/lightning-trainer quickstart --seed $(SEED) $(if $(STEPS),--steps $(STEPS)) \
+	    $(if $(HELDOUT),--heldout $(HELDOUT)) $(if $(OUT),--out "$(OUT)")
+
+test: setup
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+
+bench: setup
+	@set -e; for file in $(BENCH); do echo "== $$file"; $(BIN)/python "$$file" $(ARGS); done
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+doctor: setup
+	@$(BIN)/lightning-trainer doctor
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,198 @@
+"""LangChain and LangGraph: which agent speaks, and a span for every tool call.
+
+The innermost name that somebody chose wins. A model call made directly in a node of a graph is that node's; one made by
+an agent of ``create_agent`` happens in a node called ``model`` or ``tools``, a name that nobody chose, so it is the
+agent's (``lc_agent_name``) or, where the agent has no name, that of the nearest enclosing node that was named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import wrapt
+from lightning_instrumentation import semconv, spans
+from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.messages import as_json
+from lightning_instrumentation.runtime import runtime
+from lightning_instrumentation.scope import Agent, Scope, add_framework, current, entered
+
+_GENERIC_NODES = frozenset({"model", "agent", "tools", "__start__", "__end__"})
+_MIDDLEWARE_HOOKS = (".before_agent", ".before_model", ".after_model", ".after_agent")
+
+
+def agent_of(metadata: Mapping[str, Any]) -> Agent | None:
+    """Return who speaks in a run with this metadata; None where it is in no graph and names no agent."""
+    node = metadata.get("langgraph_node")
+    agent_name = metadata.get("lc_agent_name")
+    namespace = str(metadata.get("langgraph_checkpoint_ns") or "")
+    levels = namespace.split("|") if namespace else []
+    if node and not _is_generic(str(node)):
+        return Agent(str(node), "langgraph", namespace)
+    if agent_name:
+        # The agent's own graph is the innermost level; where it runs is what tells it from a namesake.
+        return Agent(str(agent_name), "langchain", "|".join(levels[:-1]))
+    for depth in range(len(levels), 0, -1):
+        name = levels[depth - 1].partition(":")[0]
+        if name and not _is_generic(name):
+            return Agent(name, "langgraph", "|".join(levels[:depth]))
+    return Agent(str(node), "langgraph", namespace, explicit=False) if node else None
+
+
+def _is_generic(node: str) -> bool:
+    return node in _GENERIC_NODES or node.endswith(_MIDDLEWARE_HOOKS)
+
+
+# -- who speaks in the code that runs here ---------------------------------------------------------------------------
+
+
+def watch_config(module: Any) -> None:
+    """Hook of ``langchain_core.runnables.config``: its context variable says in which node the code runs."""
+    config_of_here: ContextVar[Mapping[str, Any] | None] = module.var_child_runnable_config
+
+    def ask() -> Agent | None:
+        run = _model_run.get()
+        if run is not None and run.active:
+            return run.agent
+        config = config_of_here.get()
+        metadata = config.get("metadata") if config else None
+        return agent_of(metadata) if metadata else None
+
+    add_framework(ask)
+
+
+# -- who speaks in a model call: its own metadata knows best ---------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _ModelRun:
+    """Shared by every context that saw the run begin, so that its end is seen in all of them."""
+
+    agent: Agent
+    active: bool = True
+
+
+_model_run: ContextVar[_ModelRun | None] = ContextVar("lightning.langchain.model_run", default=None)
+
+
+def watch_models(module: Any) -> None:
+    """Hook of ``langchain_core.tracers.context``: a handler that every callback manager takes in by itself."""
+    from langchain_core.callbacks.base import BaseCallbackHandler
+
+    class ModelWatcher(BaseCallbackHandler):
+        run_inline = True
+        raise_error = False
+
+        def __init__(self) -> None:
+            self._runs: dict[UUID, _ModelRun] = {}
+
+        def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **options: Any) -> None:
+            guarded("langchain-model", self._begin, run_id, options.get("metadata") or {})
+
+        def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **options: Any) -> None:
+            guarded("langchain-model", self._begin, run_id, options.get("metadata") or {})
+
+        def on_llm_end(self, response: Any, *, run_id: UUID, **options: Any) -> None:
+            self._end(run_id)
+
+        def on_llm_error(self, error: BaseException, *, run_id: UUID, **options: Any) -> None:
+            self._end(run_id)
+
+        def _begin(self, run_id: UUID, metadata: Mapping[str, Any]) -> None:
+            agent = agent_of(metadata)
+            if agent is not None:
+                run = self._runs[run_id] = _ModelRun(agent)
+                _model_run.set(run)
+
+        def _end(self, run_id: UUID) -> None:
+            run = self._runs.pop(run_id, None)
+            if run is not None:
+                run.active = False
+
+    watcher = ModelWatcher()
+    module.register_configure_hook(ContextVar("lightning.langchain.watcher", default=watcher), inheritable=True)
+
+
+# -- tools -----------------------------------------------------------------------------------------------------------
+
+
+def wrap_tools(module: Any) -> None:
+    """Hook of ``langchain_core.tools.base``: a tool runs inside its span, so what it does is the span's child."""
+    wrapt.wrap_function_wrapper(module, "BaseTool.run", _run)
+    wrapt.wrap_function_wrapper(module, "BaseTool.arun", _arun)
+
+
+class _ToolCall:
+    def __init__(self, tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.scope = current()
+        self._span = None
+        self._capture_content = False
+        guarded("tool", self._begin, tool, args[0] if args else kwargs.get("tool_input"), kwargs.get("tool_call_id"))
+
+    def _begin(self, tool: Any, tool_input: Any, call_id: str | None) -> None:
+        started = runtime()
+        if started is None:
+            return
+        self._capture_content = started.settings.capture_content
+        name = str(tool.name)
+        attributes = {semconv.OPERATION: semconv.EXECUTE_TOOL, semconv.TOOL_NAME: name}
+        if call_id is not None:
+            attributes[semconv.TOOL_CALL_ID] = str(call_id)
+        if self._capture_content:
+            attributes[semconv.TOOL_CALL_ARGUMENTS] = _arguments(tool, tool_input)
+        self._span = spans.begin(started, f"{semconv.EXECUTE_TOOL} {name}", attributes)
+        if self._span is not None:
+            self.scope = Scope(self.scope.identity, self.scope.agent, self.scope.around, self._span)
+
+    def returned(self, output: Any) -> None:
+        if self._span is not None:
+            guarded("tool", self._describe, output)
+        spans.end(self._span)
+
+    def raised(self, error: BaseException) -> None:
+        spans.end(self._span, error)
+
+    def _describe(self, output: Any) -> None:
+        assert self._span is not None
+        result = getattr(output, "content", output)
+        text = result if isinstance(result, str) else as_json(result)
+        if self._capture_content:
+            self._span.set_attribute(semconv.TOOL_CALL_RESULT, text)
+        if getattr(output, "status", None) == "error":
+            # The tool failed and told the model so instead of raising.
+            spans.mark_failed(self._span, "tool_error", text if self._capture_content else "the tool reported an error")
+
+
+def _arguments(tool: Any, tool_input: Any) -> str:
+    """What the model passed; what the framework injects (state, store) is not the model's."""
+    keep = getattr(tool, "_filter_injected_args", None)
+    if isinstance(tool_input, dict) and callable(keep):
+        tool_input = keep(tool_input)
+    return tool_input if isinstance(tool_input, str) else as_json(tool_input)
+
+
+def _run(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    call = _ToolCall(instance, args, kwargs)
+    try:
+        with entered(call.scope):
+            output = wrapped(*args, **kwargs)
+    except BaseException as error:
+        call.raised(error)
+        raise
+    call.returned(output)
+    return output
+
+
+async def _arun(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    call = _ToolCall(instance, args, kwargs)
+    try:
+        with entered(call.scope):
+            output = await wrapped(*args, **kwargs)
+    except BaseException as error:
+        call.raised(error)
+        raise
+    call.returned(output)
+    return output

@@ -1,0 +1,83 @@
+"""Train the calculator agent: held-out tasks, training steps, the same held-out tasks again.
+
+The agent (agent.py) is not changed and does not know. A daemon with a policy for agent "calculator" must be running:
+
+    lightning-trainer serve --config examples/calculator/lightning.toml
+    python examples/calculator/train.py --steps 18
+
+`make quickstart` does both and shows what happens.
+"""
+
+import argparse
+import json
+import sys
+import threading
+from pathlib import Path
+
+from agent import solve
+from tasks import Task, heldout_tasks, score, train_tasks
+
+from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts import Event, Runner
+from lightning_trainer.rollouts.events import as_json
+
+TASKS_PER_STEP = 8
+"""The policy's groups_per_step."""
+
+
+def sample(task: Task) -> float:
+    """One attempt in training: sampled, so that the attempts of a group differ."""
+    return score(solve(task.question, temperature=1.0), task)
+
+
+def answer(task: Task) -> float:
+    """One attempt in an evaluation: the most likely answer."""
+    return score(solve(task.question, temperature=0.0), task)
+
+
+class EventLog:
+    """Writes what happens as JSON lines, so that another process can show it."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file = path.open("a", encoding="utf-8") if path else sys.stdout
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        self.write(as_json(event))
+
+    def write(self, line: dict) -> None:
+        with self._lock:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--policy", default="calculator")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=18)
+    parser.add_argument("--heldout", type=int, default=96)
+    parser.add_argument("--concurrency", type=int, default=64)
+    parser.add_argument("--events", type=Path, help="write events here instead of standard output")
+    options = parser.parse_args()
+    events = EventLog(options.events)
+    held_out = heldout_tasks(options.heldout)
+
+    def evaluate(stage: str) -> None:
+        runner = Runner(options.policy, answer, concurrency=options.concurrency, on_event=events)
+        ended = runner.evaluate(held_out, stage=stage)
+        successes = sum(attempt.reward == 1.0 for attempt in ended)
+        events.write({"event": "EvaluationEnded", "stage": stage, "successes": successes, "tasks": len(ended)})
+
+    try:
+        evaluate("before")
+        runner = Runner(options.policy, sample, concurrency=options.concurrency, on_event=events)
+        # A seed and a step name the tasks, so an interrupted run goes on with the same ones.
+        runner.train(lambda step: train_tasks(options.seed * 10_000 + step, TASKS_PER_STEP), steps=options.steps)
+        evaluate("after")
+    except LightningError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

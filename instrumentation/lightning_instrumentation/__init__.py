@@ -1,0 +1,29 @@
+"""Two lines that make an agent observable::
+
+    import lightning_instrumentation as lightning
+
+    @lightning.agent("planner")
+    def plan(question): ...
+
+Importing is light: OpenTelemetry's SDK and everything else is imported at the first use.
+"""
+
+from lightning_instrumentation.agent import agent
+from lightning_instrumentation.errors import ConfigurationError, InstrumentationError
+from lightning_instrumentation.reward import reward
+from lightning_instrumentation.rollout import Rollout, rollout
+from lightning_instrumentation.runtime import Stats, flush, init, shutdown, stats
+
+__all__ = [
+    "ConfigurationError",
+    "InstrumentationError",
+    "Rollout",
+    "Stats",
+    "agent",
+    "flush",
+    "init",
+    "reward",
+    "rollout",
+    "shutdown",
+    "stats",
+]

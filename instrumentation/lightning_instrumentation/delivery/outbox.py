@@ -1,0 +1,168 @@
+"""Where ended spans go: onto this process's spool, and from there to the daemon.
+
+The file and the thread come with the first span. A forked child gets its own of both; where the disk cannot be
+written, spans wait in memory, bounded and said aloud.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Sequence
+
+from lightning_instrumentation.delivery.post import Poster
+from lightning_instrumentation.delivery.sender import Sender
+from lightning_instrumentation.delivery.spool import Spool, endpoint_folder, folder_bytes, orphaned_spools
+from lightning_instrumentation.failures import failures
+from lightning_instrumentation.settings import Settings
+
+_MEMORY_LIMIT_BYTES = 64 << 20
+_AT_EXIT_S = 3.0
+_MEASURE_EVERY_S = 10.0
+_ADOPT_AT_ONCE = 16
+
+
+class Outbox:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._folder = endpoint_folder(settings.spool_dir, settings.endpoint)
+        self._begin_afresh()
+
+    def _begin_afresh(self) -> None:
+        self._lock = threading.Lock()
+        self._disk: Spool | None = None
+        self._memory: Spool | None = None
+        self._closed = False
+        self._others_bytes = 0
+        self._measure_at = 0.0
+        self.spans_started = 0
+        self.dropped = 0
+        self._running = False
+        self._exiting = False
+        self._held: list[Spool] = []
+        self.sender = Sender(
+            Poster(self._settings.endpoint, self._settings.token), self._settings.endpoint, self._spools, self._orphans
+        )
+
+    @property
+    def waiting(self) -> int:
+        return sum(spool.rows for spool in self._spools())
+
+    def started(self) -> None:
+        self.spans_started += 1
+
+    def put(self, body: bytes) -> None:
+        """Keep one serialised span. Returns when it is on disk (or in memory, where there is no disk)."""
+        if self._closed:
+            self._drop("after-shutdown", "a span ended after lightning.shutdown() and is lost")
+            return
+        if not self._running:
+            self._open()
+        if not (self._put_on_disk(body) or self._put_in_memory(body)):
+            self._drop(
+                "spool-full",
+                f"spans for {self._settings.endpoint} fill the spool in {self._folder} "
+                f"({self._settings.spool_limit_bytes} bytes) and new ones are LOST; start the daemon to empty it",
+            )
+        self.sender.wake()
+
+    def flush(self, timeout_s: float) -> bool:
+        return self.sender.flush(timeout_s) if self._running else True
+
+    def close(self, timeout_s: float) -> None:
+        if self._running and not self._closed:
+            self.sender.flush(timeout_s, patient=False)
+        self._close_spools()
+
+    def close_at_exit(self) -> None:
+        """Deliver what can be delivered now; an unreachable daemon does not delay the program's end."""
+        if self._running and not self._closed and self.waiting and self.sender.reachable is not False:
+            self.sender.flush(_AT_EXIT_S, patient=False)
+        self._close_spools()
+        # Another exit handler may still end a span: it goes to a file that the next process finds.
+        self._closed, self._running, self._exiting = False, False, True
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+        self._held = [*self._spools(), *self.sender.adopted]
+        for spool in self._held:
+            spool.hold_still()
+
+    def after_fork_in_parent(self) -> None:
+        held, self._held = self._held, []
+        for spool in held:
+            spool.go_on()
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        self.sender.leave_to_parent()
+        for spool in self._held:
+            spool.leave_to_parent()
+        self._begin_afresh()
+
+    def _open(self) -> None:
+        with self._lock:
+            if self._running:
+                return
+            try:
+                self._disk = Spool.create(self._folder)
+            except (OSError, sqlite3.Error) as error:
+                self._say_memory(error)
+                self._memory = Spool.in_memory()
+            self._running = True
+            if not self._exiting:
+                self.sender.start()
+
+    def _put_on_disk(self, body: bytes) -> bool:
+        spool = self._disk
+        if spool is None:
+            return False
+        now = time.monotonic()
+        if now >= self._measure_at:
+            self._measure_at = now + _MEASURE_EVERY_S
+            self._others_bytes = max(0, folder_bytes(self._folder) - spool.bytes)
+        if spool.bytes + self._others_bytes + len(body) > self._settings.spool_limit_bytes:
+            return False
+        try:
+            spool.append(body)
+        except sqlite3.Error as error:
+            self._say_memory(error)
+            with self._lock:
+                self._memory = self._memory or Spool.in_memory()
+            return False
+        return True
+
+    def _put_in_memory(self, body: bytes) -> bool:
+        spool = self._memory
+        if spool is None or spool.bytes + len(body) > min(_MEMORY_LIMIT_BYTES, self._settings.spool_limit_bytes):
+            return False
+        spool.append(body)
+        return True
+
+    def _say_memory(self, error: Exception) -> None:
+        failures.note(
+            "spool-not-writable",
+            f"spans cannot be kept in {self._folder}; they wait in memory and are lost when this process ends "
+            "before the daemon takes them. Set LIGHTNING_SPOOL_DIR to a folder that can be written",
+            error=error,
+        )
+
+    def _drop(self, reason: str, sentence: str) -> None:
+        with self._lock:
+            self.dropped += 1
+        failures.note(reason, sentence)
+
+    def _spools(self) -> Sequence[Spool]:
+        return [spool for spool in (self._disk, self._memory) if spool is not None]
+
+    def _orphans(self) -> Sequence[Spool]:
+        return orphaned_spools(self._settings.spool_dir, self._settings.endpoint, limit=_ADOPT_AT_ONCE)
+
+    def _close_spools(self) -> None:
+        self._closed = True
+        self.sender.stop()
+        with self._lock:
+            for spool in self._spools():
+                spool.close()
+            self._disk = self._memory = None

@@ -1,0 +1,56 @@
+"""Who owns a spool file: whoever holds an exclusive ``flock`` on the lock file beside it.
+
+The kernel releases the lock when its holder dies, however it dies, so an orphan is a spool whose lock can be had.
+A lock file of its own is used because SQLite's locks belong to the process and vanish when any descriptor closes.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows: nothing can be owned, spans are kept in memory
+    fcntl = None
+
+
+class Ownership:
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    @classmethod
+    def take(cls, path: Path) -> Ownership | None:
+        """Return the ownership, or None where somebody else has it.
+
+        Raises:
+            OSError: the lock file cannot be made, or the platform has no file locks.
+        """
+        if fcntl is None:
+            raise OSError("this platform has no file locks")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
+                return cls(path, descriptor)
+        except (BlockingIOError, FileNotFoundError):
+            pass  # held by another process, or its owner deleted it while we opened it
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        return None
+
+    def release(self, *, delete: bool = False) -> None:
+        if self._descriptor < 0:
+            return
+        if delete:
+            self.path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    def forget(self) -> None:
+        """In a forked child: close our copy of the descriptor; the parent still holds the lock."""
+        os.close(self._descriptor)
+        self._descriptor = -1

@@ -1,0 +1,98 @@
+"""One POST to ``{endpoint}/v1/traces`` over a connection that is kept. Source: OTLP/HTTP 1.x, binary protobuf."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import time
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
+
+_CONNECT_TIMEOUT_S = 2.0
+_ANSWER_TIMEOUT_S = 30.0
+_WORTH_COMPRESSING = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+    retry_after_s: float | None
+
+    def text(self) -> str:
+        return self.body[:300].decode("utf-8", "replace").strip()
+
+
+class Poster:
+    """Used by one thread at a time."""
+
+    def __init__(self, endpoint: str, token: str | None) -> None:
+        parts = urlsplit(endpoint)
+        self._secure = parts.scheme == "https"
+        self._host, self._port = parts.hostname or "", parts.port
+        self._path = f"{parts.path.rstrip('/')}/v1/traces"
+        self._headers = {"Content-Type": "application/x-protobuf", "User-Agent": "lightning-trainer"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._connection: http.client.HTTPConnection | None = None
+        self.connected = False
+        """Whether the daemon's port has answered at least once."""
+
+    def post(self, body: bytes) -> Answer:
+        """Raises OSError or http.client.HTTPException: no answer."""
+        headers = self._headers
+        if len(body) > _WORTH_COMPRESSING:
+            body = gzip.compress(body, compresslevel=1)
+            headers = {**headers, "Content-Encoding": "gzip"}
+        kept = self._connection is not None
+        try:
+            return self._once(body, headers)
+        except (OSError, http.client.HTTPException):
+            self.close()
+            if not kept:
+                raise
+        # A kept connection that the daemon has closed meanwhile says nothing about the daemon.
+        try:
+            return self._once(body, headers)
+        except BaseException:
+            self.close()
+            raise
+
+    def _once(self, body: bytes, headers: dict[str, str]) -> Answer:
+        if self._connection is None:
+            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            connection = kind(self._host, self._port, timeout=_CONNECT_TIMEOUT_S)
+            connection.connect()
+            connection.sock.settimeout(_ANSWER_TIMEOUT_S)
+            self._connection, self.connected = connection, True
+        self._connection.request("POST", self._path, body, headers)
+        response = self._connection.getresponse()
+        answer = Answer(response.status, response.read(), _retry_after_s(response.getheader("Retry-After")))
+        if response.will_close:
+            self.close()
+        return answer
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: drop our copy of the socket without saying anything on it."""
+        if self._connection is not None and self._connection.sock is not None:
+            self._connection.sock.close()
+        self._connection = None
+
+
+def _retry_after_s(value: str | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except ValueError:
+        return None

@@ -1,0 +1,230 @@
+"""The thread that empties spools into the daemon, for as long as it takes.
+
+Rows are deleted on 2xx alone. An unreachable or failing daemon is tried again with growing, jittered pauses; a body
+that it finds too large or malformed is halved until the one span to blame is found, which is put aside and reported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from lightning_instrumentation.delivery.post import Answer, Poster
+from lightning_instrumentation.delivery.spool import Spool, SpoolRow
+from lightning_instrumentation.failures import failures, log
+
+_MOST_ROWS = 512
+_GATHER_S = 0.03
+"""Spans come in bursts: waiting this long makes one request of a burst."""
+_ADOPT_EVERY_S = 10.0
+_PAUSE_S = (0.25, 30.0)
+_LONGEST_RETRY_AFTER_S = 300.0
+_TO_BLAME = frozenset({400, 413, 422})
+"""Statuses that say something about the body and not about the daemon."""
+
+
+class Sender:
+    """``sources`` are the spools to empty, in order; ``adopt`` takes over orphans and returns them."""
+
+    def __init__(
+        self,
+        poster: Poster,
+        endpoint: str,
+        sources: Callable[[], Sequence[Spool]],
+        adopt: Callable[[], Sequence[Spool]],
+    ) -> None:
+        self._poster = poster
+        self._endpoint = endpoint
+        self._sources = sources
+        self._adopt = adopt
+        self.adopted: list[Spool] = []
+        """Spools of dead processes that are being emptied."""
+        self._wake = threading.Event()
+        self._round_ended = threading.Condition()
+        self._stopping = False
+        self._hurry = 0
+        self._rounds_failed = 0
+        self._limit = _MOST_ROWS
+        self._pause_s = 0.0
+        self._not_before = 0.0
+        self._asked_to_wait = False
+        self._adopt_at = 0.0
+        self._down = False
+        self._random = random.Random()  # never the global one: the user may have seeded it
+        self._thread: threading.Thread | None = None
+        self.delivered = 0
+        self.rejected = 0
+
+    @property
+    def reachable(self) -> bool | None:
+        """None before the first attempt."""
+        return None if not self._poster.connected and not self._down else not self._down
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="lightning-sender", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def flush(self, timeout_s: float, *, patient: bool = True) -> bool:
+        """Wait until the sources are empty.
+
+        ``patient=False`` gives up at the first attempt that fails, and where no connection comes about quickly.
+        """
+        deadline = time.monotonic() + timeout_s
+        connect_by = time.monotonic() + 0.5
+        with self._round_ended:
+            failed_before = self._rounds_failed
+            self._hurry += 1
+            if not self._asked_to_wait:
+                self._not_before = 0.0
+        self._wake.set()
+        try:
+            with self._round_ended:
+                while any(spool.rows for spool in self._sources()):
+                    now = time.monotonic()
+                    gave_up = not patient and (
+                        self._rounds_failed > failed_before or (now > connect_by and not self._poster.connected)
+                    )
+                    if now >= deadline or gave_up or self._stopping:
+                        return False
+                    self._round_ended.wait(min(deadline - now, 0.1))
+                return True
+        finally:
+            with self._round_ended:
+                self._hurry -= 1
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child, which has neither the thread nor a right to its connection."""
+        self._poster.leave_to_parent()
+
+    def _run(self) -> None:
+        with _suppressed():
+            while not self._stopping:
+                try:
+                    pause_s = self._round()
+                except Exception as error:
+                    failures.note("sender", "lightning's sender met an error and goes on", error=error)
+                    pause_s = 1.0
+                with self._round_ended:
+                    self._round_ended.notify_all()
+                if pause_s > 0:
+                    self._wake.wait(pause_s)
+                    self._wake.clear()
+        self._poster.close()
+        for spool in self.adopted:
+            spool.close()
+
+    def _round(self) -> float:
+        """Do one thing; return how long to sleep unless woken."""
+        now = time.monotonic()
+        if now < self._not_before:
+            return self._not_before - now
+        if now >= self._adopt_at and not self.adopted:
+            self.adopted = list(self._adopt())
+            # Where there were some, there may be more.
+            self._adopt_at = now if self.adopted else now + _ADOPT_EVERY_S
+        for spool in [*self._sources(), *self.adopted]:
+            if not spool.rows:
+                continue
+            if not self._hurry and spool.rows < self._limit:
+                time.sleep(_GATHER_S)
+            self._send(spool, spool.read(self._limit))
+            return max(0.0, self._not_before - time.monotonic())
+        while self.adopted:
+            self.adopted.pop().close()
+        return max(0.01, self._adopt_at - now)
+
+    def _send(self, spool: Spool, rows: Sequence[SpoolRow]) -> None:
+        try:
+            answer = self._poster.post(b"".join(row.body for row in rows))
+        except (OSError, http.client.HTTPException) as error:
+            self._retry_later(None, f"is not reachable ({error})")
+            return
+        if 200 <= answer.status < 300:
+            self._accepted(spool, rows, answer)
+        elif answer.status in _TO_BLAME and len(rows) > 1:
+            self._limit = len(rows) // 2
+        elif answer.status in _TO_BLAME:
+            self._put_aside(spool, rows[0], answer)
+        else:
+            self._retry_later(answer, f"answers {answer.status} to spans ({answer.text()})")
+
+    def _accepted(self, spool: Spool, rows: Sequence[SpoolRow], answer: Answer) -> None:
+        spool.delete([row.row_id for row in rows])
+        refused = _refused_spans(answer)
+        if refused:
+            failures.note(
+                "spans-refused", f"the daemon at {self._endpoint} did not store {refused} spans: {answer.text()}"
+            )
+        self.delivered += len(rows)
+        self._limit = min(_MOST_ROWS, self._limit * 2)
+        self._pause_s, self._not_before, self._asked_to_wait = 0.0, 0.0, False
+        if self._down:
+            self._down = False
+            log.warning("the daemon at %s accepts spans again", self._endpoint)
+
+    def _put_aside(self, spool: Spool, row: SpoolRow, answer: Answer) -> None:
+        reason = f"{answer.status}: {answer.text()}"
+        spool.reject(row, reason)
+        self.rejected += 1
+        self._limit = min(_MOST_ROWS, self._limit * 2)
+        failures.note(
+            "span-rejected",
+            f"the daemon at {self._endpoint} will not take a span ({reason}); "
+            f"it is kept in the table `rejected` of {spool.path or 'memory'}",
+        )
+
+    def _retry_later(self, answer: Answer | None, what: str) -> None:
+        shortest, longest = _PAUSE_S
+        self._pause_s = min(longest, max(shortest, self._pause_s * 2))
+        pause_s = self._pause_s * self._random.uniform(0.5, 1.0)
+        self._asked_to_wait = answer is not None and answer.retry_after_s is not None
+        if answer is not None and answer.retry_after_s is not None:
+            pause_s = min(answer.retry_after_s, _LONGEST_RETRY_AFTER_S)
+        self._not_before = time.monotonic() + pause_s
+        with self._round_ended:
+            self._rounds_failed += 1
+        if not self._down:
+            self._down = True
+            log.warning(
+                "the daemon at %s %s; spans wait until it takes them. Start it with `lightning-trainer serve`",
+                self._endpoint,
+                what,
+            )
+
+
+def _refused_spans(answer: Answer) -> int:
+    if not answer.body:
+        return 0
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+    try:
+        return ExportTraceServiceResponse.FromString(answer.body).partial_success.rejected_spans
+    except DecodeError:
+        return 0
+
+
+@contextlib.contextmanager
+def _suppressed():
+    """Keep every instrumentation in this process, the user's included, from tracing our own requests."""
+    from opentelemetry import context
+
+    key = getattr(context, "_SUPPRESS_INSTRUMENTATION_KEY", "suppress_instrumentation")
+    token = context.attach(context.set_value("suppress_instrumentation", True, context.set_value(key, True)))
+    try:
+        yield
+    finally:
+        context.detach(token)

@@ -1,0 +1,13 @@
+"""Errors that the client raises on purpose. Only ``init`` and decoration raise; nothing does once the agent runs."""
+
+
+class InstrumentationError(Exception):
+    """Root of all errors of this package."""
+
+
+class ConfigurationError(InstrumentationError, ValueError):
+    """``lightning.init`` or the environment says something that cannot be used."""
+
+
+class SpoolError(InstrumentationError, OSError):
+    """A spool file cannot be opened or written."""

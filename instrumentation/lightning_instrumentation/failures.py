@@ -1,0 +1,59 @@
+"""What could not be captured: counted by reason, said aloud once per reason, never raised.
+
+Telemetry must not break the agent, and must not go missing in silence either.
+"""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+log = logging.getLogger("lightning")
+
+
+class Failures:
+    """Counts by reason. ``note`` logs the first one of a reason at ERROR level and only counts those after it."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._said: set[str] = set()
+        self._lock = threading.Lock()
+
+    def note(
+        self, reason: str, sentence: str, *, error: BaseException | None = None, level: int = logging.ERROR
+    ) -> None:
+        with self._lock:
+            self._counts[reason] += 1
+            first = reason not in self._said
+            self._said.add(reason)
+        if first:
+            suffix = f" ({type(error).__name__}: {error})" if error is not None else ""
+            log.log(level, "%s%s; said once, counted in lightning.stats()", sentence, suffix)
+
+    def count(self, reason: str) -> None:
+        with self._lock:
+            self._counts[reason] += 1
+
+    def counts(self) -> Mapping[str, int]:
+        with self._lock:
+            return dict(self._counts)
+
+    def renew_lock(self) -> None:
+        """After a fork: the lock may have been held by a thread that the child does not have."""
+        self._lock = threading.Lock()
+
+
+failures = Failures()
+
+
+def guarded(reason: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+    """Call ``function``; what it raises is noted under ``reason`` and the answer is None."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        failures.note(reason, f"lightning could not record something ({reason}); the agent goes on", error=error)
+        return None

@@ -1,0 +1,58 @@
+"""Which hosts may be sent trace context and asked for token ids: those that the user named, no other (promise 11)."""
+
+from collections.abc import Iterable
+from enum import Enum
+from urllib.parse import SplitResult, urlsplit
+
+from lightning_instrumentation.errors import ConfigurationError
+
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class Standing(Enum):
+    DAEMON = "daemon"
+    """The endpoint: gets trace context; its gateway records the tokens itself."""
+    TRUSTED = "trusted"
+    """Named by the user: gets trace context and is asked for token ids."""
+    STRANGER = "stranger"
+    """Gets exactly what it would get without us."""
+
+
+def canonical_host(host: str) -> str:
+    """All names of the loopback interface are one host."""
+    host = host.lower().strip("[]").rstrip(".")
+    return "127.0.0.1" if host in _LOOPBACK else host
+
+
+def _place(parts: SplitResult) -> tuple[str, int | None]:
+    return canonical_host(parts.hostname or ""), parts.port or _DEFAULT_PORTS.get(parts.scheme)
+
+
+class Hosts:
+    """``trusted`` entries are ``host`` (any port), ``host:port`` or a URL.
+
+    Raises:
+        ConfigurationError: an entry that is none of these.
+    """
+
+    def __init__(self, endpoint: str, trusted: Iterable[str] = ()) -> None:
+        self._daemon = _place(urlsplit(endpoint))
+        self._trusted: set[tuple[str, int | None]] = set()
+        for entry in trusted:
+            try:
+                parts = urlsplit(entry if "//" in entry else f"//{entry}")
+                place = _place(parts)
+            except ValueError as error:
+                raise ConfigurationError(f"trusted host {entry!r} cannot be read: {error}; write host:port") from error
+            if not place[0]:
+                raise ConfigurationError(f"trusted host {entry!r} names no host; write host:port")
+            self._trusted.add(place)
+
+    def standing(self, url: str) -> Standing:
+        host, port = _place(urlsplit(url))
+        if (host, port) == self._daemon:
+            return Standing.DAEMON
+        if (host, port) in self._trusted or (host, None) in self._trusted:
+            return Standing.TRUSTED
+        return Standing.STRANGER

@@ -1,0 +1,126 @@
+"""Chat messages of the OpenAI wire format as ``gen_ai.input.messages`` and ``gen_ai.output.messages``.
+
+Each message is a role and a list of parts; a part of a kind that the conventions do not know is kept as it came, so
+that images and whatever comes next survive from span to sample. Source: OpenTelemetry GenAI semantic conventions.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+def field(thing: Any, name: str) -> Any:
+    """Read a field of a mapping or of a model object; None where it has none."""
+    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, default=_plain, ensure_ascii=False, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json", exclude_unset=True)
+    if isinstance(value, (set, frozenset)) or (isinstance(value, Iterable) and not isinstance(value, (str, bytes))):
+        return list(value)
+    return str(value)
+
+
+def input_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
+    return [_message(message) for message in messages]
+
+
+def output_message(
+    role: str,
+    *,
+    content: str | None,
+    reasoning: str | None,
+    refusal: str | None,
+    tool_calls: Sequence[Any],
+    finish_reason: str | None,
+) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = []
+    if reasoning:
+        parts.append({"type": "reasoning", "content": reasoning})
+    if content:
+        parts.append({"type": "text", "content": content})
+    if refusal:
+        parts.append({"type": "refusal", "content": refusal})
+    parts.extend(_tool_call(call) for call in tool_calls)
+    return {"role": role, "parts": parts, "finish_reason": finish_reason}
+
+
+def _message(message: Any) -> dict[str, Any]:
+    role = field(message, "role")
+    content = field(message, "content")
+    if role == "tool":
+        return {
+            "role": role,
+            "parts": [{"type": "tool_call_response", "id": field(message, "tool_call_id"), "response": _text(content)}],
+        }
+    parts = _content_parts(content)
+    reasoning = field(message, "reasoning_content") or field(message, "reasoning")
+    if reasoning:
+        parts.insert(0, {"type": "reasoning", "content": reasoning})
+    if field(message, "refusal"):
+        parts.append({"type": "refusal", "content": field(message, "refusal")})
+    parts.extend(_tool_call(call) for call in field(message, "tool_calls") or ())
+    formatted: dict[str, Any] = {"role": role, "parts": parts}
+    if field(message, "name"):
+        formatted["name"] = field(message, "name")
+    return formatted
+
+
+def _content_parts(content: Any) -> list[dict[str, Any]]:
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [{"type": "text", "content": content}] if content else []
+    return [_part(part) for part in content]
+
+
+def _part(part: Any) -> Any:
+    kind = field(part, "type")
+    if isinstance(part, str):
+        return {"type": "text", "content": part}
+    if kind == "text":
+        return {"type": "text", "content": field(part, "text")}
+    if kind == "image_url":
+        url = field(field(part, "image_url"), "url") or ""
+        head, comma, body = url.partition(";base64,")
+        if comma and head.startswith("data:"):
+            return {"type": "blob", "modality": "image", "mime_type": head[5:], "content": body}
+        return {"type": "uri", "modality": "image", "uri": url}
+    return part
+
+
+def _text(content: Any) -> Any:
+    """The text of a tool's answer; several text parts are one text."""
+    if isinstance(content, str) or content is None:
+        return content or ""
+    parts = list(content)
+    if all(field(part, "type") == "text" for part in parts):
+        return "".join(field(part, "text") or "" for part in parts)
+    return [_part(part) for part in parts]
+
+
+def _tool_call(call: Any) -> dict[str, Any]:
+    function = field(call, "function") or field(call, "custom")
+    return {
+        "type": "tool_call",
+        "id": field(call, "id"),
+        "name": field(function, "name"),
+        "arguments": _arguments(field(function, "arguments") or field(function, "input")),
+    }
+
+
+def _arguments(arguments: Any) -> Any:
+    """Arguments as the object that they are; text that is no JSON object stays text: the model wrote it that way."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        parsed = json.loads(arguments)
+    except ValueError:
+        return arguments
+    return parsed if isinstance(parsed, (dict, list)) else arguments

@@ -1,0 +1,46 @@
+"""Which module gets which hook, and when: the first import of the module, never before.
+
+The one place that knows the names of adapters; each is imported only when the framework that it serves is.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+
+import wrapt
+
+from lightning_instrumentation.failures import guarded
+
+_HOOKS: tuple[tuple[str, str], ...] = (
+    # (imported module, "our module:function", called with the imported module)
+    ("concurrent.futures.thread", "lightning_instrumentation.threads:wrap_executor"),
+    ("threading", "lightning_instrumentation.threads:wrap_thread"),
+    ("openai._base_client", "lightning_instrumentation.openai.patch:wrap_client"),
+    ("openai._streaming", "lightning_instrumentation.openai.patch:wrap_streams"),
+    ("langchain_core.runnables.config", "lightning_adapters.langchain:watch_config"),
+    ("langchain_core.tracers.context", "lightning_adapters.langchain:watch_models"),
+    ("langchain_core.tools.base", "lightning_adapters.langchain:wrap_tools"),
+)
+
+_installed = False
+
+
+def install_hooks() -> None:
+    """Once a process; a module that is imported already is hooked at once."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    for module, target in _HOOKS:
+        wrapt.register_post_import_hook(_calling(target), module)
+
+
+def _calling(target: str) -> Callable[[object], None]:
+    def hook(imported: object) -> None:
+        guarded(f"hook:{target}", _call, target, imported)
+
+    return hook
+
+
+def _call(target: str, imported: object) -> None:
+    module, _, function = target.partition(":")
+    getattr(import_module(module), function)(imported)

@@ -1,0 +1,94 @@
+"""``lightning.reward(0.7)``: one observation of how good an attempt was; sent at once and never an exception.
+
+A value that is not a finite number is recorded as missing, which is not zero. Source: OpenTelemetry GenAI semantic
+conventions, event ``gen_ai.evaluation.result``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from typing import Any
+
+from lightning_instrumentation import semconv, spans
+from lightning_instrumentation.failures import failures, guarded, log
+from lightning_instrumentation.runtime import Runtime, runtime
+from lightning_instrumentation.scope import Identity, Scope, current, entered
+
+
+def reward(
+    value: Any,
+    name: str = "reward",
+    *,
+    rollout_id: str | None = None,
+    attempt_id: str | None = None,
+    explanation: str | None = None,
+) -> None:
+    """Record a reward of the current attempt, or of the one that is named.
+
+    Args:
+        value: a finite number (bool, numpy and torch scalars too); anything else is logged and recorded as missing.
+        name: which reward this is, where there are several.
+        rollout_id: of a rollout that is not the current one, for instance after its end.
+        attempt_id: of one attempt of it.
+        explanation: why, in words.
+    """
+    guarded("reward", _record, value, str(name), rollout_id, attempt_id, explanation)
+
+
+def _record(value: Any, name: str, rollout_id: str | None, attempt_id: str | None, explanation: str | None) -> None:
+    scope = current()
+    here = scope.identity
+    if rollout_id is not None and (here is None or here.rollout_id != rollout_id):
+        target = Scope(Identity(str(rollout_id), str(attempt_id) if attempt_id is not None else None))
+    elif here is not None:
+        target = replace(scope, identity=replace(here, attempt_id=str(attempt_id or here.attempt_id)))
+    else:
+        failures.count("reward-outside-rollout")
+        log.error(
+            "reward %s=%r belongs to no rollout and is not recorded; "
+            "call it inside `with lightning.rollout(...)` or pass rollout_id=",
+            name,
+            value,
+        )
+        return
+    score = _finite(value)
+    if score is None:
+        failures.count("reward-not-a-number")
+        log.error(
+            "reward %s=%r of rollout %s is not a finite number; it is recorded as missing, not as zero",
+            name,
+            value,
+            target.identity.rollout_id if target.identity else None,
+        )
+    started = runtime()
+    if started is not None:
+        with entered(target):
+            _export(started, score, name, explanation)
+
+
+def _export(started: Runtime, score: float | None, name: str, explanation: str | None) -> None:
+    now = time.time_ns()
+    span = spans.begin(started, f"evaluate {name}", {semconv.EVALUATION_NAME: name}, start_ns=now)
+    if span is None:
+        return
+    event: dict[str, Any] = {semconv.EVALUATION_NAME: name}
+    if score is None:
+        event[semconv.ERROR_TYPE] = "not_a_finite_number"
+    else:
+        event[semconv.EVALUATION_SCORE] = score
+    if explanation is not None:
+        event[semconv.EVALUATION_EXPLANATION] = str(explanation)
+    span.add_event(semconv.EVALUATION_EVENT, event, timestamp=now)
+    span.end(now)
+
+
+def _finite(value: Any) -> float | None:
+    if isinstance(value, (str, bytes, bytearray)):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None

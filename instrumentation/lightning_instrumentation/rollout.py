@@ -1,0 +1,123 @@
+"""``with lightning.rollout(task_id):`` one attempt at a task; every call below belongs to it and to no other.
+
+A rollout is a trace of its own. Identity travels with the code, not with the process: rollouts in threads and tasks of
+one process stay apart, and what runs before or after the block is none of it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from lightning_instrumentation import semconv, spans
+from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.reward import reward
+from lightning_instrumentation.runtime import runtime
+from lightning_instrumentation.scope import Identity, Scope, current, entered
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+_MODES = ("train", "evaluate")
+
+
+class Rollout:
+    """A context manager, sync and async, that can be entered once.
+
+    Raises:
+        TypeError: ``task_id`` is None.
+        ValueError: the mode is neither ``train`` nor ``evaluate``.
+    """
+
+    def __init__(
+        self,
+        task_id: object,
+        *,
+        group_id: object | None = None,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        mode: str = "train",
+        input: Any = None,
+    ) -> None:
+        if task_id is None:
+            raise TypeError("a rollout needs a task id, got None; pass any text or number that names the task")
+        if str(mode) not in _MODES:
+            raise ValueError(f'the mode of a rollout is "train" or "evaluate", got {mode!r}')
+        self.task_id = str(task_id)
+        self.group_id = self.task_id if group_id is None else str(group_id)
+        """Attempts with one group id are compared with each other."""
+        self.rollout_id = str(rollout_id or uuid.uuid4().hex)
+        self.attempt_id = str(attempt_id or uuid.uuid4().hex)
+        self.mode = str(mode)
+        self.trace_id: str | None = None
+        """Of the attempt's trace, 32 hex digits; None before it was entered and where nothing is recorded."""
+        self._input = input
+        self._span: Span | None = None
+        self._body: entered | None = None
+
+    def reward(self, value: Any, name: str = "reward", *, explanation: str | None = None) -> None:
+        """Record a reward of this attempt from anywhere, also after its end."""
+        reward(value, name, rollout_id=self.rollout_id, attempt_id=self.attempt_id, explanation=explanation)
+
+    def __enter__(self) -> Rollout:
+        if self._body is not None:
+            raise RuntimeError(f"rollout {self.rollout_id} was entered before; make a new one for every attempt")
+        identity = Identity(self.rollout_id, self.attempt_id, self.task_id, self.group_id, self.mode)
+        before = current()
+        # Identity first: the root span takes it from the scope, as every other span does.
+        self._body = entered(Scope(identity, before.agent, before.around, None))
+        with self._body:
+            guarded("rollout", self._begin)
+        self._body = entered(Scope(identity, before.agent, before.around, self._span))
+        self._body.__enter__()
+        return self
+
+    def _begin(self) -> None:
+        started = runtime()
+        if started is None:
+            return
+        attributes: dict[str, Any] = {semconv.OPERATION: semconv.INVOKE_WORKFLOW, semconv.ROLLOUT_ROOT: True}
+        if self._input is not None and started.settings.capture_content:
+            attributes[semconv.ROLLOUT_INPUT] = json.dumps(self._input, default=str, ensure_ascii=False)
+        self._span = spans.begin(started, f"rollout {self.task_id}", attributes, new_trace=True)
+        if self._span is not None:
+            self.trace_id = f"{self._span.get_span_context().trace_id:032x}"
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._body is not None
+        self._body.__exit__(kind, error, traceback)
+        spans.end(self._span, error)
+
+    async def __aenter__(self) -> Rollout:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+
+def rollout(
+    task_id: object,
+    *,
+    group_id: object | None = None,
+    rollout_id: str | None = None,
+    attempt_id: str | None = None,
+    mode: str = "train",
+    input: Any = None,
+) -> Rollout:
+    """Begin one attempt at a task: ``with`` or ``async with``.
+
+    Args:
+        task_id: names the task; text or a number.
+        group_id: attempts with one group id are compared with each other; the task's id unless given.
+        rollout_id: names the requested execution; new unless given.
+        attempt_id: names this try at it; new unless given.
+        mode: ``train``, or ``evaluate`` for one that is recorded and never trained.
+        input: what the task asks, recorded as JSON on the root span.
+    """
+    return Rollout(task_id, group_id=group_id, rollout_id=rollout_id, attempt_id=attempt_id, mode=mode, input=input)

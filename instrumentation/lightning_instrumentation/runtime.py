@@ -1,0 +1,211 @@
+"""The one client of this process: started by ``init`` or by the first use, replaced after ``shutdown``.
+
+The OpenTelemetry SDK is imported when it starts and not when the package is imported, so that the import stays light.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lightning_instrumentation.errors import ConfigurationError
+from lightning_instrumentation.failures import failures, log
+from lightning_instrumentation.hosts import Hosts
+from lightning_instrumentation.scope import set_default_agent
+from lightning_instrumentation.settings import DEFAULT_SPOOL_LIMIT_BYTES, Settings, read_settings
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+    from lightning_instrumentation.delivery.outbox import Outbox
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counts of this process since it started."""
+
+    created: int = 0
+    """Spans started."""
+    delivered: int = 0
+    """Spans that the daemon has accepted, adopted ones included."""
+    waiting: int = 0
+    """Spans of this process that nobody has accepted yet."""
+    rejected: int = 0
+    """Spans that the daemon will never accept; kept in the spool's table ``rejected``."""
+    dropped: int = 0
+    """Spans lost because the spool was full or could not be written."""
+    failed: Mapping[str, int] = field(default_factory=dict)
+    """What could not be captured, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    settings: Settings
+    hosts: Hosts
+    tracer: Tracer
+    outbox: Outbox
+
+
+_runtime: Runtime | None = None
+_unusable = False
+_lock = threading.RLock()
+
+
+def init(
+    endpoint: str | None = None,
+    *,
+    agent: str | None = None,
+    service_name: str | None = None,
+    token: str | None = None,
+    trusted_hosts: Iterable[str] = (),
+    spool_dir: str | os.PathLike[str] | None = None,
+    spool_limit_bytes: int = DEFAULT_SPOOL_LIMIT_BYTES,
+    capture_content: bool = True,
+) -> None:
+    """Start recording. Calling it again changes nothing; the first use of anything else calls it by itself.
+
+    Args:
+        endpoint: base URL of the daemon (``LIGHTNING_ENDPOINT``, else http://127.0.0.1:8321).
+        agent: name for model calls that no decorator and no framework names.
+        service_name: name of this program (``OTEL_SERVICE_NAME``, else the script's).
+        token: sent to the daemon as a bearer token (``LIGHTNING_TOKEN``).
+        trusted_hosts: ``host``, ``host:port`` or URLs of inference servers, beside the endpoint, that may be sent trace
+            context and asked for token ids. No other host ever sees a difference.
+        spool_dir: where spans wait for the daemon (``LIGHTNING_SPOOL_DIR``, else the XDG state directory).
+        spool_limit_bytes: most that may wait there; beyond it new spans are dropped and counted.
+        capture_content: False records no messages, tool arguments or results.
+
+    Raises:
+        ConfigurationError: a value that cannot be used.
+    """
+    with _lock:
+        wanted = read_settings(
+            endpoint,
+            agent=agent,
+            service_name=service_name,
+            token=token,
+            trusted_hosts=trusted_hosts,
+            spool_dir=spool_dir,
+            spool_limit_bytes=spool_limit_bytes,
+            capture_content=capture_content,
+        )
+        if _runtime is None:
+            _start(wanted)
+        elif endpoint is not None and wanted.endpoint != _runtime.settings.endpoint:
+            log.warning(
+                "lightning already records for %s; init(%r) changes nothing: call lightning.shutdown() first",
+                _runtime.settings.endpoint,
+                endpoint,
+            )
+
+
+def runtime() -> Runtime | None:
+    """Return the running client, started where it was not; None where it cannot run. Never raises."""
+    if _runtime is not None or _unusable:
+        return _runtime
+    with _lock:
+        if _runtime is None and not _unusable:
+            try:
+                init()
+            except Exception as error:
+                _give_up(error)
+        return _runtime
+
+
+def _give_up(error: Exception) -> None:
+    global _unusable
+    _unusable = True
+    if isinstance(error, ConfigurationError):
+        log.error("lightning records nothing: %s", error)
+    else:
+        log.error("lightning records nothing: it could not start (%s: %s)", type(error).__name__, error)
+
+
+def _start(settings: Settings) -> None:
+    global _runtime, _unusable
+    from lightning_instrumentation.delivery.outbox import Outbox
+    from lightning_instrumentation.registry import install_hooks
+    from lightning_instrumentation.tracing import build_provider, client_version
+
+    hosts = Hosts(settings.endpoint, settings.trusted_hosts)
+    outbox = Outbox(settings)
+    provider = build_provider(settings.service_name, outbox.put, outbox.started)
+    tracer = provider.get_tracer("lightning.instrumentation", client_version())
+    set_default_agent(settings.agent)
+    _runtime = Runtime(settings, hosts, tracer, outbox)
+    _unusable = False
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        log.warning("OTEL_SDK_DISABLED is set: lightning records nothing; unset it to record")
+    install_hooks()
+    _register_process_hooks()
+
+
+_registered = False
+
+
+def _register_process_hooks() -> None:
+    """Once a process: the hooks look the runtime up, so they serve whichever one is running."""
+    global _registered
+    if _registered:
+        return
+    _registered = True
+    atexit.register(_at_exit)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
+
+
+def _at_exit() -> None:
+    if _runtime is not None:
+        _runtime.outbox.close_at_exit()
+
+
+def _before_fork() -> None:
+    if _runtime is not None:
+        _runtime.outbox.before_fork()
+
+
+def _after_fork() -> None:
+    if _runtime is not None:
+        _runtime.outbox.after_fork_in_parent()
+
+
+def _in_child() -> None:
+    global _lock
+    _lock = threading.RLock()
+    failures.renew_lock()
+    if _runtime is not None:
+        _runtime.outbox.after_fork_in_child()
+
+
+def flush(timeout_s: float = 5.0) -> bool:
+    """Wait until the daemon has accepted every span of this process; False when it has not within the limit."""
+    return True if _runtime is None else _runtime.outbox.flush(timeout_s)
+
+
+def shutdown(timeout_s: float = 5.0) -> None:
+    """Deliver what can be delivered, leave the rest on disk and stop; the next use starts afresh."""
+    global _runtime
+    with _lock:
+        stopping, _runtime = _runtime, None
+    if stopping is not None:
+        stopping.outbox.close(timeout_s)
+        set_default_agent(None)
+
+
+def stats() -> Stats:
+    counts = failures.counts()
+    if _runtime is None:
+        return Stats(failed=counts)
+    outbox = _runtime.outbox
+    return Stats(
+        created=outbox.spans_started,
+        delivered=outbox.sender.delivered,
+        waiting=outbox.waiting,
+        rejected=outbox.sender.rejected,
+        dropped=outbox.dropped,
+        failed=counts,
+    )

@@ -1,0 +1,135 @@
+"""What is running here: which attempt, which agent, under which span.
+
+Kept in a context variable of our own and not in OpenTelemetry's context: spans that the user's own instrumentation
+makes must not become children of ours, the user's propagator must not send our ids to hosts that nobody named, and
+another library's misplaced ``detach`` must not lose them. Identity that arrived from elsewhere as OpenTelemetry
+baggage is read where this process knows of none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from lightning_instrumentation import semconv
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from opentelemetry.trace import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which attempt a span belongs to."""
+
+    rollout_id: str
+    attempt_id: str | None = None
+    task_id: str | None = None
+    group_id: str | None = None
+    mode: str | None = None
+
+    def attributes(self) -> dict[str, str]:
+        named = {
+            semconv.ROLLOUT_ID: self.rollout_id,
+            semconv.ATTEMPT_ID: self.attempt_id,
+            semconv.TASK_ID: self.task_id,
+            semconv.GROUP_ID: self.group_id,
+            semconv.ROLLOUT_MODE: self.mode,
+        }
+        return {key: value for key, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """Who speaks. ``place`` tells two agents of one name apart that a framework runs inside each other."""
+
+    name: str
+    source: str
+    place: str = ""
+    explicit: bool = True
+    """False for a name that nobody chose, as the node ``model`` of every LangChain agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    identity: Identity | None = None
+    agent: Agent | None = None
+    around: Agent | None = None
+    """The framework's agent at the moment when ``agent`` was entered: one that differs from it now is inside."""
+    span: Span | None = None
+
+
+_EMPTY = Scope()
+_current: ContextVar[Scope] = ContextVar("lightning.scope", default=_EMPTY)
+_framework_agents: list[Callable[[], Agent | None]] = []
+_default_agent: list[Agent] = []
+
+
+def current() -> Scope:
+    return _current.get()
+
+
+class entered:
+    """Makes ``scope`` the current one inside the block.
+
+    Restores by comparison and not by token: a block may be left in another context than it was entered in (a
+    generator's, an async fixture's), where resetting a token raises.
+    """
+
+    __slots__ = ("_before", "_scope")
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._before = _EMPTY
+
+    def __enter__(self) -> Scope:
+        self._before = _current.get()
+        _current.set(self._scope)
+        return self._scope
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if _current.get() is self._scope:
+            _current.set(self._before)
+
+
+def add_framework(ask: Callable[[], Agent | None]) -> None:
+    """Register a question that an adapter can answer: which agent does your framework run here?"""
+    if ask not in _framework_agents:
+        _framework_agents.append(ask)
+
+
+def set_default_agent(name: str | None) -> None:
+    """Name for what nothing else names."""
+    _default_agent[:] = [Agent(name, "init")] if name else []
+
+
+def framework_agent() -> Agent | None:
+    for ask in _framework_agents:
+        agent = ask()
+        if agent is not None:
+            return agent
+    return None
+
+
+def speaker() -> Agent | None:
+    """Return who speaks here: the innermost name that somebody chose."""
+    scope = _current.get()
+    inside = framework_agent() if _framework_agents else None
+    if inside is not None and inside.explicit and inside != scope.around:
+        return inside
+    return scope.agent or (_default_agent[0] if _default_agent else inside)
+
+
+def for_another_thread() -> Scope | None:
+    """Return the current scope with the framework's agent made part of it, or None where there is nothing to carry."""
+    scope = _current.get()
+    agent = speaker()
+    if agent is not scope.agent and agent is not None and agent.source != "init":
+        # The other thread does not see the framework's context.
+        return replace(scope, agent=agent, around=agent)
+    return None if scope is _EMPTY else scope

@@ -1,0 +1,176 @@
+"""``lightning-trainer quickstart``: daemon and agent as two real processes, watched until the agent has got better.
+
+Nothing here is special to the quickstart but the watching: the daemon is ``lightning-trainer serve``, the agent process
+is ``examples/calculator/train.py``, and both would do the same started by hand.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from lightning_trainer.cli.live import LiveView
+from lightning_trainer.cli.quickstart_report import write_report
+from lightning_trainer.errors import LightningError
+
+_EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
+_STOP_TIMEOUT_S = 90.0
+
+
+def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None:
+    """Run it and write ``report.json`` and ``report.html``.
+
+    Raises:
+        LightningError: a process failed; the message says which and where its log is.
+    """
+    if not (_EXAMPLE / "train.py").is_file():
+        raise LightningError(f"the quickstart runs from a checkout of the repository; {_EXAMPLE} is not there")
+    run_dir = (out or Path("runs") / f"quickstart-seed-{seed}").absolute()
+    if (run_dir / "report.json").exists():
+        raise LightningError(f"{run_dir} holds a finished run; choose another folder with --out, or remove it")
+    run_dir.mkdir(parents=True, exist_ok=True)
+    config = _write_config(run_dir, seed)
+    console = Console()
+    started = time.time()
+    with _process("daemon", run_dir, [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(config)]) as (
+        daemon,
+        daemon_log,
+    ):
+        view = LiveView(console, steps=steps, heldout=heldout)
+        with view:
+            url = _wait_until_ready(daemon, daemon_log, run_dir, view)
+            environment = {
+                "LIGHTNING_ENDPOINT": url,
+                "OPENAI_BASE_URL": f"{url}/v1",
+                "OPENAI_API_KEY": "not-needed-on-loopback",
+                "OPENAI_MODEL": "calculator",
+            }
+            events = run_dir / "events.jsonl"
+            command = [sys.executable, str(_EXAMPLE / "train.py"), "--events", str(events)]
+            command += ["--seed", str(seed), "--steps", str(steps), "--heldout", str(heldout)]
+            with _process("agent", run_dir, command, environment) as (agent, agent_log):
+                status = _watch(agent, agent_log, daemon, daemon_log, events, url, view)
+        status = status or _get(f"{url}/lightning/policies/calculator") or {}
+    report = write_report(
+        run_dir, status, events, seed=seed, steps=steps, started=started, ready_s=view.ready_s, config=config
+    )
+    view.print_result(report, run_dir)
+
+
+def _write_config(run_dir: Path, seed: int) -> Path:
+    """The example's configuration, with a port and a state folder of this run's own."""
+    text = (_EXAMPLE / "lightning.toml").read_text(encoding="utf-8")
+    text = text.replace('state_dir = ".lightning"', 'state_dir = "state"\nport = 0')
+    text = text.replace("\n[[policy]]", f"\n[training]\nseed = {seed}\n\n[[policy]]", 1)
+    path = run_dir / "lightning.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@contextmanager
+def _process(
+    name: str, run_dir: Path, command: list[str], environment: dict[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen, Path]]:
+    """A child with its log in the run's folder; interrupted politely, then by force, whatever happens here."""
+    log = run_dir / f"{name}.log"
+    with log.open("ab") as file:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,  # Ctrl-C reaches this process alone, which then stops its children in order
+        )
+    try:
+        yield child, log
+    finally:
+        if child.poll() is None:
+            child.send_signal(signal.SIGINT)
+            try:
+                child.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+
+def _wait_until_ready(daemon: subprocess.Popen, log: Path, run_dir: Path, view: LiveView) -> str:
+    announcement = run_dir / "state" / "daemon.json"
+    while True:
+        _must_run(daemon, "daemon", log)
+        view.starting(_phases_from(log))
+        if announcement.exists():
+            url = json.loads(announcement.read_text())["url"]
+            status = _get(f"{url}/lightning/policies/calculator")
+            if status and status["phase"] not in ("starting", "recovering", "publishing"):
+                view.ready(status)
+                return url
+        time.sleep(0.5)
+
+
+def _watch(
+    agent: subprocess.Popen,
+    agent_log: Path,
+    daemon: subprocess.Popen,
+    daemon_log: Path,
+    events: Path,
+    url: str,
+    view: LiveView,
+) -> dict | None:
+    """Show what both processes say until the agent's has ended; return the daemon's last word."""
+    read = 0
+    status = None
+    while True:
+        ended = agent.poll() is not None
+        _must_run(daemon, "daemon", daemon_log)
+        if events.exists():
+            with events.open("rb") as file:
+                file.seek(read)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    read += len(line)
+                    view.event(json.loads(line))
+        status = _get(f"{url}/lightning/policies/calculator") or status
+        if status:
+            view.status(status)
+        if ended:
+            if agent.returncode != 0:
+                raise LightningError(
+                    f"the agent process ended with {agent.returncode}: {_last_line(agent_log)}; log: {agent_log}"
+                )
+            return status
+        time.sleep(0.5)
+
+
+def _must_run(child: subprocess.Popen, name: str, log: Path) -> None:
+    if child.poll() is not None:
+        raise LightningError(f"the {name} ended with {child.returncode}: {_last_line(log)}; log: {log}")
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error:")]
+    return (errors or lines or ["it said nothing"])[-1][:500]
+
+
+def _phases_from(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
+    return lines[-1][:100] if lines else "starting the daemon"
+
+
+def _get(url: str) -> dict | None:
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return json.load(response)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,77 @@
+"""``lightning-trainer serve``: the daemon in the foreground; the first Ctrl-C stops it cleanly, the second at once."""
+
+import asyncio
+import logging
+import os
+import signal
+from pathlib import Path
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+from lightning_trainer.config import Config, load_config
+from lightning_trainer.daemon.progress import Phase
+from lightning_trainer.daemon.service import Daemon
+
+
+def serve(config_path: Path, *, verbose: bool) -> None:
+    """Run until SIGINT or SIGTERM.
+
+    Raises:
+        LightningError: it cannot start; the message is for the user.
+    """
+    config = load_config(config_path)
+    console = Console(stderr=True)
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(message)s",
+        handlers=[RichHandler(console=console, show_path=False, rich_tracebacks=False)],
+    )
+    for noisy in ("httpx", "httpcore", "asyncio", "urllib3", "filelock"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    asyncio.run(_run(config, console))
+
+
+async def _run(config: Config, console: Console) -> None:
+    daemon = Daemon(config)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            os._exit(130)
+        console.print("stopping; once more to stop at once")
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    watcher = asyncio.create_task(_narrate(daemon, console))
+    try:
+        await daemon.run(stop)
+    finally:
+        watcher.cancel()
+    console.print("stopped")
+
+
+async def _narrate(daemon: Daemon, console: Console) -> None:
+    """Say in one line each when a phase of note begins; problems in words as they come."""
+    said = ""
+    told: set[str] = set()
+    policy = daemon.config.only_policy
+    while True:
+        if daemon.url and not said:
+            said = "listening"
+            console.print(f"listening on {daemon.url}; engine and trainer are starting, calls wait until then")
+        phase = daemon.progress.phase
+        line = f"{phase} {daemon.progress.detail}".strip()
+        if phase is not Phase.STARTING and line != said:
+            if phase is Phase.COLLECTING and daemon.progress.steps_done == 0:
+                console.print(f"ready: policy {policy.name!r} for agents {', '.join(policy.agents)}")
+            elif phase is not Phase.COLLECTING:
+                console.print(line)
+            said = line
+        for problem in daemon.progress.problems:
+            if problem not in told:
+                told.add(problem)
+                console.print(f"[yellow]note:[/] {problem}")
+        await asyncio.sleep(0.2)

@@ -1,0 +1,101 @@
+"""Promise 5: a group holds two or more attempts of the same task by the same agents, or it is refused with the reason.
+
+Only attempts with something to train count: a baseline of one is no baseline, whatever else the group contains.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.types import Attempt
+
+_SAME = 1e-9
+"""Credits closer than this, relative to the largest and at least 1, are equal: sums of rewards round."""
+_NAMED_MEMBERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One attempt as its group sees it."""
+
+    attempt: Attempt
+    agents: frozenset[str]
+    """The policy's agents that made calls in it."""
+    reward: float | None
+    """Of the attempt; None when nothing scored it."""
+    row_credits: tuple[float, ...]
+    """One for each row (``Credit.row_id``) that has something to train; empty when there is nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """What a group was like and whether it is trained."""
+
+    group_id: str
+    task_id: str | None
+    """None when the attempts are of several."""
+    size: int
+    """Attempts, scored or not."""
+    comparable: int
+    """Attempts that were scored and have something to train."""
+    rewards: tuple[float | None, ...]
+    """Of the attempts, by attempt id; None where nothing scored it."""
+    verdict: Reason
+    """``SAMPLED`` when it is trained."""
+    refused_reason: str | None
+    """For people: which group, which members, what to do; None unless it breaks promise 5."""
+
+
+def judge_group(group_id: str, members: Sequence[Member], *, drop_zero_variance: bool) -> GroupSummary:
+    """Decide whether the attempts of a group may be compared, and whether comparing them teaches anything."""
+    members = sorted(members, key=lambda member: member.attempt.attempt_id)
+    comparable = [member for member in members if member.row_credits]
+    tasks = sorted({member.attempt.task_id for member in comparable or members})
+    verdict, refused_reason = _refusal(group_id, members, comparable, tasks)
+    if verdict is None:
+        flat = drop_zero_variance and _all_equal([value for member in comparable for value in member.row_credits])
+        verdict = Reason.ZERO_VARIANCE_GROUP if flat else Reason.SAMPLED
+    return GroupSummary(
+        group_id=group_id,
+        task_id=tasks[0] if len(tasks) == 1 else None,
+        size=len(members),
+        comparable=len(comparable),
+        rewards=tuple(member.reward for member in members),
+        verdict=verdict,
+        refused_reason=refused_reason,
+    )
+
+
+def _refusal(
+    group_id: str, members: Sequence[Member], comparable: Sequence[Member], tasks: Sequence[str]
+) -> tuple[Reason | None, str | None]:
+    if len(comparable) < 2:
+        return Reason.GROUP_TOO_SMALL, (
+            f"group {group_id} has {len(comparable)} attempts to compare of {len(members)} ({_names(members)}): two or "
+            "more must be scored and have calls that can be trained"
+        )
+    if len(tasks) > 1:
+        return Reason.GROUP_MIXED_TASKS, (
+            f"group {group_id} mixes the tasks {_listed(tasks)} (attempts {_names(comparable)}): only attempts of one "
+            "task can be compared; give each task a group id of its own"
+        )
+    casts = sorted({tuple(sorted(member.agents)) for member in comparable})
+    if len(casts) > 1:
+        return Reason.GROUP_MIXED_AGENTS, (
+            f"group {group_id} mixes attempts by different agents ({_listed(['+'.join(cast) for cast in casts])}; "
+            f"attempts {_names(comparable)}): only attempts by the same agents can be compared"
+        )
+    return None, None
+
+
+def _all_equal(values: Sequence[float]) -> bool:
+    return max(values) - min(values) <= _SAME * max(1.0, *map(abs, values))
+
+
+def _names(members: Sequence[Member]) -> str:
+    return _listed([member.attempt.attempt_id for member in members])
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED_MEMBERS} more" if len(names) > _NAMED_MEMBERS else ""
+    return ", ".join(names[:_NAMED_MEMBERS]) + more

@@ -1,0 +1,48 @@
+"""When a step may start: enough groups whose attempts have all ended.
+
+Pure: the loop asks again whenever something was stored.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lightning_trainer.types import Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """Ended attempts that no step has consumed yet, by group."""
+
+    ready: tuple[tuple[str, tuple[Attempt, ...]], ...]
+    """Groups that are complete or that nothing more is expected for, oldest completion first."""
+    waiting: dict[str, int]
+    """Ended attempts of every group that is still being filled."""
+
+    def next_step(self, groups_per_step: int) -> tuple[Attempt, ...] | None:
+        """Return the attempts of the next step, or None when there are not enough groups yet."""
+        if len(self.ready) < groups_per_step:
+            return None
+        return tuple(attempt for _, attempts in self.ready[:groups_per_step] for attempt in attempts)
+
+
+def collect(attempts: Sequence[Attempt], *, group_size: int, group_timeout_s: float, now_ns: int) -> Collection:
+    """Sort ended attempts into groups that are ready and groups that are waiting for more.
+
+    A group is ready when ``group_size`` of its attempts have ended, or when it has heard nothing for
+    ``group_timeout_s`` seconds: a lost attempt must not hold up the others for ever.
+    """
+    by_group: dict[str, list[Attempt]] = {}
+    for attempt in sorted(attempts, key=lambda a: (a.ended_ns or 0, a.attempt_id)):
+        by_group.setdefault(attempt.group_id, []).append(attempt)
+    ready: list[tuple[int, str, tuple[Attempt, ...]]] = []
+    waiting: dict[str, int] = {}
+    for group_id, members in by_group.items():
+        last_ns = members[-1].ended_ns or 0
+        if len(members) >= group_size:
+            ready.append((members[group_size - 1].ended_ns or 0, group_id, tuple(members)))
+        elif now_ns - last_ns > group_timeout_s * 1e9:
+            ready.append((last_ns, group_id, tuple(members)))
+        else:
+            waiting[group_id] = len(members)
+    ready.sort(key=lambda entry: entry[:2])
+    return Collection(tuple((group_id, members) for _, group_id, members in ready), waiting)

@@ -1,0 +1,58 @@
+"""What the daemon is doing right now, for those who watch: set by the training loop, read by the status routes."""
+
+import asyncio
+import time
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    STARTING = "starting"
+    COLLECTING = "collecting"
+    BUILDING = "building"
+    TRAINING = "training"
+    PUBLISHING = "publishing"
+    RECOVERING = "recovering"
+    PAUSED = "paused"
+    """Training has stopped and says why; serving and capture go on."""
+    FINISHED = "finished"
+
+
+class Progress:
+    """The loop's present phase and its count of finished steps; waiting for the next one costs nothing."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.STARTING
+        self.detail = ""
+        self.since = time.time()
+        self.steps_done = 0
+        self.waiting_groups: dict[str, int] = {}
+        self.ready_groups = 0
+        self.problems: list[str] = []
+        self._changed = asyncio.Condition()
+
+    def enter(self, phase: Phase, detail: str = "") -> None:
+        self.phase, self.detail, self.since = phase, detail, time.time()
+
+    def say(self, problem: str) -> None:
+        """Keep a sentence for whoever looks; the newest 50 stay."""
+        if problem not in self.problems:
+            self.problems = [*self.problems, problem][-50:]
+
+    async def finish_step(self, steps_done: int) -> None:
+        async with self._changed:
+            self.steps_done = steps_done
+            self._changed.notify_all()
+
+    async def wake_waiters(self) -> None:
+        """Let those who wait for a step look again, because there will be none."""
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def wait_for_step(self, steps_done: int, timeout_s: float) -> None:
+        """Return when that many steps are done, when training has stopped, or after the time-out."""
+        over = (Phase.PAUSED, Phase.FINISHED)
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: self.steps_done >= steps_done or self.phase in over)
+        except TimeoutError:
+            return

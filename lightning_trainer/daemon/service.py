@@ -1,0 +1,239 @@
+"""The daemon's life: what starts in which order, and how all of it stops.
+
+HTTP comes up first, so that spans are accepted while engine and trainer are still starting; calls wait at the gateway.
+Stopping goes backwards and leaves no process, port or shared-memory file behind.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from socket import socket
+
+import uvicorn
+from fastapi import Depends, FastAPI
+
+from lightning_trainer.config import Config
+from lightning_trainer.daemon.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.publishing import Publisher
+from lightning_trainer.daemon.sockets import listen
+from lightning_trainer.daemon.spools import drain_spools
+from lightning_trainer.daemon.status import status_router
+from lightning_trainer.daemon.training_loop import TrainingLoop
+from lightning_trainer.errors import TrainingError
+from lightning_trainer.gateway.auth import require_token
+from lightning_trainer.gateway.routes import gateway_router
+from lightning_trainer.ingest.otlp import otlp_router
+from lightning_trainer.ingest.rewards import rewards_router
+from lightning_trainer.models.resolve import resolve_model
+from lightning_trainer.serving.settings import engine_settings
+from lightning_trainer.serving.shared_memory import WeightFiles
+from lightning_trainer.serving.supervisor import EngineSupervisor
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.training.remote import TrainerClient, make_trainer
+from lightning_trainer.training.settings import trainer_settings
+from lightning_trainer.types import Span
+
+_log = logging.getLogger(__name__)
+
+
+class NotifyingSink:
+    """The store, with a bell: whoever waits for new spans wakes up after each commit."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self.stored = asyncio.Event()
+
+    async def append(self, spans: Sequence[Span]) -> int:
+        new = await self._store.append(spans)
+        if new:
+            self.stored.set()
+        return new
+
+
+class Daemon:
+    """One run of ``lightning-trainer serve``."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.progress = Progress()
+        self.url: str | None = None
+        """Set as soon as it listens."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop`` is set, then take everything down.
+
+        Raises:
+            ConfigError: the port is taken.
+            ModelError: the policy's model cannot be used.
+            StoreError: another daemon has the state folder, or a newer version wrote it.
+            EngineError: the engine did not start.
+            TrainingError: the trainer did not start.
+        """
+        config, policy = self.config, self.config.only_policy
+        state_dir = config.daemon.state_dir
+        state_dir.mkdir(parents=True, exist_ok=True)
+        async with AsyncExitStack() as stack:
+            listener = stack.enter_context(contextlib.closing(listen(config.daemon.host, config.daemon.port)))
+            self.url = f"http://{config.daemon.host}:{listener.getsockname()[1]}"
+            store = await stack.enter_async_context(SqliteStore(state_dir / "lightning.sqlite"))
+            model_dir = await asyncio.to_thread(resolve_model, policy.model, _model_cache())
+            weights = stack.enter_context(WeightFiles(state_dir))
+            engine = EngineSupervisor(engine_settings(config, policy, model_dir, weights.folder, state_dir / "logs"))
+            sink = NotifyingSink(store)
+            app = self._app(store, sink, engine)
+            await stack.enter_async_context(_serving(app, listener))
+            stack.enter_context(_announced(state_dir / "daemon.json", self.url))
+            stack.push_async_callback(_ended(asyncio.create_task(drain_spools(self.url, sink))))
+
+            trainer = make_trainer(
+                config.training.backend, trainer_settings(config, policy, model_dir, state_dir / "logs")
+            )
+            stack.push_async_callback(trainer.close)
+            stack.push_async_callback(engine.stop)
+            if not await _unless(stop, asyncio.gather(engine.start(), trainer.start())):
+                return
+            loop = self._loop(store, sink, trainer, engine, weights)
+            loop_task = asyncio.create_task(loop.run())
+            stack.push_async_callback(_ended(loop_task))
+            if not policy.train:
+                _log.info("policy %s is served and not trained (train = false)", policy.name)
+            stopped = asyncio.create_task(stop.wait())
+            await asyncio.wait({stopped, loop_task}, return_when=asyncio.FIRST_COMPLETED)
+            if loop_task.done():
+                loop_task.result()  # a bug or a dead engine must not pass silently
+            await stopped
+            await _save_if_idle(loop, loop_task)
+
+    def _app(self, store: SqliteStore, sink: NotifyingSink, engine: EngineSupervisor) -> FastAPI:
+        config, policy = self.config, self.config.only_policy
+        app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
+        guarded = [Depends(require_token(config.daemon.token))]
+        app.include_router(otlp_router(sink, max_body_bytes=config.daemon.max_body_bytes), dependencies=guarded)
+        app.include_router(rewards_router(store, sink), dependencies=guarded)
+        app.include_router(
+            gateway_router(
+                engine,
+                sink,
+                policy=policy.name,
+                max_body_bytes=config.daemon.max_body_bytes,
+                queue_timeout_s=config.engine.request_queue_timeout_s,
+            ),
+            dependencies=guarded,
+        )
+        app.include_router(
+            status_router(policy, store=store, progress=self.progress, engine=engine), dependencies=guarded
+        )
+        return app
+
+    def _loop(
+        self,
+        store: SqliteStore,
+        sink: NotifyingSink,
+        trainer: TrainerClient,
+        engine: EngineSupervisor,
+        weights: WeightFiles,
+    ) -> TrainingLoop:
+        config, policy = self.config, self.config.only_policy
+        publisher = Publisher(
+            policy.name,
+            store=store,
+            trainer=trainer,
+            engine=engine,
+            weights=weights,
+            ready_timeout_s=config.engine.startup_timeout_s,
+        )
+        checkpoints = CheckpointFolder(
+            config.daemon.state_dir / "checkpoints" / policy.name, keep=policy.keep_checkpoints
+        )
+        return TrainingLoop(
+            policy,
+            store=store,
+            trainer=trainer,
+            publisher=publisher,
+            checkpoints=checkpoints,
+            progress=self.progress,
+            stored=sink.stored,
+        )
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the daemon, which has more to stop than HTTP."""
+
+    @contextlib.contextmanager
+    def capture_signals(self):
+        yield
+
+
+@asynccontextmanager
+async def _serving(app: FastAPI, listener: socket) -> AsyncIterator[None]:
+    server = _Server(
+        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, lifespan="on")
+    )
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started:
+        if task.done():
+            task.result()
+        await asyncio.sleep(0.01)
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await task
+
+
+@contextlib.contextmanager
+def _announced(path: Path, url: str):
+    """``daemon.json``: where a running daemon is; gone when it is."""
+    path.write_text(json.dumps({"pid": os.getpid(), "url": url}))
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _ended(task: asyncio.Task):
+    async def end() -> None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await task
+
+    return end
+
+
+async def _unless(stop: asyncio.Event, work: asyncio.Future) -> bool:
+    """Wait for ``work`` unless stopped first; True when it was done."""
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({stopped, work}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            work.result()
+            return True
+        work.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
+        return False
+    finally:
+        stopped.cancel()
+
+
+async def _save_if_idle(loop: TrainingLoop, task: asyncio.Task) -> None:
+    """Write a last checkpoint, so that the next start repeats nothing; a busy trainer is not waited for."""
+    if not task.done():
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    try:
+        async with asyncio.timeout(60):
+            await loop.save()
+    except (TrainingError, TimeoutError) as error:
+        _log.warning("no checkpoint at shutdown (%s); the next start repeats the steps since the last one", error)
+
+
+def _model_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lightning-trainer" / "models"

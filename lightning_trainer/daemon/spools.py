@@ -1,0 +1,39 @@
+"""Spans that agents of this machine left on disk: delivered by the daemon when their process is gone."""
+
+import asyncio
+import logging
+
+from lightning_instrumentation.delivery.spool import default_spool_dir, orphaned_spools
+
+from lightning_trainer.errors import MalformedTelemetryError, StoreError
+from lightning_trainer.ingest.otlp import decode_request
+from lightning_trainer.types import SpanSink
+
+_log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S = 5.0
+_BATCH = 500
+
+
+async def drain_spools(endpoint: str, sink: SpanSink) -> None:
+    """For ever: take over spools whose owner has died and commit what they hold, then delete it."""
+    while True:
+        try:
+            for spool in await asyncio.to_thread(orphaned_spools, default_spool_dir(), endpoint):
+                with spool:
+                    while rows := await asyncio.to_thread(spool.read, _BATCH):
+                        await _deliver(rows, sink)
+                        await asyncio.to_thread(spool.delete, [row.row_id for row in rows])
+        except (OSError, StoreError) as error:
+            _log.warning("spooled spans could not be taken over (%s); trying again", error)
+        await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+async def _deliver(rows, sink: SpanSink) -> None:
+    spans = []
+    for row in rows:
+        try:
+            spans.extend(decode_request(row.body).spans)
+        except MalformedTelemetryError as error:
+            _log.error("a spooled span cannot be read and is left out: %s", error)
+    await sink.append(spans)

@@ -1,0 +1,79 @@
+"""``/lightning/status`` and ``/lightning/policies/{name}``: what the daemon is doing, as JSON."""
+
+import time
+from dataclasses import asdict
+
+from fastapi import APIRouter, HTTPException, Query
+
+from lightning_trainer import __version__
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.serving.supervisor import EngineSupervisor
+from lightning_trainer.store.sqlite import SqliteStore
+
+_MAX_WAIT_S = 60.0
+
+
+def status_router(
+    policy: PolicyConfig, *, store: SqliteStore, progress: Progress, engine: EngineSupervisor
+) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok", "version": __version__}
+
+    @router.get("/lightning/status")
+    async def status() -> dict:
+        return {
+            "version": __version__,
+            "engine": engine.state,
+            "counts": await store.counts(),
+            "policies": {policy.name: _phase(progress)},
+        }
+
+    @router.get("/lightning/policies/{name}")
+    async def one_policy(
+        name: str, steps_done: int = Query(0, ge=0), timeout_s: float = Query(0.0, ge=0, le=_MAX_WAIT_S)
+    ) -> dict:
+        """Everything about a policy. With ``steps_done`` and ``timeout_s`` it answers when that many steps are done."""
+        if name != policy.name:
+            raise HTTPException(404, f"there is no policy {name!r}; the policy of this daemon is {policy.name!r}")
+        if timeout_s > 0:
+            await progress.wait_for_step(steps_done, timeout_s)
+        live = await store.live_version(name)
+        return {
+            **_phase(progress),
+            "live_version": live.version if live else None,
+            "agents": policy.agents,
+            "group_size": policy.group_size,
+            "groups_per_step": policy.groups_per_step,
+            "waiting_groups": progress.waiting_groups,
+            "ready_groups": progress.ready_groups,
+            "steps": [
+                {
+                    "step": record.step,
+                    "state": record.state,
+                    "metrics": {**record.metrics, **(record.report.metrics if record.report else {})},
+                    "tokens_trained": record.report.tokens_trained if record.report else 0,
+                    "tokens_computed": record.report.tokens_computed if record.report else 0,
+                    "tokens_sequential": record.report.tokens_sequential if record.report else 0,
+                    "seconds": dict(record.report.seconds) if record.report else {},
+                }
+                for record in await store.steps(name)
+            ],
+            "versions": [asdict(version) for version in await store.versions(name)],
+            "ledger": [asdict(row) for row in await store.ledger(name)],
+        }
+
+    return router
+
+
+def _phase(progress: Progress) -> dict:
+    return {
+        "phase": progress.phase,
+        "detail": progress.detail,
+        "phase_s": time.time() - progress.since,
+        "steps_done": progress.steps_done,
+        "problems": progress.problems,
+    }

@@ -1,0 +1,34 @@
+"""Errors as an OpenAI client expects them: ``{"error": {"message", "type", "param", "code"}}``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from fastapi import Response
+
+
+class RefusalError(Exception):
+    """A request that ends here; the message is what the caller reads."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body: Mapping[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+        self.headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
+
+    def response(self) -> Response:
+        return Response(orjson.dumps(self.body), self.status, self.headers, "application/json")
+
+
+def unavailable(message: str, *, retry_after_s: int = 5) -> RefusalError:
+    """503: nothing is wrong with the request, it may come again."""
+    return RefusalError(503, message, kind="service_unavailable", code="unavailable", retry_after_s=retry_after_s)

@@ -1,0 +1,44 @@
+"""Takes out of a response what the caller did not ask for, so that it reads as it would without us.
+
+vLLM writes the fields of token ids and log-probabilities always and leaves them null unless asked for, so they become
+null again and stay absent where they were. In a stream it sends chunks with an empty delta only to carry ids or
+log-probabilities; those are left out. Usage is never asked for on the caller's behalf (the exact ids give the counts),
+so there is none to hide.
+"""
+
+from typing import Any
+
+from lightning_trainer.gateway.request import ChatRequest
+
+
+def restore(document: dict[str, Any], request: ChatRequest) -> None:
+    """Rewrite a response or a chunk in place: model as the caller named it, nothing that was not asked for."""
+    if "model" in document:
+        document["model"] = request.model
+    choices = document.get("choices") or ()
+    if not request.asked_token_ids:
+        _blank(document, "prompt_token_ids")
+        for choice in choices:
+            _blank(choice, "token_ids")
+    if not request.asked_logprobs:
+        for choice in choices:
+            _blank(choice, "logprobs")
+
+
+def carries_only_tokens(chunk: dict[str, Any], request: ChatRequest) -> bool:
+    """Whether a chunk exists only because ids and log-probabilities were asked for; to be asked before `restore`."""
+    if request.asked_token_ids or request.asked_logprobs:
+        return False
+    choices = chunk.get("choices")
+    return bool(choices) and all(
+        choice.get("delta") == {} and choice.get("finish_reason") is None and _has_tokens(choice) for choice in choices
+    )
+
+
+def _has_tokens(choice: dict[str, Any]) -> bool:
+    return choice.get("token_ids") is not None or choice.get("logprobs") is not None
+
+
+def _blank(holder: dict[str, Any], name: str) -> None:
+    if name in holder:
+        holder[name] = None

@@ -1,0 +1,46 @@
+"""Who is calling: W3C ``traceparent`` and our own keys of W3C ``baggage``, read with OpenTelemetry's propagators.
+
+They bound what they read (8 KiB of baggage, 180 members) and ignore what is malformed. Nothing else of the headers is
+looked at: no credential ever gets into a span.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lightning_instrumentation import semconv
+from opentelemetry import baggage, trace
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.context import Context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+_LONGEST_VALUE = 1024
+_trace_context = TraceContextTextMapPropagator()
+_baggage = W3CBaggagePropagator()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The place of a call in the caller's trace."""
+
+    trace_id: str
+    """The caller's, or a new one."""
+    parent_span_id: str | None
+    attributes: Mapping[str, str]
+    """Identity, by attribute name; only what the caller sent."""
+
+
+def read_caller(headers: Mapping[str, str]) -> Caller:
+    """Read the caller's identity from request headers (names in lower case)."""
+    carrier = {name: headers[name] for name in ("traceparent", "baggage") if name in headers}
+    context = _baggage.extract(carrier, _trace_context.extract(carrier, Context()))
+    parent = trace.get_current_span(context).get_span_context()
+    members = baggage.get_all(context)
+    attributes = {
+        key: value
+        for key in semconv.BAGGAGE_KEYS
+        if isinstance(value := members.get(key), str) and 0 < len(value) <= _LONGEST_VALUE
+    }
+    if not parent.is_valid:
+        return Caller(os.urandom(16).hex(), None, attributes)
+    return Caller(f"{parent.trace_id:032x}", f"{parent.span_id:016x}", attributes)

@@ -1,0 +1,112 @@
+"""The span of one call: the exact tokens, the policy version that sampled them, and whose call it was.
+
+It is the authority on tokens; its name and scope are what the dialect reader looks for.
+"""
+
+import os
+import time
+from dataclasses import dataclass
+
+from lightning_instrumentation import semconv
+from lightning_instrumentation.packing import pack_logprobs, pack_token_ids
+
+from lightning_trainer.gateway.identity import Caller
+from lightning_trainer.gateway.messages import input_messages, output_messages, tool_definitions
+from lightning_trainer.gateway.request import ChatRequest
+from lightning_trainer.gateway.transcript import Transcript
+from lightning_trainer.types import AttributeValue, Span, SpanStatus
+
+SPAN_NAME = "gateway chat"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """Which weights answered, as the engine's response headers say."""
+
+    policy: str
+    version: int | None
+
+
+def record_of(
+    request: ChatRequest,
+    caller: Caller,
+    sampler: Sampler,
+    transcript: Transcript,
+    *,
+    start_ns: int,
+    interrupted: str | None = None,
+) -> Span:
+    """Return the span of a call that has ended.
+
+    Args:
+        interrupted: why it ended before the engine was done, None where it was done.
+    """
+    reason = interrupted or transcript.error
+    complete = transcript.complete and reason is None
+    return Span(
+        trace_id=caller.trace_id,
+        span_id=os.urandom(8).hex(),
+        parent_span_id=caller.parent_span_id,
+        name=SPAN_NAME,
+        start_ns=start_ns,
+        end_ns=time.time_ns(),
+        attributes={
+            **caller.attributes,
+            **_request_attributes(request),
+            **_response_attributes(transcript, sampler),
+            **_token_attributes(transcript),
+            semconv.STREAM_COMPLETE: complete,
+        },
+        status=SpanStatus.OK if complete else SpanStatus.ERROR,
+        status_message="" if complete else reason or "the response ended before the last choice did",
+        scope=semconv.GATEWAY_SCOPE,
+    )
+
+
+def _request_attributes(request: ChatRequest) -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue] = {
+        semconv.OPERATION: semconv.CHAT,
+        semconv.REQUEST_MODEL: request.model,
+        semconv.INPUT_MESSAGES: input_messages(request.body.get("messages")),
+    }
+    if request.body.get("tools"):
+        attributes[semconv.TOOL_DEFINITIONS] = tool_definitions(request.body["tools"])
+    if request.choices > 1:
+        attributes[semconv.REQUEST_CHOICE_COUNT] = request.choices
+    for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty"):
+        value = request.body.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            attributes[f"gen_ai.request.{name}"] = float(value)
+    limit = request.body.get("max_completion_tokens") or request.body.get("max_tokens")
+    if isinstance(limit, int):
+        attributes[semconv.REQUEST_MAX_TOKENS] = limit
+    return attributes
+
+
+def _response_attributes(transcript: Transcript, sampler: Sampler) -> dict[str, AttributeValue]:
+    choices = [choice for _, choice in sorted(transcript.choices.items())]
+    attributes: dict[str, AttributeValue] = {
+        semconv.POLICY: sampler.policy,
+        semconv.FINISH_REASONS: tuple(choice.finish_reason or "" for choice in choices),
+        semconv.OUTPUT_MESSAGES: output_messages(choices),
+        semconv.INPUT_TOKENS: len(transcript.prompt_ids),
+        semconv.OUTPUT_TOKENS: sum(len(choice.token_ids) for choice in choices),
+    }
+    if transcript.response_id is not None:
+        attributes[semconv.RESPONSE_ID] = transcript.response_id
+    if sampler.version is not None:
+        attributes[semconv.POLICY_VERSION] = sampler.version
+        attributes[semconv.RESPONSE_MODEL] = f"{sampler.policy}@v{sampler.version}"
+    return attributes
+
+
+def _token_attributes(transcript: Transcript) -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue] = {
+        semconv.PROMPT_TOKEN_IDS: pack_token_ids(transcript.prompt_ids),
+        semconv.CHOICES: max(transcript.choices, default=0) + 1,
+    }
+    for index, choice in transcript.choices.items():
+        attributes[semconv.response_token_ids(index)] = pack_token_ids(choice.token_ids)
+        if choice.scored:
+            attributes[semconv.response_logprobs(index)] = pack_logprobs(choice.logprobs)
+    return attributes

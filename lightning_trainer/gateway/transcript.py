@@ -1,0 +1,93 @@
+"""What the engine sampled, collected from a response or from the chunks of a stream.
+
+Ids and log-probabilities are taken as they come and never derived from text.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class ChoiceTranscript:
+    """One choice; grows while a stream goes on."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    unscored: int = 0
+    """Tokens that came without a log-probability."""
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    tool_calls: dict[int, dict[str, str]] = field(default_factory=dict)
+    finish_reason: str | None = None
+
+    def add(self, choice: Mapping[str, Any], message: Mapping[str, Any]) -> None:
+        self.token_ids.extend(choice.get("token_ids") or ())
+        for entry in (choice.get("logprobs") or {}).get("content") or ():
+            logprob = entry.get("logprob")
+            if logprob is None:
+                self.unscored += 1
+            else:
+                self.logprobs.append(logprob)
+        if message.get("content"):
+            self.content.append(message["content"])
+        if message.get("reasoning"):
+            self.reasoning.append(message["reasoning"])
+        for position, call in enumerate(message.get("tool_calls") or ()):
+            self._add_tool_call(call.get("index", position), call)
+        if choice.get("finish_reason") is not None:
+            self.finish_reason = choice["finish_reason"]
+
+    def _add_tool_call(self, index: int, call: Mapping[str, Any]) -> None:
+        known = self.tool_calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
+        function = call.get("function") or {}
+        known["id"] = call.get("id") or known["id"]
+        known["name"] = function.get("name") or known["name"]
+        known["arguments"] += function.get("arguments") or ""
+
+    @property
+    def scored(self) -> bool:
+        """Whether every token has its log-probability."""
+        return self.unscored == 0 and len(self.logprobs) == len(self.token_ids)
+
+
+@dataclass(slots=True)
+class Transcript:
+    """One response of the engine."""
+
+    expected_choices: int
+    response_id: str | None = None
+    prompt_ids: list[int] = field(default_factory=list)
+    choices: dict[int, ChoiceTranscript] = field(default_factory=dict)
+    error: str | None = None
+    """What the engine said went wrong in the middle of a stream."""
+
+    def add_response(self, response: Mapping[str, Any]) -> None:
+        """Add a whole response."""
+        self._add(response, "message")
+
+    def add_chunk(self, chunk: Mapping[str, Any]) -> None:
+        """Add one chunk of a stream."""
+        self._add(chunk, "delta")
+
+    def _add(self, document: Mapping[str, Any], message: str) -> None:
+        if document.get("error"):
+            error = document["error"]
+            self.error = str(error.get("message") if isinstance(error, dict) else error)
+        self.response_id = self.response_id or document.get("id")
+        if not self.prompt_ids:
+            self.prompt_ids = list(document.get("prompt_token_ids") or ())
+        for choice in document.get("choices") or ():
+            transcript = self.choices.setdefault(choice.get("index", 0), ChoiceTranscript())
+            transcript.add(choice, choice.get(message) or {})
+
+    @property
+    def complete(self) -> bool:
+        """Whether every choice has come to its end."""
+        ended = sum(choice.finish_reason is not None for choice in self.choices.values())
+        return self.error is None and ended >= self.expected_choices
+
+    @property
+    def empty(self) -> bool:
+        """Whether the engine has sent nothing that is worth a record."""
+        return self.response_id is None and not self.choices

@@ -1,0 +1,129 @@
+"""The engine as the gateway sees it: requests are held while it is starting, and tried again when it was not there.
+
+A request is repeated only when no byte of an answer has gone to the caller; what a dying engine had sampled is lost
+with it and nobody saw it.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+import httpx
+
+from lightning_trainer.errors import EngineError
+
+logger = logging.getLogger(__name__)
+
+_CONNECT_TIMEOUT_S = 5.0
+_RETRY_PAUSE_S = 0.2
+_DROPPED_TRIES = 2
+"""A request on which the engine dies twice may be what kills it."""
+
+
+class EngineEndpoint(Protocol):
+    """Where the engine is; both may change when it is restarted."""
+
+    @property
+    def base_url(self) -> str: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Credentials for every request."""
+        ...
+
+    async def ready(self, timeout_s: float) -> None:
+        """Return when it answers requests.
+
+        Raises:
+            EngineError: it does not within the time, or never will.
+        """
+        ...
+
+
+class Upstream:
+    """HTTP to the engine, with a connection pool.
+
+    Args:
+        queue_timeout_s: how long a request waits for an engine that is not there.
+        silence_timeout_s: how long the engine may send nothing in the middle of an answer.
+        connections: open at once at most.
+    """
+
+    def __init__(
+        self, engine: EngineEndpoint, *, queue_timeout_s: float, silence_timeout_s: float, connections: int
+    ) -> None:
+        self._engine = engine
+        self._queue_timeout_s = queue_timeout_s
+        self._client = httpx.AsyncClient(
+            timeout=httpx.Timeout(silence_timeout_s, connect=_CONNECT_TIMEOUT_S),
+            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            trust_env=False,  # the engine is on loopback: a proxy of the environment must not see prompts
+        )
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def open(self, body: bytes) -> httpx.Response:
+        """Send a chat request and return its response with the body still to be read; the caller closes it.
+
+        Raises:
+            EngineError: the engine is not there, or died on this request.
+        """
+        return await self._send("POST", "/v1/chat/completions", body)
+
+    async def complete(self, body: bytes) -> httpx.Response:
+        """Send a chat request and return its response, read to the end.
+
+        Raises:
+            EngineError: the engine is not there, or died on this request.
+        """
+        return await self._send("POST", "/v1/chat/completions", body, whole=True)
+
+    async def live_version(self) -> int | None:
+        """Return the version that is served now; None where the engine does not say."""
+        try:
+            response = await self._send("GET", "/lightning/version", None, whole=True, queue_timeout_s=2.0)
+            version = response.json().get("version") if response.is_success else None
+        except (EngineError, ValueError, AttributeError):
+            return None
+        return version if isinstance(version, int) else None
+
+    async def _send(
+        self, method: str, path: str, body: bytes | None, *, whole: bool = False, queue_timeout_s: float | None = None
+    ) -> httpx.Response:
+        patience_s = self._queue_timeout_s if queue_timeout_s is None else queue_timeout_s
+        give_up = time.monotonic() + patience_s
+        dropped = 0
+        while True:
+            await self._engine.ready(max(0.0, give_up - time.monotonic()))
+            try:
+                return await self._once(method, path, body, whole)
+            except httpx.TimeoutException as error:
+                if not isinstance(error, httpx.ConnectTimeout):
+                    raise EngineError(f"the engine has been silent for too long ({type(error).__name__})") from error
+                cause: httpx.TransportError = error
+            except httpx.ConnectError as error:
+                cause = error
+            except httpx.TransportError as error:
+                dropped += 1
+                if dropped >= _DROPPED_TRIES:
+                    raise EngineError(f"the engine dropped the request {dropped} times: {error}") from error
+                cause = error
+            if time.monotonic() + _RETRY_PAUSE_S >= give_up:
+                raise EngineError(f"the engine has not been reachable for {patience_s:.0f} s: {cause}") from cause
+            logger.warning("the engine is not reachable (%s); the request waits", cause)
+            await asyncio.sleep(_RETRY_PAUSE_S)
+
+    async def _once(self, method: str, path: str, body: bytes | None, whole: bool) -> httpx.Response:
+        url = self._engine.base_url.rstrip("/") + path
+        headers = {**self._engine.headers, "content-type": "application/json"}
+        request = self._client.build_request(method, url, content=body, headers=headers)
+        response = await self._client.send(request, stream=True)
+        if whole or response.is_error:
+            try:
+                await response.aread()
+            finally:
+                await response.aclose()
+        return response

@@ -1,0 +1,123 @@
+"""``POST /v1/traces``: the OTLP/HTTP receiver.
+
+Invariant: 2xx is answered only after the commit, so whoever reads it may forget the spans. A span that cannot be
+stored is counted in ``partial_success`` and the rest goes on; a body that cannot be read is refused as a whole.
+Source: OpenTelemetry Protocol specification 1.x, section OTLP/HTTP (binary protobuf).
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request, Response
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+from lightning_trainer.errors import MalformedTelemetryError, StoreError
+from lightning_trainer.ingest.bodies import BodyTooLargeError, gunzip, read_body
+from lightning_trainer.store.span_codec import attributes_from_proto, span_from_proto
+from lightning_trainer.types import Span, SpanSink
+
+logger = logging.getLogger(__name__)
+
+_PROTOBUF = "application/x-protobuf"
+_RETRY_AFTER_S = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """The spans of one request, and one sentence for each span that is not among them."""
+
+    spans: tuple[Span, ...]
+    rejected: tuple[str, ...] = ()
+
+
+def decode_request(body: bytes) -> Export:
+    """Read a serialised ExportTraceServiceRequest.
+
+    Raises:
+        MalformedTelemetryError: it is not one.
+    """
+    try:
+        request = ExportTraceServiceRequest.FromString(body)
+    except DecodeError as error:
+        raise MalformedTelemetryError(f"the body is not an ExportTraceServiceRequest in protobuf: {error}") from error
+    spans: list[Span] = []
+    rejected: list[str] = []
+    for of_resource in request.resource_spans:
+        resource = attributes_from_proto(of_resource.resource.attributes)
+        for of_scope in of_resource.scope_spans:
+            for proto in of_scope.spans:
+                try:
+                    spans.append(span_from_proto(proto, scope=of_scope.scope.name, resource=resource))
+                except MalformedTelemetryError as error:
+                    rejected.append(str(error))
+    return Export(tuple(spans), tuple(rejected))
+
+
+def otlp_router(sink: SpanSink, *, max_body_bytes: int = 64 * 2**20, max_in_flight: int = 32) -> APIRouter:
+    """Return the receiver.
+
+    Args:
+        sink: where spans are made durable.
+        max_body_bytes: of a body, as sent and inflated; more is answered 413.
+        max_in_flight: bodies held in memory at once; more are answered 503 and come again later.
+    """
+    router = APIRouter()
+    in_flight = 0
+
+    @router.post("/v1/traces")
+    async def traces(request: Request) -> Response:
+        nonlocal in_flight
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type != _PROTOBUF:
+            return _refusal(415, f"content type {media_type or 'missing'!r}: send OTLP as {_PROTOBUF}")
+        encoding = request.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("identity", "gzip", ""):
+            return _refusal(415, f"content encoding {encoding!r}: send gzip or none")
+        if in_flight >= max_in_flight:
+            return _refusal(503, f"{in_flight} bodies are being stored already; try again", retry=True)
+        in_flight += 1
+        try:
+            return await _receive(request, encoding)
+        finally:
+            in_flight -= 1
+
+    async def _receive(request: Request, encoding: str) -> Response:
+        try:
+            body = await read_body(request.stream(), limit=max_body_bytes)
+            export = await asyncio.to_thread(_decode, body, encoding)
+        except BodyTooLargeError as error:
+            return _refusal(413, str(error))
+        except MalformedTelemetryError as error:
+            return _refusal(400, str(error))
+        try:
+            await sink.append(export.spans)
+        except MalformedTelemetryError as error:
+            return _refusal(400, str(error))
+        except StoreError as error:
+            return _refusal(503, str(error), retry=True)
+        return _acceptance(export)
+
+    def _decode(body: bytes, encoding: str) -> Export:
+        return decode_request(gunzip(body, limit=max_body_bytes) if encoding == "gzip" else body)
+
+    return router
+
+
+def _acceptance(export: Export) -> Response:
+    answer = ExportTraceServiceResponse()
+    if export.rejected:
+        logger.warning("%d spans were rejected, the first because: %s", len(export.rejected), export.rejected[0])
+        answer.partial_success.rejected_spans = len(export.rejected)
+        answer.partial_success.error_message = export.rejected[0]
+    return Response(answer.SerializeToString(), media_type=_PROTOBUF)
+
+
+def _refusal(status: int, sentence: str, *, retry: bool = False) -> Response:
+    logger.warning("OTLP request refused with %d: %s", status, sentence)
+    headers = {"retry-after": str(_RETRY_AFTER_S)} if retry else None
+    return Response(sentence, status_code=status, media_type="text/plain", headers=headers)

@@ -1,0 +1,37 @@
+"""What a run did, as ``report.json`` and as one page that a browser opens from disk."""
+
+from lightning_trainer.report.difference import PairedDifference, paired_difference
+from lightning_trainer.report.example import example_of
+from lightning_trainer.report.interval import wilson_interval
+from lightning_trainer.report.quickstart_report import (
+    ExampleRollout,
+    ExampleSegment,
+    ExampleToken,
+    FamilyResult,
+    HeldOut,
+    HeldOutResult,
+    Machine,
+    QuickstartReport,
+    StepResult,
+    read_report,
+)
+from lightning_trainer.report.write import ReportFiles, write_report
+
+__all__ = [
+    "ExampleRollout",
+    "ExampleSegment",
+    "ExampleToken",
+    "FamilyResult",
+    "HeldOut",
+    "HeldOutResult",
+    "Machine",
+    "PairedDifference",
+    "QuickstartReport",
+    "ReportFiles",
+    "StepResult",
+    "example_of",
+    "paired_difference",
+    "read_report",
+    "wilson_interval",
+    "write_report",
+]

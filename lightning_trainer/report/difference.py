@@ -1,0 +1,59 @@
+"""Before against after on the same tasks: only the tasks whose outcome changed carry evidence.
+
+Sources: test, Q. McNemar, Psychometrika 12 (1947) 153-157, in its exact binomial form; interval, D. G. Bonett and
+R. M. Price, Adjusted Wald confidence interval for a difference of binomial proportions based on paired data, Journal
+of Educational and Behavioral Statistics 37 (2012) 479-488.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb, sqrt
+
+from lightning_trainer.report.interval import Z_95
+
+
+@dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """Change of the share of successes, after minus before, over ``n`` tasks tried both times."""
+
+    n: int
+    gained: int
+    """Tasks that failed before and succeed after."""
+    lost: int
+    """Tasks that succeeded before and fail after."""
+    difference: float
+    """In [-1, 1]."""
+    interval: tuple[float, float]
+    """95 %."""
+    p_value: float
+    """Exact two-sided McNemar: how likely so lopsided a change is when training did nothing."""
+
+
+def paired_difference(before: Sequence[bool], after: Sequence[bool]) -> PairedDifference:
+    """Compare outcomes of the same tasks in the same order.
+
+    Raises:
+        ValueError: the lengths differ, or there is no task.
+    """
+    n = len(before)
+    if n == 0 or len(after) != n:
+        raise ValueError(f"{n} outcomes before and {len(after)} after: they must be the same tasks, one or more")
+    gained = sum(1 for b, a in zip(before, after, strict=True) if a and not b)
+    lost = sum(1 for b, a in zip(before, after, strict=True) if b and not a)
+    share_gained, share_lost = (gained + 1) / (n + 2), (lost + 1) / (n + 2)
+    centre = share_gained - share_lost
+    half = Z_95 * sqrt((share_gained + share_lost - centre * centre) / (n + 2))
+    return PairedDifference(
+        n=n,
+        gained=gained,
+        lost=lost,
+        difference=(gained - lost) / n,
+        interval=(max(-1.0, centre - half), min(1.0, centre + half)),
+        p_value=_exact_mcnemar(gained, lost),
+    )
+
+
+def _exact_mcnemar(gained: int, lost: int) -> float:
+    changed = gained + lost
+    tail = sum(comb(changed, k) for k in range(min(gained, lost) + 1))
+    return min(1.0, 2 * tail / 2**changed)

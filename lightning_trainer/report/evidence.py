@@ -1,0 +1,103 @@
+"""The page's second half: what the figures rest on. Every sampled token, every published version, every setting."""
+
+from html import escape
+
+from lightning_trainer.report.markup import figure, folded, paragraph, section, table
+from lightning_trainer.report.quickstart_report import QuickstartReport
+from lightning_trainer.report.tokens import legend_html, rollout_html
+from lightning_trainer.types import LedgerRow, PolicyVersion, VersionState
+
+
+def examples_section(report: QuickstartReport) -> str:
+    if not report.examples:
+        return ""
+    return section(
+        "Token by token",
+        paragraph(
+            "What the engine saw and sampled, exactly. Point at a token, or tap it, for its id, log-probability, "
+            "advantage, call and policy version."
+        ),
+        legend_html(),
+        *(rollout_html(rollout) for rollout in report.examples),
+    )
+
+
+def ledger_section(report: QuickstartReport) -> str:
+    if not report.ledger:
+        return ""
+    merged: dict[tuple[str, str, str, str], tuple[int, int]] = {}
+    for row in report.ledger:
+        tokens, calls = merged.get(_ledger_key(row), (0, 0))
+        merged[_ledger_key(row)] = (tokens + row.tokens, calls + row.calls)
+    total = report.ledger_tokens
+    rows = [
+        [*map(escape, key), f"{tokens:,}", f"{calls:,}", f"{100 * tokens / total:.1f} %" if total else "–"]
+        for key, (tokens, calls) in sorted(merged.items(), key=lambda entry: -entry[1][0])
+    ]
+    head = ["agent", "policy", "outcome", "reason", "tokens", "calls", "share"]
+    return section("Ledger", paragraph(_balance(report)), table(head, rows, text_columns=4))
+
+
+def _ledger_key(row: LedgerRow) -> tuple[str, str, str, str]:
+    return row.agent, row.policy or "–", str(row.outcome), row.reason
+
+
+def _balance(report: QuickstartReport) -> str:
+    total = report.ledger_tokens
+    match report.ledger_balances:
+        case True:
+            return f'It <span class="good">balances</span>: all {total:,} sampled tokens are accounted for, each once.'
+        case False:
+            return (
+                f'It <span class="bad">does not balance</span>: {total:,} tokens are accounted for, '
+                f"{report.sampled_tokens:,} were sampled."
+            )
+        case None:
+            return f"It accounts for {total:,} tokens; how many were sampled was not counted apart from it."
+
+
+def versions_section(report: QuickstartReport) -> str:
+    if not report.versions:
+        return ""
+    published = [version for version in report.versions if version.version > 0]
+    served = [version for version in published if version.state in (VersionState.LIVE, VersionState.RETIRED)]
+    worst = max((v.probe_max_abs for v in served if v.probe_max_abs is not None), default=None)
+    proven = sum(version.probe_max_abs is not None for version in served)
+    refused = sum(version.state is VersionState.REFUSED for version in published)
+    head = ["version", "state", "checksum", "max |Δ|", "mean |Δ|", "published in"]
+    return section(
+        "Served is published",
+        paragraph(
+            "After each publication, trainer and engine score the same fixed probe; |Δ| is how far their "
+            "log-probabilities are apart, in nats.",
+            f"A version is served only when none differs by more than {report.probe_tolerance:g}."
+            if report.probe_tolerance is not None
+            else "",
+            f"The largest difference of a served version was {worst:.2e}." if worst is not None else "",
+        ),
+        folded(
+            f"{proven} of {len(published)} published versions proven served, {refused} refused",
+            table(head, [_version_row(version) for version in report.versions], text_columns=3),
+        ),
+    )
+
+
+def _version_row(version: PolicyVersion) -> list[str]:
+    css = {VersionState.LIVE: "good", VersionState.REFUSED: "bad"}.get(version.state, "")
+    reason = f" <small>{escape(version.reason)}</small>" if version.reason else ""
+    return [
+        escape(version.name),
+        f'<span class="{css}">{escape(str(version.state))}</span>{reason}',
+        f"<code>{escape((version.checksum or '–')[:12])}</code>",
+        figure(version.probe_max_abs, ".2e"),
+        figure(version.probe_mean_abs, ".2e"),
+        figure(version.publish_s, ".2f", " s"),
+    ]
+
+
+def settings_section(report: QuickstartReport) -> str:
+    pairs = [*report.settings.items(), *report.software.items()]
+    if not pairs:
+        return ""
+    rows = [[escape(str(name)), escape(str(value))] for name, value in pairs]
+    return section("How it was run", folded("Settings and versions", table(["name", "value"], rows, text_columns=2)))

@@ -1,0 +1,55 @@
+"""The few pieces of HTML that the page is made of. Arguments called html are ready; everything else is escaped here."""
+
+from collections.abc import Callable, Sequence
+from html import escape
+
+_WIDE_PX, _NARROW_PX = (860, 280), (340, 230)
+_NARROW_SPACE = "\u202f"
+
+
+def section(title: str, *html: str, css: str = "") -> str:
+    attribute = f' class="{css}"' if css else ""
+    return f"<section{attribute}><h2>{escape(title)}</h2>{''.join(html)}</section>"
+
+
+def paragraph(*html: str) -> str:
+    return f"<p>{' '.join(filter(None, html))}</p>"
+
+
+def folded(summary: str, html: str) -> str:
+    return f"<details><summary>{escape(summary)}</summary>{html}</details>"
+
+
+def table(head: Sequence[str], html_rows: Sequence[Sequence[str]], *, text_columns: int = 1) -> str:
+    """Columns after the first ``text_columns`` hold numbers."""
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        numbered = "".join(
+            f"<{tag}{'' if column < text_columns else ' class=num'}>{cell}</{tag}>" for column, cell in enumerate(cells)
+        )
+        return f"<tr>{numbered}</tr>"
+
+    body = "".join(row("td", cells) for cells in html_rows)
+    return (
+        f'<div class="scroll"><table><thead>{row("th", [escape(name) for name in head])}</thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def for_both_widths(draw: Callable[[int, int], str]) -> str:
+    """The same chart for a desk and for a phone; the style sheet shows one, so letters are never scaled."""
+    return f'<div class="wide">{draw(*_WIDE_PX)}</div><div class="narrow">{draw(*_NARROW_PX)}</div>'
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f}{_NARROW_SPACE}%"
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def figure(value: float | None, pattern: str, unit: str = "") -> str:
+    """A number, or a dash where nothing was measured."""
+    return "–" if value is None else f"{value:{pattern}}{unit}"

@@ -1,0 +1,65 @@
+"""``report.html``: one file that a browser opens from disk, in light and dark, on a desk and on a phone.
+
+Nothing is fetched: styles, charts and the few lines of script are inside. Every value from the run is escaped.
+"""
+
+from datetime import UTC, datetime
+from html import escape
+from importlib.resources import files
+
+from lightning_trainer.report.evidence import examples_section, ledger_section, settings_section, versions_section
+from lightning_trainer.report.markup import duration
+from lightning_trainer.report.outcome import held_out_section, reward_section, sharing_section, time_section
+from lightning_trainer.report.quickstart_report import QuickstartReport
+
+_HEAD = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+"""
+
+
+def render_page(report: QuickstartReport) -> str:
+    """Return the whole page."""
+    style, script = _inside("page.css"), _inside("page.js")
+    sections = [
+        _header(report),
+        held_out_section(report.held_out),
+        reward_section(report.steps),
+        time_section(report.steps),
+        sharing_section(report.steps),
+        examples_section(report),
+        ledger_section(report),
+        versions_section(report),
+        settings_section(report),
+    ]
+    return "".join(
+        [
+            _HEAD,
+            f"<title>{escape(report.policy)} · seed {report.seed} · lightning-trainer</title>",
+            f"<style>\n{style}</style></head>\n<body><main>\n",
+            "\n".join(filter(None, sections)),
+            f'\n</main><div id="about" role="status" hidden></div>\n<script>\n{script}</script></body></html>\n',
+        ]
+    )
+
+
+def _inside(name: str) -> str:
+    return files("lightning_trainer.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _header(report: QuickstartReport) -> str:
+    machine = report.machine
+    ready = f", {duration(report.ready_s)} until ready" if report.ready_s is not None else ""
+    facts = [
+        report.model,
+        f"seed {report.seed}",
+        f"{datetime.fromtimestamp(report.started, UTC):%Y-%m-%d %H:%M} UTC",
+        f"{duration(report.ended - report.started)} in all{ready}",
+        f"{machine.cores} cores, {machine.memory_gib:.0f} GiB, {machine.cpu}",
+    ]
+    lines = "".join(f"<li>{escape(fact)}</li>" for fact in facts)
+    return (
+        f'<header><p class="brand">lightning-trainer</p><h1>The {escape(report.policy)} agent, before and after '
+        f'training</h1><ul class="facts">{lines}</ul></header>'
+    )

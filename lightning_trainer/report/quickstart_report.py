@@ -1,0 +1,193 @@
+"""``report.json``: everything that the page shows, and nothing that cannot be recomputed from the run's own records.
+
+``None`` is "not measured", never zero. ``format`` grows when a field changes its meaning; an unknown field is refused.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from lightning_trainer.errors import LightningError
+from lightning_trainer.report.difference import PairedDifference
+from lightning_trainer.report.interval import wilson_interval
+from lightning_trainer.types import LedgerRow, PolicyVersion
+
+FORMAT = 1
+
+
+class ReportError(LightningError, ValueError):
+    """A file is not a report of this format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    cores: int
+    memory_gib: float
+    cpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyResult:
+    """Held-out tasks of one wording family."""
+
+    n: int
+    successes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutResult:
+    """Success on the held-out tasks at one time."""
+
+    n: int
+    successes: int
+    interval: tuple[float, float]
+    """95 %, Wilson."""
+    by_family: Mapping[str, FamilyResult] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, outcomes: Sequence[bool], families: Sequence[str] | None = None) -> Self:
+        """Count outcomes; ``families`` names the wording family of each."""
+        by_family: dict[str, FamilyResult] = {}
+        for family, success in zip(families, outcomes, strict=True) if families is not None else ():
+            known = by_family.get(family, FamilyResult(0, 0))
+            by_family[family] = FamilyResult(known.n + 1, known.successes + bool(success))
+        successes = sum(map(bool, outcomes))
+        return cls(len(outcomes), successes, wilson_interval(successes, len(outcomes)), by_family)
+
+    @property
+    def share(self) -> float:
+        return self.successes / self.n
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    before: HeldOutResult
+    after: HeldOutResult
+    difference: PairedDifference | None = None
+    """None when the two did not try the same tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One optimiser step."""
+
+    step: int
+    reward_mean: float | None
+    """Of the step's sampled rollouts."""
+    groups: int
+    groups_trained: int | None = None
+    """Groups whose rewards differ; the others carry no gradient."""
+    solved_groups: int | None = None
+    """Groups in which every rollout succeeded."""
+    tokens_trained: int = 0
+    tokens_computed: int = 0
+    """Positions that went through the model: the nodes of the token tree."""
+    tokens_sequential: int = 0
+    """Positions without sharing."""
+    policy_version: int | None = None
+    """Version that the step made."""
+    seconds: Mapping[str, float | None] = field(default_factory=dict)
+    """Wall time by stage, in the order in which they happen: rollout, build, train, publish."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleToken:
+    text: str
+    id: int
+    mask: bool
+    """Sampled by the policy and trained."""
+    logprob: float | None = None
+    """Behaviour log-probability, nats."""
+    advantage: float | None = None
+    segment: int | None = None
+    """Index into the rollout's segments; None for tokens that no call sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleSegment:
+    """One call's sampled tokens."""
+
+    call: str
+    policy_version: int
+    credit: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleRollout:
+    """One attempt's token sequence, as it was trained."""
+
+    title: str
+    agent: str
+    attempt_id: str
+    reward: float | None
+    segments: tuple[ExampleSegment, ...]
+    tokens: tuple[ExampleToken, ...]
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuickstartReport:
+    """A whole run. Times are Unix seconds."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    seed: int
+    model: str
+    policy: str
+    started: float
+    ended: float
+    machine: Machine
+    held_out: HeldOut
+    steps: tuple[StepResult, ...]
+    versions: tuple[PolicyVersion, ...]
+    ledger: tuple[LedgerRow, ...]
+    sampled_tokens: int | None = None
+    """Tokens that the engine sampled for training, counted at the gateway: what the ledger has to add up to."""
+    probe_tolerance: float | None = None
+    """Largest |trainer - engine| of a probe logprob with which a version is served, nats."""
+    ready_s: float | None = None
+    """From the start until agents could call."""
+    settings: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
+    software: Mapping[str, str] = field(default_factory=dict)
+    examples: tuple[ExampleRollout, ...] = ()
+    format: int = FORMAT
+
+    @property
+    def ledger_tokens(self) -> int:
+        return sum(row.tokens for row in self.ledger)
+
+    @property
+    def ledger_balances(self) -> bool | None:
+        """Whether every sampled token is accounted for; None when they were not counted."""
+        return None if self.sampled_tokens is None else self.ledger_tokens == self.sampled_tokens
+
+
+_ADAPTER = TypeAdapter(QuickstartReport)
+
+
+def to_json(report: QuickstartReport) -> bytes:
+    """Return the report as JSON; NaN and infinity become null."""
+    return _ADAPTER.dump_json(report, indent=1) + b"\n"
+
+
+def read_report(path: Path) -> QuickstartReport:
+    """Read ``report.json``.
+
+    Raises:
+        ReportError: the file cannot be read, or is not a report of this format.
+    """
+    try:
+        report = _ADAPTER.validate_json(path.read_bytes())
+    except OSError as error:
+        raise ReportError(f"cannot read the report {path}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise ReportError(f"{path} is not a report: {where}: {first['msg']}") from error
+    if report.format != FORMAT:
+        raise ReportError(f"{path} has format {report.format}; this version reads format {FORMAT}")
+    return report

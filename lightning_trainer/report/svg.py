@@ -1,0 +1,186 @@
+"""Charts as inline SVG, drawn by hand: nothing to load, nothing to run, colours from the page's own variables.
+
+Every chart is drawn for a given width in CSS pixels, so that letters keep their size; the page carries a wide and a
+narrow drawing and shows one. All text is escaped here. y grows downwards in SVG: ``Scale`` turns it round.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 38
+_LABEL_WIDTH = 34
+"""Room that one label of the x axis needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Maps values ``[low, high]`` linearly to pixels ``[start, end]``."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A drawing's size and its two scales."""
+
+    width: int
+    height: int
+    x: Scale
+    y: Scale
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One layer of a stack: what it is called, its CSS class, one value a column."""
+
+    name: str
+    css: str
+    values: Sequence[float]
+
+
+def nice_ticks(high: float, count: int = 5) -> list[float]:
+    """Return round values from 0 to at least ``high``: steps of 1, 2 or 5 times a power of ten."""
+    if not high > 0 or not math.isfinite(high):
+        return [0.0, 1.0]
+    raw = high / count
+    magnitude = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= raw * (1 - 1e-9))
+    return [round(k * step, 10) for k in range(math.ceil(high / step - 1e-9) + 1)]
+
+
+def line_chart(
+    xs: Sequence[int], ys: Sequence[float | None], *, width: int, height: int, titles: Sequence[str], label: str
+) -> str:
+    """Draw a share in [0, 1] over steps; a missing value breaks the line, it is not zero."""
+    frame = _frame(width, height, [0.0, 1.0], low=min(xs), high=max(xs), pad=0.5)
+    parts = [_y_axis(frame, [0, 0.25, 0.5, 0.75, 1.0], lambda v: f"{100 * v:.0f} %"), _x_axis(frame, xs, "step")]
+    run: list[tuple[float, float]] = []
+    for x, y in [*zip(xs, ys, strict=True), (0, None)]:
+        if y is not None:
+            run.append((frame.x(x), frame.y(y)))
+            continue
+        if len(run) > 1:
+            points = " ".join(f"{px:.1f},{py:.1f}" for px, py in run)
+            base = frame.y(0)
+            parts.append(
+                f'<polygon class="area" points="{run[0][0]:.1f},{base:.1f} {points} {run[-1][0]:.1f},{base:.1f}"/>'
+            )
+            parts.append(f'<polyline class="line" points="{points}"/>')
+        run = []
+    for x, y in zip(xs, ys, strict=True):
+        if y is not None:
+            parts.append(f'<circle class="dot" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3.5"/>')
+    parts += _hover_columns(frame, xs, titles)
+    return _svg(frame.width, frame.height, parts, label)
+
+
+def stacked_bars(
+    xs: Sequence[int],
+    series: Sequence[Series],
+    *,
+    width: int,
+    height: int,
+    titles: Sequence[str],
+    unit: str,
+    label: str,
+) -> str:
+    """Draw columns of stacked values, the first series at the bottom."""
+    totals = [sum(column) for column in zip(*(layer.values for layer in series), strict=True)]
+    ticks = nice_ticks(max(totals, default=0.0))
+    frame = _frame(width, height, ticks, low=min(xs), high=max(xs), pad=0.5)
+    parts = [_y_axis(frame, ticks, lambda v: f"{v:g} {unit}"), _x_axis(frame, xs, "step")]
+    bar = max(1.0, 0.72 * (frame.x(xs[0] + 1) - frame.x(xs[0])))
+    for column, x in enumerate(xs):
+        below = 0.0
+        for layer in series:
+            value = layer.values[column]
+            top = frame.y(below + value)
+            parts.append(
+                f'<rect class="{layer.css}" x="{frame.x(x) - bar / 2:.1f}" y="{top:.1f}" width="{bar:.1f}" '
+                f'height="{max(0.0, frame.y(below) - top):.1f}"/>'
+            )
+            below += value
+    parts += _hover_columns(frame, xs, titles)
+    return _svg(frame.width, frame.height, parts, label)
+
+
+def interval_chart(rows: Sequence[tuple[str, str, float, tuple[float, float]]], *, width: int, label: str) -> str:
+    """Draw shares with their intervals, one under the other; a row is (name, CSS class, share, interval)."""
+    row_height, left, right = 40, 64, 22
+    height = 12 + row_height * len(rows) + 26
+    x = Scale(0, 1, left, width - right)
+    parts = []
+    bottom = 8 + row_height * len(rows)
+    for tick in (0, 0.25, 0.5, 0.75, 1):
+        parts.append(f'<line class="grid" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="8" y2="{bottom}"/>')
+        parts.append(
+            f'<text class="tick" x="{x(tick):.1f}" y="{bottom + 18}" text-anchor="middle">{100 * tick:.0f} %</text>'
+        )
+    for index, (name, css, share, (low, high)) in enumerate(rows):
+        y = 8 + row_height * (index + 0.5)
+        title = f"{name}: {100 * share:.1f} %, 95 % interval {100 * low:.1f} to {100 * high:.1f} %"
+        parts.append(
+            f'<g class="{css}"><title>{escape(title)}</title>'
+            f'<text class="name" x="{left - 12}" y="{y + 5:.1f}" text-anchor="end">{escape(name)}</text>'
+            f'<rect class="share" x="{x(0):.1f}" y="{y - 9:.1f}" width="{x(share) - x(0):.1f}" height="18" rx="2"/>'
+            f'<path class="whisker" d="M{x(low):.1f} {y:.1f}H{x(high):.1f}'
+            f'M{x(low):.1f} {y - 6:.1f}v12M{x(high):.1f} {y - 6:.1f}v12"/>'
+            f"</g>"
+        )
+    return _svg(width, height, parts, label)
+
+
+def _frame(width: int, height: int, ticks: Sequence[float], *, low: float, high: float, pad: float) -> Frame:
+    x = Scale(low - pad, high + pad, _LEFT, width - _RIGHT)
+    y = Scale(ticks[0], ticks[-1], height - _BOTTOM, _TOP)
+    return Frame(width, height, x, y)
+
+
+def _y_axis(frame: Frame, ticks: Sequence[float], text: Callable[[float], str]) -> str:
+    right = frame.width - _RIGHT
+    return "".join(
+        f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{frame.y(t):.1f}" y2="{frame.y(t):.1f}"/>'
+        f'<text class="tick" x="{_LEFT - 7}" y="{frame.y(t) + 4:.1f}" text-anchor="end">{escape(text(t))}</text>'
+        for t in ticks
+    )
+
+
+def _x_axis(frame: Frame, xs: Sequence[int], name: str) -> str:
+    room = max(1, int((frame.width - _LEFT - _RIGHT) / _LABEL_WIDTH))
+    every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, len(xs)) if len(xs) / step <= room)
+    shown = [x for x in xs if x % every == 0 or len(xs) == 1] or [xs[0]]
+    base = frame.height - _BOTTOM
+    labels = "".join(
+        f'<text class="tick" x="{frame.x(x):.1f}" y="{base + 17}" text-anchor="middle">{x}</text>' for x in shown
+    )
+    middle = (_LEFT + frame.width - _RIGHT) / 2
+    return (
+        f'<line class="axis" x1="{_LEFT}" x2="{frame.width - _RIGHT}" y1="{base}" y2="{base}"/>{labels}'
+        f'<text class="tick" x="{middle:.1f}" y="{frame.height - 4}" text-anchor="middle">{escape(name)}</text>'
+    )
+
+
+def _hover_columns(frame: Frame, xs: Sequence[int], titles: Sequence[str]) -> list[str]:
+    """A column as wide as its step carries the step's title: easier to hit than a dot."""
+    half = (frame.x(xs[0] + 1) - frame.x(xs[0])) / 2
+    height = frame.height - _TOP - _BOTTOM
+    return [
+        f'<rect class="hit" x="{frame.x(x) - half:.1f}" y="{_TOP}" width="{2 * half:.1f}" height="{height}">'
+        f"<title>{escape(title)}</title></rect>"
+        for x, title in zip(xs, titles, strict=True)
+    ]
+
+
+def _svg(width: int, height: int, parts: Sequence[str], label: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        f'aria-label="{escape(label, quote=True)}">{"".join(parts)}</svg>'
+    )

@@ -1,0 +1,93 @@
+"""One rollout's tokens as HTML: what the policy sampled, and what training told it about each token.
+
+Sign is shown twice, by colour and by the line below the token, so that it can be read without telling red from green.
+Strength is the advantage's size relative to the rollout's largest, in five steps.
+"""
+
+from collections.abc import Sequence
+from html import escape
+from itertools import groupby
+
+from lightning_trainer.report.quickstart_report import ExampleRollout, ExampleToken
+
+_STRENGTHS = 5
+_PROMPT_TOKENS_SHOWN = 60
+
+
+def rollout_html(rollout: ExampleRollout) -> str:
+    """Return the rollout's heading, its tokens, and a legend line about its calls."""
+    largest = max((abs(token.advantage) for token in rollout.tokens if token.mask and token.advantage), default=0.0)
+    first_sampled = next((i for i, token in enumerate(rollout.tokens) if token.mask), len(rollout.tokens))
+    folded = max(0, first_sampled - _PROMPT_TOKENS_SHOWN)
+    parts = []
+    if folded:
+        parts.append(
+            f"<details><summary>{folded:,} earlier prompt tokens</summary>"
+            f"{_runs(rollout, rollout.tokens[:folded], largest)}</details>"
+        )
+    parts.append(_runs(rollout, rollout.tokens[folded:], largest))
+    sampled = sum(token.mask for token in rollout.tokens)
+    facts = [
+        f"agent {rollout.agent}",
+        *([f"step {rollout.step}"] if rollout.step is not None else []),
+        f"reward {'none' if rollout.reward is None else f'{rollout.reward:g}'}",
+        f"{len(rollout.segments)} call{'s' if len(rollout.segments) != 1 else ''}",
+        f"{sampled:,} of {len(rollout.tokens):,} tokens sampled",
+    ]
+    return (
+        f'<article class="rollout"><h3>{escape(rollout.title)}</h3><p class="facts">{escape(" · ".join(facts))}</p>'
+        f'<div class="tokens">{"".join(parts)}</div></article>'
+    )
+
+
+def legend_html() -> str:
+    """Return the key to the colours."""
+    swatches = "".join(f'<i class="t n{k}">&nbsp;</i>' for k in range(_STRENGTHS, 0, -1))
+    swatches += '<i class="t z">&nbsp;</i>'
+    swatches += "".join(f'<i class="t p{k}">&nbsp;</i>' for k in range(1, _STRENGTHS + 1))
+    return (
+        '<p class="legend"><span><i class="t m">grey</i> prompt and tool output: never trained</span>'
+        f"<span>sampled: less likely from now on {swatches} more likely</span></p>"
+    )
+
+
+def _runs(rollout: ExampleRollout, tokens: Sequence[ExampleToken], largest: float) -> str:
+    """Tokens one after the other; each call's first sampled token is marked with the call's number."""
+    parts = []
+    for (mask, segment), run in groupby(tokens, key=lambda token: (token.mask, token.segment)):
+        if mask and segment is not None:
+            version = rollout.segments[segment].policy_version
+            parts.append(f'<b class="call" title="policy version {version}">call {segment + 1}</b>')
+        parts += [_token(rollout, token, largest) for token in run]
+    return "".join(parts)
+
+
+def _token(rollout: ExampleRollout, token: ExampleToken, largest: float) -> str:
+    visible = escape(token.text) if token.text.strip(" ") or not token.text else "·" * len(token.text)
+    visible = visible.replace("\n", "↵\n").replace("\t", "⇥\t") or "∅"
+    return (
+        f'<span class="t {_css(token, largest)}" title="{escape(_title(rollout, token), quote=True)}">{visible}</span>'
+    )
+
+
+def _css(token: ExampleToken, largest: float) -> str:
+    if not token.mask:
+        return "m"
+    if not token.advantage:
+        return "z"
+    strength = max(1, round(_STRENGTHS * abs(token.advantage) / largest))
+    return f"{'p' if token.advantage > 0 else 'n'}{strength}"
+
+
+def _title(rollout: ExampleRollout, token: ExampleToken) -> str:
+    facts = [f"token {token.id} {token.text!r}"]
+    if not token.mask:
+        return f"{facts[0]} · prompt or tool output, not trained"
+    if token.logprob is not None:
+        facts.append(f"logprob {token.logprob:.4f}")
+    facts.append("advantage not measured" if token.advantage is None else f"advantage {token.advantage:+.4f}")
+    if token.segment is not None:
+        segment = rollout.segments[token.segment]
+        facts.append(f"call {token.segment + 1} ({segment.call})")
+        facts.append(f"version {segment.policy_version}")
+    return " · ".join(facts)

@@ -1,0 +1,1 @@
+"""Evaluations to rewards of attempts and of single calls."""

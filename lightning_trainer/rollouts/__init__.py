@@ -1,0 +1,9 @@
+"""Running an agent over tasks in groups, step by step, against a daemon that trains on what it sees.
+
+This is client code: it runs in the agent's process and needs nothing but the standard library and the instrumentation.
+"""
+
+from lightning_trainer.rollouts.events import AttemptEnded, Event, StepEnded
+from lightning_trainer.rollouts.runner import Runner, Task
+
+__all__ = ["AttemptEnded", "Event", "Runner", "StepEnded", "Task"]

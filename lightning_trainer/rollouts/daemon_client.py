@@ -1,0 +1,58 @@
+"""The few questions a runner asks the daemon, over plain HTTP; a daemon that is restarting is waited for."""
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+from lightning_trainer.errors import LightningError, TrainingError
+
+_POLL_S = 30.0
+
+
+class DaemonClient:
+    """``patience_s``: how long an unreachable daemon is waited for before that is an error."""
+
+    def __init__(self, endpoint: str, policy: str, *, token: str | None = None, patience_s: float = 300.0) -> None:
+        self._url = f"{endpoint.rstrip('/')}/lightning/policies/{urllib.parse.quote(policy)}"
+        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._patience_s = patience_s
+
+    def policy(self) -> dict[str, Any]:
+        return self._get(self._url, timeout_s=30.0)
+
+    def wait_for_step(self, steps_done: int) -> dict[str, Any]:
+        """Return the policy's status once that many steps are done.
+
+        Raises:
+            TrainingError: training is paused or finished before that; the message is the daemon's reason.
+        """
+        while True:
+            url = f"{self._url}?steps_done={steps_done}&timeout_s={_POLL_S}"
+            status = self._get(url, timeout_s=_POLL_S + 30.0)
+            if status["steps_done"] >= steps_done:
+                return status
+            if status["phase"] in ("paused", "finished"):
+                raise TrainingError(
+                    f"step {steps_done} will not come: training is {status['phase']}: {status['detail']}"
+                )
+
+    def _get(self, url: str, *, timeout_s: float) -> dict[str, Any]:
+        give_up = time.monotonic() + self._patience_s
+        while True:
+            try:
+                with urllib.request.urlopen(
+                    urllib.request.Request(url, headers=self._headers), timeout=timeout_s
+                ) as response:
+                    return json.load(response)
+            except urllib.error.HTTPError as error:
+                raise LightningError(f"{url}: {error.code}: {error.read(500).decode(errors='replace')}") from error
+            except OSError as error:
+                if time.monotonic() > give_up:
+                    raise LightningError(
+                        f"the daemon at {url} has not answered for {self._patience_s:.0f} s ({error}); "
+                        "start it with: lightning-trainer serve --config lightning.toml"
+                    ) from error
+                time.sleep(0.5)

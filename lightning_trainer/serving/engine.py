@@ -1,0 +1,291 @@
+"""The daemon's side of the engine: starts its process, speaks to it, and leaves nothing of it behind."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+import lightning_trainer
+from lightning_trainer.config import EngineConfig
+from lightning_trainer.errors import EngineError, PublicationError
+from lightning_trainer.serving.host.settings import HostSettings
+from lightning_trainer.serving.ownership import owner_tag, remove_orphans
+from lightning_trainer.serving.process_group import end_group
+from lightning_trainer.serving.publication import Publication, PublicationReport
+from lightning_trainer.serving.startup_failure import explain
+
+logger = logging.getLogger(__name__)
+
+_SCRATCH_PREFIX = "lightning-engine-"
+_STOP_GRACE_S = 15.0
+_GROUP_GRACE_S = 5.0
+_REQUEST_TIMEOUT_S = 60.0
+_LOG_TAIL_BYTES = 256 * 1024
+_NOT_INHERITED = ("PYTHONHOME", "VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
+"""What would change the engine behind the configuration's back."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """One engine process; everything that ``EngineConfig`` leaves to the run is filled in."""
+
+    model: Path
+    policy: str
+    weights_directory: Path
+    """``WeightFolder.directory``."""
+    log_path: Path
+    python: str | None = None
+    dtype: str = "bfloat16"
+    max_model_len: int = 2048
+    max_num_seqs: int = 64
+    kv_cache_gib: float = 2.0
+    threads: int | None = None
+    chat_template: Path | None = None
+    tool_call_parser: str | None = None
+    startup_timeout_s: float = 600.0
+    drain_timeout_s: float = 60.0
+    vllm_arguments: tuple[str, ...] = ()
+
+    @classmethod
+    def from_config(
+        cls, config: EngineConfig, *, model: Path, policy: str, weights_directory: Path, log_path: Path
+    ) -> Self:
+        return cls(
+            model=model,
+            policy=policy,
+            weights_directory=weights_directory,
+            log_path=log_path,
+            python=config.python,
+            dtype=config.dtype,
+            max_model_len=config.max_model_len,
+            max_num_seqs=config.max_num_seqs,
+            kv_cache_gib=config.kv_cache_gib,
+            threads=config.threads,
+            chat_template=config.chat_template,
+            tool_call_parser=config.tool_call_parser,
+            startup_timeout_s=config.startup_timeout_s,
+        )
+
+
+class EngineProcess:
+    """One life of an engine: ``start``, ``ready``, use, ``stop``. It is not started twice."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.settings = settings
+        self._token = secrets.token_urlsafe(32)
+        self._scratch: Path | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._announcement: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.exited: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done when the process has ended, with the reason in a sentence."""
+        self._watching: asyncio.Task[None] | None = None
+        self._client: httpx.AsyncClient | None = None
+
+    @property
+    def base_url(self) -> str:
+        """Where the engine listens.
+
+        Raises:
+            EngineError: it does not, yet or any longer.
+        """
+        if self._client is None or self.exited.done():
+            raise EngineError("the engine is not running")
+        return f"http://127.0.0.1:{self._announcement.result()['port']}"
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What every request to the engine must carry."""
+        return {"Authorization": f"Bearer {self._token}"}
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def vllm_version(self) -> str | None:
+        return self._announcement.result()["vllm"] if self._client is not None else None
+
+    async def start(self) -> None:
+        """Start the process and return; ``ready`` waits for it.
+
+        Raises:
+            EngineError: the interpreter cannot be run.
+        """
+        settings = self.settings
+        remove_orphans(Path(tempfile.gettempdir()), _SCRATCH_PREFIX)
+        self._scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX, suffix=f"-{owner_tag()}"))
+        site = self._scratch / "site"
+        site.mkdir()
+        # Only our package, not what is installed beside it: another interpreter must not see the daemon's packages.
+        (site / "lightning_trainer").symlink_to(Path(lightning_trainer.__file__).resolve().parent)
+        settings.log_path.parent.mkdir(parents=True, exist_ok=True)
+        if settings.log_path.exists():
+            settings.log_path.replace(settings.log_path.with_suffix(".previous.log"))
+        python = settings.python or sys.executable
+        with settings.log_path.open("wb") as log:
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *(python, "-m", "lightning_trainer.serving.host"),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=log,
+                    env=_environment(site, own_interpreter=settings.python is None),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                self._remove_scratch()
+                raise EngineError(f"[engine] python = {python!r} cannot be run: {error.strerror}") from error
+        self._watching = asyncio.create_task(self._watch(self._process), name="engine-process")
+
+    async def ready(self, timeout_s: float) -> None:
+        """Wait until the engine answers requests.
+
+        Raises:
+            EngineError: it ended, or takes longer than ``timeout_s``.
+        """
+        done, _ = await asyncio.wait(
+            (self._announcement, self.exited), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        if self.exited.done():
+            raise EngineError(f"the engine did not start: {self.exited.result()} (log: {self.settings.log_path})")
+        if not done:
+            raise EngineError(
+                f"the engine was not ready after {timeout_s:g} s (log: {self.settings.log_path}); "
+                "on a slow machine raise engine.startup_timeout_s"
+            )
+        if self._client is None:
+            port = self._announcement.result()["port"]
+            self._client = httpx.AsyncClient(
+                base_url=f"http://127.0.0.1:{port}", headers=self.headers, timeout=_REQUEST_TIMEOUT_S, trust_env=False
+            )
+
+    async def publish(self, publication: Publication) -> PublicationReport:
+        """Hand weights over; the report says whether they are served.
+
+        Raises:
+            EngineError: the engine ended, or gave up because nothing that it holds is proven.
+        """
+        timeout_s = 2 * self.settings.drain_timeout_s + 600
+        answer = await self._request("POST", "/lightning/weights", publication.to_json(), timeout_s)
+        return PublicationReport.from_json(answer)
+
+    async def score(self, token_ids: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
+        """Return ``log p(t_i | t_<i)`` for ``i >= 1`` of each sequence, in nats."""
+        body = {"token_ids": [list(ids) for ids in token_ids]}
+        answer = await self._request("POST", "/lightning/score", body, 600)
+        return tuple(tuple(row) for row in answer["logprobs"])
+
+    async def version(self) -> int:
+        """Return the version that is being served."""
+        return (await self._request("GET", "/lightning/version"))["version"]
+
+    async def stop(self) -> None:
+        """End the process and all that it started; returns when nothing is left. Can be called again."""
+        process = self._process
+        if process is None:
+            return
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                await asyncio.wait_for(asyncio.shield(self.exited), _STOP_GRACE_S)
+            except TimeoutError:
+                logger.warning("the engine did not stop within %g s: killing it", _STOP_GRACE_S)
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+        if self._watching is not None:
+            await self._watching
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def _request(self, method: str, path: str, body: Any = None, timeout_s: float = _REQUEST_TIMEOUT_S) -> Any:
+        if self._client is None:
+            raise EngineError("the engine is not ready; await ready() first")
+        try:
+            response = await self._client.request(method, path, json=body, timeout=timeout_s)
+        except httpx.HTTPError as error:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self.exited), 2.0)
+            cause = self.exited.result() if self.exited.done() else f"{type(error).__name__} {error}".strip()
+            raise EngineError(f"the engine did not answer {method} {path}: {cause}") from error
+        if response.is_success:
+            return response.json()
+        message = _error_message(response)
+        if response.status_code < 500:
+            raise PublicationError(f"the engine refused {method} {path}: {message}")
+        raise EngineError(f"the engine failed on {method} {path}: {message}")
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        error: str | None = None
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(self._host_settings().to_line().encode("utf-8"))
+            await process.stdin.drain()
+        async for line in process.stdout:
+            with contextlib.suppress(ValueError):
+                document = json.loads(line)
+                if "error" in document:
+                    error = document["error"]
+                elif not self._announcement.done():
+                    self._announcement.set_result(document)
+        status = await process.wait()
+        # Standard input stays open until here: closing it is what tells the host that its parent is gone.
+        process.stdin.close()
+        await asyncio.to_thread(end_group, process.pid, _GROUP_GRACE_S)
+        reason = "it was stopped" if status == 0 else await asyncio.to_thread(self._explain, error, status)
+        self._remove_scratch()
+        self.exited.set_result(reason)
+
+    def _explain(self, error: str | None, status: int) -> str:
+        with self.settings.log_path.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+            return explain(log.read().decode("utf-8", errors="replace"), error, status)
+
+    def _host_settings(self) -> HostSettings:
+        settings = self.settings
+        assert self._scratch is not None
+        return HostSettings(
+            model=str(settings.model),
+            policy=settings.policy,
+            token=self._token,
+            weights_directory=str(settings.weights_directory),
+            scratch=str(self._scratch),
+            dtype=settings.dtype,
+            max_model_len=settings.max_model_len,
+            max_num_seqs=settings.max_num_seqs,
+            kv_cache_bytes=round(settings.kv_cache_gib * 2**30),
+            threads=settings.threads,
+            chat_template=str(settings.chat_template) if settings.chat_template is not None else None,
+            tool_call_parser=settings.tool_call_parser,
+            drain_timeout_s=settings.drain_timeout_s,
+            vllm_arguments=settings.vllm_arguments,
+        )
+
+    def _remove_scratch(self) -> None:
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _environment(site: Path, *, own_interpreter: bool) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    inherited = environment.pop("PYTHONPATH", "") if own_interpreter else ""
+    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, (str(site), inherited)))}
+
+
+def _error_message(response: httpx.Response) -> str:
+    try:
+        return response.json()["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return f"{response.status_code} {response.text[:200]}"

@@ -1,0 +1,51 @@
+"""``python -m lightning_trainer.serving.host``: settings on standard input, then one line of JSON on standard output.
+
+That line is ``{"port": ...}`` when requests are answered. A failure leaves ``{"error": ...}`` and an exit status of 1.
+Everything else that vLLM's processes print goes to standard error.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+from typing import Any
+
+from lightning_trainer.errors import EngineError
+
+
+def main() -> int:
+    started = time.monotonic()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
+
+    def announce(document: dict[str, Any]) -> None:
+        answers.write(json.dumps(document) + "\n")
+        answers.flush()
+
+    try:
+        from lightning_trainer.serving.host.environment import prepare
+        from lightning_trainer.serving.host.settings import HostSettings
+
+        settings = HostSettings.from_line(sys.stdin.buffer.readline().decode("utf-8"))
+        version = prepare(settings)
+        from lightning_trainer.serving.host.server import serve
+
+        def ready(document: dict[str, Any]) -> None:
+            announce({**document, "vllm": version, "startup_s": time.monotonic() - started})
+
+        asyncio.run(serve(settings, ready))
+    except EngineError as error:
+        announce({"error": str(error)})
+        return 1
+    except Exception as error:
+        logging.getLogger(__name__).exception("the engine did not start")
+        announce({"error": f"{type(error).__name__}: {error}", "cause": "see the log"})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""The settings in vLLM's own words: what ``vllm serve`` would be started with."""
+
+import json
+from argparse import Namespace
+
+from lightning_trainer.serving.host.plugin import TRANSFER_BACKEND
+from lightning_trainer.serving.host.settings import HostSettings
+
+
+def vllm_arguments(settings: HostSettings) -> Namespace:
+    """Return the parsed and validated arguments; values that vLLM refuses raise its own errors."""
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+    from vllm.platforms import current_platform
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    arguments = [
+        *("--model", settings.model),
+        *("--served-model-name", settings.policy),
+        *("--dtype", settings.dtype),
+        *("--max-model-len", str(settings.max_model_len)),
+        *("--max-num-seqs", str(settings.max_num_seqs)),
+        *("--weight-transfer-config", json.dumps({"backend": TRANSFER_BACKEND})),
+        # Sampling is what the request says; a model's own defaults would change what a log-probability means.
+        *("--generation-config", "vllm"),
+    ]
+    if current_platform.is_cpu():
+        arguments += ["--kv-cache-memory-bytes", str(settings.kv_cache_bytes), "--enforce-eager"]
+    if settings.chat_template is not None:
+        arguments += ["--chat-template", settings.chat_template]
+    if settings.tool_call_parser is not None:
+        arguments += ["--enable-auto-tool-choice", "--tool-call-parser", settings.tool_call_parser]
+    parser = make_arg_parser(FlexibleArgumentParser())
+    parsed = Namespace(**vars(parser.parse_args([*arguments, *settings.vllm_arguments])))
+    validate_parsed_serve_args(parsed)
+    return parsed

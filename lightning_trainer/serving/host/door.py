@@ -1,0 +1,75 @@
+"""The one door to vLLM's app: who may come in, and under which version.
+
+A request that may generate goes through the gate for the whole of its response, the last byte of a stream included, and
+is told in two headers which version sampled it. A pure ASGI wrapper: nothing is buffered.
+"""
+
+import hmac
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from lightning_trainer.serving.host.gate import Gate
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+POLICY_HEADER = "x-lightning-policy"
+VERSION_HEADER = "x-lightning-policy-version"
+OWN_PREFIX = "/lightning/"
+_NEVER_SAMPLES = ("/tokenize", "/detokenize")
+
+
+class Door:
+    """Checks the token, sends ``/lightning/...`` to our routes and the rest to vLLM's app."""
+
+    def __init__(self, vllm_app: App, own_app: App, gate: Gate, token: str, policy: str, version: Callable[[], int]):
+        self._vllm_app = vllm_app
+        self._own_app = own_app
+        self._gate = gate
+        self._authorization = f"Bearer {token}".encode("latin-1")
+        self._policy = policy
+        self._version = version
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._vllm_app(scope, receive, send)
+        elif scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008, "reason": "the engine speaks HTTP only"})
+        elif not self._authorized(scope):
+            await _refuse(send)
+        elif scope["path"].startswith(OWN_PREFIX):
+            await self._own_app(scope, receive, send)
+        elif scope["method"] == "POST" and scope["path"] not in _NEVER_SAMPLES:
+            async with self._gate.reading():
+                await self._vllm_app(scope, receive, self._marking(send))
+        else:
+            await self._vllm_app(scope, receive, send)
+
+    def _authorized(self, scope: Message) -> bool:
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        return hmac.compare_digest(given, self._authorization)
+
+    def _marking(self, send: Send) -> Send:
+        # Read once, inside the gate: it cannot change before the last byte.
+        marks = [
+            (POLICY_HEADER.encode("latin-1"), self._policy.encode("latin-1")),
+            (VERSION_HEADER.encode("latin-1"), str(self._version()).encode("latin-1")),
+        ]
+
+        async def send_marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", []), *marks]}
+            await send(message)
+
+        return send_marked
+
+
+async def _refuse(send: Send) -> None:
+    error = {"message": "the engine answers its daemon only", "type": "authentication_error", "code": 401}
+    body = json.dumps({"error": error}).encode("utf-8")
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode("latin-1"))]
+    await send({"type": "http.response.start", "status": 401, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,78 @@
+"""Readers and a writer: requests go through together, a publication alone.
+
+Invariant: no token is sampled between the moment a publication holds the gate and the moment it lets go, so one version
+samples all tokens of a response. A waiting publication goes before requests that come after it, so a stream of requests
+never starves it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+
+class DrainTimeout(Exception):
+    """Requests were still running after the abort."""
+
+
+class Gate:
+    """An asynchronous readers-writer lock that prefers the writer. One event loop, no threads."""
+
+    def __init__(self) -> None:
+        self._readers = 0
+        self._writers = 0
+        """Waiting or inside."""
+        self._changed = asyncio.Condition()
+        self._writing = asyncio.Lock()
+
+    @property
+    def running(self) -> int:
+        """Requests inside."""
+        return self._readers
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        """Go through once no publication waits or works."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._writers == 0)
+            self._readers += 1
+        try:
+            yield
+        finally:
+            self._readers -= 1
+            await asyncio.shield(self._notify())
+
+    @asynccontextmanager
+    async def writing(self, drain_timeout_s: float, abort: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+        """Hold new requests, wait for the running ones, and be alone.
+
+        Args:
+            drain_timeout_s: after this long ``abort`` is called, which must end them; they get as long again.
+
+        Raises:
+            DrainTimeout: some would not end; the gate is open again.
+        """
+        async with self._writing:
+            self._writers += 1
+            try:
+                if not await self._drained(drain_timeout_s):
+                    await abort()
+                    if not await self._drained(drain_timeout_s):
+                        raise DrainTimeout(
+                            f"{self._readers} requests did not end within {drain_timeout_s} s of an abort"
+                        )
+                yield
+            finally:
+                self._writers -= 1
+                await asyncio.shield(self._notify())
+
+    async def _drained(self, timeout_s: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: self._readers == 0)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,111 @@
+"""Starts vLLM's engine and its OpenAI app, puts the door in front, and serves until told to stop."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from lightning_trainer.serving.host.arguments import vllm_arguments
+from lightning_trainer.serving.host.door import App, Door
+from lightning_trainer.serving.host.ending import Ending, interruptible_startup
+from lightning_trainer.serving.host.gate import Gate
+from lightning_trainer.serving.host.lifeline import watch_parent
+from lightning_trainer.serving.host.publisher import Publisher, ServedModel
+from lightning_trainer.serving.host.routes import build_routes
+from lightning_trainer.serving.host.settings import HostSettings
+from lightning_trainer.serving.host.weight_file import model_files, model_headers, ties_embeddings
+
+_HEALTH_POLL_S = 0.5
+
+
+async def serve(settings: HostSettings, announce: Callable[[dict[str, Any]], None]) -> None:
+    """Serve until SIGTERM, SIGINT, the parent's end, or the engine's.
+
+    Args:
+        announce: called once with the port, when requests are answered.
+
+    Raises:
+        EngineError: the engine died, or holds weights that nobody vouches for.
+    """
+    from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+    from vllm.entrypoints.launchers.app import build_app
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    interruptible_startup()
+    watch_parent()
+    arguments = vllm_arguments(settings)
+    engine = AsyncLLM.from_engine_args(
+        AsyncEngineArgs.from_cli_args(arguments), usage_context=UsageContext.OPENAI_API_SERVER
+    )
+    try:
+        ending = Ending()
+        tasks = await engine.get_supported_tasks()
+        vllm_app = build_app(arguments, tasks, engine.model_config)
+        await init_app_state(engine, vllm_app.state, arguments, tasks)
+        await engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
+        gate = Gate()
+        publisher = Publisher(
+            engine, gate, _served_model(settings, engine), Path(settings.weights_directory), settings.drain_timeout_s
+        )
+        routes = build_routes(engine, gate, publisher, settings.policy, ending.fail)
+        door = Door(vllm_app, routes, gate, settings.token, settings.policy, lambda: publisher.version)
+        async with _listening(door) as port:
+            watching = asyncio.create_task(_watch_engine(engine, ending))
+            announce({"port": port})
+            try:
+                await ending.wait()
+            finally:
+                watching.cancel()
+    finally:
+        engine.shutdown()
+
+
+def _served_model(settings: HostSettings, engine: Any) -> ServedModel:
+    folder = Path(settings.model)
+    return ServedModel(
+        policy=settings.policy,
+        version=settings.version,
+        files=tuple(model_files(folder)),
+        tensors=model_headers(folder),
+        tied=ties_embeddings(folder),
+        dtype=str(engine.model_config.dtype).removeprefix("torch."),
+        vocabulary=engine.model_config.get_vocab_size(),
+        max_model_len=engine.model_config.max_model_len,
+    )
+
+
+async def _watch_engine(engine: Any, ending: Ending) -> None:
+    while not engine.errored:
+        await asyncio.sleep(_HEALTH_POLL_S)
+    ending.fail(f"vLLM's engine process died: {engine.dead_error}")
+
+
+@contextlib.asynccontextmanager
+async def _listening(app: App) -> AsyncIterator[int]:
+    """Serve on a free port of the loopback interface and yield it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2)  # pyright: ignore[reportArgumentType]
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.01)
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await serving
+
+
+class _Server(uvicorn.Server):
+    """Leaves the signals to ``Ending``: the engine has to be shut down too."""
+
+    @contextlib.contextmanager
+    def capture_signals(self):
+        yield

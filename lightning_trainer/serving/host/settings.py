@@ -1,0 +1,52 @@
+"""What the parent tells the host, as one line of JSON on its standard input: the token is in no process list."""
+
+import json
+from dataclasses import asdict, dataclass
+
+from lightning_trainer.errors import EngineError
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """One engine: one policy served from one model folder."""
+
+    model: str
+    """Folder with config, weights and tokenizer: version ``version`` of the policy."""
+    policy: str
+    """The name that requests give as their model."""
+    token: str
+    """Every request needs ``Authorization: Bearer <token>``."""
+    weights_directory: str
+    """Publications are read from here and nowhere else."""
+    scratch: str
+    """Folder of this process, removed by the parent."""
+    dtype: str = "bfloat16"
+    max_model_len: int = 2048
+    max_num_seqs: int = 64
+    kv_cache_bytes: int = 2 * 2**30
+    """CPU only."""
+    threads: int | None = None
+    """OpenMP threads of the worker; all cores that the process may use when None. CPU only."""
+    chat_template: str | None = None
+    tool_call_parser: str | None = None
+    version: int = 0
+    drain_timeout_s: float = 60.0
+    """How long a publication waits for running requests before it aborts them."""
+    vllm_arguments: tuple[str, ...] = ()
+    """More arguments for ``vllm serve``; the last one wins."""
+
+    def to_line(self) -> str:
+        return json.dumps(asdict(self)) + "\n"
+
+    @classmethod
+    def from_line(cls, line: str) -> "HostSettings":
+        """Read what ``to_line`` wrote.
+
+        Raises:
+            EngineError: it is not that.
+        """
+        try:
+            document = json.loads(line)
+            return cls(**{**document, "vllm_arguments": tuple(document["vllm_arguments"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise EngineError(f"the engine host expects its settings as JSON on standard input: {error}") from error

@@ -1,0 +1,64 @@
+"""How weights get into vLLM's worker: from safetensors files, layer by layer.
+
+A raw ``model.load_weights`` fails once vLLM has repacked its linear layers for the CPU; its layerwise reload undoes and
+repeats that per layer. The file lies in shared memory, so "reading" it maps it. Source: vLLM's weight-transfer
+interface (``vllm/distributed/weight_transfer/base.py``).
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from safetensors import safe_open
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+
+@dataclass
+class FileTransferInit(WeightTransferInitInfo):
+    """Nothing to agree on beforehand."""
+
+
+@dataclass
+class FileTransferUpdate(WeightTransferUpdateInfo):
+    paths: list[str] = field(default_factory=list)
+
+
+class FileTransfer(WeightTransferEngine[FileTransferInit, FileTransferUpdate]):
+    """Loads a whole model from safetensors files that every worker can read."""
+
+    init_info_cls = FileTransferInit
+    update_info_cls = FileTransferUpdate
+
+    def init_transfer_engine(self, init_info: FileTransferInit) -> None:
+        pass
+
+    def start_weight_update(self) -> None:
+        initialize_layerwise_reload(self.model)
+
+    def update_weights(self, update_info: dict) -> None:
+        self.receive_weights(self.parse_update_info(update_info))
+        # The base class synchronises the accelerator always, which raises where there is none.
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: FileTransferUpdate) -> None:
+        with torch.inference_mode():
+            self.model.load_weights(_tensors(update_info.paths))  # pyright: ignore[reportCallIssue]
+
+    def finish_weight_update(self) -> None:
+        finalize_layerwise_reload(self.model, self.model_config)
+
+    def shutdown(self) -> None:
+        pass
+
+
+def _tensors(paths: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    for path in paths:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            for name in file.keys():  # noqa: SIM118
+                yield name, file.get_tensor(name)

@@ -1,0 +1,99 @@
+"""What a weight file holds, from its header alone, and whether that is the model's.
+
+A wrong name or shape that reaches the engine kills it half-updated, so both are checked before it is touched.
+Source: the safetensors format (8 bytes little-endian header length, then JSON).
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_MAX_HEADER_BYTES = 100 * 2**20
+_DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorHeader:
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def read_header(path: Path) -> dict[str, TensorHeader]:
+    """Return the tensors of a safetensors file by name.
+
+    Raises:
+        ValueError: it is not a safetensors file, or it is cut short.
+        OSError: it cannot be read.
+    """
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        prefix = file.read(8)
+        (length,) = struct.unpack("<Q", prefix) if len(prefix) == 8 else (0,)
+        if not 0 < length <= min(_MAX_HEADER_BYTES, size):
+            raise ValueError(f"{path} is not a safetensors file")
+        try:
+            document = json.loads(file.read(length))
+            entries = {name: entry for name, entry in document.items() if name != "__metadata__"}
+            headers = {
+                name: TensorHeader(_DTYPE_NAMES.get(entry["dtype"], str(entry["dtype"])), tuple(entry["shape"]))
+                for name, entry in entries.items()
+            }
+            end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise ValueError(f"{path} is not a safetensors file: its header cannot be read") from error
+    if size != 8 + length + end:
+        raise ValueError(f"{path} has {size} bytes; its header promises {8 + length + end}")
+    return headers
+
+
+def model_files(folder: Path) -> list[Path]:
+    """Return the weight files of a model folder, whole or in shards.
+
+    Raises:
+        ValueError: there are none.
+    """
+    whole = folder / "model.safetensors"
+    if whole.is_file():
+        return [whole]
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return [
+            folder / name for name in sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        ]
+    raise ValueError(f"{folder} holds no model.safetensors")
+
+
+def model_headers(folder: Path) -> dict[str, TensorHeader]:
+    """Return the tensors of a model folder by name, over all of its shards."""
+    headers: dict[str, TensorHeader] = {}
+    for path in model_files(folder):
+        headers |= read_header(path)
+    return headers
+
+
+def ties_embeddings(folder: Path) -> bool:
+    """Whether the output layer is the embedding; then a file may carry ``lm_head.weight`` or leave it out."""
+    return bool(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("tie_word_embeddings", False))
+
+
+def disagreement(
+    found: Mapping[str, TensorHeader], expected: Mapping[str, TensorHeader], dtype: str, *, tied: bool
+) -> str | None:
+    """Return why the tensors found cannot replace the model's, or None when they can."""
+    optional = {"lm_head.weight"} if tied else set()
+    if missing := sorted(set(expected) - set(found) - optional):
+        return f"{len(missing)} tensors are missing: {_some(missing)}"
+    if unknown := sorted(set(found) - set(expected) - optional):
+        return f"{len(unknown)} tensors are not the model's: {_some(unknown)}"
+    for name in sorted(found):
+        if name in expected and found[name].shape != expected[name].shape:
+            return f"{name} has the shape {list(found[name].shape)}; the model's is {list(expected[name].shape)}"
+        if found[name].dtype != dtype:
+            return f"{name} is {found[name].dtype}; the engine computes in {dtype}"
+    return None
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

@@ -1,0 +1,57 @@
+"""Folders outside the state directory carry their owner in their name, so a later run can tell which ones are orphans.
+
+A process id alone comes back to life as another process; with its start time it does not. The namespace keeps runs in
+two containers that share a folder from judging each other's ids.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+_TAG = re.compile(r"(?P<pid>\d+)\.(?P<started>\d+)\.(?P<namespace>\d+)$")
+
+
+def owner_tag() -> str:
+    """Return this process as ``pid.start.namespace``: the end of the name of every folder that it owns."""
+    return f"{os.getpid()}.{_start_tenths(psutil.Process())}.{_namespace()}"
+
+
+def remove_orphans(root: Path, prefix: str) -> list[Path]:
+    """Remove the folders below ``root`` whose owner is gone, and return them."""
+    removed = [path for path in _folders(root, prefix) if _is_orphan(path.name)]
+    for path in removed:
+        shutil.rmtree(path, ignore_errors=True)
+    return removed
+
+
+def _folders(root: Path, prefix: str) -> Iterator[Path]:
+    if root.is_dir():
+        yield from (path for path in sorted(root.iterdir()) if path.name.startswith(prefix) and path.is_dir())
+
+
+def _is_orphan(name: str) -> bool:
+    tag = _TAG.search(name)
+    if tag is None or int(tag["namespace"]) != _namespace():
+        return False
+    try:
+        return _start_tenths(psutil.Process(int(tag["pid"]))) != int(tag["started"])
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.AccessDenied:
+        return False
+
+
+def _start_tenths(process: psutil.Process) -> int:
+    # psutil derives it from a boot time that it reads once a process: tenths of a second are stable, finer is not.
+    return round(process.create_time() * 10)
+
+
+def _namespace() -> int:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0

@@ -1,0 +1,216 @@
+"""Keeps one engine alive: after a crash it is started again and given the weights that were live.
+
+Invariant: ``ready`` returns only while the engine serves the live version. A version becomes live when its publication
+is accepted; one that brings the engine down is refused, and the one before it is served again.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from lightning_trainer.errors import EngineError
+from lightning_trainer.serving.engine import EngineProcess
+from lightning_trainer.serving.publication import Publication, PublicationReport
+
+logger = logging.getLogger(__name__)
+
+
+class EngineState(StrEnum):
+    """stopped -> starting -> ready -> restarting -> ready ... -> failed, or stopped from any of them."""
+
+    STOPPED = "stopped"
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    FAILED = "failed"
+    """It will not be started again: the first start failed, or too many in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    state: EngineState
+    pid: int | None
+    version: int | None
+    """The live one; None while the engine is not ready."""
+    restarts: int
+    startup_s: float | None
+    """Of the last start, weights included."""
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Delays before restarts. A start that lasted ``settled_s`` counts as a success."""
+
+    first_s: float = 1.0
+    factor: float = 2.0
+    longest_s: float = 30.0
+    attempts: int = 5
+    settled_s: float = 60.0
+
+    def delay_s(self, failures: int) -> float:
+        return min(self.longest_s, self.first_s * self.factor ** max(0, failures - 1))
+
+
+class EngineSupervisor:
+    """An engine that comes back. What the gateway needs of it: ``base_url``, ``headers``, ``ready``."""
+
+    def __init__(
+        self,
+        make: Callable[[], EngineProcess],
+        *,
+        startup_timeout_s: float,
+        live: Publication | None = None,
+        backoff: Backoff | None = None,
+    ) -> None:
+        """Keep what is needed; nothing starts before ``start``.
+
+        Args:
+            make: returns a new, unstarted process.
+            live: published after each start; None serves the model folder itself, as version 0.
+        """
+        self._make = make
+        self._startup_timeout_s = startup_timeout_s
+        self._backoff = backoff or Backoff()
+        self._live = live
+        self._engine: EngineProcess | None = None
+        self._changed = asyncio.Condition()
+        self._status = EngineStatus(EngineState.STOPPED, None, None, 0, None, None)
+        self._task: asyncio.Task[None] | None = None
+        self._publishing = asyncio.Lock()
+
+    @property
+    def status(self) -> EngineStatus:
+        return self._status
+
+    @property
+    def live(self) -> Publication | None:
+        """What is served, or will be after the next restart."""
+        return self._live
+
+    @property
+    def base_url(self) -> str:
+        """Of the engine that is ready now; ask again for every request, a restart changes it."""
+        return self._ready_engine().base_url
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._ready_engine().headers
+
+    def start(self) -> None:
+        """Start the engine and keep it; returns at once."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="engine-supervisor")
+
+    async def ready(self, timeout_s: float) -> None:
+        """Wait until the engine serves the live version.
+
+        Raises:
+            EngineError: it is not within ``timeout_s``, or it never will be.
+        """
+        settled = (EngineState.READY, EngineState.FAILED)
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: self._status.state in settled)
+        except TimeoutError:
+            because = f" ({self._status.last_error})" if self._status.last_error else ""
+            raise EngineError(f"the engine is {self._status.state} since over {timeout_s:g} s{because}") from None
+        if self._status.state is EngineState.FAILED:
+            raise EngineError(self._status.last_error or "the engine failed")
+
+    async def publish(self, publication: Publication) -> PublicationReport:
+        """Serve a version from now on, also after a restart, or say why not.
+
+        Raises:
+            EngineError: there is no engine to serve anything.
+            PublicationError: the engine could not read the publication.
+        """
+        async with self._publishing:
+            await self.ready(self._startup_timeout_s)
+            engine = self._ready_engine()
+            try:
+                report = await engine.publish(publication)
+            except EngineError as error:
+                await engine.stop()
+                await self._until_not(engine)
+                await self.ready(self._startup_timeout_s)
+                return PublicationReport(False, self._version(), f"{error}; the engine was started again")
+            if report.accepted:
+                self._live = publication
+            await self._set(version=report.version)
+            return report
+
+    async def stop(self) -> None:
+        """End the engine and stop keeping it; returns when nothing of it is left."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if self._engine is not None:
+            await self._engine.stop()
+            self._engine = None
+        await self._set(state=EngineState.STOPPED, pid=None, version=None)
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            started = time.monotonic()
+            await self._set(state=EngineState.RESTARTING if self._status.restarts else EngineState.STARTING)
+            error = await self._one_life()
+            failures = 1 if time.monotonic() - started > self._backoff.settled_s else failures + 1
+            never_ran = self._status.startup_s is None
+            logger.error("the engine is gone: %s", error)
+            if never_ran or failures > self._backoff.attempts:
+                await self._set(state=EngineState.FAILED, pid=None, version=None, last_error=error)
+                return
+            await self._set(
+                state=EngineState.RESTARTING,
+                pid=None,
+                version=None,
+                last_error=error,
+                restarts=self._status.restarts + 1,
+            )
+            await asyncio.sleep(self._backoff.delay_s(failures))
+
+    async def _one_life(self) -> str:
+        """Start an engine, give it the live weights, and return why it ended."""
+        started = time.monotonic()
+        self._engine = engine = self._make()
+        try:
+            await engine.start()
+            await self._set(pid=engine.pid)
+            await engine.ready(self._startup_timeout_s)
+            if self._live is not None:
+                report = await engine.publish(self._live)
+                if not report.accepted:
+                    raise EngineError(f"{self._live.name} was live and cannot be served again: {report.reason}")
+            startup_s = time.monotonic() - started
+            logger.info("the engine serves version %d after %.1f s", self._version(), startup_s)
+            await self._set(state=EngineState.READY, version=self._version(), startup_s=startup_s)
+            return f"the engine ended: {await asyncio.shield(engine.exited)}"
+        except EngineError as error:
+            return str(error)
+        finally:
+            await engine.stop()
+
+    async def _until_not(self, engine: EngineProcess) -> None:
+        async with self._changed:
+            await self._changed.wait_for(
+                lambda: self._engine is not engine or self._status.state is not EngineState.READY
+            )
+
+    async def _set(self, **changes: object) -> None:
+        async with self._changed:
+            self._status = replace(self._status, **changes)  # pyright: ignore[reportArgumentType]
+            self._changed.notify_all()
+
+    def _version(self) -> int:
+        return self._live.version if self._live is not None else 0
+
+    def _ready_engine(self) -> EngineProcess:
+        if self._engine is None or self._status.state is not EngineState.READY:
+            raise EngineError(f"the engine is {self._status.state}; await ready() first")
+        return self._engine

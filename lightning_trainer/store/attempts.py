@@ -1,0 +1,179 @@
+"""Attempts, as the spans tell of them.
+
+The one span with ``lightning.rollout.root`` covers a whole attempt: its arrival says that the attempt has ended, and
+how. Before that, any span that names an attempt and its rollout shows that it is running. The row is the same in
+whatever order the spans arrive.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.types import Attempt, AttemptState, AttributeValue, RolloutMode, Span, SpanStatus
+
+_COLUMNS = "attempt_id, rollout_id, task_id, group_id, mode, state, started_ns, ended_ns, error"
+
+
+def attempt_of(span: Span) -> Attempt | None:
+    """Return what the span says of its attempt: ended, where it is the root, else running; None if it names none."""
+    sighting = _sight(span)
+    return None if sighting is None else sighting.attempt()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sighting:
+    attempt_id: str
+    rollout_id: str
+    task_id: str | None
+    group_id: str | None
+    mode: RolloutMode | None
+    state: AttemptState
+    started_ns: int
+    ended_ns: int | None
+    error: str | None
+
+    def attempt(self) -> Attempt:
+        task_id = self.task_id or self.rollout_id
+        return Attempt(
+            attempt_id=self.attempt_id,
+            rollout_id=self.rollout_id,
+            task_id=task_id,
+            group_id=self.group_id or task_id,
+            mode=self.mode or RolloutMode.TRAIN,
+            state=self.state,
+            started_ns=self.started_ns,
+            ended_ns=self.ended_ns,
+            error=self.error,
+        )
+
+
+def _sight(span: Span) -> _Sighting | None:
+    attempt_id = _text(span.attributes, semconv.ATTEMPT_ID)
+    rollout_id = _text(span.attributes, semconv.ROLLOUT_ID)
+    if attempt_id is None or rollout_id is None:
+        return None
+    root = span.attributes.get(semconv.ROLLOUT_ROOT) is True
+    failed = span.status is SpanStatus.ERROR
+    ended_state = AttemptState.FAILED if failed else AttemptState.SUCCEEDED
+    return _Sighting(
+        attempt_id=attempt_id,
+        rollout_id=rollout_id,
+        task_id=_text(span.attributes, semconv.TASK_ID),
+        group_id=_text(span.attributes, semconv.GROUP_ID),
+        mode=_mode(span.attributes),
+        state=ended_state if root else AttemptState.RUNNING,
+        started_ns=span.start_ns,
+        ended_ns=span.end_ns if root else None,
+        error=(span.status_message or "failed without a message") if root and failed else None,
+    )
+
+
+def _mode(attributes: Mapping[str, AttributeValue]) -> RolloutMode | None:
+    value = _text(attributes, semconv.ROLLOUT_MODE)
+    if value is None:
+        return None
+    # A mode that we do not know is not trained: what was meant as an evaluation must never become training data.
+    return RolloutMode.TRAIN if value == RolloutMode.TRAIN else RolloutMode.EVALUATE
+
+
+def _text(attributes: Mapping[str, AttributeValue], name: str) -> str | None:
+    value = attributes.get(name)
+    return value if isinstance(value, str) and value else None
+
+
+def upsert(connection: sqlite3.Connection, spans: Iterable[Span]) -> None:
+    """Record what newly stored spans say of their attempts."""
+    running: dict[_Sighting, int] = {}
+    for span in spans:
+        sighting = _sight(span)
+        if sighting is None:
+            continue
+        if sighting.state is AttemptState.RUNNING:
+            # The spans of an attempt differ in their start only: one write serves them all.
+            alike = replace(sighting, started_ns=0)
+            running[alike] = min(running.get(alike, sighting.started_ns), sighting.started_ns)
+        else:
+            _write(connection, _ENDED, sighting, span.span_id)
+    for alike, started_ns in running.items():
+        _write(connection, _RUNNING, replace(alike, started_ns=started_ns), None)
+
+
+_INSERT = f"INSERT INTO attempts({_COLUMNS}, root_span_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_RUNNING = f"""{_INSERT} ON CONFLICT(attempt_id) DO UPDATE SET
+    started_ns = min(started_ns, excluded.started_ns),
+    rollout_id = min(rollout_id, excluded.rollout_id),
+    task_id = min(coalesce(task_id, excluded.task_id), coalesce(excluded.task_id, task_id)),
+    group_id = min(coalesce(group_id, excluded.group_id), coalesce(excluded.group_id, group_id)),
+    mode = min(coalesce(mode, excluded.mode), coalesce(excluded.mode, mode))
+    WHERE state = 'running'"""
+# Two roots for one attempt are a caller's mistake; the earlier one counts, in whatever order they arrive.
+_ENDED = f"""{_INSERT} ON CONFLICT(attempt_id) DO UPDATE SET
+    rollout_id = excluded.rollout_id, task_id = excluded.task_id, group_id = excluded.group_id, mode = excluded.mode,
+    state = excluded.state, started_ns = excluded.started_ns, ended_ns = excluded.ended_ns, error = excluded.error,
+    root_span_id = excluded.root_span_id
+    WHERE state = 'running' OR (excluded.started_ns, excluded.root_span_id) < (started_ns, root_span_id)"""
+
+
+def _write(connection: sqlite3.Connection, statement: str, seen: _Sighting, root_span_id: str | None) -> None:
+    row = (seen.attempt_id, seen.rollout_id, seen.task_id, seen.group_id, seen.mode, seen.state)
+    connection.execute(statement, (*row, seen.started_ns, seen.ended_ns, seen.error, root_span_id))
+
+
+def select_ended(connection: sqlite3.Connection, *, mode: RolloutMode | None, policy: str | None) -> list[Attempt]:
+    """Return ended attempts that no step (of that policy, or of any) has consumed, oldest end first."""
+    rows = connection.execute(
+        f"""SELECT {_COLUMNS} FROM attempts WHERE ended_ns IS NOT NULL
+            AND (:mode IS NULL OR coalesce(mode, 'train') = :mode)
+            AND NOT EXISTS (SELECT 1 FROM assignments WHERE assignments.attempt_id = attempts.attempt_id
+                            AND (:policy IS NULL OR assignments.policy = :policy))
+            ORDER BY ended_ns, attempt_id""",
+        {"mode": mode, "policy": policy},
+    )
+    return [_read(row) for row in rows]
+
+
+def select(
+    connection: sqlite3.Connection,
+    *,
+    attempt_ids: Sequence[str] | None = None,
+    rollout_id: str | None = None,
+    group_id: str | None = None,
+    mode: RolloutMode | None = None,
+    state: AttemptState | None = None,
+    limit: int | None = None,
+) -> list[Attempt]:
+    """Return the attempts that meet every condition given, oldest start first; with a limit, the newest of them."""
+    conditions: dict[str, object] = {
+        "attempt_id IN (SELECT value FROM json_each(?))": None
+        if attempt_ids is None
+        else json.dumps(list(attempt_ids)),
+        "rollout_id = ?": rollout_id,
+        "coalesce(group_id, task_id, rollout_id) = ?": group_id,
+        "coalesce(mode, 'train') = ?": mode,
+        "state = ?": state,
+    }
+    asked = {condition: value for condition, value in conditions.items() if value is not None}
+    where = " AND ".join(asked) or "1"
+    rows = connection.execute(
+        f"SELECT {_COLUMNS} FROM attempts WHERE {where} ORDER BY started_ns DESC, attempt_id DESC LIMIT ?",
+        (*asked.values(), -1 if limit is None else limit),
+    ).fetchall()
+    return [_read(row) for row in reversed(rows)]
+
+
+def _read(row: tuple) -> Attempt:
+    attempt_id, rollout_id, task_id, group_id, mode, state, started_ns, ended_ns, error = row
+    return _Sighting(
+        attempt_id=attempt_id,
+        rollout_id=rollout_id,
+        task_id=task_id,
+        group_id=group_id,
+        mode=None if mode is None else RolloutMode(mode),
+        state=AttemptState(state),
+        started_ns=started_ns,
+        ended_ns=ended_ns,
+        error=error,
+    ).attempt()

@@ -1,0 +1,125 @@
+"""TrainingBatch and StepReport <-> bytes: zlib (level 1) over JSON with a format number. No pickle.
+
+Invariant: decoding gives back an equal value, floats to the last bit (JSON carries their shortest exact form), so that
+a step which is repeated after a crash trains on exactly what was recorded. NaN and infinity have no JSON form and are
+refused in a batch; in a report's metrics they are kept as text.
+"""
+
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from lightning_trainer.errors import StoreError
+from lightning_trainer.types import Sample, Segment, StepReport, TrainingBatch
+
+_FORMAT = 1
+
+
+def encode_batch(batch: TrainingBatch) -> bytes:
+    """Serialise a batch.
+
+    Raises:
+        StoreError: a log-probability or credit is NaN or infinite; training on it would spoil the weights.
+    """
+    for sample in batch.samples:
+        if not all(map(math.isfinite, _floats(sample))):
+            raise StoreError(
+                f"step {batch.step} of policy {batch.policy!r}: sample {sample.sample_id} has a log-probability or "
+                "credit that is NaN or infinite; drop the sample with that reason"
+            )
+    return _pack({"format": _FORMAT, "batch": batch})
+
+
+def decode_batch(body: bytes) -> TrainingBatch:
+    """Read what :func:`encode_batch` wrote."""
+    batch = _unpack(body)["batch"]
+    return TrainingBatch(
+        policy=batch["policy"],
+        step=batch["step"],
+        samples=tuple(_sample(sample) for sample in batch["samples"]),
+    )
+
+
+def encode_report(report: StepReport) -> bytes:
+    """Serialise a step's report."""
+    return _pack(
+        {
+            "format": _FORMAT,
+            "report": {
+                "step": report.step,
+                "metrics": _writable_metrics(report.metrics),
+                "advantages": dict(report.advantages),
+                "tokens_trained": report.tokens_trained,
+                "tokens_computed": report.tokens_computed,
+                "tokens_sequential": report.tokens_sequential,
+                "seconds": dict(report.seconds),
+            },
+        }
+    )
+
+
+def decode_report(body: bytes) -> StepReport:
+    """Read what :func:`encode_report` wrote."""
+    report = _unpack(body)["report"]
+    return StepReport(
+        step=report["step"],
+        metrics=_readable_metrics(report["metrics"]),
+        advantages={sample_id: tuple(values) for sample_id, values in report["advantages"].items()},
+        tokens_trained=report["tokens_trained"],
+        tokens_computed=report["tokens_computed"],
+        tokens_sequential=report["tokens_sequential"],
+        seconds=report["seconds"],
+    )
+
+
+def encode_metrics(metrics: Mapping[str, float]) -> str:
+    """Return metrics as JSON text."""
+    return orjson.dumps(_writable_metrics(metrics)).decode()
+
+
+def decode_metrics(text: str) -> dict[str, float]:
+    """Read what :func:`encode_metrics` wrote."""
+    return _readable_metrics(orjson.loads(text))
+
+
+def _pack(document: dict[str, Any]) -> bytes:
+    return zlib.compress(orjson.dumps(document), level=1)
+
+
+def _unpack(body: bytes) -> dict[str, Any]:
+    document = orjson.loads(zlib.decompress(body))
+    if document["format"] != _FORMAT:
+        raise StoreError(
+            f"a stored batch has format {document['format']}, this lightning-trainer reads {_FORMAT}: upgrade it"
+        )
+    return document
+
+
+def _floats(sample: Sample) -> Iterator[float]:
+    yield from sample.behaviour_logprobs
+    yield from (segment.credit for segment in sample.segments if segment.credit is not None)
+
+
+def _writable_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
+    return {name: float(value) if math.isfinite(value) else repr(float(value)) for name, value in metrics.items()}
+
+
+def _readable_metrics(metrics: Mapping[str, float | str]) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def _sample(sample: dict[str, Any]) -> Sample:
+    return Sample(
+        sample_id=sample["sample_id"],
+        policy=sample["policy"],
+        agent=sample["agent"],
+        group_id=sample["group_id"],
+        attempt_id=sample["attempt_id"],
+        token_ids=tuple(sample["token_ids"]),
+        loss_mask=tuple(sample["loss_mask"]),
+        behaviour_logprobs=tuple(sample["behaviour_logprobs"]),
+        segments=tuple(Segment(**segment) for segment in sample["segments"]),
+    )

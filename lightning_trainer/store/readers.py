@@ -1,0 +1,54 @@
+"""Readers: a few threads, each with its own read-only connection; in WAL mode they never wait for the writer."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from lightning_trainer.errors import StoreError
+
+Result = TypeVar("Result")
+
+
+class ReaderPool:
+    """Runs queries off the event loop; every query sees one consistent snapshot."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection], *, threads: int = 4) -> None:
+        self._connect = connect
+        self._local = threading.local()
+        self._opened: list[sqlite3.Connection] = []
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="store-reader", initializer=self._open)
+
+    async def run(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Run a query in a snapshot.
+
+        Raises:
+            StoreError: the store is closed, or SQLite cannot read it.
+        """
+        try:
+            future = self._executor.submit(self._query, query)
+        except RuntimeError as error:
+            raise StoreError("the store is closed; nothing more can be read from it") from error
+        return await asyncio.wrap_future(future)
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=True)
+        for connection in self._opened:
+            connection.close()
+
+    def _open(self) -> None:
+        self._local.connection = self._connect()
+        self._opened.append(self._local.connection)
+
+    def _query(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
+        connection: sqlite3.Connection = self._local.connection
+        try:
+            connection.execute("BEGIN")
+            try:
+                return query(connection)
+            finally:
+                connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise StoreError(f"the store could not be read: {error}") from error

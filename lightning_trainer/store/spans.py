@@ -1,0 +1,119 @@
+"""Spans in their table: the OTLP bytes, with the columns that queries need beside them.
+
+Invariant: (trace id, span id) is the key and the first delivery wins; a second one changes nothing.
+"""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.store import attempts
+from lightning_trainer.store.span_codec import decode_resource, decode_span, encode_resource, encode_span
+from lightning_trainer.types import AttributeValue, Span
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRow:
+    """A span that is ready to be written; made off the writer's thread, since encoding is the costly part."""
+
+    span: Span
+    resource: bytes
+    body: bytes
+
+
+def encode_rows(spans: Sequence[Span]) -> list[SpanRow]:
+    """Encode spans for :func:`insert`.
+
+    Raises:
+        MalformedTelemetryError: a span cannot be written as OTLP.
+    """
+    resources: dict[int, bytes] = {}
+    rows = []
+    for span in spans:
+        # Spans of one delivery share their resource object.
+        encoded = resources.get(id(span.resource))
+        if encoded is None:
+            encoded = resources[id(span.resource)] = encode_resource(span.resource)
+        rows.append(SpanRow(span, encoded, encode_span(span)))
+    return rows
+
+
+def insert(connection: sqlite3.Connection, rows: Sequence[SpanRow]) -> int:
+    """Write spans, and what they say of their attempts; return how many were new."""
+    resource_ids: dict[bytes, int] = {}
+    new = []
+    for row in rows:
+        resource_id = resource_ids.get(row.resource)
+        if resource_id is None:
+            connection.execute("INSERT INTO resources(body) VALUES (?) ON CONFLICT DO NOTHING", (row.resource,))
+            (resource_id,) = connection.execute("SELECT id FROM resources WHERE body = ?", (row.resource,)).fetchone()
+            resource_ids[row.resource] = resource_id
+        if connection.execute(_INSERT, _columns(row, resource_id)).rowcount == 1:
+            new.append(row.span)
+    attempts.upsert(connection, new)
+    return len(new)
+
+
+_INSERT = """INSERT INTO spans(trace_id, span_id, parent_span_id, name, start_ns, end_ns, rollout_id, attempt_id,
+    operation, response_id, scope, resource_id, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT(trace_id, span_id) DO NOTHING"""
+
+
+def _columns(row: SpanRow, resource_id: int) -> tuple:
+    span = row.span
+    indexed = (semconv.ROLLOUT_ID, semconv.ATTEMPT_ID, semconv.OPERATION, semconv.RESPONSE_ID)
+    return (
+        span.trace_id,
+        span.span_id,
+        span.parent_span_id,
+        span.name,
+        span.start_ns,
+        span.end_ns,
+        *(value if isinstance(value := span.attributes.get(name), str) and value else None for name in indexed),
+        span.scope,
+        resource_id,
+        row.body,
+    )
+
+
+def has_rollout(connection: sqlite3.Connection, rollout_id: str) -> bool:
+    return connection.execute("SELECT 1 FROM spans WHERE rollout_id = ? LIMIT 1", (rollout_id,)).fetchone() is not None
+
+
+def select_of_attempts(connection: sqlite3.Connection, attempt_ids: Sequence[str]) -> list[Span]:
+    """Return everything that belongs to the attempts, oldest first.
+
+    That is: spans that carry one of the ids; the spans of their traces that carry no attempt's id; spans that name
+    only the attempts' rollout (a late evaluation); and spans without an attempt that share a response id with these
+    (a gateway record whose caller sent no trace context).
+    """
+    rows = connection.execute(_OF_ATTEMPTS, (json.dumps(list(attempt_ids)),)).fetchall()
+    resources: dict[int, dict[str, AttributeValue]] = {}
+    spans = []
+    for body, scope, resource_id, resource in rows:
+        if resource_id not in resources:
+            resources[resource_id] = decode_resource(resource)
+        spans.append(decode_span(body, scope=scope, resource=resources[resource_id]))
+    return spans
+
+
+_OF_ATTEMPTS = """
+    WITH wanted(attempt_id) AS MATERIALIZED (SELECT value FROM json_each(?)),
+    own AS MATERIALIZED (SELECT seq, trace_id FROM spans WHERE attempt_id IN (SELECT attempt_id FROM wanted)),
+    near(seq) AS MATERIALIZED (
+        SELECT seq FROM own
+        UNION SELECT seq FROM spans
+            WHERE trace_id IN (SELECT DISTINCT trace_id FROM own) AND attempt_id IS NULL
+        UNION SELECT seq FROM spans
+            WHERE rollout_id IN (SELECT rollout_id FROM attempts WHERE attempt_id IN (SELECT attempt_id FROM wanted))
+            AND attempt_id IS NULL),
+    found(seq) AS (
+        SELECT seq FROM near
+        UNION SELECT seq FROM spans WHERE attempt_id IS NULL AND response_id IN
+            (SELECT response_id FROM spans WHERE seq IN (SELECT seq FROM near) AND response_id IS NOT NULL))
+    SELECT spans.body, spans.scope, spans.resource_id, resources.body
+    FROM found JOIN spans USING (seq) JOIN resources ON resources.id = spans.resource_id
+    ORDER BY spans.start_ns, spans.trace_id, spans.span_id"""

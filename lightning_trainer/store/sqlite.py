@@ -1,0 +1,264 @@
+"""SqliteStore: the embedded store of one daemon.
+
+Durability: WAL with ``synchronous=FULL``: the log is fsynced at every commit, and an ``append`` returns only after its
+commit, so an acknowledged span survives ``kill -9`` of the daemon and the loss of power. The price, one fsync a
+transaction, is shared by everything that queued up meanwhile (see ``writer.py``).
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Self, TypeVar
+
+from lightning_trainer.errors import StoreError
+from lightning_trainer.store import attempts as attempt_table
+from lightning_trainer.store import spans as span_table
+from lightning_trainer.store import steps as step_table
+from lightning_trainer.store import versions as version_table
+from lightning_trainer.store.batch_codec import encode_batch
+from lightning_trainer.store.counts import StoreCounts, count
+from lightning_trainer.store.lock import FileLock
+from lightning_trainer.store.readers import ReaderPool
+from lightning_trainer.store.records import StepRecord, StepState
+from lightning_trainer.store.schema import migrate
+from lightning_trainer.store.steps import Assignment
+from lightning_trainer.store.writer import GroupCommitWriter
+from lightning_trainer.types import (
+    Attempt,
+    AttemptState,
+    LedgerRow,
+    PolicyVersion,
+    RolloutMode,
+    Span,
+    StepReport,
+    TrainingBatch,
+)
+
+Result = TypeVar("Result")
+
+
+class SqliteStore:
+    """A store in one file; use it as an async context manager, or call :meth:`open` and :meth:`close`."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._lock: FileLock | None = None
+        self._writer: GroupCommitWriter | None = None
+        self._readers: ReaderPool | None = None
+
+    async def open(self) -> Self:
+        """Create or open the file and bring it to the newest schema.
+
+        Raises:
+            StoreError: another daemon has it open, a newer lightning-trainer wrote it, or it is not a SQLite file.
+        """
+        if self._writer is not None:
+            raise StoreError(f"the store {self.path} is already open")
+        await asyncio.to_thread(self._open)
+        return self
+
+    async def close(self) -> None:
+        """Commit what is queued and let go of the file; closing twice does nothing."""
+        writer, readers = self._writer, self._readers
+        self._writer = self._readers = None
+        if writer is not None and readers is not None:
+            await asyncio.to_thread(self._close, writer, readers)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- spans and attempts ------------------------------------------------------------------------------------------
+
+    async def append(self, spans: Sequence[Span]) -> int:
+        """Commit spans, and what they say of their attempts; return how many were new.
+
+        Raises:
+            MalformedTelemetryError: a span cannot be written as OTLP; none of them was written.
+            StoreError: the commit failed; none of them was written.
+        """
+        if not spans:
+            return 0
+        # A handful is encoded faster than a thread is woken.
+        small = len(spans) <= 8
+        rows = span_table.encode_rows(spans) if small else await asyncio.to_thread(span_table.encode_rows, spans)
+        return await self._write(lambda connection: span_table.insert(connection, rows))
+
+    async def has_rollout(self, rollout_id: str) -> bool:
+        return await self._read(lambda connection: span_table.has_rollout(connection, rollout_id))
+
+    async def counts(self) -> StoreCounts:
+        return await self._read(count)
+
+    async def spans_of_attempts(self, attempt_ids: Sequence[str]) -> list[Span]:
+        """Return everything that belongs to the attempts, oldest first; see :func:`spans.select_of_attempts`."""
+        return await self._read(lambda connection: span_table.select_of_attempts(connection, attempt_ids))
+
+    async def ended_attempts(
+        self, *, mode: RolloutMode | str | None = RolloutMode.TRAIN, policy: str | None = None
+    ) -> list[Attempt]:
+        """Return ended attempts that no step has consumed (of ``policy``, or of any), oldest end first."""
+        wanted = None if mode is None else RolloutMode(mode)
+        return await self._read(lambda connection: attempt_table.select_ended(connection, mode=wanted, policy=policy))
+
+    async def attempts(
+        self,
+        *,
+        attempt_ids: Sequence[str] | None = None,
+        rollout_id: str | None = None,
+        group_id: str | None = None,
+        mode: RolloutMode | str | None = None,
+        state: AttemptState | str | None = None,
+        limit: int | None = None,
+    ) -> list[Attempt]:
+        """Return the attempts that meet every condition given, oldest start first; with a limit, the newest ones."""
+        return await self._read(
+            lambda connection: attempt_table.select(
+                connection,
+                attempt_ids=attempt_ids,
+                rollout_id=rollout_id,
+                group_id=group_id,
+                mode=None if mode is None else RolloutMode(mode),
+                state=None if state is None else AttemptState(state),
+                limit=limit,
+            )
+        )
+
+    async def attempt(self, attempt_id: str) -> Attempt | None:
+        """Return one attempt, or None when no span named it."""
+        found = await self.attempts(attempt_ids=[attempt_id])
+        return found[0] if found else None
+
+    # -- steps, batches, ledger --------------------------------------------------------------------------------------
+
+    async def assign(
+        self,
+        batch: TrainingBatch | None,
+        *,
+        policy: str,
+        step: int,
+        attempt_ids: Sequence[str],
+        ledger: Sequence[LedgerRow],
+        state: StepState | str = StepState.ASSIGNED,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """Record a step with its batch, ledger and metrics and mark its attempts as consumed, in one transaction.
+
+        Raises:
+            StoreError: the step exists, or an attempt is unknown or already consumed; nothing was written.
+        """
+        if batch is not None and (batch.policy, batch.step) != (policy, step):
+            raise StoreError(f"the batch is step {batch.step} of policy {batch.policy!r}, not {step} of {policy!r}")
+        if batch is None and StepState(state) is not StepState.SKIPPED:
+            raise StoreError(f"step {step} of policy {policy!r} has no batch; record it as skipped")
+        assignment = Assignment(
+            policy=policy,
+            step=step,
+            state=StepState(state),
+            attempt_ids=tuple(attempt_ids),
+            batch=None if batch is None else await asyncio.to_thread(encode_batch, batch),
+            ledger=tuple(ledger),
+            metrics=metrics or {},
+        )
+        await self._write(lambda connection: step_table.assign(connection, assignment))
+
+    async def finish_step(self, policy: str, report: StepReport, state: StepState | str = StepState.TRAINED) -> None:
+        """Record how a step ended.
+
+        Raises:
+            StoreError: it was never assigned, or its state does not lead there.
+        """
+        ended = StepState(state)
+        await self._write(lambda connection: step_table.finish(connection, policy, report, ended))
+
+    async def steps(self, policy: str) -> list[StepRecord]:
+        return await self._read(lambda connection: step_table.select_steps(connection, policy))
+
+    async def batch(self, policy: str, step: int) -> TrainingBatch:
+        """Return the batch of one step.
+
+        Raises:
+            StoreError: the step was never assigned, or was skipped.
+        """
+        found = await self._read(lambda connection: step_table.select_batches(connection, policy, only=step))
+        if not found:
+            raise StoreError(f"step {step} of policy {policy!r} has no batch in the store {self.path}")
+        return found[0]
+
+    async def batches_after(self, policy: str, step: int) -> list[TrainingBatch]:
+        """Return the batches of all later steps in order: what a trainer at ``step`` has to repeat."""
+        return await self._read(lambda connection: step_table.select_batches(connection, policy, after=step))
+
+    async def ledger(self, policy: str, step: int | None = None) -> list[LedgerRow]:
+        return await self._read(lambda connection: step_table.select_ledger(connection, policy, step))
+
+    # -- policy versions ---------------------------------------------------------------------------------------------
+
+    async def put_version(self, version: PolicyVersion) -> None:
+        """Insert or update a version; making one live retires the one that was, in the same transaction.
+
+        Raises:
+            StoreError: its recorded state does not lead to the new one.
+        """
+        await self._write(lambda connection: version_table.put(connection, version))
+
+    async def versions(self, policy: str) -> list[PolicyVersion]:
+        return await self._read(lambda connection: version_table.select(connection, policy))
+
+    async def live_version(self, policy: str) -> PolicyVersion | None:
+        return await self._read(lambda connection: version_table.select_live(connection, policy))
+
+    # -- the file ----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(self.path.with_name(self.path.name + ".lock"))
+        except OSError as error:
+            raise StoreError(f"the store {self.path} cannot be created: {error.strerror}") from error
+        try:
+            connection = self._connect()
+            connection.execute("PRAGMA journal_mode=WAL")
+            migrate(connection, where=str(self.path))
+        except sqlite3.Error as error:
+            self._release()
+            raise StoreError(f"the store {self.path} cannot be opened: {error}") from error
+        except BaseException:
+            self._release()
+            raise
+        self._writer = GroupCommitWriter(connection)
+        self._readers = ReaderPool(self._connect_reader)
+
+    def _close(self, writer: GroupCommitWriter, readers: ReaderPool) -> None:
+        readers.close()
+        writer.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=30, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+        return connection
+
+    def _connect_reader(self) -> sqlite3.Connection:
+        connection = self._connect()
+        connection.execute("PRAGMA query_only=ON")
+        return connection
+
+    async def _write(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
+        if self._writer is None:
+            raise StoreError(f"the store {self.path} is not open")
+        return await asyncio.wrap_future(self._writer.submit(operation))
+
+    async def _read(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
+        if self._readers is None:
+            raise StoreError(f"the store {self.path} is not open")
+        return await self._readers.run(query)

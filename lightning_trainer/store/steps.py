@@ -1,0 +1,150 @@
+"""Optimiser steps: which attempts each consumed, its batch, its ledger, its report.
+
+Invariant: an attempt belongs to at most one step of a policy, and a step is written once, together with its batch and
+its ledger, before it is trained. So a crash repeats a step exactly, and nothing is trained twice.
+"""
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lightning_trainer.errors import StoreError
+from lightning_trainer.store.batch_codec import (
+    decode_batch,
+    decode_metrics,
+    decode_report,
+    encode_metrics,
+    encode_report,
+)
+from lightning_trainer.store.records import StepRecord, StepState
+from lightning_trainer.types import LedgerRow, Outcome, StepReport, TrainingBatch
+
+_ALLOWED = {
+    (StepState.ASSIGNED, StepState.TRAINED),
+    (StepState.ASSIGNED, StepState.SKIPPED),
+    (StepState.TRAINED, StepState.TRAINED),
+    (StepState.SKIPPED, StepState.SKIPPED),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Everything that is recorded of a step before it is trained."""
+
+    policy: str
+    step: int
+    state: StepState
+    attempt_ids: tuple[str, ...]
+    batch: bytes | None
+    ledger: tuple[LedgerRow, ...]
+    metrics: Mapping[str, float]
+
+
+def assign(connection: sqlite3.Connection, assignment: Assignment) -> None:
+    """Record a step and mark its attempts as consumed.
+
+    Raises:
+        StoreError: the step exists, or an attempt is unknown, named twice, or consumed by a step of this policy.
+    """
+    policy, step = assignment.policy, assignment.step
+    written = connection.execute(
+        "INSERT INTO steps(policy, step, state, batch, metrics) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (policy, step, assignment.state, assignment.batch, encode_metrics(assignment.metrics)),
+    )
+    if written.rowcount != 1:
+        raise StoreError(f"step {step} of policy {policy!r} is already recorded; a step is written once")
+    for position, attempt_id in enumerate(assignment.attempt_ids):
+        if connection.execute("SELECT 1 FROM attempts WHERE attempt_id = ?", (attempt_id,)).fetchone() is None:
+            raise StoreError(f"step {step} of policy {policy!r}: attempt {attempt_id!r} is not in the store")
+        taken = connection.execute(
+            "SELECT step FROM assignments WHERE policy = ? AND attempt_id = ?", (policy, attempt_id)
+        ).fetchone()
+        if taken is not None:
+            raise StoreError(
+                f"step {step} of policy {policy!r}: attempt {attempt_id!r} already belongs to step {taken[0]}; "
+                "nothing is trained twice"
+            )
+        connection.execute(
+            "INSERT INTO assignments(policy, attempt_id, step, position) VALUES (?, ?, ?, ?)",
+            (policy, attempt_id, step, position),
+        )
+    connection.executemany(
+        "INSERT INTO ledger VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (policy, step, row.agent, row.policy, row.policy_version, row.outcome, row.reason, row.tokens, row.calls)
+            for row in assignment.ledger
+        ],
+    )
+
+
+def finish(connection: sqlite3.Connection, policy: str, report: StepReport, state: StepState) -> None:
+    """Record how a step ended.
+
+    Raises:
+        StoreError: there is no such step, or its state does not lead there.
+    """
+    found = connection.execute(
+        "SELECT state FROM steps WHERE policy = ? AND step = ?", (policy, report.step)
+    ).fetchone()
+    if found is None:
+        raise StoreError(f"step {report.step} of policy {policy!r} was never assigned")
+    if (StepState(found[0]), state) not in _ALLOWED:
+        raise StoreError(f"step {report.step} of policy {policy!r} is {found[0]}; it cannot become {state}")
+    connection.execute(
+        "UPDATE steps SET state = ?, report = ? WHERE policy = ? AND step = ?",
+        (state, encode_report(report), policy, report.step),
+    )
+
+
+def select_steps(connection: sqlite3.Connection, policy: str) -> list[StepRecord]:
+    """Return the policy's steps, first to last."""
+    attempt_ids: dict[int, list[str]] = {}
+    for step, attempt_id in connection.execute(
+        "SELECT step, attempt_id FROM assignments WHERE policy = ? ORDER BY step, position", (policy,)
+    ):
+        attempt_ids.setdefault(step, []).append(attempt_id)
+    return [
+        StepRecord(
+            step=step,
+            state=StepState(state),
+            attempt_ids=tuple(attempt_ids.get(step, ())),
+            report=None if report is None else decode_report(report),
+            metrics=decode_metrics(metrics),
+        )
+        for step, state, report, metrics in connection.execute(
+            "SELECT step, state, report, metrics FROM steps WHERE policy = ? ORDER BY step", (policy,)
+        )
+    ]
+
+
+def select_batches(
+    connection: sqlite3.Connection, policy: str, *, after: int = -1, only: int | None = None
+) -> list[TrainingBatch]:
+    """Return the batches of steps beyond ``after`` (or of one step), in order; steps without one are left out."""
+    rows = connection.execute(
+        """SELECT batch FROM steps WHERE policy = :policy AND step > :after AND (:only IS NULL OR step = :only)
+           AND batch IS NOT NULL AND state != 'skipped' ORDER BY step""",
+        {"policy": policy, "after": after, "only": only},
+    )
+    return [decode_batch(body) for (body,) in rows]
+
+
+def select_ledger(connection: sqlite3.Connection, policy: str, step: int | None) -> list[LedgerRow]:
+    """Return the ledger rows of one step, or of all of the policy's steps, as they were recorded."""
+    rows = connection.execute(
+        """SELECT agent, policy, policy_version, outcome, reason, tokens, calls FROM ledger
+           WHERE step_policy = :policy AND (:step IS NULL OR step = :step) ORDER BY step, rowid""",
+        {"policy": policy, "step": step},
+    )
+    return [
+        LedgerRow(
+            agent=agent,
+            policy=row_policy,
+            policy_version=version,
+            outcome=Outcome(outcome),
+            reason=reason,
+            tokens=tokens,
+            calls=calls,
+        )
+        for agent, row_policy, version, outcome, reason, tokens, calls in rows
+    ]

@@ -1,0 +1,63 @@
+"""Policy versions and the states they may pass through; at most one version of a policy is live."""
+
+import sqlite3
+from dataclasses import astuple, fields, replace
+
+from lightning_trainer.errors import StoreError
+from lightning_trainer.types import PolicyVersion, VersionState
+
+ALLOWED: dict[VersionState, frozenset[VersionState]] = {
+    VersionState.TRAINED: frozenset({VersionState.TRAINED, VersionState.LIVE, VersionState.REFUSED}),
+    VersionState.LIVE: frozenset({VersionState.LIVE, VersionState.RETIRED, VersionState.REFUSED}),
+    # After a restart the newest version is offered to the engine once more: it may be live again, or fail its probe.
+    VersionState.RETIRED: frozenset({VersionState.RETIRED, VersionState.LIVE, VersionState.REFUSED}),
+    VersionState.REFUSED: frozenset({VersionState.REFUSED}),
+}
+_FIELDS = tuple(field.name for field in fields(PolicyVersion))
+_COLUMNS = ", ".join(_FIELDS)
+
+
+def put(connection: sqlite3.Connection, version: PolicyVersion) -> None:
+    """Insert or update a version; one that becomes live retires the one that was, in the same transaction.
+
+    ``trained`` on a version that is further on already (it is published again after a restart) changes nothing: only
+    the outcome of that publication does.
+
+    Raises:
+        StoreError: its recorded state does not lead to the new one.
+    """
+    found = connection.execute(
+        "SELECT state FROM versions WHERE policy = ? AND version = ?", (version.policy, version.version)
+    ).fetchone()
+    if found is not None:
+        recorded = VersionState(found[0])
+        if version.state is VersionState.TRAINED and recorded is not VersionState.TRAINED:
+            return
+        if version.state not in ALLOWED[recorded]:
+            raise StoreError(f"{version.name} is {recorded}; it cannot become {version.state}")
+    if version.state is VersionState.LIVE:
+        connection.execute(
+            "UPDATE versions SET state = 'retired' WHERE policy = ? AND state = 'live' AND version != ?",
+            (version.policy, version.version),
+        )
+    connection.execute(
+        f"INSERT OR REPLACE INTO versions({_COLUMNS}) VALUES ({', '.join('?' * len(_FIELDS))})", astuple(version)
+    )
+
+
+def select(connection: sqlite3.Connection, policy: str) -> list[PolicyVersion]:
+    """Return the policy's versions, first to last."""
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM versions WHERE policy = ? ORDER BY version", (policy,))
+    return [_read(row) for row in rows]
+
+
+def select_live(connection: sqlite3.Connection, policy: str) -> PolicyVersion | None:
+    row = connection.execute(
+        f"SELECT {_COLUMNS} FROM versions WHERE policy = ? AND state = 'live'", (policy,)
+    ).fetchone()
+    return None if row is None else _read(row)
+
+
+def _read(row: tuple) -> PolicyVersion:
+    version = PolicyVersion(*row)
+    return replace(version, state=VersionState(version.state))

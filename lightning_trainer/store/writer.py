@@ -1,0 +1,126 @@
+"""The one writer: a thread that commits whatever has queued up as one transaction (group commit).
+
+Invariant: a future resolves only after the commit of its operation. With ``synchronous=FULL`` in WAL mode the commit
+has been fsynced by then, so what was acknowledged survives ``kill -9`` and the loss of power. Each operation runs in a
+savepoint of its own: one that is refused leaves the others of its group alone.
+"""
+
+import logging
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from lightning_trainer.errors import LightningError, StoreError
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True)
+class _Operation:
+    run: Callable[[sqlite3.Connection], Any]
+    future: Future = field(default_factory=Future)
+    result: Any = None
+    error: Exception | None = None
+
+
+class GroupCommitWriter:
+    """Serialises writes on one connection, which it owns from here on.
+
+    Args:
+        connection: in autocommit mode (``isolation_level=None``), usable from another thread.
+        max_group: operations in one transaction at most.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, *, max_group: int = 256) -> None:
+        self._connection = connection
+        self._max_group = max_group
+        self._queue: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
+        self._closed = False
+        self._submitting = threading.Lock()
+        self._thread = threading.Thread(target=self._work, name="store-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, run: Callable[[sqlite3.Connection], Result]) -> "Future[Result]":
+        """Queue an operation; the future resolves after its commit.
+
+        Raises:
+            StoreError: the store is closed.
+        """
+        operation = _Operation(run)
+        with self._submitting:
+            if self._closed:
+                raise StoreError("the store is closed; nothing more can be written to it")
+            self._queue.put(operation)
+        return operation.future
+
+    def close(self) -> None:
+        """Commit what is queued and end the thread; the connection is closed."""
+        with self._submitting:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        last = False
+        while not last:
+            group, last = self._next_group()
+            if group:
+                self._commit(group)
+        self._connection.close()
+
+    def _next_group(self) -> tuple[list[_Operation], bool]:
+        group: list[_Operation] = []
+        head = self._queue.get()
+        while head is not None:
+            if head.future.set_running_or_notify_cancel():
+                group.append(head)
+            if len(group) >= self._max_group:
+                return group, False
+            try:
+                head = self._queue.get_nowait()
+            except queue.Empty:
+                return group, False
+        return group, True
+
+    def _commit(self, group: list[_Operation]) -> None:
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for operation in group:
+                self._run(operation)
+            self._connection.execute("COMMIT")
+        except Exception as error:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            logger.exception("a transaction of %d operations was rolled back", len(group))
+            for operation in group:
+                refused = StoreError(f"the store could not commit ({error}); nothing was written")
+                refused.__cause__ = error
+                operation.future.set_exception(refused)
+            return
+        for operation in group:
+            if operation.error is None:
+                operation.future.set_result(operation.result)
+            else:
+                operation.future.set_exception(operation.error)
+
+    def _run(self, operation: _Operation) -> None:
+        self._connection.execute("SAVEPOINT operation")
+        try:
+            operation.result = operation.run(self._connection)
+        except Exception as error:
+            # A full disk rolls the whole transaction back by itself; then this raises and the group is refused.
+            self._connection.execute("ROLLBACK TO operation")
+            operation.error = error if isinstance(error, LightningError) else _as_store_error(error)
+        self._connection.execute("RELEASE operation")
+
+
+def _as_store_error(error: Exception) -> StoreError:
+    refused = StoreError(f"the store refused an operation ({type(error).__name__}: {error}); nothing of it was written")
+    refused.__cause__ = error
+    return refused

@@ -1,0 +1,160 @@
+"""What was recorded to what is trained: the whole way from calls, attempts and evaluations to one batch.
+
+A pure function of the set of its inputs: order of arrival and re-delivery have no effect on samples, ids or ledger.
+The ledger is balanced against the samples before a batch leaves this module (promise 1).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.credit.assignment import assign
+from lightning_trainer.credit.groups import GroupSummary, Member, judge_group
+from lightning_trainer.credit.registry import credit_scheme
+from lightning_trainer.rewards.table import read_rewards
+from lightning_trainer.training import problems
+from lightning_trainer.transitions.deduplication import deduplicate
+from lightning_trainer.transitions.eligibility import reason_against
+from lightning_trainer.transitions.ledger import Ledger
+from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.transitions.sequences import samples_of
+from lightning_trainer.transitions.trajectories import trajectories_of
+from lightning_trainer.types import (
+    Attempt,
+    AttemptState,
+    Call,
+    Evaluation,
+    LedgerRow,
+    Outcome,
+    RolloutMode,
+    Sample,
+    TrainingBatch,
+    Trajectory,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A batch and the account of everything that did and did not get into it."""
+
+    batch: TrainingBatch | None
+    """None when there is nothing to train on; the groups and the ledger say why."""
+    ledger: tuple[LedgerRow, ...]
+    groups: tuple[GroupSummary, ...]
+    """By group id."""
+    problems: tuple[str, ...]
+    """One sentence each, for people."""
+
+
+def build_batch(
+    calls: Sequence[Call],
+    attempts: Sequence[Attempt],
+    evaluations: Sequence[Evaluation],
+    policy: PolicyConfig,
+    step: int,
+) -> Build:
+    """Build the batch of one step.
+
+    Args:
+        calls: all that were recorded, of any agent, in any order, repeated or not.
+        attempts: the step consumes these; running and evaluation attempts among them are not trained.
+        evaluations: all that were recorded.
+        policy: the one to train.
+        step: number of the step, from 1.
+
+    Raises:
+        LedgerImbalanceError: the result does not account for every sampled token exactly once (a defect).
+    """
+    ledger = Ledger()
+    for call in calls:
+        ledger.receive(call)
+    deliveries = deduplicate(calls)
+    for repeat, _ in deliveries.repeated:
+        ledger.settle(repeat, Outcome.DEDUPLICATED, Reason.DELIVERED_TWICE)
+    attempt_of = {attempt.attempt_id: attempt for attempt in sorted(attempts, key=_latest_knowledge_last)}
+    rewards = read_rewards(evaluations, deliveries.kept, attempt_of, policy.reward, deliveries.repeated)
+
+    eligible: dict[str, Call] = {}
+    for call in deliveries.kept:
+        reason = reason_against(call, policy, attempt_of)
+        if reason is None:
+            eligible[call.call_id] = call
+        else:
+            ledger.settle(call, Outcome.DROPPED, reason)
+    trajectories = _by_group(trajectories_of(eligible.values(), attempt_of, rewards.of_attempts, rewards.of_calls))
+
+    scheme = credit_scheme(policy.credit)
+    casts = _casts(deliveries.kept, policy)
+    samples: list[Sample] = []
+    summaries: list[GroupSummary] = []
+    unscored: set[str] = set()
+    for group_id, attempts_G in sorted(_trainable(attempt_of.values()).items()):
+        trajectories_G = trajectories.get(group_id, [])
+        assignment = assign(trajectories_G, scheme, policy.max_sample_tokens)
+        members = [
+            Member(
+                attempt=attempt,
+                agents=casts.get(attempt.attempt_id, frozenset()),
+                reward=rewards.of_attempts.get(attempt.attempt_id),
+                row_credits=assignment.row_credits.get(attempt.attempt_id, ()),
+            )
+            for attempt in attempts_G
+        ]
+        summary = judge_group(group_id, members, drop_zero_variance=policy.algorithm.drop_zero_variance_groups)
+        summaries.append(summary)
+        if summary.verdict is Reason.SAMPLED:
+            for trajectory in trajectories_G:
+                samples += samples_of(trajectory, assignment.credits)
+        for call_id in assignment.credits:
+            ledger.settle(eligible[call_id], _OUTCOMES.get(summary.verdict, Outcome.DROPPED), summary.verdict)
+        for call_id, reason in assignment.refused.items():
+            ledger.settle(eligible[call_id], Outcome.DROPPED, reason)
+            if reason is Reason.NO_REWARD and (attempt_id := eligible[call_id].attempt_id) is not None:
+                unscored.add(attempt_id)
+    rows = ledger.balance(samples)
+    return Build(
+        batch=TrainingBatch(policy=policy.name, step=step, samples=tuple(samples)) if samples else None,
+        ledger=rows,
+        groups=tuple(summaries),
+        problems=(
+            *problems.unclaimed(deliveries.kept, policy),
+            *problems.unscored(unscored, evaluations, policy),
+            *rewards.problems,
+            *(summary.refused_reason for summary in summaries if summary.refused_reason is not None),
+            *problems.losses(rows, policy),
+        ),
+    )
+
+
+_OUTCOMES = {Reason.SAMPLED: Outcome.TRAINED, Reason.ZERO_VARIANCE_GROUP: Outcome.MASKED}
+"""Of the transitions that could be trained, by the verdict on their group; all other verdicts drop them."""
+
+
+def _latest_knowledge_last(attempt: Attempt) -> tuple:
+    """Order records of one attempt: what is known once it has ended replaces what was known before."""
+    ended = attempt.state is not AttemptState.RUNNING
+    return (attempt.attempt_id, ended, attempt.ended_ns or 0, attempt.started_ns, repr(attempt))
+
+
+def _trainable(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
+    by_group: dict[str, list[Attempt]] = {}
+    for attempt in attempts:
+        if attempt.mode is RolloutMode.TRAIN and attempt.state is not AttemptState.RUNNING:
+            by_group.setdefault(attempt.group_id, []).append(attempt)
+    return by_group
+
+
+def _by_group(trajectories: Iterable[Trajectory]) -> dict[str, list[Trajectory]]:
+    by_group: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        by_group.setdefault(trajectory.attempt.group_id, []).append(trajectory)
+    return by_group
+
+
+def _casts(calls: Iterable[Call], policy: PolicyConfig) -> dict[str, frozenset[str]]:
+    """Return which of the policy's agents made calls in each attempt, usable or not."""
+    casts: dict[str, set[str]] = {}
+    for call in calls:
+        if call.attempt_id is not None and call.agent is not None and policy.claims(call.agent):
+            casts.setdefault(call.attempt_id, set()).add(call.agent)
+    return {attempt_id: frozenset(agents) for attempt_id, agents in casts.items()}

@@ -1,0 +1,81 @@
+"""Checkpoint folders that are whole or not there: written under a temporary name, synced, then renamed."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lightning_trainer.errors import TrainingError
+
+_MANIFEST = "trainer.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint says about itself."""
+
+    policy: str
+    step: int
+
+
+@contextmanager
+def writing(directory: Path, manifest: Manifest) -> Iterator[Path]:
+    """Give a folder to write into; it becomes ``directory`` when the block ends without an error.
+
+    A checkpoint that has the name already is replaced.
+
+    Raises:
+        TrainingError: the disk refused.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
+    replaced = directory.with_name(f".{directory.name}.{os.getpid()}.replaced")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        yield partial
+        (partial / _MANIFEST).write_text(json.dumps({"format": _FORMAT, **asdict(manifest)}))
+        _sync_tree(partial)
+        if directory.exists():
+            os.rename(directory, replaced)
+        os.rename(partial, directory)
+        _sync(directory.parent)
+    except OSError as error:
+        raise TrainingError(f"cannot write the checkpoint {directory}: {error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Return what a whole checkpoint says about itself.
+
+    Raises:
+        TrainingError: there is none, or another version of this program wrote it.
+    """
+    try:
+        document = json.loads((directory / _MANIFEST).read_text())
+        if document.pop("format") != _FORMAT:
+            raise TrainingError(f"{directory}: this checkpoint has another format than {_FORMAT}")
+        return Manifest(**document)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TrainingError(f"{directory} is not a whole checkpoint ({error}); name one that was saved") from error
+
+
+def _sync_tree(folder: Path) -> None:
+    for root, _, files in os.walk(folder):
+        for name in files:
+            _sync(Path(root) / name)
+        _sync(Path(root))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

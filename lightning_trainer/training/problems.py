@@ -1,0 +1,65 @@
+"""What a person should hear about a build: why there is less to train on than they expect, in one sentence each."""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.types import Call, Evaluation, LedgerRow
+
+_WORTH_SAYING = (
+    Reason.NO_POLICY_VERSION,
+    Reason.NO_TOKEN_IDS,
+    Reason.EMPTY_PROMPT,
+    Reason.NO_LOGPROBS,
+    Reason.LOGPROB_COUNT,
+    Reason.LOGPROB_NOT_FINITE,
+    Reason.INCOMPLETE_STREAM,
+    Reason.OVER_LENGTH,
+)
+"""Something that went wrong, and not a choice of the user's."""
+
+
+def unclaimed(calls: Sequence[Call], policy: PolicyConfig) -> list[str]:
+    """Say that no call was made by an agent of the policy, and by whom calls were made."""
+    if not calls or any(policy.claims(call.agent) for call in calls):
+        return []
+    seen = sorted({call.agent for call in calls if call.agent is not None})
+    return [
+        f"policy {policy.name} claims the agents {', '.join(policy.agents)}, and none of {len(calls)} calls is theirs; "
+        + (f"agents seen: {', '.join(seen)}" if seen else "no call carries an agent name")
+    ]
+
+
+def unscored(attempt_ids: Collection[str], evaluations: Iterable[Evaluation], policy: PolicyConfig) -> list[str]:
+    """Say that attempts lack a reward that their credit scheme needs, and which evaluations there were.
+
+    Args:
+        attempt_ids: attempts in which some transition was dropped for want of a reward.
+    """
+    if not attempt_ids:
+        return []
+    names = sorted({evaluation.name for evaluation in evaluations})
+    hint = (
+        f"there are evaluations named {', '.join(names)}, and the policy's reward is {policy.reward!r}"
+        if names and policy.reward not in names
+        else f"credit scheme {policy.credit.scheme!r} needs one"
+        + (" of the attempt as a whole" if policy.credit.scheme == "terminal" else " wherever others have one")
+    )
+    return [f"{len(attempt_ids)} attempts lack a reward (such as {min(attempt_ids)}): {hint}"]
+
+
+def losses(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:
+    """Say how many calls of the policy's agents could not be used for what was, or was not, recorded of them."""
+    tokens: dict[str, int] = {}
+    calls: dict[str, int] = {}
+    for row in ledger:
+        if policy.claims(row.agent):
+            tokens[row.reason] = tokens.get(row.reason, 0) + row.tokens
+            calls[row.reason] = calls.get(row.reason, 0) + row.calls
+    return [
+        f"{calls[reason]} calls with {tokens[reason]} sampled tokens were not trained ({reason.value}): "
+        + reason.explanation
+        + (f" It is {policy.max_sample_tokens}." if reason is Reason.OVER_LENGTH else "")
+        for reason in _WORTH_SAYING
+        if reason in calls
+    ]

@@ -1,0 +1,24 @@
+"""The environment that Ray is imported and started in. Ray reads some of it while it is imported: set it before.
+
+Its processes inherit it. Whatever the user has set stays as it is.
+"""
+
+import os
+import secrets
+
+_DEFAULTS = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # not a cluster: listen on the loopback interface only
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # the actor runs in this interpreter, whoever started it
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_memory_monitor_refresh_ms": "0",  # it would kill the trainer for the memory of its neighbours
+}
+
+
+def set_ray_environment() -> None:
+    """Set what the user has not set. Other users of the machine cannot use this Ray: it asks for a token of this run."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    if "RAY_AUTH_MODE" not in os.environ:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)

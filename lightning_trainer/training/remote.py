@@ -1,0 +1,122 @@
+"""One asynchronous face of the trainer, whether it lives in this process or in a Ray actor of its own.
+
+Neither torch nor verl nor Ray is imported before ``start``. A trainer that failed or died raises TrainingError from
+every call until ``restart``, which builds it anew from the model folder; going on is then ``load``.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from lightning_trainer.errors import LightningError, TrainingError
+from lightning_trainer.serving.publication import Publication
+from lightning_trainer.training.ray_environment import set_ray_environment
+from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.types import StepReport, TrainingBatch
+
+if TYPE_CHECKING:
+    from lightning_trainer.training.trainer import Trainer
+
+
+class TrainerClient(ABC):
+    """The trainer of one policy. Calls are answered one at a time, in the order they were made."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Load the model; returns when the trainer is ready.
+
+        Raises:
+            TrainingError: the model or the settings cannot be trained with.
+            MissingExtraError: the packages for training are not installed.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Take the trainer down and leave nothing behind; again is the same as once."""
+
+    @abstractmethod
+    async def _call(self, method: str, *arguments: Any) -> Any: ...
+
+    async def restart(self) -> None:
+        """Replace the trainer by a new one at step 0, whatever became of the old one."""
+        await self.close()
+        await self.start()
+
+    async def step(self, batch: TrainingBatch) -> StepReport:
+        return await self._call("step", batch)
+
+    async def publish(self, path: Path, version: int) -> Publication:
+        return await self._call("publish", path, version)
+
+    async def save(self, directory: Path, step: int) -> None:
+        await self._call("save", directory, step)
+
+    async def load(self, directory: Path) -> int:
+        return await self._call("load", directory)
+
+    async def score(self, token_ids: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
+        return await self._call("score", token_ids)
+
+
+def make_trainer(backend: Literal["ray", "inprocess"], settings: TrainerSettings) -> TrainerClient:
+    """Return a trainer that is not started yet."""
+    if backend == "inprocess":
+        return InProcessTrainer(settings)
+    set_ray_environment()
+    from lightning_trainer.training.ray_trainer import RayTrainer
+
+    return RayTrainer(settings)
+
+
+class InProcessTrainer(TrainerClient):
+    """The trainer on one thread of this process: no second copy of anything, but a crash takes the daemon along."""
+
+    def __init__(self, settings: TrainerSettings) -> None:
+        self._settings = settings
+        self._thread: ThreadPoolExecutor | None = None
+        self._trainer: Trainer | None = None
+
+    async def start(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
+        await self._on_thread(self._build)
+
+    async def close(self) -> None:
+        thread, self._thread, self._trainer = self._thread, None, None
+        if thread is not None:
+            await asyncio.to_thread(thread.shutdown, cancel_futures=True)
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        if self._trainer is None:
+            raise TrainingError("the trainer is not running; start it first")
+        return await self._on_thread(getattr(self._trainer, method), *arguments)
+
+    def _build(self) -> None:
+        self._trainer = build_trainer(self._settings)
+
+    async def _on_thread(self, function: Any, *arguments: Any) -> Any:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+        except LightningError:
+            raise
+        except Exception as error:
+            raise TrainingError(f"the trainer failed: {type(error).__name__}: {error}") from error
+
+
+def build_trainer(settings: TrainerSettings) -> "Trainer":
+    """Import verl and build the trainer.
+
+    Raises:
+        MissingExtraError: the packages are not installed.
+    """
+    try:
+        from lightning_trainer.training.trainer import Trainer
+    except ImportError as error:
+        from lightning_trainer.errors import MissingExtraError
+
+        raise MissingExtraError(
+            f"training needs packages that are not installed ({error}); pip install 'lightning-trainer[train]'"
+        ) from error
+    return Trainer(settings)

@@ -1,0 +1,141 @@
+"""One policy's weights and optimiser: steps over batches, published versions, checkpoints.
+
+Invariant: a step is a function of (weights, optimiser state, batch) alone, so repeating the recorded batches after the
+last checkpoint gives the weights that an uninterrupted run would have. verl is imported with this module (10-20 s).
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from lightning_trainer.errors import TrainingError
+from lightning_trainer.serving.checksum import file_checksum
+from lightning_trainer.serving.publication import Probe, Publication, Tolerance
+from lightning_trainer.training.checkpoint_folder import Manifest, read_manifest, writing
+from lightning_trainer.training.probe import probe_token_ids
+from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.training.update.advantages import token_advantages
+from lightning_trainer.training.update.exporting import exported_tensors, rounded_weights, write_atomically
+from lightning_trainer.training.update.worker import UpdateWorker
+from lightning_trainer.types import StepReport, TrainingBatch
+
+_TORCH_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+class Trainer:
+    """Owns the weights of one policy. Not thread-safe: one call at a time."""
+
+    def __init__(self, settings: TrainerSettings) -> None:
+        """Load the model and build verl's worker.
+
+        Raises:
+            TrainingError: the model or the settings cannot be trained with.
+        """
+        self._settings = settings
+        self._worker = UpdateWorker(settings)
+        self._steps_done = 0
+
+    @property
+    def steps_done(self) -> int:
+        """The step that the present weights come from; 0 is the model that the run started with."""
+        return self._steps_done
+
+    @property
+    def module(self) -> torch.nn.Module:
+        return self._worker.module
+
+    def step(self, batch: TrainingBatch) -> StepReport:
+        """Take one optimiser step over the whole batch.
+
+        Raises:
+            TrainingError: the batch is of another policy, was trained already, or cannot give advantages.
+        """
+        if batch.policy != self._settings.policy:
+            raise TrainingError(f"a batch of policy {batch.policy!r} came to the trainer of {self._settings.policy!r}")
+        if batch.step <= self._steps_done:
+            raise TrainingError(f"step {batch.step} is done already (the trainer is at step {self._steps_done})")
+        began = time.perf_counter()
+        advantages = token_advantages(
+            batch.samples, self._settings.advantage, normalize_by_std=self._settings.normalize_by_std
+        )
+        trained = [sample for sample in batch.samples if any(sample.loss_mask)]
+        prepared = time.perf_counter()
+        update = self._worker.train(trained, advantages)
+        self._steps_done = batch.step
+        return StepReport(
+            step=batch.step,
+            metrics=update.metrics,
+            advantages=advantages,
+            tokens_trained=sum(sum(sample.loss_mask) for sample in trained),
+            tokens_computed=update.tokens_computed,
+            tokens_sequential=sum(len(sample.token_ids) for sample in trained),
+            seconds={"advantages": prepared - began, "train": time.perf_counter() - prepared},
+        )
+
+    def publish(self, path: Path, version: int) -> Publication:
+        """Write the weights in the serving dtype and score the probe on exactly those values.
+
+        Raises:
+            TrainingError: the file cannot be written.
+        """
+        settings = self._settings
+        tensors = exported_tensors(self.module, _TORCH_DTYPES[settings.serving_dtype])
+        try:
+            write_atomically(tensors, path)
+            checksum = file_checksum(path)
+        except OSError as error:
+            raise TrainingError(f"cannot write the weights of version {version} to {path}: {error}") from error
+        sequences = probe_token_ids(self.module.config.vocab_size)
+        with rounded_weights(self.module, tensors):
+            logprobs = self.score(sequences)
+        return Publication(
+            policy=settings.policy,
+            version=version,
+            path=str(path),
+            checksum=checksum,
+            tensor_count=len(tensors),
+            dtype=settings.serving_dtype,
+            probe=Probe(token_ids=sequences, logprobs=logprobs),
+            tolerance=Tolerance(max_abs=settings.probe_max_abs, mean_abs=settings.probe_mean_abs),
+        )
+
+    def score(self, token_ids: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
+        """Return ``log p(token | before it)`` in nats, for every token of each sequence but its first.
+
+        Raises:
+            TrainingError: a sequence has fewer than two tokens.
+        """
+        if short := [ids for ids in token_ids if len(ids) < 2]:
+            raise TrainingError(f"cannot score the sequence {list(short[0])}: it needs two tokens or more")
+        return self._worker.score(token_ids)
+
+    def save(self, directory: Path, step: int) -> None:
+        """Write weights, optimiser, scheduler and random state; ``directory`` is whole or not there.
+
+        Its folder ``huggingface`` is the model in the serving dtype, to be loaded with transformers or vLLM.
+
+        Raises:
+            TrainingError: the disk refused.
+        """
+        with writing(directory, Manifest(policy=self._settings.policy, step=step)) as folder:
+            self._worker.save(folder, step)
+            model = folder / "huggingface"
+            tensors = exported_tensors(self.module, _TORCH_DTYPES[self._settings.serving_dtype])
+            write_atomically(tensors, model / "model.safetensors")
+
+    def load(self, directory: Path) -> int:
+        """Go on from a checkpoint and return its step.
+
+        Raises:
+            TrainingError: it is not whole, of another policy, or of another model.
+        """
+        manifest = read_manifest(directory)
+        if manifest.policy != self._settings.policy:
+            raise TrainingError(
+                f"{directory} is a checkpoint of policy {manifest.policy!r}, not of {self._settings.policy!r}"
+            )
+        self._worker.load(directory)
+        self._steps_done = manifest.step
+        return manifest.step

@@ -1,0 +1,58 @@
+"""Samples to the jagged TensorDict that verl's workers take; nothing is padded.
+
+A sample's prompt ends before its first trained token and everything after is its response, tool output and later
+prompts included: those have a loss mask of 0. ``old_log_probs`` are the engine's behaviour logprobs, so that the policy
+ratio is taken against what really sampled the tokens and no extra forward pass is needed.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from tensordict import TensorDict
+from verl.utils import tensordict_utils as tu
+
+from lightning_trainer.types import Sample
+
+
+def training_tensors(samples: Sequence[Sample], advantages: Mapping[str, Sequence[float]]) -> TensorDict:
+    """Return what ``TrainingWorker.train_batch`` reads.
+
+    Args:
+        samples: each with at least one trained token.
+        advantages: by sample id, one value a token.
+    """
+    prompts = [sample.loss_mask.index(1) for sample in samples]
+    masks = [sample.loss_mask[prompt:] for sample, prompt in zip(samples, prompts, strict=True)]
+    tensors = _token_tensors([sample.token_ids for sample in samples], prompts, masks)
+    tensors["old_log_probs"] = _jagged(
+        [sample.behaviour_logprobs[prompt:] for sample, prompt in zip(samples, prompts, strict=True)], torch.float32
+    )
+    tensors["advantages"] = _jagged(
+        [advantages[sample.sample_id][prompt:] for sample, prompt in zip(samples, prompts, strict=True)], torch.float32
+    )
+    return tu.get_tensordict(tensors, {"temperature": 1.0, "global_batch_size": len(samples)})
+
+
+def scoring_tensors(sequences: Sequence[Sequence[int]]) -> TensorDict:
+    """Return what ``TrainingWorker.infer_batch`` reads to score every token of the sequences but the first."""
+    masks = [[1] * (len(sequence) - 1) for sequence in sequences]
+    return tu.get_tensordict(_token_tensors(sequences, [1] * len(sequences), masks), {"temperature": 1.0})
+
+
+def _token_tensors(
+    sequences: Sequence[Sequence[int]], prompts: Sequence[int], masks: Sequence[Sequence[int]]
+) -> dict[str, torch.Tensor]:
+    cut = list(zip(sequences, prompts, strict=True))
+    mask = _jagged(masks, torch.int64)
+    return {
+        "prompts": _jagged([sequence[:prompt] for sequence, prompt in cut], torch.int64),
+        "responses": _jagged([sequence[prompt:] for sequence, prompt in cut], torch.int64),
+        "input_ids": _jagged(sequences, torch.int64),
+        "position_ids": _jagged([range(len(sequence)) for sequence in sequences], torch.int64),
+        "response_mask": mask,
+        "loss_mask": mask.clone(),
+    }
+
+
+def _jagged(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> torch.Tensor:
+    return torch.nested.as_nested_tensor([torch.tensor(row, dtype=dtype) for row in rows], layout=torch.jagged)

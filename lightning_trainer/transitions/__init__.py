@@ -1,0 +1,1 @@
+"""Calls to transitions, trajectories and samples, with a ledger of every sampled token."""

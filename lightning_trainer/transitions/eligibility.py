@@ -1,0 +1,59 @@
+"""Which calls can be transitions of a policy, and for every other call the first reason why not.
+
+Identity is checked before what was recorded: of a call that is not ours, nothing else matters.
+"""
+
+import math
+from collections.abc import Mapping
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.types import Attempt, AttemptState, Call, RolloutMode
+
+
+def reason_against(call: Call, policy: PolicyConfig, attempts: Mapping[str, Attempt]) -> Reason | None:
+    """Return why the call cannot be trained, or None when it can.
+
+    An interrupted stream is refused although its tokens are real: the agent acted on the part that it read, and how
+    much that was is not known.
+    """
+    return _not_ours(call, policy, attempts) or _not_recorded(call)
+
+
+def _not_ours(call: Call, policy: PolicyConfig, attempts: Mapping[str, Attempt]) -> Reason | None:
+    if call.agent is None:
+        return Reason.NO_AGENT
+    if not policy.claims(call.agent):
+        return Reason.NOT_SELECTED
+    if call.policy is not None and call.policy != policy.name:
+        return Reason.OTHER_POLICY
+    if call.policy is None or call.policy_version is None:
+        return Reason.NO_POLICY_VERSION
+    if call.attempt_id is None:
+        return Reason.NO_ATTEMPT
+    attempt = attempts.get(call.attempt_id)
+    if attempt is None:
+        return Reason.UNKNOWN_ATTEMPT
+    if attempt.mode is RolloutMode.EVALUATE:
+        return Reason.EVALUATION
+    if attempt.state is AttemptState.RUNNING:
+        return Reason.ATTEMPT_RUNNING
+    return None
+
+
+def _not_recorded(call: Call) -> Reason | None:
+    if not call.prompt_ids and not call.response_ids:
+        return Reason.NO_TOKEN_IDS
+    if not call.prompt_ids:
+        return Reason.EMPTY_PROMPT
+    if not call.response_ids:
+        return Reason.EMPTY_RESPONSE
+    if call.behaviour_logprobs is None:
+        return Reason.NO_LOGPROBS
+    if len(call.behaviour_logprobs) != len(call.response_ids):
+        return Reason.LOGPROB_COUNT
+    if not all(map(math.isfinite, call.behaviour_logprobs)):
+        return Reason.LOGPROB_NOT_FINITE
+    if not call.complete:
+        return Reason.INCOMPLETE_STREAM
+    return None

@@ -1,0 +1,59 @@
+"""Why a sampled token is trained or not: every reason that the ledger knows, each with one sentence for people."""
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """The value goes into the ledger and the store; ``explanation`` is what a person reads."""
+
+    explanation: str
+
+    def __new__(cls, value: str, explanation: str) -> "Reason":
+        reason = str.__new__(cls, value)
+        reason._value_ = value
+        reason.explanation = explanation
+        return reason
+
+    # trained
+    SAMPLED = "sampled", "The policy sampled these tokens and they are trained."
+
+    # deduplicated
+    DELIVERED_TWICE = "delivered_twice", "The same response was recorded more than once; the fullest record counts."
+
+    # masked
+    ZERO_VARIANCE_GROUP = (
+        "zero_variance_group",
+        "All attempts of the group earned the same, so none is better than another and there is nothing to learn.",
+    )
+
+    # dropped: whose call it is
+    NO_AGENT = "no_agent", "The call carries no agent name, so no policy can claim it."
+    NOT_SELECTED = "not_selected", "The policy does not claim this agent; the call is traced and never trained."
+    OTHER_POLICY = "other_policy", "Another policy sampled these tokens."
+    NO_POLICY_VERSION = (
+        "no_policy_version",
+        "It is not known which policy version sampled these tokens; the call did not go through the gateway.",
+    )
+    NO_ATTEMPT = "no_attempt", "The call belongs to no attempt: it was made outside a rollout."
+    UNKNOWN_ATTEMPT = "unknown_attempt", "The call names an attempt that is not part of this batch."
+    EVALUATION = "evaluation", "The attempt is an evaluation; evaluations are never trained."
+    ATTEMPT_RUNNING = "attempt_running", "The attempt has not ended yet."
+
+    # dropped: what was recorded of it
+    NO_TOKEN_IDS = "no_token_ids", "No token ids were recorded for the call."
+    EMPTY_PROMPT = "empty_prompt", "The prompt has no tokens; the first sampled token would have no context."
+    EMPTY_RESPONSE = "empty_response", "The response has no tokens."
+    NO_LOGPROBS = "no_logprobs", "The engine gave no log-probabilities of the sampled tokens."
+    LOGPROB_COUNT = "logprob_count", "There are more or fewer log-probabilities than sampled tokens."
+    LOGPROB_NOT_FINITE = "logprob_not_finite", "A log-probability is NaN or infinite; no sampled token has such a one."
+    INCOMPLETE_STREAM = (
+        "incomplete_stream",
+        "The stream ended early: the agent did not act on the whole response, so the reward is not about it.",
+    )
+
+    # dropped: what can be made of it
+    NO_REWARD = "no_reward", "The credit scheme needs a reward that is missing; missing is not zero."
+    OVER_LENGTH = "over_length", "Prompt and response together are longer than max_sample_tokens."
+    GROUP_TOO_SMALL = "group_too_small", "Fewer than two attempts of the group can be compared."
+    GROUP_MIXED_TASKS = "group_mixed_tasks", "The attempts of the group are of different tasks."
+    GROUP_MIXED_AGENTS = "group_mixed_agents", "Different agents took part in the attempts of the group."

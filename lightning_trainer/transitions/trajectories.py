@@ -1,0 +1,70 @@
+"""Eligible calls to trajectories: one for each agent of each attempt, its transitions oldest first."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from lightning_trainer.transitions.lineage import parents_of
+from lightning_trainer.types import Attempt, Call, Trajectory, Transition
+
+
+def trajectories_of(
+    calls: Iterable[Call],
+    attempts: Mapping[str, Attempt],
+    attempt_rewards: Mapping[str, float],
+    call_rewards: Mapping[str, float],
+) -> tuple[Trajectory, ...]:
+    """Return the trajectories by attempt id, then agent.
+
+    Args:
+        calls: none of which there is a reason against (``eligibility.reason_against``).
+        attempts: by id; has every attempt of the calls.
+        attempt_rewards: by attempt id, of those that were scored.
+        call_rewards: by call id, of those that were scored.
+
+    Raises:
+        ValueError: there is a reason against one of the calls.
+    """
+    by_owner: dict[tuple[str, str], list[Call]] = {}
+    for call in calls:
+        by_owner.setdefault((call.attempt_id or "", call.agent or ""), []).append(call)
+    return tuple(
+        _trajectory(attempts[attempt_id], agent, own, attempt_rewards.get(attempt_id), call_rewards)
+        for (attempt_id, agent), own in sorted(by_owner.items(), key=lambda entry: entry[0])
+    )
+
+
+def _trajectory(
+    attempt: Attempt, agent: str, calls: list[Call], reward: float | None, call_rewards: Mapping[str, float]
+) -> Trajectory:
+    calls = sorted(calls, key=lambda call: (call.start_ns, call.call_id))
+    transitions = [_transition(call, call_rewards.get(call.call_id)) for call in calls]
+    parents = parents_of(transitions, [call.end_ns for call in calls], [call.span_id for call in calls])
+    return Trajectory(
+        attempt=attempt,
+        agent=agent,
+        policy=transitions[0].policy,
+        transitions=tuple(
+            transition if parent is None else replace(transition, parent_id=transitions[parent].transition_id)
+            for transition, parent in zip(transitions, parents, strict=True)
+        ),
+        reward=reward,
+    )
+
+
+def _transition(call: Call, reward: float | None) -> Transition:
+    if call.agent is None or call.attempt_id is None or call.policy is None:
+        raise ValueError(f"call {call.call_id} has no agent, attempt or policy; ask reason_against first")
+    if call.policy_version is None or call.behaviour_logprobs is None:
+        raise ValueError(f"call {call.call_id} has no policy version or logprobs; ask reason_against first")
+    return Transition(
+        transition_id=call.call_id,
+        agent=call.agent,
+        attempt_id=call.attempt_id,
+        policy=call.policy,
+        policy_version=call.policy_version,
+        prompt_ids=call.prompt_ids,
+        response_ids=call.response_ids,
+        behaviour_logprobs=call.behaviour_logprobs,
+        reward=reward,
+        start_ns=call.start_ns,
+    )

@@ -1,0 +1,63 @@
+import pytest
+
+from lightning_trainer.credit.groups import Member, judge_group
+from lightning_trainer.transitions.reasons import Reason
+
+
+@pytest.fixture
+def member(make_attempt):
+    def member(name, *row_credits, task="t", agents=("solver",), reward=None):
+        reward = row_credits[0] if row_credits and reward is None else reward
+        return Member(make_attempt(name, task_id=task), frozenset(agents), reward, row_credits)
+
+    return member
+
+
+def test_attempts_of_one_task_by_the_same_agents_are_compared(member):
+    summary = judge_group("g", [member("b", 0.0), member("a", 1.0), member("c")], drop_zero_variance=True)
+    assert (summary.verdict, summary.refused_reason) == (Reason.SAMPLED, None)
+    assert (summary.task_id, summary.size, summary.comparable, summary.rewards) == ("t", 3, 2, (1.0, 0.0, None))
+
+
+def test_a_group_of_one_is_refused_with_its_members(member):
+    summary = judge_group("g", [member("a", 1.0), member("b")], drop_zero_variance=True)
+    assert summary.verdict is Reason.GROUP_TOO_SMALL
+    assert summary.refused_reason is not None
+    assert "group g has 1 attempts to compare of 2 (a, b)" in summary.refused_reason
+
+
+def test_attempts_of_different_tasks_are_refused_with_the_tasks(member):
+    summary = judge_group("g", [member("a", 1.0), member("b", 0.0, task="u")], drop_zero_variance=True)
+    assert (summary.verdict, summary.task_id) == (Reason.GROUP_MIXED_TASKS, None)
+    assert summary.refused_reason is not None
+    assert "mixes the tasks t, u (attempts a, b)" in summary.refused_reason
+
+
+def test_attempts_by_different_agents_are_refused_with_the_agents(member):
+    members = [member("a", 1.0), member("b", 0.0, agents=("solver", "critic"))]
+    summary = judge_group("g", members, drop_zero_variance=True)
+    assert summary.verdict is Reason.GROUP_MIXED_AGENTS
+    assert summary.refused_reason is not None
+    assert "critic+solver, solver; attempts a, b" in summary.refused_reason
+
+
+def test_an_attempt_without_anything_to_train_spoils_no_group(member):
+    members = [member("a", 1.0), member("b", 0.0), member("crashed", agents=(), task="u")]
+    assert judge_group("g", members, drop_zero_variance=True).verdict is Reason.SAMPLED
+
+
+@pytest.mark.parametrize(
+    ("rows", "flat"),
+    [
+        (((1.0,), (1.0,)), True),
+        (((0.1 + 0.2,), (0.3,)), True),
+        (((1.0,), (0.0,)), False),
+        (((1.0, 0.5), (1.0, 0.5)), False),
+        (((1e-3,), (2e-3,)), False),
+    ],
+)
+def test_rows_that_are_all_equal_teach_nothing(member, rows, flat):
+    members = [member(str(index), *values) for index, values in enumerate(rows)]
+    verdict = judge_group("g", members, drop_zero_variance=True).verdict
+    assert (verdict is Reason.ZERO_VARIANCE_GROUP) == flat
+    assert judge_group("g", members, drop_zero_variance=False).verdict is Reason.SAMPLED

@@ -1,0 +1,281 @@
+"""A stub engine that answers as vLLM does, field for field, and a gateway in front of it, both over real HTTP."""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from lightning_trainer.errors import EngineError
+from lightning_trainer.gateway.routes import gateway_router
+from lightning_trainer.types import Span
+
+PROMPT_IDS = [11, 12, 13]
+TEXT = ["The", " café", " is", " open", "."]
+
+
+class StubEngine:
+    """Speaks ``/v1/chat/completions`` like vLLM 0.31: null where vLLM writes null, absent where it writes nothing."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.headers_seen: list[dict[str, str]] = []
+        self.version = 3
+        self.reported_version: int | None = None
+        """What it says its version is, where that is not what it samples with by then."""
+        self.tool_call = False
+        self.fixed_id: str | None = None
+        self.error: tuple[int, dict[str, Any]] | None = None
+        self.cut_after: int | None = None
+        """Streams end without a word after so many tokens."""
+        self.pace: Callable[[int], Any] | None = None
+        """Awaited before token i."""
+        self.cancelled = asyncio.Event()
+        self._numbers = itertools.count(1)
+        self.app = FastAPI()
+        self.app.post("/v1/chat/completions")(self.chat)
+        self.app.get("/lightning/version")(self.report_version)
+
+    async def report_version(self) -> dict[str, Any]:
+        return {"policy": "sql", "version": self.reported_version or self.version}
+
+    async def chat(self, request: Request):
+        body = await request.json()
+        self.requests.append(body)
+        self.headers_seen.append(dict(request.headers))
+        if request.headers.get("authorization") != "Bearer engine-secret":
+            return JSONResponse({"error": "unauthorized"}, 401)
+        if self.error is not None:
+            return JSONResponse(self.error[1], self.error[0])
+        headers = {"x-lightning-policy": "sql", "x-lightning-policy-version": str(self.version)}
+        base = {
+            "id": self.fixed_id or f"chatcmpl-{next(self._numbers)}",
+            "created": 1_700_000_000,
+            "model": body["model"],
+        }
+        if body.get("stream"):
+            return StreamingResponse(self._stream(body, base), headers=headers, media_type="text/event-stream")
+        watching = asyncio.create_task(self._watch(request))
+        for position in range(len(TEXT)):
+            if self.pace is not None:
+                await self.pace(position)
+        watching.cancel()
+        return JSONResponse(self._whole(body, base), headers=headers)
+
+    async def _watch(self, request: Request) -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        self.cancelled.set()
+
+    def tokens(self, choice: int) -> list[int]:
+        return [100 * (choice + 1) + position for position in range(len(TEXT))]
+
+    def logprobs(self, choice: int) -> list[float]:
+        # The small one is written differently by different JSON encoders.
+        return [-(choice + 1) / 8 - position / 16 for position in range(len(TEXT) - 1)] + [-(2.0**-17)]
+
+    def _logprobs(self, body, choice: int, positions: Sequence[int]) -> dict[str, Any] | None:
+        if not body.get("logprobs") or body.get("top_logprobs", 0) is None:
+            return None
+        logprobs = self.logprobs(choice)
+        return {
+            "content": [
+                {"token": TEXT[p], "logprob": logprobs[p], "bytes": list(TEXT[p].encode()), "top_logprobs": []}
+                for p in positions
+            ]
+        }
+
+    def _call(self) -> dict[str, Any]:
+        return {
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "calculator", "arguments": '{"expression": "6*7"}'},
+        }
+
+    def _whole(self, body, base) -> dict[str, Any]:
+        ids = bool(body.get("return_token_ids"))
+        choices = []
+        for index in range(body.get("n") or 1):
+            message = {"role": "assistant", "content": "".join(TEXT), "refusal": None, "tool_calls": []}
+            if self.tool_call:
+                message |= {"content": None, "tool_calls": [self._call()]}
+            choices.append(
+                {
+                    "index": index,
+                    "message": message,
+                    "logprobs": self._logprobs(body, index, range(len(TEXT))),
+                    "finish_reason": "tool_calls" if self.tool_call else "stop",
+                    "stop_reason": None,
+                    "token_ids": self.tokens(index) if ids else None,
+                }
+            )
+        return {
+            **base,
+            "object": "chat.completion",
+            "choices": choices,
+            "system_fingerprint": None,
+            "usage": {"prompt_tokens": 3, "total_tokens": 8, "completion_tokens": 5},
+            "prompt_logprobs": None,
+            "prompt_token_ids": PROMPT_IDS if ids else None,
+        }
+
+    async def _stream(self, body, base) -> AsyncIterator[str]:
+        ids = bool(body.get("return_token_ids"))
+        base = {**base, "object": "chat.completion.chunk"}
+
+        def chunk(choice: dict[str, Any], **extra: Any) -> str:
+            return _event({**base, "choices": [choice], **extra})
+
+        try:
+            for index in range(body.get("n") or 1):
+                start = {"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None}
+                yield chunk({**start, "finish_reason": None}, prompt_token_ids=PROMPT_IDS if ids else None)
+            yield ": keep-alive\n\n"
+            for position, index in itertools.product(range(len(TEXT)), range(body.get("n") or 1)):
+                if self.pace is not None:
+                    await self.pace(position)
+                if position == self.cut_after:
+                    raise _DropConnectionError
+                last = position == len(TEXT) - 1
+                delta: dict[str, Any] | None = {"content": TEXT[position]}
+                if self.tool_call:
+                    # The tool parser swallows the tokens until the call is whole.
+                    delta = {"tool_calls": [{"index": 0, **self._call()}]} if last else None
+                logprobs = self._logprobs(body, index, [position])
+                if delta is None and not ids and logprobs is None:
+                    continue
+                choice = {"index": index, "delta": delta or {}, "logprobs": logprobs, "finish_reason": None}
+                if last:
+                    choice |= {"finish_reason": "tool_calls" if self.tool_call else "stop", "stop_reason": None}
+                yield chunk({**choice, "token_ids": [self.tokens(index)[position]] if ids else None})
+            if (body.get("stream_options") or {}).get("include_usage"):
+                usage = {"prompt_tokens": 3, "total_tokens": 8, "completion_tokens": 5}
+                yield _event({**base, "choices": [], "usage": usage})
+            yield "data: [DONE]\n\n"
+        except (asyncio.CancelledError, GeneratorExit):
+            self.cancelled.set()
+            raise
+
+
+class _DropConnectionError(Exception):
+    """Makes the server close the connection."""
+
+
+def _event(document: dict[str, Any]) -> str:
+    # As pydantic writes it, which writes floats as orjson does.
+    return f"data: {orjson.dumps(document).decode()}\n\n"
+
+
+class Sink:
+    """Keeps spans; fails or waits on demand."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.error: Exception | None = None
+        self.hold: asyncio.Event | None = None
+        self.asked = asyncio.Event()
+
+    async def append(self, spans: Sequence[Span]) -> int:
+        self.asked.set()
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.error is not None:
+            raise self.error
+        self.spans.extend(spans)
+        return len(spans)
+
+
+class Endpoint:
+    """Where the stub engine is; may be away."""
+
+    def __init__(self, base_url: str) -> None:
+        self.base_url = base_url
+        self.headers = {"authorization": "Bearer engine-secret"}
+        self.up = asyncio.Event()
+        self.up.set()
+
+    async def ready(self, timeout_s: float) -> None:
+        try:
+            await asyncio.wait_for(self.up.wait(), max(timeout_s, 0.001))
+        except TimeoutError as error:
+            raise EngineError(f"the engine is not ready after {timeout_s:.1f} s") from error
+
+
+@contextlib.asynccontextmanager
+async def serving(app: FastAPI) -> AsyncIterator[str]:
+    """Serve an app on a free port of this event loop."""
+    config = uvicorn.Config(app, port=0, log_level="critical", lifespan="on", timeout_graceful_shutdown=1)
+    config.load()
+    server = uvicorn.Server(config)
+    # What `Server.serve` does, without its signal handlers and its ticks of a tenth of a second.
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        # Nor its shutdown, which sleeps.
+        for listener in server.servers:
+            listener.close()
+        for connection in list(server.server_state.connections):
+            connection.shutdown()
+        for request in list(server.server_state.tasks):
+            request.cancel()
+        await server.lifespan.shutdown()
+
+
+class Gateway:
+    """A gateway before a stub engine, and what a test needs of both."""
+
+    def __init__(self, url: str, engine_url: str, engine: StubEngine, endpoint: Endpoint, sink: Sink) -> None:
+        self.url = url
+        self.engine_url = engine_url
+        self.engine = engine
+        self.endpoint = endpoint
+        self.sink = sink
+        self.http = httpx.AsyncClient(base_url=url, timeout=20)
+
+    def body(self, **fields: Any) -> dict[str, Any]:
+        return {"model": "sql", "messages": [{"role": "user", "content": "Is it open?"}], **fields}
+
+    async def post(self, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+        return await self.http.post("/v1/chat/completions", json=self.body(**fields), headers=headers)
+
+    async def record(self, count: int = 1) -> Span:
+        """Return the last of so many records, when they are there."""
+        async with asyncio.timeout(10):
+            while len(self.sink.spans) < count:
+                await asyncio.sleep(0.005)
+        assert len(self.sink.spans) == count
+        return self.sink.spans[-1]
+
+
+@pytest.fixture
+def open_gateway():
+    """Return an async context manager that serves a gateway with the given options."""
+
+    @contextlib.asynccontextmanager
+    async def opened(**options: Any) -> AsyncIterator[Gateway]:
+        engine, sink = StubEngine(), Sink()
+        async with serving(engine.app) as engine_url:
+            endpoint = Endpoint(engine_url)
+            app = FastAPI()
+            app.include_router(gateway_router(endpoint, sink, policy="sql", **{"queue_timeout_s": 5.0, **options}))
+            async with serving(app) as url:
+                gateway = Gateway(url, engine_url, engine, endpoint, sink)
+                async with gateway.http:
+                    yield gateway
+
+    return opened
+
+
+@pytest.fixture
+async def gateway(open_gateway) -> AsyncIterator[Gateway]:
+    async with open_gateway() as opened:
+        yield opened

@@ -1,0 +1,85 @@
+"""Rewards from outside: stored as evaluations, refused with one sentence."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from lightning_instrumentation import semconv
+
+from lightning_trainer.errors import StoreError
+from lightning_trainer.ingest.dialects.lightning import read_spans
+from lightning_trainer.ingest.rewards import rewards_router
+from lightning_trainer.store import SqliteStore
+from lightning_trainer.types import Span
+
+_URL = "/lightning/rollouts/r/rewards"
+
+
+@pytest.fixture
+async def client(store: SqliteStore, client_of) -> AsyncIterator[httpx.AsyncClient]:
+    attributes = {semconv.ROLLOUT_ID: "r", semconv.ATTEMPT_ID: "a", semconv.ROLLOUT_ROOT: True}
+    await store.append([Span("1" * 32, "2" * 16, None, "rollout", 1, 2, attributes)])
+    async with client_of(rewards_router(store, store)) as opened:
+        yield opened
+
+
+async def _evaluations(store: SqliteStore) -> list[tuple]:
+    reading = read_spans(await store.spans_of_attempts(["a"]))
+    assert reading.problems == ()
+    return [(e.name, e.value, e.rollout_id, e.attempt_id, e.span_id, e.explanation) for e in reading.evaluations]
+
+
+async def test_a_reward_becomes_an_evaluation_of_its_rollout(client, store: SqliteStore) -> None:
+    answer = await client.post(_URL, json={"value": 1})
+    assert (answer.status_code, answer.json()) == (200, {"accepted": True, "new": True})
+    assert await _evaluations(store) == [("reward", 1.0, "r", None, None, None)]
+
+
+async def test_a_reward_may_name_its_attempt_and_say_why(client, store: SqliteStore) -> None:
+    body = {"value": -0.5, "name": "style", "attempt_id": "a", "explanation": "too long"}
+    assert (await client.post(_URL, json=body)).status_code == 200
+    assert await _evaluations(store) == [("style", -0.5, "r", "a", None, "too long")]
+
+
+async def test_a_reward_with_an_id_counts_once(client, store: SqliteStore) -> None:
+    answers = [await client.post(_URL, json={"value": value, "id": "judge-1"}) for value in (0.25, 0.75)]
+    assert [answer.json()["new"] for answer in answers] == [True, False]
+    assert [evaluation[1] for evaluation in await _evaluations(store)] == [0.25]
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "status", "sentence"),
+    [
+        ("/lightning/rollouts/z/rewards", b'{"value": 1}', 404, "no span of rollout 'z' has been seen"),
+        (_URL, b'{"value": 1, "attempt_id": "z"}', 404, "rollout 'r' has no attempt 'z'"),
+        (_URL, b'{"value": NaN}', 422, "value is nan: a reward is a finite number"),
+        (_URL, b'{"value": -Infinity}', 422, "value is -inf"),
+        (_URL, b'{"value": "good"}', 422, "value: Input should be a valid number"),
+        (_URL, b'{"value": true}', 422, "value: Input should be a valid number"),
+        (_URL, b"{}", 422, "value: Field required"),
+        (_URL, b'{"value": 1, "valeu": 2}', 422, "valeu: Extra inputs"),
+        (_URL, b"[]", 422, "body: Input should be a valid dictionary"),
+        (_URL, b"{", 400, "the body is not JSON"),
+        (_URL, b"[" * 100_000, 400, "the body is not JSON"),
+        (_URL, b" " * (2**20 + 1), 413, "more than 1048576 bytes"),
+    ],
+)
+async def test_what_is_no_reward_is_refused(client, store, url, body, status, sentence) -> None:
+    answer = await client.post(url, content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, sentence in answer.json()["error"]["message"]) == (status, True), answer.text
+    assert await _evaluations(store) == []
+
+
+async def test_a_body_that_is_not_said_to_be_json_is_refused(client, store) -> None:
+    assert (await client.post(_URL, content=b'{"value": 1}', headers={"content-type": "text/plain"})).status_code == 415
+    assert await _evaluations(store) == []
+
+
+async def test_a_store_that_cannot_commit_asks_for_the_reward_again(store, client_of) -> None:
+    class Full:
+        async def append(self, spans) -> int:
+            raise StoreError("the disk is full")
+
+    await store.append([Span("1" * 32, "2" * 16, None, "s", 1, 2, {semconv.ROLLOUT_ID: "r"})])
+    answer = await client_of(rewards_router(store, Full())).post(_URL, json={"value": 1})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")

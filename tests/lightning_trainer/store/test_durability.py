@@ -1,0 +1,50 @@
+"""What was acknowledged survives ``kill -9`` of the process that acknowledged it."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from lightning_trainer.store import SqliteStore
+
+_WRITER = """
+import asyncio, sys
+from lightning_trainer.store import SqliteStore
+from lightning_trainer.types import Span
+
+def span(number):
+    return Span("1" * 32, f"{number:016x}", None, "s", number, number, {"lightning.attempt.id": "a"})
+
+async def write(store, first, stride):
+    number = first
+    while True:
+        await store.append([span(number)])
+        sys.stdout.write(f"{number}\\n")
+        sys.stdout.flush()
+        number += stride
+
+async def main():
+    async with SqliteStore(sys.argv[1]) as store:
+        await asyncio.gather(*(write(store, first, 8) for first in range(1, 9)))
+
+asyncio.run(main())
+"""
+
+
+async def test_every_acknowledged_span_is_there_after_kill_9(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    for round_number in range(3):
+        writer = subprocess.Popen(  # noqa: ASYNC220 - the test has nothing else to do
+            [sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[3]
+        )
+        assert writer.stdout is not None
+        acknowledged = {int(writer.stdout.readline()) for _ in range(40 + 25 * round_number)}
+        os.kill(writer.pid, signal.SIGKILL)
+        acknowledged |= {int(line) for line in writer.stdout.read().splitlines(keepends=True) if line.endswith(b"\n")}
+        writer.stdout.close()
+        writer.wait()
+        async with SqliteStore(path) as store:  # the lock died with the process
+            stored = {int(span.span_id, 16) for span in await store.spans_of_attempts(["a"])}
+            assert acknowledged <= stored
+        path.unlink()

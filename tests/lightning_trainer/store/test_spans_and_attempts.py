@@ -1,0 +1,200 @@
+"""Spans go in once, in whatever order; what they say of attempts does not depend on the order either."""
+
+import asyncio
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lightning_instrumentation import semconv
+
+from lightning_trainer.errors import MalformedTelemetryError, StoreError
+from lightning_trainer.store import SqliteStore
+from lightning_trainer.types import AttemptState, RolloutMode, Span, SpanStatus
+
+
+async def test_a_span_comes_back_as_it_went_in(store: SqliteStore, make_root) -> None:
+    span = make_root(1, "a", resource={"service.name": "agent"}, scope="x", error="it raised")
+    assert await store.append([span]) == 1
+    assert await store.spans_of_attempts(["a"]) == [span]
+
+
+async def test_a_second_delivery_changes_nothing(store: SqliteStore, make_root) -> None:
+    first = make_root(1, "a")
+    assert await store.append([first, first]) == 1
+    assert await store.append([make_root(1, "a", name="another content")]) == 0
+    assert await store.spans_of_attempts(["a"]) == [first]
+
+
+async def test_the_same_span_id_in_another_trace_is_another_span(store: SqliteStore, make_span) -> None:
+    assert await store.append([make_span(1, trace=1), make_span(1, trace=2)]) == 2
+
+
+async def test_a_root_span_ends_its_attempt(store: SqliteStore, make_root) -> None:
+    await store.append([make_root(5, "good"), make_root(3, "bad", error="ValueError: no")])
+    good, bad = await store.attempt("good"), await store.attempt("bad")
+    assert good is not None
+    assert bad is not None
+    assert (good.state, good.error, good.rollout_id, good.task_id, good.group_id) == (
+        AttemptState.SUCCEEDED,
+        None,
+        "rollout-of-good",
+        "task",
+        "group",
+    )
+    assert (bad.state, bad.error) == (AttemptState.FAILED, "ValueError: no")
+    assert [attempt.attempt_id for attempt in await store.ended_attempts()] == ["bad", "good"]
+    assert await store.attempt("unknown") is None
+
+
+async def test_an_attempt_is_running_until_its_root_arrives(store: SqliteStore, make_span, make_root) -> None:
+    named = {semconv.ATTEMPT_ID: "a", semconv.ROLLOUT_ID: "rollout-of-a"}
+    await store.append([make_span(8, attributes=named), make_span(7, attributes=named)])
+    running = await store.attempt("a")
+    assert running is not None
+    assert (running.state, running.started_ns, running.ended_ns) == (AttemptState.RUNNING, 7, None)
+    assert running.group_id == running.task_id == "rollout-of-a"
+    assert await store.ended_attempts() == []
+    await store.append([make_root(9, "a")])
+    ended = await store.attempt("a")
+    assert ended is not None
+    assert (ended.state, ended.started_ns, ended.group_id) == (AttemptState.SUCCEEDED, 9, "group")
+
+
+async def test_evaluations_are_kept_apart_from_training(store: SqliteStore, make_root) -> None:
+    await store.append([make_root(1, "t"), make_root(2, "e", mode="evaluate"), make_root(3, "?", mode="typo")])
+    assert [a.attempt_id for a in await store.ended_attempts()] == ["t"]
+    assert [a.attempt_id for a in await store.ended_attempts(mode="evaluate")] == ["e", "?"]
+    assert [a.attempt_id for a in await store.ended_attempts(mode=None)] == ["t", "e", "?"]
+    assert [a.attempt_id for a in await store.attempts(mode=RolloutMode.EVALUATE, limit=1)] == ["?"]
+    assert [a.attempt_id for a in await store.attempts(group_id="group", state="succeeded")] == ["t", "e", "?"]
+
+
+async def test_an_attempt_takes_everything_that_belongs_to_it(store: SqliteStore, make_root, make_span) -> None:
+    own = {semconv.ATTEMPT_ID: "a", semconv.ROLLOUT_ID: "rollout-of-a"}
+    other = {semconv.ATTEMPT_ID: "b", semconv.ROLLOUT_ID: "rollout-of-b"}
+    mine = [
+        make_root(1, "a"),
+        make_span(2, trace=1, attributes={semconv.RESPONSE_ID: "chatcmpl-1"}),  # same trace
+        make_span(3, trace=77, attributes={semconv.RESPONSE_ID: "chatcmpl-1"}),  # same response, no trace context
+        make_span(4, trace=78, attributes=own),  # another trace, by its id
+        make_span(5, trace=79, name="evaluate reward", attributes={semconv.ROLLOUT_ID: "rollout-of-a"}),  # late reward
+    ]
+    not_mine = [
+        make_span(6, trace=1, attributes=other),  # another attempt in the same trace
+        make_span(7, trace=80),
+        make_span(8, trace=81, attributes={**other, semconv.RESPONSE_ID: "chatcmpl-1"}),
+        make_span(9, trace=82, attributes={semconv.ROLLOUT_ID: "rollout-of-b"}),
+    ]
+    await store.append([*not_mine, *mine])
+    assert await store.spans_of_attempts(["a"]) == mine
+    assert await store.spans_of_attempts([]) == []
+
+
+async def test_counts_say_what_is_there(store: SqliteStore, make_root, make_span) -> None:
+    await store.append([make_root(1, "a"), make_root(2, "b", error="x"), make_span(3, scope=semconv.GATEWAY_SCOPE)])
+    assert await store.counts() == {
+        "spans": 3,
+        "calls": 1,
+        "rollouts": 2,
+        "attempts": {"running": 0, "succeeded": 1, "failed": 1},
+        "steps": {"assigned": 0, "trained": 0, "skipped": 0},
+    }
+    assert await store.has_rollout("rollout-of-a")
+    assert not await store.has_rollout("rollout-of-z")
+
+
+async def test_one_bad_span_refuses_its_own_delivery_only(store: SqliteStore, make_span) -> None:
+    good, bad = make_span(1), make_span(2, attributes={"x": object()})
+    results = await asyncio.gather(store.append([good]), store.append([make_span(3), bad]), return_exceptions=True)
+    assert results[0] == 1
+    assert isinstance(results[1], MalformedTelemetryError)
+    assert (await store.counts())["spans"] == 1
+
+
+async def test_concurrent_appends_count_every_span_once(store: SqliteStore, make_span) -> None:
+    deliveries = [[make_span(n) for n in range(start, start + 10)] for start in range(1, 200, 5)]
+    new = await asyncio.gather(*(store.append(spans) for spans in deliveries))
+    distinct = {span.span_id for spans in deliveries for span in spans}
+    assert sum(new) == len(distinct) == (await store.counts())["spans"]
+
+
+_names = st.sampled_from(["a", "b"])
+
+
+@st.composite
+def _histories(draw) -> tuple[list[Span], int]:
+    """Spans of two attempts, some with parts of the identity missing, some roots twice; and a seed for an order."""
+    spans = []
+    for number in range(1, draw(st.integers(1, 8)) + 1):
+        attempt = draw(_names)
+        attributes = {semconv.ATTEMPT_ID: attempt, semconv.ROLLOUT_ID: f"r-{attempt}"}
+        for key in (semconv.TASK_ID, semconv.GROUP_ID):
+            if draw(st.booleans()):
+                attributes[key] = draw(_names)
+        if draw(st.booleans()):
+            attributes[semconv.ROLLOUT_MODE] = draw(st.sampled_from(["train", "evaluate"]))
+        if draw(st.booleans()):
+            attributes[semconv.ROLLOUT_ROOT] = True
+        start = draw(st.integers(0, 3))
+        status = draw(st.sampled_from(SpanStatus))
+        spans.append(Span("1" * 32, f"{number:016x}", None, "s", start, start + 1, attributes, status=status))
+    return spans, draw(st.integers(0, 2**16))
+
+
+@given(_histories())
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_order_and_redelivery_change_nothing(tmp_path_factory: pytest.TempPathFactory, history) -> None:
+    spans, seed = history
+    shuffled = [*spans, *spans]
+    random.Random(seed).shuffle(shuffled)
+    folder = tmp_path_factory.mktemp("order")
+    async with SqliteStore(folder / "one.sqlite") as one, SqliteStore(folder / "two.sqlite") as two:
+        await one.append(spans)
+        for span in shuffled:
+            await two.append([span])
+        assert await one.attempts() == await two.attempts()
+        assert await one.counts() == await two.counts()
+        assert await one.spans_of_attempts(["a", "b"]) == await two.spans_of_attempts(["a", "b"])
+
+
+async def test_a_closed_store_says_so(tmp_path: Path, make_span) -> None:
+    store = SqliteStore(tmp_path / "s.sqlite")
+    with pytest.raises(StoreError, match="not open"):
+        await store.append([make_span(1)])
+    await store.open()
+    with pytest.raises(StoreError, match="already open"):
+        await store.open()
+    await store.close()
+    await store.close()
+    with pytest.raises(StoreError, match="not open"):
+        await store.counts()
+
+
+async def test_a_second_daemon_is_refused_and_told_who_has_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    async with SqliteStore(path):
+        with pytest.raises(StoreError, match=r"s\.sqlite is in use by another daemon \(process \d+\)"):
+            await SqliteStore(path).open()
+    async with SqliteStore(path):
+        pass  # the first has let go
+
+
+async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(StoreError, match=r"has schema 99.*upgrade"):
+        await SqliteStore(path).open()
+
+
+async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    path.write_text("this is a diary, not a database" * 100)
+    with pytest.raises(StoreError, match="cannot be opened"):
+        await SqliteStore(path).open()
+    path.unlink()
+    async with SqliteStore(path):
+        pass  # the failed attempt left no lock behind

@@ -1,0 +1,166 @@
+"""Steps, their batches and their ledger: written once, in one transaction, and read back to the last bit."""
+
+import asyncio
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_trainer.errors import StoreError
+from lightning_trainer.store import SqliteStore, StepState
+from lightning_trainer.store.batch_codec import decode_batch, decode_report, encode_batch, encode_report
+from lightning_trainer.types import LedgerRow, Outcome, Sample, Segment, StepReport, TrainingBatch
+
+
+def _sample(logprob: float = -0.25, credit: float | None = 1.0) -> Sample:
+    return Sample(
+        sample_id="s",
+        policy="p",
+        agent="solver",
+        group_id="g",
+        attempt_id="a",
+        token_ids=(5, 6, 7),
+        loss_mask=(0, 1, 1),
+        behaviour_logprobs=(0.0, logprob, -1.5),
+        segments=(Segment(1, 3, "c/0", 0, credit, "a"),),
+    )
+
+
+def _batch(step: int, *samples: Sample) -> TrainingBatch:
+    return TrainingBatch("p", step, samples or (_sample(),))
+
+
+_LEDGER = [
+    LedgerRow("solver", "p", 0, Outcome.TRAINED, "trained", 2, 1),
+    LedgerRow("other", None, None, Outcome.DROPPED, "not selected", 9, 3),
+]
+_REPORT = StepReport(
+    step=1,
+    metrics={"actor/grad_norm": 1.25, "actor/kl": math.inf},
+    advantages={"s": (0.0, 0.5, 0.5)},
+    tokens_trained=2,
+    tokens_computed=3,
+    tokens_sequential=3,
+    seconds={"update": 0.5},
+)
+
+
+async def _assign(store: SqliteStore, step: int, attempt_ids: list[str], policy: str = "p", **fields) -> None:
+    batch = TrainingBatch(policy, step, (_sample(),))
+    await store.assign(batch, policy=policy, step=step, attempt_ids=attempt_ids, ledger=_LEDGER, **fields)
+
+
+async def test_a_step_is_recorded_with_everything_it_needs(store: SqliteStore, make_root) -> None:
+    await store.append([make_root(1, "a"), make_root(2, "b"), make_root(3, "c")])
+    await _assign(store, 1, ["b", "a"], metrics={"reward/mean": 0.5})
+    assert [attempt.attempt_id for attempt in await store.ended_attempts()] == ["c"]
+    (record,) = await store.steps("p")
+    assert (record.step, record.state, record.attempt_ids, record.report, record.metrics) == (
+        1,
+        StepState.ASSIGNED,
+        ("b", "a"),
+        None,
+        {"reward/mean": 0.5},
+    )
+    assert await store.batch("p", 1) == _batch(1)
+    assert await store.ledger("p") == await store.ledger("p", 1) == _LEDGER
+    await store.finish_step("p", _REPORT)
+    (record,) = await store.steps("p")
+    assert (record.state, record.report) == (StepState.TRAINED, _REPORT)
+
+
+async def test_an_attempt_is_never_in_two_steps(store: SqliteStore, make_root) -> None:
+    await store.append([make_root(1, "a"), make_root(2, "b")])
+    await _assign(store, 1, ["a"])
+    with pytest.raises(StoreError, match="attempt 'a' already belongs to step 1; nothing is trained twice"):
+        await _assign(store, 2, ["b", "a"])
+    assert [record.step for record in await store.steps("p")] == [1]
+    assert await store.ledger("p") == _LEDGER
+    assert [attempt.attempt_id for attempt in await store.ended_attempts()] == ["b"]
+
+
+async def test_racing_assignments_of_one_attempt_have_one_winner(store: SqliteStore, make_root) -> None:
+    await store.append([make_root(1, "a")])
+    outcomes = await asyncio.gather(*(_assign(store, step, ["a"]) for step in range(1, 9)), return_exceptions=True)
+    assert sum(outcome is None for outcome in outcomes) == 1
+    assert sum(isinstance(outcome, StoreError) for outcome in outcomes) == 7
+    assert len(await store.steps("p")) == 1
+
+
+async def test_each_policy_consumes_an_attempt_for_itself(store: SqliteStore, make_root) -> None:
+    await store.append([make_root(1, "a")])
+    await _assign(store, 1, ["a"])
+    assert [a.attempt_id for a in await store.ended_attempts(policy="q")] == ["a"]
+    await _assign(store, 1, ["a"], policy="q")
+    assert await store.ended_attempts(policy="q") == []
+
+
+@pytest.mark.parametrize(
+    ("step", "attempt_ids", "sentence"),
+    [
+        (1, ["b"], "step 1 of policy 'p' is already recorded"),
+        (2, ["z"], "attempt 'z' is not in the store"),
+        (2, ["b", "b"], "attempt 'b' already belongs to step 2"),
+    ],
+)
+async def test_a_wrong_assignment_writes_nothing(store, make_root, step, attempt_ids, sentence) -> None:
+    await store.append([make_root(1, "a"), make_root(2, "b")])
+    await _assign(store, 1, ["a"])
+    with pytest.raises(StoreError, match=sentence):
+        await _assign(store, step, attempt_ids)
+    assert len(await store.steps("p")) == 1
+    assert len(await store.ledger("p")) == len(_LEDGER)
+    assert [a.attempt_id for a in await store.ended_attempts()] == ["b"]
+
+
+async def test_a_batch_of_another_step_or_none_without_skipping_is_refused(store: SqliteStore) -> None:
+    with pytest.raises(StoreError, match="the batch is step 1 of policy 'p', not 2"):
+        await store.assign(_batch(1), policy="p", step=2, attempt_ids=[], ledger=[])
+    with pytest.raises(StoreError, match="has no batch; record it as skipped"):
+        await store.assign(None, policy="p", step=2, attempt_ids=[], ledger=[])
+
+
+async def test_a_skipped_step_consumes_its_attempts_and_has_no_batch(store: SqliteStore, make_root) -> None:
+    await store.append([make_root(1, "a"), make_root(2, "b"), make_root(3, "c")])
+    await store.assign(None, policy="p", step=1, attempt_ids=["a"], ledger=_LEDGER, state="skipped")
+    await _assign(store, 2, ["b"])
+    await _assign(store, 3, ["c"])
+    assert await store.ended_attempts() == []
+    assert [batch.step for batch in await store.batches_after("p", 0)] == [2, 3]
+    assert [batch.step for batch in await store.batches_after("p", 2)] == [3]
+    with pytest.raises(StoreError, match="step 1 of policy 'p' has no batch"):
+        await store.batch("p", 1)
+    with pytest.raises(StoreError, match="is skipped; it cannot become trained"):
+        await store.finish_step("p", _REPORT)
+
+
+async def test_a_step_may_be_trained_again_after_a_crash_but_not_unassigned(store: SqliteStore, make_root) -> None:
+    await store.append([make_root(1, "a")])
+    with pytest.raises(StoreError, match="step 1 of policy 'p' was never assigned"):
+        await store.finish_step("p", _REPORT)
+    await _assign(store, 1, ["a"])
+    await store.finish_step("p", _REPORT, "trained")
+    await store.finish_step("p", _REPORT, "trained")
+    with pytest.raises(StoreError, match="is trained; it cannot become assigned"):
+        await store.finish_step("p", _REPORT, "assigned")
+
+
+_finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(_finite, st.none() | _finite)
+def test_a_batch_comes_back_to_the_last_bit(logprob: float, credit: float | None) -> None:
+    batch = _batch(1, _sample(logprob, credit))
+    assert decode_batch(encode_batch(batch)) == batch
+
+
+def test_a_report_keeps_metrics_that_are_not_finite() -> None:
+    assert decode_report(encode_report(_REPORT)) == _REPORT
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_batch_that_would_spoil_the_weights_is_refused(bad: float) -> None:
+    for sample in (_sample(bad), _sample(-1.0, bad)):
+        with pytest.raises(StoreError, match="sample s has a log-probability or credit that is NaN or infinite"):
+            encode_batch(_batch(1, sample))

@@ -1,0 +1,181 @@
+"""A two-call tool rollout, token by token, and how a build answers when there is less to train on than expected."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from lightning_trainer.errors import LedgerImbalanceError
+from lightning_trainer.training import batches
+from lightning_trainer.training.batches import build_batch
+from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.types import AttemptState, LedgerRow, Outcome, RolloutMode, Segment
+
+# "Q: 2 * 3 = ?" is 10 11 12; the model writes <calc>2*3</calc> as 20 21 22; the tool's "6" is rendered 30 31; then
+# the model answers "6." as 40 41. In the second attempt it answers 50 at once, which is wrong.
+QUESTION, TOOL_CALL, TOOL_RESULT, ANSWER, GUESS = (10, 11, 12), (20, 21, 22), (30, 31), (40, 41), (50,)
+
+
+@pytest.fixture
+def rollouts(make_call, make_attempt, make_evaluation):
+    calls = [
+        make_call("s1", QUESTION, TOOL_CALL, behaviour_logprobs=(-0.1, -0.2, -0.3), policy_version=3),
+        make_call(
+            "s2",
+            QUESTION + TOOL_CALL + TOOL_RESULT,
+            ANSWER,
+            behaviour_logprobs=(-0.4, -0.5),
+            start=10,
+            policy_version=3,
+        ),
+        make_call("s3", QUESTION, GUESS, behaviour_logprobs=(-2.5,), policy_version=3, attempt_id="a2"),
+    ]
+    evaluations = [make_evaluation(1.0, "a1"), make_evaluation(0.0, "a2")]
+    return calls, [make_attempt("a1"), make_attempt("a2", state=AttemptState.FAILED)], evaluations
+
+
+def test_a_two_call_tool_rollout_token_by_token(rollouts, make_policy):
+    build = build_batch(rollouts[0], rollouts[1], rollouts[2], make_policy(), step=1)
+    assert build.batch is not None
+    assert (build.batch.policy, build.batch.step) == ("math", 1)
+    with_tool, guessed = build.batch.samples
+
+    assert with_tool.token_ids == (10, 11, 12, 20, 21, 22, 30, 31, 40, 41)
+    assert with_tool.loss_mask == (0, 0, 0, 1, 1, 1, 0, 0, 1, 1)
+    assert with_tool.behaviour_logprobs == (0.0, 0.0, 0.0, -0.1, -0.2, -0.3, 0.0, 0.0, -0.4, -0.5)
+    assert with_tool.segments == (
+        Segment(3, 6, "s1/0", policy_version=3, credit=1.0, row_id="a1/solver"),
+        Segment(8, 10, "s2/0", policy_version=3, credit=1.0, row_id="a1/solver"),
+    )
+    assert (with_tool.sample_id, with_tool.agent, with_tool.group_id) == ("a1/s2/0", "solver", "g")
+
+    assert guessed.token_ids == (10, 11, 12, 50)
+    assert guessed.loss_mask == (0, 0, 0, 1)
+    assert guessed.behaviour_logprobs == (0.0, 0.0, 0.0, -2.5)
+    assert guessed.segments == (Segment(3, 4, "s3/0", policy_version=3, credit=0.0, row_id="a2/solver"),)
+
+    assert build.ledger == (LedgerRow("solver", "math", 3, Outcome.TRAINED, "sampled", tokens=6, calls=3),)
+    assert [(group.group_id, group.task_id, group.size, group.rewards) for group in build.groups] == [
+        ("g", "t", 2, (1.0, 0.0))
+    ]
+    assert build.groups[0].refused_reason is None
+    assert build.problems == ()
+
+
+def test_the_same_rollout_under_discounted_credit(rollouts, make_policy, make_evaluation):
+    """a1: steps 0.25 and 0, outcome 1: G_2 = 0 + 1 = 1, G_1 = 0.25 + 0.5 * 1 = 0.75. a2: 0.5 + 0 = 0.5."""
+    calls, attempts, evaluations = rollouts
+    steps = [
+        make_evaluation(0.25, None, span_id="chat-s1"),
+        make_evaluation(0.0, None, span_id="chat-s2"),
+        make_evaluation(0.5, None, span_id="chat-s3"),
+    ]
+    policy = make_policy(credit={"scheme": "discounted", "gamma": 0.5})
+    build = build_batch(calls, attempts, [*evaluations, *steps], policy, step=1)
+    assert build.batch is not None
+    assert [(segment.credit, segment.row_id) for sample in build.batch.samples for segment in sample.segments] == [
+        (0.75, "s1/0"),
+        (1.0, "s2/0"),
+        (0.5, "s3/0"),
+    ]
+
+
+def _fates(build):
+    fates = Counter()
+    for row in build.ledger:
+        fates[f"{row.outcome}/{row.reason}"] += row.tokens
+    return dict(fates)
+
+
+def test_a_failed_judge_is_missing_and_not_zero(rollouts, make_policy, make_evaluation, make_call, make_attempt):
+    calls, attempts, evaluations = rollouts
+    calls = [*calls, make_call("s4", QUESTION, GUESS, attempt_id="a3")]
+    for judged in ([], [make_evaluation(math.nan, "a3")], [make_evaluation(None, "a3")]):
+        build = build_batch(calls, [*attempts, make_attempt("a3")], [*evaluations, *judged], make_policy(), step=1)
+        assert build.batch is not None
+        assert {sample.attempt_id for sample in build.batch.samples} == {"a1", "a2"}
+        assert _fates(build) == {"trained/sampled": 6, "dropped/no_reward": 1}
+        assert build.groups[0].rewards == (1.0, 0.0, None)
+        assert "1 attempts lack a reward (such as a3)" in build.problems[0]
+
+
+def test_a_reward_of_another_name_is_pointed_out(rollouts, make_policy):
+    calls, attempts, evaluations = rollouts
+    evaluations = [replace(evaluation, name="accuracy") for evaluation in evaluations]
+    build = build_batch(calls, attempts, evaluations, make_policy(), step=1)
+    assert build.batch is None
+    assert "evaluations named accuracy, and the policy's reward is 'reward'" in build.problems[0]
+
+
+def test_a_group_where_all_earned_the_same_is_left_out_and_counted(rollouts, make_policy, make_evaluation):
+    calls, attempts, _ = rollouts
+    evaluations = [make_evaluation(1.0, "a1"), make_evaluation(1.0, "a2")]
+    build = build_batch(calls, attempts, evaluations, make_policy(), step=1)
+    assert build.batch is None
+    assert _fates(build) == {"masked/zero_variance_group": 6}
+    assert build.groups[0].verdict is Reason.ZERO_VARIANCE_GROUP
+    kept = build_batch(
+        calls, attempts, evaluations, make_policy(algorithm={"drop_zero_variance_groups": False}), step=1
+    )
+    assert _fates(kept) == {"trained/sampled": 6}
+
+
+def test_a_group_of_one_is_refused_before_any_advantage(rollouts, make_policy):
+    calls, attempts, evaluations = rollouts
+    build = build_batch(calls, attempts[:1], evaluations, make_policy(), step=1)
+    assert build.batch is None
+    assert _fates(build) == {"dropped/group_too_small": 5, "dropped/unknown_attempt": 1}
+    assert build.groups[0].refused_reason is not None
+    assert build.groups[0].refused_reason in build.problems
+
+
+def test_an_over_long_turn_is_cut_off_and_the_turns_before_it_are_trained(rollouts, make_policy):
+    build = build_batch(rollouts[0], rollouts[1], rollouts[2], make_policy(max_sample_tokens=9), step=1)
+    assert build.batch is not None
+    assert [sample.token_ids for sample in build.batch.samples] == [QUESTION + TOOL_CALL, QUESTION + GUESS]
+    assert _fates(build) == {"trained/sampled": 4, "dropped/over_length": 2}
+    assert "1 calls with 2 sampled tokens were not trained (over_length)" in build.problems[-1]
+
+
+def test_an_attempt_that_is_too_long_altogether_does_not_count_as_a_member(rollouts, make_policy, make_call):
+    calls, attempts, evaluations = rollouts
+    long = make_call("s3", (1,) * 20, GUESS, attempt_id="a2")
+    build = build_batch([*calls[:2], long], attempts, evaluations, make_policy(max_sample_tokens=12), step=1)
+    assert build.groups[0].verdict is Reason.GROUP_TOO_SMALL
+
+
+def test_evaluations_and_running_attempts_are_not_trained(rollouts, make_policy, make_call, make_attempt):
+    calls, attempts, evaluations = rollouts
+    calls = [*calls, make_call("s4", attempt_id="a4"), make_call("s5", attempt_id="a5")]
+    others = [
+        make_attempt("a4", mode=RolloutMode.EVALUATE),
+        make_attempt("a5", state=AttemptState.RUNNING, ended_ns=None),
+    ]
+    build = build_batch(calls, [*attempts, *others], evaluations, make_policy(), step=1)
+    assert _fates(build) == {"trained/sampled": 6, "dropped/evaluation": 2, "dropped/attempt_running": 2}
+    assert build.groups[0].size == 2
+
+
+def test_agents_that_nobody_claims_are_named(rollouts, make_policy):
+    build = build_batch(rollouts[0], rollouts[1], rollouts[2], make_policy(agents=["writer*"]), step=1)
+    assert build.problems[0] == (
+        "policy math claims the agents writer*, and none of 3 calls is theirs; agents seen: solver"
+    )
+    assert _fates(build) == {"dropped/not_selected": 6}
+
+
+def test_a_step_without_anything_is_not_a_batch(make_policy):
+    build = build_batch([], [], [], make_policy(), step=1)
+    assert (build.batch, build.ledger, build.groups, build.problems) == (None, (), (), ())
+
+
+def test_a_builder_that_loses_or_repeats_a_sample_is_refused(rollouts, make_policy, monkeypatch):
+    build_samples = batches.samples_of
+    for broken in (
+        lambda trajectory, credits: build_samples(trajectory, credits)[1:],
+        lambda trajectory, credits: build_samples(trajectory, credits) * 2,
+    ):
+        monkeypatch.setattr(batches, "samples_of", broken)
+        with pytest.raises(LedgerImbalanceError, match="does not balance"):
+            build_batch(rollouts[0], rollouts[1], rollouts[2], make_policy(), step=1)

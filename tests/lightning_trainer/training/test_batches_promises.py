@@ -1,0 +1,461 @@
+"""Promises 1 to 7 over generated agent behaviour, checked against slow restatements of the rules.
+
+An attempt is a list of moves: go on from an earlier call, retry it, ask for several choices, rewrite or cut the
+history, start anew, in parallel or not; calls and rewards are then spoiled in every way that capture can spoil them.
+Few different token ids are used, so that paths also coincide by chance.
+"""
+
+import math
+import random
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.training.batches import Build, build_batch
+from lightning_trainer.transitions.deduplication import deduplicate
+from lightning_trainer.transitions.eligibility import reason_against
+from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.types import Attempt, AttemptState, Call, Evaluation, Outcome, RolloutMode
+
+MOVES = ("go on", "go on", "go on", "retry", "choices", "rewrite", "cut", "anew", "long")
+NAN_THROUGHOUT = (math.nan,)
+FLAWS = (
+    {"behaviour_logprobs": None},
+    {"behaviour_logprobs": (-1.0,) * 9},
+    {"behaviour_logprobs": NAN_THROUGHOUT},
+    {"complete": False},
+    {"response_ids": (), "behaviour_logprobs": ()},
+    {"prompt_ids": ()},
+    {"prompt_ids": (), "response_ids": ()},
+    {"policy": "another"},
+    {"policy_version": None},
+    {"agent": None},
+    {"agent": "bystander"},
+    {"attempt_id": None},
+    {"attempt_id": "elsewhere"},
+)
+REWARDS = (1.0, 1.0, 0.0, 0.0, 0.5, None, math.nan)
+
+
+@dataclass(frozen=True)
+class World:
+    calls: tuple[Call, ...]
+    attempts: tuple[Attempt, ...]
+    evaluations: tuple[Evaluation, ...]
+    policy: PolicyConfig
+
+    def build(self) -> Build:
+        return build_batch(self.calls, self.attempts, self.evaluations, self.policy, step=1)
+
+
+# One move: what, from which earlier call, how many new tokens, which tokens, beside others?, which flaw, which reward.
+_move = st.tuples(
+    st.sampled_from(MOVES),
+    st.integers(0, 7),
+    st.integers(0, 3),
+    st.integers(0, 80),
+    st.booleans(),
+    st.integers(0, 12 * len(FLAWS)),
+    st.sampled_from(REWARDS),
+    st.sampled_from(("solver", "solver", "solver", "critic")),
+)
+_attempt = st.tuples(
+    st.lists(_move, min_size=0, max_size=8),
+    st.sampled_from(REWARDS),
+    st.sampled_from(("ended", "ended", "ended", "ended", "failed", "running", "evaluation", "other task")),
+    st.booleans(),
+)
+_policy = st.fixed_dictionaries(
+    {
+        "max_sample_tokens": st.sampled_from((8, 16, 256)),
+        "credit": st.sampled_from(
+            (
+                {"scheme": "terminal"},
+                {"scheme": "discounted", "gamma": 0.5},
+                {"scheme": "discounted", "gamma": 1.0},
+            )
+        ),
+        "algorithm": st.sampled_from(({"drop_zero_variance_groups": True}, {"drop_zero_variance_groups": False})),
+        "agents": st.sampled_from((("solver",), ("solver", "critic"), ("*",))),
+    }
+)
+
+
+@st.composite
+def worlds(draw) -> World:
+    scripts = draw(st.lists(st.lists(_attempt, min_size=2, max_size=4), min_size=1, max_size=2))
+    # Whether single steps are scored: never, always, or as it comes; and whether a second agent takes part.
+    steps, critic = draw(st.sampled_from(("none", "all", "all", "some"))), draw(st.integers(0, 3)) == 0
+    policy = PolicyConfig.model_validate({"name": "math", "model": "random:tiny", **draw(_policy)})
+    calls: list[Call] = []
+    attempts: list[Attempt] = []
+    evaluations: list[Evaluation] = []
+    for group, members in enumerate(scripts):
+        for member, (moves, reward, kind, serial) in enumerate(members):
+            attempt = _make_attempt(f"g{group}m{member}", f"g{group}", kind)
+            attempts.append(attempt)
+            evaluations += _evaluations(attempt, reward)
+            moves = [
+                (*move[:6], _step_reward(steps, move[6]), move[7] if critic and number else "solver")
+                for number, move in enumerate(moves)
+            ]
+            _play(attempt, moves, serial, calls, evaluations)
+    return World(tuple(calls), tuple(attempts), tuple(evaluations), policy)
+
+
+def _make_attempt(attempt_id: str, group_id: str, kind: str) -> Attempt:
+    states = {"running": AttemptState.RUNNING, "failed": AttemptState.FAILED}
+    return Attempt(
+        attempt_id=attempt_id,
+        rollout_id=f"rollout-{attempt_id}",
+        task_id="other" if kind == "other task" else "task",
+        group_id=group_id,
+        mode=RolloutMode.EVALUATE if kind == "evaluation" else RolloutMode.TRAIN,
+        state=states.get(kind, AttemptState.SUCCEEDED),
+        ended_ns=None if kind == "running" else 1000,
+    )
+
+
+def _evaluations(attempt: Attempt, reward: float | None) -> list[Evaluation]:
+    """Make the reward of an attempt: with an earlier draft of it, and one of another name that is none of ours."""
+    final = Evaluation("reward", reward, None, attempt.attempt_id, None, 900)
+    draft = replace(final, value=0.25, time_ns=800)
+    return [final, replace(final, name="style", value=7.0)] + ([draft, final] if reward == 0.5 else [])
+
+
+def _step_reward(steps: str, reward: float | None) -> float | None:
+    if steps == "none":
+        return None
+    return reward if steps == "some" or (reward is not None and math.isfinite(reward)) else 0.125
+
+
+def _play(attempt: Attempt, moves, serial: bool, calls: list[Call], evaluations: list[Evaluation]) -> None:
+    made: list[Call] = []
+    for number, (move, origin, size, seed, beside, flaw, reward, agent) in enumerate(moves):
+        before = made[origin % len(made)] if made else None
+        new = tuple((seed // 3**i) % 3 for i in range(size))
+        if before is None or move == "anew":
+            prompt = (0, *new)
+        elif move == "retry":
+            prompt = before.prompt_ids
+        elif move == "rewrite":
+            history = before.prompt_ids + before.response_ids
+            prompt = (*history[:-1], (history[-1] + 1) % 3, *new)
+        elif move == "cut":
+            prompt = (0, *(before.prompt_ids + before.response_ids)[2:], *new)
+        else:
+            prompt = before.prompt_ids + before.response_ids + new
+        if move == "long":
+            prompt += (1,) * 12
+        span = f"{attempt.attempt_id}s{number}"
+        start = 10 * number if serial or not beside else 10 * max(0, number - 1) + 5
+        for choice in range(2 if move == "choices" else 1):
+            response = tuple((seed // 3**i + choice) % 3 for i in range(1 + size))
+            call = Call(
+                call_id=f"{span}/{choice}",
+                trace_id="trace",
+                span_id=span,
+                parent_span_id=f"chat-{span}",
+                response_id=f"response-{span}",
+                agent=agent,
+                rollout_id=attempt.rollout_id,
+                attempt_id=attempt.attempt_id,
+                policy="math",
+                policy_version=seed % 2,
+                prompt_ids=prompt,
+                response_ids=response,
+                behaviour_logprobs=tuple(-0.25 * (i + 1) - number for i in range(len(response))),
+                finish_reason="stop",
+                complete=True,
+                start_ns=start,
+                end_ns=start + 8,
+            )
+            made.append(call)
+            if flaw < len(FLAWS):
+                call = replace(call, **FLAWS[flaw])
+            if call.behaviour_logprobs is NAN_THROUGHOUT:
+                call = replace(call, behaviour_logprobs=NAN_THROUGHOUT * len(call.response_ids))
+            calls.append(call)
+            if flaw == len(FLAWS):
+                calls.append(call)
+            if flaw == len(FLAWS) + 1:
+                calls.append(replace(call, call_id=f"f{span}/{choice}", span_id=f"f{span}", policy_version=None))
+            if reward is not None:
+                evaluations.append(Evaluation("reward", reward, None, None, f"{span}/{choice}", 850))
+
+
+# -- the rules again, slowly --------------------------------------------------------------------------------------
+
+
+def _eligible(world: World) -> list[Call]:
+    attempts = {attempt.attempt_id: attempt for attempt in world.attempts}
+    return [call for call in deduplicate(world.calls).kept if reason_against(call, world.policy, attempts) is None]
+
+
+def _path(call: Call) -> tuple[int, ...]:
+    return call.prompt_ids + call.response_ids
+
+
+def _token_parent(call: Call, others: list[Call]) -> Call | None:
+    """Of the longest paths that the prompt starts with, the first by time."""
+    prefixes = [other for other in others if _path(other) == call.prompt_ids[: len(_path(other))]]
+    return max(prefixes, key=lambda other: len(_path(other)), default=None)
+
+
+def _owner(call: Call) -> tuple[str | None, str | None]:
+    return call.attempt_id, call.agent
+
+
+def _parents(own: list[Call]) -> dict[str, Call | None]:
+    """What each call of one agent in one attempt (by time) follows."""
+    parents = {call.call_id: _token_parent(call, own) for call in own}
+    parallel = len({call.span_id for call in own}) < len(own) or any(
+        a is not b and a.start_ns < b.end_ns and b.start_ns < a.end_ns for a in own for b in own
+    )
+    clock_is_wrong = any(parent in own[index:] for index, parent in enumerate(parents.values()) if parent is not None)
+    if parallel or clock_is_wrong:
+        return parents
+    for index, call in enumerate(own):
+        tries = [other for other in own[:index] if other.prompt_ids == call.prompt_ids]
+        if parents[call.call_id] is None and index > 0:
+            parents[call.call_id] = parents[tries[0].call_id] if tries else own[index - 1]
+    return parents
+
+
+def _credits(world: World) -> dict[str, float | None]:
+    """By call id; the definition of the schemes, by recursion."""
+    eligible = _eligible(world)
+    group_of = {attempt.attempt_id: attempt.group_id for attempt in world.attempts}
+    outcome: dict[str, float] = {}
+    step: dict[str, float] = {}
+    for evaluation in sorted(world.evaluations, key=lambda e: e.time_ns):
+        if evaluation.name == "reward" and evaluation.value is not None and math.isfinite(evaluation.value):
+            if evaluation.span_id is not None:
+                step[evaluation.span_id] = evaluation.value
+            elif evaluation.attempt_id is not None:
+                outcome[evaluation.attempt_id] = evaluation.value
+    if world.policy.credit.scheme == "terminal":
+        return {call.call_id: outcome.get(call.attempt_id or "") for call in eligible}
+    credits: dict[str, float | None] = {}
+    for call in eligible:
+        own = [other for other in eligible if _owner(other) == _owner(call)]
+        compared = [
+            other
+            for other in eligible
+            if other.agent == call.agent and group_of[other.attempt_id or ""] == group_of[call.attempt_id or ""]
+        ]
+        parents = _parents(own)
+        stepwise = any(other.call_id in step for other in compared)
+        outcomes = any(other.attempt_id in outcome for other in compared)
+
+        def value(call: Call, own=own, parents=parents, stepwise=stepwise, outcomes=outcomes) -> float | None:
+            reward = step.get(call.call_id) if stepwise else 0.0
+            children = [other for other in own if parents[other.call_id] is call]
+            values = [value(child) for child in children]
+            if not children:
+                values = [outcome.get(call.attempt_id or "") if outcomes else 0.0]
+            if reward is None or any(v is None for v in values):
+                return None
+            gamma = world.policy.credit.gamma if children else 1.0
+            return reward + gamma * sum(v for v in values if v is not None) / len(values)
+
+        credits[call.call_id] = value(call) if stepwise or outcomes else None
+    return credits
+
+
+# -- the promises -------------------------------------------------------------------------------------------------
+
+
+def check_conservation(world: World, build: Build) -> None:
+    delivered, accounted, calls = Counter(), Counter(), 0
+    for call in world.calls:
+        delivered[call.agent, call.policy_version] += len(call.response_ids)
+    for row in build.ledger:
+        accounted[None if row.agent == "(no agent)" else row.agent, row.policy_version] += row.tokens
+        calls += row.calls
+    assert accounted == delivered
+    assert calls == len(world.calls)
+    samples = build.batch.samples if build.batch else ()
+    trained = sum(row.tokens for row in build.ledger if row.outcome is Outcome.TRAINED)
+    assert trained == sum(sum(sample.loss_mask) for sample in samples)
+
+
+def check_samples(world: World, build: Build) -> None:
+    """Only sampled tokens are trained, once, behind exactly the context the engine saw, with version and logprobs."""
+    samples = build.batch.samples if build.batch else ()
+    calls = {call.call_id: call for call in _eligible(world)}
+    seen: set[str] = set()
+    assert len({sample.sample_id for sample in samples}) == len(samples)
+    for sample in samples:
+        assert len(sample.token_ids) == len(sample.loss_mask) == len(sample.behaviour_logprobs)
+        assert len(sample.token_ids) <= world.policy.max_sample_tokens
+        sampled = [False] * len(sample.token_ids)
+        for segment in sample.segments:
+            call = calls[segment.transition_id]
+            assert segment.transition_id not in seen
+            seen.add(segment.transition_id)
+            assert sample.token_ids[: segment.start] == call.prompt_ids
+            assert sample.token_ids[segment.start : segment.end] == call.response_ids
+            assert sample.behaviour_logprobs[segment.start : segment.end] == call.behaviour_logprobs
+            assert segment.policy_version == call.policy_version
+            assert (sample.attempt_id, sample.agent) == _owner(call)
+            sampled[segment.start : segment.end] = [True] * (segment.end - segment.start)
+        assert [bool(mask) for mask in sample.loss_mask] == sampled
+        assert all(lp == 0.0 for lp, mask in zip(sample.behaviour_logprobs, sample.loss_mask, strict=True) if not mask)
+        assert sample.token_ids == _path(calls[sample.segments[-1].transition_id])
+
+
+def check_merging(world: World, build: Build) -> None:
+    """There are as many samples as leaves; a sample's segments are a path of the token tree."""
+    samples = build.batch.samples if build.batch else ()
+    names = {segment.transition_id for sample in samples for segment in sample.segments}
+    trained = [call for call in _eligible(world) if call.call_id in names]
+    parent = {
+        call.call_id: _token_parent(call, [other for other in trained if _owner(other) == _owner(call)])
+        for call in trained
+    }
+    parents = {call.call_id for call in parent.values() if call is not None}
+    assert len(samples) == len(names - parents)
+    for sample in samples:
+        for before, after in zip(sample.segments, sample.segments[1:], strict=False):
+            extended = parent[after.transition_id]
+            assert extended is not None
+            assert extended.call_id == before.transition_id
+
+
+def check_credit(world: World, build: Build) -> None:
+    expected = _credits(world)
+    for sample in build.batch.samples if build.batch else ():
+        for segment in sample.segments:
+            assert segment.credit == pytest.approx(expected[segment.transition_id])
+    no_reward = sum(row.calls for row in build.ledger if row.reason == Reason.NO_REWARD)
+    assert no_reward == sum(credit is None for credit in expected.values())
+
+
+def check_groups(world: World, build: Build) -> None:
+    samples = build.batch.samples if build.batch else ()
+    attempts = {attempt.attempt_id: attempt for attempt in world.attempts}
+    for group in build.groups:
+        own = [sample for sample in samples if sample.group_id == group.group_id]
+        assert bool(own) == (group.verdict is Reason.SAMPLED)
+        if own:
+            members = {sample.attempt_id for sample in own}
+            assert len(members) >= 2
+            assert {attempts[name].task_id for name in members} == {group.task_id}
+            casts = {
+                frozenset(
+                    call.agent
+                    for call in deduplicate(world.calls).kept
+                    if call.attempt_id == name and world.policy.claims(call.agent)
+                )
+                for name in members
+            }
+            assert len(casts) == 1
+            credits = [segment.credit for sample in own for segment in sample.segments if segment.credit is not None]
+            if world.policy.algorithm.drop_zero_variance_groups:
+                assert max(credits) > min(credits)
+        elif group.refused_reason is not None:
+            assert group.group_id in group.refused_reason
+
+
+def check_arrival(world: World, build: Build) -> None:
+    """The order of arrival has no effect, and neither has a second delivery of everything."""
+    shuffle = random.Random(len(world.calls))
+    calls, attempts, evaluations = list(world.calls), list(world.attempts), list(world.evaluations)
+    for part in (calls, attempts, evaluations):
+        shuffle.shuffle(part)
+    assert replace(world, calls=calls, attempts=attempts, evaluations=evaluations).build() == build
+    again = replace(world, calls=calls + calls, attempts=attempts + attempts, evaluations=evaluations * 2).build()
+    assert (again.batch, again.groups) == (build.batch, build.groups)
+
+    def fates(build: Build):
+        return [row for row in build.ledger if row.outcome is not Outcome.DEDUPLICATED]
+
+    assert fates(again) == fates(build)
+
+
+def check_all(world: World) -> None:
+    build = world.build()
+    check_conservation(world, build)
+    check_samples(world, build)
+    check_merging(world, build)
+    check_credit(world, build)
+    check_groups(world, build)
+    check_arrival(world, build)
+
+
+_quiet = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
+
+
+@settings(max_examples=800, derandomize=True, **_quiet)
+@given(world=worlds())
+def test_promises_hold_for_generated_behaviour(world):
+    check_all(world)
+
+
+@pytest.mark.slow
+@settings(max_examples=10_000, **_quiet)
+@given(world=worlds())
+def test_promises_hold_for_ten_thousand_behaviours(world):
+    check_all(world)
+
+
+@settings(max_examples=100, derandomize=True, **_quiet)
+@given(world=worlds(), which=st.integers(0, 30))
+def test_a_reward_moves_only_the_credit_of_what_led_to_it(world, which):
+    """Promise 4: raise one step's reward; only that call and the calls it follows may change."""
+    world = replace(world, policy=world.policy.model_copy(update={"max_sample_tokens": 256}))
+    steps = [e for e in world.evaluations if e.span_id is not None and e.value is not None and math.isfinite(e.value)]
+    if not steps:
+        return
+    chosen = steps[which % len(steps)]
+    raised = tuple(
+        replace(e, value=e.value + 64.0) if e.span_id == chosen.span_id and e.value is not None else e
+        for e in world.evaluations
+    )
+    before, after = _segments(world), _segments(replace(world, evaluations=raised))
+    eligible = _eligible(world)
+    allowed: set[str] = set()
+    call = next((call for call in eligible if call.call_id == chosen.span_id), None)
+    if call is not None:
+        parents = _parents([other for other in eligible if _owner(other) == _owner(call)])
+        while call is not None:
+            allowed.add(call.call_id)
+            call = parents[call.call_id]
+    moved = {name for name in before.keys() & after.keys() if before[name] != after[name]}
+    assert moved <= allowed
+
+
+def _segments(world: World) -> dict[str, float | None]:
+    batch = world.build().batch
+    return {s.transition_id: s.credit for sample in (batch.samples if batch else ()) for s in sample.segments}
+
+
+def test_the_generator_reaches_every_fate():
+    """A promise that is never put to the test is not kept: every reason and both schemes must occur."""
+    seen: Counter[str] = Counter()
+
+    @settings(max_examples=800, derandomize=True, **_quiet)
+    @given(world=worlds())
+    def collect(world):
+        build = world.build()
+        seen.update(row.reason for row in build.ledger)
+        for sample in build.batch.samples if build.batch else ():
+            seen["merged"] += len(sample.segments) > 1
+            seen[f"credit {world.policy.credit.scheme}"] += 1
+        if build.batch and world.policy.credit.scheme == "discounted":
+            eligible = _eligible(world)
+            for owner in {_owner(call) for call in eligible}:
+                parents = _parents([call for call in eligible if _owner(call) == owner])
+                followed = Counter(parent.call_id for parent in parents.values() if parent is not None)
+                seen["forks"] += any(count > 1 for count in followed.values())
+
+    collect()
+    missing = [reason.value for reason in Reason if not seen[reason.value]]
+    assert missing == []
+    print(seen)
+    assert min(seen[name] for name in ("merged", "forks", "credit terminal", "credit discounted")) > 50

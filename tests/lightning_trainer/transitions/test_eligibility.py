@@ -1,0 +1,52 @@
+import math
+
+import pytest
+
+from lightning_trainer.transitions.eligibility import reason_against
+from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.types import AttemptState, RolloutMode
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"agent": None}, Reason.NO_AGENT),
+        ({"agent": "judge"}, Reason.NOT_SELECTED),
+        ({"policy": "sql"}, Reason.OTHER_POLICY),
+        ({"policy": None}, Reason.NO_POLICY_VERSION),
+        ({"policy_version": None}, Reason.NO_POLICY_VERSION),
+        ({"attempt_id": None}, Reason.NO_ATTEMPT),
+        ({"attempt_id": "elsewhere"}, Reason.UNKNOWN_ATTEMPT),
+        ({"attempt_id": "evaluation"}, Reason.EVALUATION),
+        ({"attempt_id": "running"}, Reason.ATTEMPT_RUNNING),
+        ({"attempt_id": "failed"}, None),
+        ({"prompt_ids": (), "response_ids": ()}, Reason.NO_TOKEN_IDS),
+        ({"prompt_ids": ()}, Reason.EMPTY_PROMPT),
+        ({"response_ids": (), "behaviour_logprobs": ()}, Reason.EMPTY_RESPONSE),
+        ({"behaviour_logprobs": None}, Reason.NO_LOGPROBS),
+        ({"behaviour_logprobs": (-1.0,)}, Reason.LOGPROB_COUNT),
+        ({"behaviour_logprobs": (-1.0, math.nan)}, Reason.LOGPROB_NOT_FINITE),
+        ({"behaviour_logprobs": (-1.0, -math.inf)}, Reason.LOGPROB_NOT_FINITE),
+        ({"complete": False}, Reason.INCOMPLETE_STREAM),
+        ({"agent": "judge", "prompt_ids": (), "complete": False}, Reason.NOT_SELECTED),
+    ],
+)
+def test_a_call_is_refused_for_its_first_reason(make_call, make_attempt, make_policy, changes, reason):
+    attempts = {
+        attempt.attempt_id: attempt
+        for attempt in (
+            make_attempt("a1"),
+            make_attempt("evaluation", mode=RolloutMode.EVALUATE),
+            make_attempt("running", state=AttemptState.RUNNING, ended_ns=None),
+            make_attempt("failed", state=AttemptState.FAILED, error="ValueError"),
+        )
+    }
+    assert reason_against(make_call("s", **changes), make_policy(), attempts) is reason
+
+
+def test_every_reason_explains_itself_in_a_sentence():
+    for reason in Reason:
+        assert reason.explanation.endswith("."), reason
+        assert str(reason) == reason.value
+    assert len({reason.explanation for reason in Reason}) == len(Reason)

@@ -1,0 +1,242 @@
+"""Daemon, vLLM, verl on Ray and an agent, each a real process, with a tiny random model: the road end to end.
+
+One daemon serves the tests in the order in which they stand: every one takes the run a step further, and the later ones
+kill a process of it and look at what is left.
+"""
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl]
+
+AGENT = Path(__file__).with_name("agent_script.py")
+READY_TIMEOUT_S = 400
+STEP_TIMEOUT_S = 300
+
+
+class Run:
+    """A daemon's configuration and state folder, and the daemon that is running on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = folder / "lightning.toml"
+        self.log = folder / "daemon.log"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.config.write_text(
+            f"""
+            [daemon]
+            port = {self.port}
+            state_dir = "state"
+            [engine]
+            dtype = "float32"
+            max_model_len = 256
+            max_num_seqs = 8
+            kv_cache_gib = 0.25
+            [training]
+            dtype = "float32"
+            threads = 1
+            [[policy]]
+            name = "tiny"
+            agents = ["tester"]
+            model = "random:tiny"
+            group_size = 2
+            groups_per_step = 2
+            max_sample_tokens = 256
+            checkpoint_every = 2
+            optimizer.lr = 1e-2
+            """
+        )
+        self.process: subprocess.Popen | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(self.config)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            if self.reachable() and self.policy()["phase"] == "collecting":
+                return
+            time.sleep(0.5)
+        raise AssertionError(f"not ready after {READY_TIMEOUT_S} s: {self.log.read_text()[-3000:]}")
+
+    def reachable(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                return True
+        except OSError:
+            return False
+
+    def get(self, path: str) -> dict:
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=60) as response:
+            return json.load(response)
+
+    def policy(self) -> dict:
+        return self.get("/lightning/policies/tiny")
+
+    def run_agent(self, steps: int) -> None:
+        """Have an agent process bring the run to ``steps`` steps."""
+        environment = os.environ | {
+            "LIGHTNING_ENDPOINT": self.url,
+            "OPENAI_BASE_URL": f"{self.url}/v1",
+            "LIGHTNING_SPOOL_DIR": str(self.folder / "spool"),
+        }
+        done = subprocess.run(
+            [sys.executable, str(AGENT), "--steps", str(steps)],
+            env=environment,
+            timeout=STEP_TIMEOUT_S,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr[-3000:] + self.log.read_text()[-3000:]
+
+    def probe_logprobs(self) -> list[float]:
+        """What the served weights think of a fixed continuation."""
+        body = {
+            "model": "tiny",
+            "messages": [{"role": "user", "content": "a fixed question"}],
+            "max_tokens": 4,
+            "temperature": 0,
+            "logprobs": True,
+        }
+        request = urllib.request.Request(
+            f"{self.url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=300) as response:
+            return [token["logprob"] for token in json.load(response)["choices"][0]["logprobs"]["content"]]
+
+    def pid(self, name: str) -> int:
+        return self.get("/lightning/status")["processes"][name]
+
+    def rows(self, query: str) -> list[tuple]:
+        database = sqlite3.connect(f"file:{self.folder / 'state' / 'lightning.sqlite'}?mode=ro", uri=True)
+        try:
+            return database.execute(query).fetchall()
+        finally:
+            database.close()
+
+    def stop(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(120)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    run = Run(tmp_path_factory.mktemp("loop"))
+    run.start()
+    try:
+        yield run
+    finally:
+        run.stop()
+
+
+def nothing_is_trained_twice(run: Run) -> bool:
+    attempts = [
+        attempt
+        for (ids,) in run.rows("SELECT attempt_ids FROM steps WHERE state = 'trained'")
+        for attempt in json.loads(ids)
+    ]
+    return len(attempts) == len(set(attempts)) > 0
+
+
+def test_a_step_changes_the_weights_and_what_is_served(run: Run):
+    before = run.probe_logprobs()
+
+    run.run_agent(steps=1)
+
+    status = run.policy()
+    assert status["steps_done"] == 1
+    assert status["live_version"] == 1
+    assert {version["version"]: version["state"] for version in status["versions"]} == {0: "retired", 1: "live"}
+    assert all(version["probe_max_abs"] <= 1e-3 for version in status["versions"])
+    step = status["steps"][0]
+    assert step["metrics"]["groups/kept"] == 2
+    assert step["tokens_trained"] == 2 * 2 * 2 * 8
+    assert max(abs(a - b) for a, b in zip(before, run.probe_logprobs(), strict=True)) > 1e-3
+    assert sum(row["tokens"] for row in status["ledger"]) == step["tokens_trained"]
+
+
+def test_after_the_engine_was_killed_the_run_goes_on_with_the_same_version(run: Run):
+    served = run.probe_logprobs()
+    os.kill(run.pid("engine"), signal.SIGKILL)
+
+    assert max(abs(a - b) for a, b in zip(served, run.probe_logprobs(), strict=True)) < 1e-4
+    run.run_agent(steps=2)
+
+    assert run.policy()["live_version"] == 2
+    assert nothing_is_trained_twice(run)
+
+
+def test_after_the_trainer_was_killed_the_run_repeats_what_it_had_done_and_goes_on(run: Run):
+    run.run_agent(steps=3)  # the last checkpoint is that of step 2: step 3 has to be repeated
+    before = {version["version"]: version["checksum"] for version in run.policy()["versions"]}
+    os.kill(run.pid("trainer"), signal.SIGKILL)
+
+    run.run_agent(steps=4)
+
+    after = {version["version"]: version["checksum"] for version in run.policy()["versions"]}
+    assert after[3] == before[3], "the repeated step gave other weights"
+    assert run.policy()["live_version"] == 4
+    assert nothing_is_trained_twice(run)
+
+
+def test_after_the_daemon_was_killed_nothing_acknowledged_is_missing_and_the_run_goes_on(run: Run):
+    run.run_agent(steps=5)
+    spans = set(run.rows("SELECT trace_id, span_id FROM spans"))
+    before = {version["version"]: version["checksum"] for version in run.policy()["versions"]}
+    children = psutil.Process(run.process.pid).children(recursive=True)
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.wait(30)
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive, f"left behind by a killed daemon: {alive}"
+
+    run.start()
+
+    assert spans <= set(run.rows("SELECT trace_id, span_id FROM spans"))
+    assert run.policy()["steps_done"] == 5
+    assert {version["version"]: version["checksum"] for version in run.policy()["versions"]} == before
+    run.run_agent(steps=6)
+    assert run.policy()["live_version"] == 6
+    assert nothing_is_trained_twice(run)
+
+
+def test_ctrl_c_leaves_no_process_no_port_and_no_shared_memory(run: Run):
+    children = psutil.Process(run.process.pid).children(recursive=True)
+    assert children
+
+    run.stop()
+
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive
+    assert run.process.returncode == 0
+    assert not run.reachable()
+    assert not list(Path("/dev/shm").glob("lightning-trainer-*"))
+    assert not (run.folder / "state" / "daemon.json").exists()
