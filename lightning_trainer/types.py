@@ -265,7 +265,7 @@ class StepReport:
 
 
 class VersionState(StrEnum):
-    """Life of a policy version: trained -> live -> retired, or trained -> refused."""
+    """Life of a policy version: trained -> live -> retired, or trained -> refused. A restart offers the newest again."""
 
     TRAINED = "trained"
     LIVE = "live"

@@ -71,8 +71,8 @@ def _refusal(
 ) -> tuple[Reason | None, str | None]:
     if len(comparable) < 2:
         return Reason.GROUP_TOO_SMALL, (
-            f"group {group_id} has {len(comparable)} attempts to compare of {len(members)} ({_names(members)}): two or "
-            "more must be scored and have calls that can be trained"
+            f"group {group_id}: {len(comparable)} of its {len(members)} attempts can be compared (attempts "
+            f"{_names(members)}); two or more must be scored and have calls that can be trained"
         )
     if len(tasks) > 1:
         return Reason.GROUP_MIXED_TASKS, (

@@ -1,10 +1,9 @@
 """Handing a version from the trainer to the engine, and writing down whether it was proven served (promise 8)."""
 
-import asyncio
 import logging
 import time
 
-from lightning_trainer.errors import EngineError
+from lightning_trainer.serving.publication import Publication, PublicationReport
 from lightning_trainer.serving.shared_memory import WeightFiles
 from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.store.sqlite import SqliteStore
@@ -13,8 +12,8 @@ from lightning_trainer.types import PolicyVersion, VersionState
 
 _log = logging.getLogger(__name__)
 
-_TRIES = 3
-"""An engine that dies during a publication is restarted by its supervisor; then the version is offered again."""
+_TRIES = 2
+"""A file that was damaged on its way, or an engine that died meanwhile, gets a second chance with a new file."""
 
 
 class Publisher:
@@ -28,14 +27,12 @@ class Publisher:
         trainer: TrainerClient,
         engine: EngineSupervisor,
         weights: WeightFiles,
-        ready_timeout_s: float,
     ) -> None:
         self._policy = policy
         self._store = store
         self._trainer = trainer
         self._engine = engine
         self._weights = weights
-        self._ready_timeout_s = ready_timeout_s
         self.refused_in_a_row = 0
         self.last_reason: str | None = None
 
@@ -47,27 +44,18 @@ class Publisher:
             TrainingError: the trainer could not write or score them.
         """
         began = time.monotonic()
-        publication = await self._trainer.publish(self._weights.path(version), version)
-        record = PolicyVersion(
-            self._policy, version, step, VersionState.TRAINED, time.time_ns(), checksum=publication.checksum
-        )
-        await self._store.put_version(record)
+        created_ns = time.time_ns()
         for attempt in range(1, _TRIES + 1):
-            try:
-                await self._engine.ready(self._ready_timeout_s)
-                report = await self._engine.publish(publication)
+            publication, report = await self._offer(version, step, created_ns)
+            if report.accepted:
                 break
-            except EngineError as error:
-                _log.warning("publication of %s failed (%s), try %d of %d", record.name, error, attempt, _TRIES)
-                if attempt == _TRIES:
-                    raise
-                await asyncio.sleep(1.0)
+            _log.warning("%s was refused, try %d of %d: %s", publication.name, attempt, _TRIES, report.reason)
         outcome = PolicyVersion(
             self._policy,
             version,
             step,
             VersionState.LIVE if report.accepted else VersionState.REFUSED,
-            record.created_ns,
+            created_ns,
             checksum=publication.checksum,
             probe_max_abs=report.max_abs_diff,
             probe_mean_abs=report.mean_abs_diff,
@@ -75,9 +63,13 @@ class Publisher:
             reason=report.reason,
         )
         await self._store.put_version(outcome)
-        self._weights.prune()
         self.refused_in_a_row = 0 if report.accepted else self.refused_in_a_row + 1
         self.last_reason = report.reason
-        if not report.accepted:
-            _log.error("%s was refused: %s; the previous version stays live", outcome.name, report.reason)
         return outcome
+
+    async def _offer(self, version: int, step: int, created_ns: int) -> tuple[Publication, PublicationReport]:
+        publication = await self._trainer.publish(self._weights.path(version), version)
+        await self._store.put_version(
+            PolicyVersion(self._policy, version, step, VersionState.TRAINED, created_ns, checksum=publication.checksum)
+        )
+        return publication, await self._engine.publish(publication)

@@ -83,17 +83,17 @@ class Daemon:
             self.url = f"http://{config.daemon.host}:{listener.getsockname()[1]}"
             store = await stack.enter_async_context(SqliteStore(state_dir / "lightning.sqlite"))
             model_dir = await asyncio.to_thread(resolve_model, policy.model, _model_cache())
-            weights = stack.enter_context(WeightFiles(state_dir))
+            weights = stack.enter_context(WeightFiles(state_dir, version_bytes=_weight_bytes(model_dir)))
             engine = EngineSupervisor(engine_settings(config, policy, model_dir, weights.folder, state_dir / "logs"))
             sink = NotifyingSink(store)
-            app = self._app(store, sink, engine)
+            trainer = make_trainer(
+                config.training.backend, trainer_settings(config, policy, model_dir, state_dir / "logs")
+            )
+            app = self._app(store, sink, engine, trainer)
             await stack.enter_async_context(_serving(app, listener))
             stack.enter_context(_announced(state_dir / "daemon.json", self.url))
             stack.push_async_callback(_ended(asyncio.create_task(drain_spools(self.url, sink))))
 
-            trainer = make_trainer(
-                config.training.backend, trainer_settings(config, policy, model_dir, state_dir / "logs")
-            )
             stack.push_async_callback(trainer.close)
             stack.push_async_callback(engine.stop)
             if not await _unless(stop, asyncio.gather(engine.start(), trainer.start())):
@@ -110,7 +110,9 @@ class Daemon:
             await stopped
             await _save_if_idle(loop, loop_task)
 
-    def _app(self, store: SqliteStore, sink: NotifyingSink, engine: EngineSupervisor) -> FastAPI:
+    def _app(
+        self, store: SqliteStore, sink: NotifyingSink, engine: EngineSupervisor, trainer: TrainerClient
+    ) -> FastAPI:
         config, policy = self.config, self.config.only_policy
         app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
         guarded = [Depends(require_token(config.daemon.token))]
@@ -127,7 +129,8 @@ class Daemon:
             dependencies=guarded,
         )
         app.include_router(
-            status_router(policy, store=store, progress=self.progress, engine=engine), dependencies=guarded
+            status_router(policy, store=store, progress=self.progress, engine=engine, trainer=trainer),
+            dependencies=guarded,
         )
         return app
 
@@ -146,7 +149,6 @@ class Daemon:
             trainer=trainer,
             engine=engine,
             weights=weights,
-            ready_timeout_s=config.engine.startup_timeout_s,
         )
         checkpoints = CheckpointFolder(
             config.daemon.state_dir / "checkpoints" / policy.name, keep=policy.keep_checkpoints
@@ -233,6 +235,10 @@ async def _save_if_idle(loop: TrainingLoop, task: asyncio.Task) -> None:
             await loop.save()
     except (TrainingError, TimeoutError) as error:
         _log.warning("no checkpoint at shutdown (%s); the next start repeats the steps since the last one", error)
+
+
+def _weight_bytes(model_dir: Path) -> int:
+    return sum(file.stat().st_size for file in model_dir.glob("*.safetensors"))
 
 
 def _model_cache() -> Path:

@@ -31,7 +31,7 @@ def listen(host: str, port: int) -> socket.socket:
 def _holder(port: int) -> str:
     try:
         for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+            if connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,) and connection.pid:
                 return f" (process {connection.pid}, {psutil.Process(connection.pid).name()})"
     except psutil.Error:
         pass

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 
-from lightning_instrumentation.delivery.spool import default_spool_dir, orphaned_spools
+from lightning_instrumentation.delivery.spool import orphaned_spools
+from lightning_instrumentation.settings import default_spool_dir
 
 from lightning_trainer.errors import MalformedTelemetryError, StoreError
 from lightning_trainer.ingest.otlp import decode_request

@@ -1,5 +1,6 @@
 """``/lightning/status`` and ``/lightning/policies/{name}``: what the daemon is doing, as JSON."""
 
+import os
 import time
 from dataclasses import asdict
 
@@ -10,12 +11,18 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.training.remote import TrainerClient
 
 _MAX_WAIT_S = 60.0
 
 
 def status_router(
-    policy: PolicyConfig, *, store: SqliteStore, progress: Progress, engine: EngineSupervisor
+    policy: PolicyConfig,
+    *,
+    store: SqliteStore,
+    progress: Progress,
+    engine: EngineSupervisor,
+    trainer: TrainerClient,
 ) -> APIRouter:
     router = APIRouter()
 
@@ -27,7 +34,8 @@ def status_router(
     async def status() -> dict:
         return {
             "version": __version__,
-            "engine": engine.state,
+            "engine": asdict(engine.status),
+            "processes": {"daemon": os.getpid(), "engine": engine.status.pid, "trainer": trainer.process_id},
             "counts": await store.counts(),
             "policies": {policy.name: _phase(progress)},
         }

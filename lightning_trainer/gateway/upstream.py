@@ -26,11 +26,13 @@ class EngineEndpoint(Protocol):
     """Where the engine is; both may change when it is restarted."""
 
     @property
-    def base_url(self) -> str: ...
+    def base_url(self) -> str:
+        """Raises EngineError while there is none."""
+        ...
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Credentials for every request."""
+        """Credentials for every request. Raises EngineError while there is no engine."""
         ...
 
     async def ready(self, timeout_s: float) -> None:
@@ -103,8 +105,8 @@ class Upstream:
             except httpx.TimeoutException as error:
                 if not isinstance(error, httpx.ConnectTimeout):
                     raise EngineError(f"the engine has been silent for too long ({type(error).__name__})") from error
-                cause: httpx.TransportError = error
-            except httpx.ConnectError as error:
+                cause: Exception = error
+            except (httpx.ConnectError, EngineError) as error:  # gone, or gone since it was ready a moment ago
                 cause = error
             except httpx.TransportError as error:
                 dropped += 1

@@ -5,7 +5,7 @@ from html import escape
 from lightning_trainer.report.markup import figure, folded, paragraph, section, table
 from lightning_trainer.report.quickstart_report import QuickstartReport
 from lightning_trainer.report.tokens import legend_html, rollout_html
-from lightning_trainer.types import LedgerRow, PolicyVersion, VersionState
+from lightning_trainer.types import PolicyVersion, VersionState
 
 
 def examples_section(report: QuickstartReport) -> str:
@@ -25,21 +25,21 @@ def examples_section(report: QuickstartReport) -> str:
 def ledger_section(report: QuickstartReport) -> str:
     if not report.ledger:
         return ""
-    merged: dict[tuple[str, str, str, str], tuple[int, int]] = {}
+    merged: dict[tuple[str, str, str], tuple[int, int]] = {}
     for row in report.ledger:
-        tokens, calls = merged.get(_ledger_key(row), (0, 0))
-        merged[_ledger_key(row)] = (tokens + row.tokens, calls + row.calls)
+        key = (str(row.outcome), row.reason, f"{row.agent} ({row.policy})" if row.policy else row.agent)
+        tokens, calls = merged.get(key, (0, 0))
+        merged[key] = (tokens + row.tokens, calls + row.calls)
     total = report.ledger_tokens
-    rows = [
-        [*map(escape, key), f"{tokens:,}", f"{calls:,}", f"{100 * tokens / total:.1f} %" if total else "–"]
-        for key, (tokens, calls) in sorted(merged.items(), key=lambda entry: -entry[1][0])
-    ]
-    head = ["agent", "policy", "outcome", "reason", "tokens", "calls", "share"]
-    return section("Ledger", paragraph(_balance(report)), table(head, rows, text_columns=4))
-
-
-def _ledger_key(row: LedgerRow) -> tuple[str, str, str, str]:
-    return row.agent, row.policy or "–", str(row.outcome), row.reason
+    one_agent = len({agent for _, _, agent in merged}) == 1
+    rows = []
+    for (outcome, reason, agent), (tokens, calls) in sorted(merged.items(), key=lambda entry: -entry[1][0]):
+        what = f"{escape(outcome)} <small>{escape(reason)}</small>"
+        numbers = [f"{tokens:,}", f"{calls:,}", f"{100 * tokens / total:.1f} %" if total else "–"]
+        rows.append([what, *([] if one_agent else [escape(agent)]), *numbers])
+    head = ["what became of them", *([] if one_agent else ["agent (policy)"]), "tokens", "calls", "share"]
+    whose = f"Agent: {escape(report.ledger[0].agent)}." if one_agent else ""
+    return section("Ledger", paragraph(_balance(report), whose), table(head, rows, text_columns=1 if one_agent else 2))
 
 
 def _balance(report: QuickstartReport) -> str:
@@ -73,7 +73,7 @@ def versions_section(report: QuickstartReport) -> str:
             f"A version is served only when none differs by more than {report.probe_tolerance:g}."
             if report.probe_tolerance is not None
             else "",
-            f"The largest difference of a served version was {worst:.2e}." if worst is not None else "",
+            f"The largest difference of a served version was {worst:.3g}." if worst is not None else "",
         ),
         folded(
             f"{proven} of {len(published)} published versions proven served, {refused} refused",
@@ -89,8 +89,8 @@ def _version_row(version: PolicyVersion) -> list[str]:
         escape(version.name),
         f'<span class="{css}">{escape(str(version.state))}</span>{reason}',
         f"<code>{escape((version.checksum or '–')[:12])}</code>",
-        figure(version.probe_max_abs, ".2e"),
-        figure(version.probe_mean_abs, ".2e"),
+        figure(version.probe_max_abs, ".3g"),
+        figure(version.probe_mean_abs, ".3g"),
         figure(version.publish_s, ".2f", " s"),
     ]
 

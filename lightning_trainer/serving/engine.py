@@ -10,19 +10,18 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import httpx
 
 import lightning_trainer
-from lightning_trainer.config import EngineConfig
 from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.serving.host.settings import HostSettings
 from lightning_trainer.serving.ownership import owner_tag, remove_orphans
 from lightning_trainer.serving.process_group import end_group
 from lightning_trainer.serving.publication import Publication, PublicationReport
+from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.serving.startup_failure import explain
 
 logger = logging.getLogger(__name__)
@@ -34,48 +33,6 @@ _REQUEST_TIMEOUT_S = 60.0
 _LOG_TAIL_BYTES = 256 * 1024
 _NOT_INHERITED = ("PYTHONHOME", "VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
 """What would change the engine behind the configuration's back."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """One engine process; everything that ``EngineConfig`` leaves to the run is filled in."""
-
-    model: Path
-    policy: str
-    weights_directory: Path
-    """``WeightFolder.directory``."""
-    log_path: Path
-    python: str | None = None
-    dtype: str = "bfloat16"
-    max_model_len: int = 2048
-    max_num_seqs: int = 64
-    kv_cache_gib: float = 2.0
-    threads: int | None = None
-    chat_template: Path | None = None
-    tool_call_parser: str | None = None
-    startup_timeout_s: float = 600.0
-    drain_timeout_s: float = 60.0
-    vllm_arguments: tuple[str, ...] = ()
-
-    @classmethod
-    def from_config(
-        cls, config: EngineConfig, *, model: Path, policy: str, weights_directory: Path, log_path: Path
-    ) -> Self:
-        return cls(
-            model=model,
-            policy=policy,
-            weights_directory=weights_directory,
-            log_path=log_path,
-            python=config.python,
-            dtype=config.dtype,
-            max_model_len=config.max_model_len,
-            max_num_seqs=config.max_num_seqs,
-            kv_cache_gib=config.kv_cache_gib,
-            threads=config.threads,
-            chat_template=config.chat_template,
-            tool_call_parser=config.tool_call_parser,
-            startup_timeout_s=config.startup_timeout_s,
-        )
 
 
 class EngineProcess:
@@ -129,9 +86,9 @@ class EngineProcess:
         site.mkdir()
         # Only our package, not what is installed beside it: another interpreter must not see the daemon's packages.
         (site / "lightning_trainer").symlink_to(Path(lightning_trainer.__file__).resolve().parent)
-        settings.log_path.parent.mkdir(parents=True, exist_ok=True)
+        settings.log_dir.mkdir(parents=True, exist_ok=True)
         if settings.log_path.exists():
-            settings.log_path.replace(settings.log_path.with_suffix(".previous.log"))
+            settings.log_path.replace(settings.log_dir / "engine.previous.log")
         python = settings.python or sys.executable
         with settings.log_path.open("wb") as log:
             try:
@@ -257,10 +214,10 @@ class EngineProcess:
         settings = self.settings
         assert self._scratch is not None
         return HostSettings(
-            model=str(settings.model),
+            model=str(settings.model_dir),
             policy=settings.policy,
             token=self._token,
-            weights_directory=str(settings.weights_directory),
+            weights_directory=str(settings.weights_dir),
             scratch=str(self._scratch),
             dtype=settings.dtype,
             max_model_len=settings.max_model_len,

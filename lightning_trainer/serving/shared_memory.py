@@ -1,14 +1,16 @@
 """Where published weights lie between trainer and engine: files in shared memory, two versions at most.
 
-``/dev/shm/lightning-trainer-<run id>-<owner>/<policy>@v<version>.safetensors``: a file there is memory that both sides
-map. The folder is private to the user, removed at the end, and by the next run where the end was a kill.
+``/dev/shm/lightning-trainer-<run id>-<owner>/v<version>.safetensors``: a file there is memory that both sides map. The
+folder is private to the user, removed at the end, and by the next run where the end was a kill.
 """
 
 import logging
 import os
+import secrets
 import shutil
-from collections.abc import Collection
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from lightning_trainer.errors import PublicationError
 from lightning_trainer.serving.ownership import owner_tag, remove_orphans
@@ -20,51 +22,54 @@ _PREFIX = "lightning-trainer-"
 _VERSIONS_AT_ONCE = 2
 
 
-class WeightFolder:
-    """The weight files of one run. ``path`` for the trainer to write to, ``keep`` once a version is live."""
+class WeightFiles:
+    """The weight files of one run, as a context manager: the folder is there inside of it and gone after."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    @classmethod
-    def create(
-        cls, run_id: str, state_dir: Path, bytes_per_version: int, shared_memory: Path = SHARED_MEMORY
-    ) -> "WeightFolder":
-        """Make the run's folder and remove those of dead runs.
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        run_id: str | None = None,
+        version_bytes: int = 2**30,
+        shared_memory: Path = SHARED_MEMORY,
+    ) -> None:
+        """Choose the place and make the folder; folders of dead runs are removed.
 
         Args:
             state_dir: used, and said so, where shared memory is absent or has no room for two versions.
+            version_bytes: size of one version's file.
 
         Raises:
             PublicationError: there is no room in either.
         """
-        for root in (shared_memory, state_dir):
-            if removed := remove_orphans(root, _PREFIX):
-                logger.info("removed the weights of %d dead runs from %s", len(removed), root)
-        root = _root(shared_memory, state_dir, bytes_per_version * _VERSIONS_AT_ONCE)
-        directory = root / f"{_PREFIX}{run_id}-{owner_tag()}"
-        directory.mkdir(mode=0o700, exist_ok=True)
-        return cls(directory)
+        for place in (shared_memory, state_dir):
+            if removed := remove_orphans(place, _PREFIX):
+                logger.info("removed the weight files of %d dead runs from %s", len(removed), place)
+        root = _root(shared_memory, state_dir, version_bytes * _VERSIONS_AT_ONCE)
+        self.folder = root / f"{_PREFIX}{run_id or secrets.token_hex(4)}-{owner_tag()}"
+        self.folder.mkdir(mode=0o700)
 
-    def path(self, policy: str, version: int) -> Path:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def path(self, version: int) -> Path:
         """Return where this version's file belongs."""
-        return self.directory / f"{policy}@v{version}.safetensors"
+        return self.folder / f"v{version}.safetensors"
 
-    def keep(self, paths: Collection[Path]) -> None:
-        """Remove every file but these: the live version's, and the one that is being written or tried.
-
-        Raises:
-            PublicationError: more than two are to be kept.
-        """
-        if len(paths) > _VERSIONS_AT_ONCE:
-            raise PublicationError(f"{len(paths)} weight files are to be kept; there is room for {_VERSIONS_AT_ONCE}")
-        for file in self.directory.iterdir():
-            if file not in paths:
-                file.unlink(missing_ok=True)
+    def prune(self) -> None:
+        """Remove all but the two newest versions: the live one and the one that is being tried."""
+        newest_last = sorted(self.folder.glob("v*.safetensors"), key=lambda path: int(path.stem[1:]))
+        for path in newest_last[:-_VERSIONS_AT_ONCE]:
+            path.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Remove the folder and all that is in it."""
-        shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _root(shared_memory: Path, state_dir: Path, needed: int) -> Path:

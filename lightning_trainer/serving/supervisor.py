@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 
 from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.engine import EngineProcess
 from lightning_trainer.serving.publication import Publication, PublicationReport
+from lightning_trainer.serving.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
 
@@ -60,20 +62,20 @@ class EngineSupervisor:
 
     def __init__(
         self,
-        make: Callable[[], EngineProcess],
+        settings: EngineSettings,
         *,
-        startup_timeout_s: float,
         live: Publication | None = None,
         backoff: Backoff | None = None,
+        make: Callable[[EngineSettings], EngineProcess] = EngineProcess,
     ) -> None:
         """Keep what is needed; nothing starts before ``start``.
 
         Args:
-            make: returns a new, unstarted process.
             live: published after each start; None serves the model folder itself, as version 0.
+            make: returns a new, unstarted process.
         """
+        self._settings = settings
         self._make = make
-        self._startup_timeout_s = startup_timeout_s
         self._backoff = backoff or Backoff()
         self._live = live
         self._engine: EngineProcess | None = None
@@ -81,6 +83,10 @@ class EngineSupervisor:
         self._status = EngineStatus(EngineState.STOPPED, None, None, 0, None, None)
         self._task: asyncio.Task[None] | None = None
         self._publishing = asyncio.Lock()
+
+    @property
+    def state(self) -> EngineState:
+        return self._status.state
 
     @property
     def status(self) -> EngineStatus:
@@ -100,10 +106,17 @@ class EngineSupervisor:
     def headers(self) -> Mapping[str, str]:
         return self._ready_engine().headers
 
-    def start(self) -> None:
-        """Start the engine and keep it; returns at once."""
+    async def start(self) -> None:
+        """Start the engine, keep it from now on, and return when it serves.
+
+        Raises:
+            EngineError: it does not start; it is not tried again, because what it was started with is wrong.
+        """
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="engine-supervisor")
+            # The task says STARTING a moment later; a state of an earlier life must not be taken for this one's.
+            self._status = replace(self._status, state=EngineState.STARTING)
+        await self.ready(self._settings.startup_timeout_s)
 
     async def ready(self, timeout_s: float) -> None:
         """Wait until the engine serves the live version.
@@ -124,24 +137,33 @@ class EngineSupervisor:
     async def publish(self, publication: Publication) -> PublicationReport:
         """Serve a version from now on, also after a restart, or say why not.
 
+        The file is the supervisor's from here: the live version's stays, any other is removed.
+
         Raises:
             EngineError: there is no engine to serve anything.
             PublicationError: the engine could not read the publication.
         """
         async with self._publishing:
-            await self.ready(self._startup_timeout_s)
+            await self.ready(self._settings.startup_timeout_s)
             engine = self._ready_engine()
             try:
                 report = await engine.publish(publication)
             except EngineError as error:
                 await engine.stop()
                 await self._until_not(engine)
-                await self.ready(self._startup_timeout_s)
-                return PublicationReport(False, self._version(), f"{error}; the engine was started again")
-            if report.accepted:
-                self._live = publication
+                await self.ready(self._settings.startup_timeout_s)
+                report = PublicationReport(False, self._version(), f"{error}; the engine was started again")
+            self._settle(publication, report)
             await self._set(version=report.version)
             return report
+
+    def _settle(self, publication: Publication, report: PublicationReport) -> None:
+        """Remember what is live, and free the memory of what no start or way back needs any longer."""
+        outdated = publication
+        if report.accepted:
+            outdated, self._live = self._live, publication
+        if outdated is not None and (self._live is None or outdated.path != self._live.path):
+            Path(outdated.path).unlink(missing_ok=True)
 
     async def stop(self) -> None:
         """End the engine and stop keeping it; returns when nothing of it is left."""
@@ -178,11 +200,11 @@ class EngineSupervisor:
     async def _one_life(self) -> str:
         """Start an engine, give it the live weights, and return why it ended."""
         started = time.monotonic()
-        self._engine = engine = self._make()
+        self._engine = engine = self._make(self._settings)
         try:
             await engine.start()
             await self._set(pid=engine.pid)
-            await engine.ready(self._startup_timeout_s)
+            await engine.ready(self._settings.startup_timeout_s)
             if self._live is not None:
                 report = await engine.publish(self._live)
                 if not report.accepted:

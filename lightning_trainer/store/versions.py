@@ -11,7 +11,7 @@ ALLOWED: dict[VersionState, frozenset[VersionState]] = {
     VersionState.LIVE: frozenset({VersionState.LIVE, VersionState.RETIRED, VersionState.REFUSED}),
     # After a restart the newest version is offered to the engine once more: it may be live again, or fail its probe.
     VersionState.RETIRED: frozenset({VersionState.RETIRED, VersionState.LIVE, VersionState.REFUSED}),
-    VersionState.REFUSED: frozenset({VersionState.REFUSED}),
+    VersionState.REFUSED: frozenset({VersionState.REFUSED, VersionState.LIVE}),
 }
 _FIELDS = tuple(field.name for field in fields(PolicyVersion))
 _COLUMNS = ", ".join(_FIELDS)

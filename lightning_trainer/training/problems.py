@@ -45,7 +45,7 @@ def unscored(attempt_ids: Collection[str], evaluations: Iterable[Evaluation], po
         else f"credit scheme {policy.credit.scheme!r} needs one"
         + (" of the attempt as a whole" if policy.credit.scheme == "terminal" else " wherever others have one")
     )
-    return [f"{len(attempt_ids)} attempts lack a reward (such as {min(attempt_ids)}): {hint}"]
+    return [f"attempts that lack a reward: {len(attempt_ids)} (such as {min(attempt_ids)}); {hint}"]
 
 
 def losses(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:
@@ -57,7 +57,7 @@ def losses(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:
             tokens[row.reason] = tokens.get(row.reason, 0) + row.tokens
             calls[row.reason] = calls.get(row.reason, 0) + row.calls
     return [
-        f"{calls[reason]} calls with {tokens[reason]} sampled tokens were not trained ({reason.value}): "
+        f"calls not trained ({reason.value}): {calls[reason]}, with {tokens[reason]} sampled tokens. "
         + reason.explanation
         + (f" It is {policy.max_sample_tokens}." if reason is Reason.OVER_LENGTH else "")
         for reason in _WORTH_SAYING

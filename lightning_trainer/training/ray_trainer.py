@@ -1,31 +1,18 @@
-"""The trainer in a Ray actor: a process of its own, whose death is an error and not the end of the daemon.
-
-Ray runs for this one actor, on the loopback interface, in a temporary folder of its own beside any other Ray. ``close``
-takes all of it down and waits until every process of it is gone.
-"""
+"""The trainer in a Ray actor: a process of its own, whose death is an error and not the end of the daemon."""
 
 import asyncio
-import logging
 import os
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import psutil
 import ray
 from ray.exceptions import RayError, RayTaskError
 
 from lightning_trainer.errors import LightningError, TrainingError
+from lightning_trainer.training.ray_session import RaySession
 from lightning_trainer.training.remote import TrainerClient, build_trainer
 from lightning_trainer.training.settings import TrainerSettings
-
-_OBJECT_STORE_BYTES = 128 * 2**20
-"""Batches and reports only; weights go through files."""
-_SHORT_TEMP = Path("/tmp")
-"""Ray's sockets live under its folder and a socket's path is limited to 107 bytes."""
-_EXIT_TIMEOUT_S = 15.0
 
 
 class TrainerActor:
@@ -51,23 +38,21 @@ class RayTrainer(TrainerClient):
 
     def __init__(self, settings: TrainerSettings) -> None:
         self._settings = settings
+        self._session = RaySession()
         self._actor: Any = None
-        self._own_folder: Path | None = None
         self.process_id: int | None = None
         """Of the actor, while it is running."""
 
     async def start(self) -> None:
-        await asyncio.to_thread(self._start_ray)
+        await asyncio.to_thread(self._session.start)
         self._actor = ray.remote(num_cpus=1, max_restarts=0)(TrainerActor).remote(self._settings)
         self.process_id = await self._answer(self._actor.start.remote())
 
     async def close(self) -> None:
         actor, self._actor, self.process_id = self._actor, None, None
-        folder, self._own_folder = self._own_folder, None
         if actor is not None and ray.is_initialized():
             ray.kill(actor)
-        if folder is not None:
-            await asyncio.to_thread(_stop_ray, folder)
+        await asyncio.to_thread(self._session.stop)
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         if self._actor is None:
@@ -78,56 +63,13 @@ class RayTrainer(TrainerClient):
         try:
             return await asyncio.wrap_future(reference.future())
         except RayTaskError as error:
-            if isinstance(error.cause, LightningError):
-                raise error.cause from None
-            raise TrainingError(f"the trainer failed: {type(error.cause).__name__}: {error.cause}") from error
+            cause = error.cause
+            if isinstance(cause, LightningError):
+                raise cause from None
+            raise TrainingError(f"the trainer failed: {type(cause).__name__}: {cause}") from error
         except RayError as error:
             reason = str(error).strip().splitlines()[0]
             raise TrainingError(f"the trainer's process died ({type(error).__name__}: {reason}); restart it") from error
-
-    def _start_ray(self) -> None:
-        if ray.is_initialized():
-            return
-        parent = _SHORT_TEMP if _SHORT_TEMP.is_dir() else None
-        self._own_folder = Path(tempfile.mkdtemp(prefix="lt-ray-", dir=parent))
-        try:
-            ray.init(
-                address="local",
-                num_cpus=1,
-                num_gpus=0,
-                include_dashboard=False,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                log_to_driver=False,
-                configure_logging=True,
-                logging_level=logging.ERROR,  # it warns of the signal handler that it leaves to us
-                _node_ip_address="127.0.0.1",
-                _temp_dir=str(self._own_folder),
-            )
-        except (RayError, OSError, RuntimeError, ValueError) as error:
-            raise TrainingError(f'Ray did not start ({error}); set backend = "inprocess" in [training]') from error
-
-
-def _stop_ray(folder: Path) -> None:
-    processes = _processes_of(folder)
-    ray.shutdown()
-    _, alive = psutil.wait_procs(processes, timeout=_EXIT_TIMEOUT_S)
-    for process in alive:
-        process.kill()
-    psutil.wait_procs(alive, timeout=_EXIT_TIMEOUT_S)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _processes_of(folder: Path) -> list[psutil.Process]:
-    """Ray's own processes, which name their folder on the command line, and what those started."""
-    found: dict[int, psutil.Process] = {}
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if any(str(folder) in argument for argument in process.cmdline()):
-                for member in (process, *process.children(recursive=True)):
-                    found[member.pid] = member
-        except psutil.NoSuchProcess:
-            continue
-    return list(found.values())
 
 
 def _write_output_to(path: Path) -> None:

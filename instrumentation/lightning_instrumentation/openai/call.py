@@ -44,24 +44,25 @@ class ChatCall:
         return bool(self._answer.choices)
 
     def add(self, response: Any) -> None:
-        """Take a whole answer and clean it."""
-        self._answer.add(response)
-        if self._asked:
-            hide(response, self._asked)
+        """Take a whole answer and clean it: cleaned it must be even where it could not be read."""
+        try:
+            self._answer.add(response)
+        finally:
+            if self._asked:
+                hide(response, self._asked)
 
     def add_raw(self, http_response: Any) -> None:
         decoded = json.loads(http_response.content)
-        self._answer.add(decoded)
-        if self._asked:
-            hide_raw(http_response, decoded, self._asked)
+        try:
+            self._answer.add(decoded)
+        finally:
+            if self._asked:
+                hide_raw(http_response, decoded, self._asked)
 
     def add_chunk(self, chunk: Any) -> bool:
         """Take a chunk and clean it; False where the caller would not have got it without us."""
         first = not self._answer.choices
-        self._answer.add(chunk)
-        if not self._asked:
-            return True
-        hide(chunk, self._asked)
+        self.add(chunk)
         return first or not is_ours_alone(chunk, self._asked)
 
     def ended(self) -> None:

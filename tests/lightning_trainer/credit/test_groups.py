@@ -23,7 +23,7 @@ def test_a_group_of_one_is_refused_with_its_members(member):
     summary = judge_group("g", [member("a", 1.0), member("b")], drop_zero_variance=True)
     assert summary.verdict is Reason.GROUP_TOO_SMALL
     assert summary.refused_reason is not None
-    assert "group g has 1 attempts to compare of 2 (a, b)" in summary.refused_reason
+    assert "group g: 1 of its 2 attempts can be compared (attempts a, b)" in summary.refused_reason
 
 
 def test_attempts_of_different_tasks_are_refused_with_the_tasks(member):

@@ -9,6 +9,7 @@ import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import unpack_token_ids
 
+from lightning_trainer.errors import EngineError
 from lightning_trainer.types import SpanStatus
 
 
@@ -70,6 +71,20 @@ async def test_a_call_waits_for_an_engine_that_is_starting(gateway) -> None:
     assert not call.done()
     gateway.endpoint.up.set()
     assert (await call).status_code == 200
+
+
+async def test_a_call_outlives_an_engine_that_died_unnoticed(gateway, monkeypatch) -> None:
+    asked = []
+
+    def base_url(_) -> str:
+        asked.append(1)
+        if len(asked) == 1:
+            raise EngineError("the engine is not running")
+        return gateway.engine_url
+
+    monkeypatch.setattr(type(gateway.endpoint), "base_url", property(base_url), raising=False)
+    assert (await gateway.post()).status_code == 200
+    assert len(asked) == 2
 
 
 async def test_an_engine_that_stays_away_is_503_after_the_queue_timeout(open_gateway) -> None:

@@ -41,7 +41,7 @@ async def test_a_version_that_becomes_live_retires_the_one_that_was(store: Sqlit
         ([_T, _X, _X], True),
         ([_T, _L, _X], True),
         ([_T, _R], False),
-        ([_T, _X, _L], False),
+        ([_T, _X, _L], True),
         ([_T, _X, _R], False),
     ],
 )

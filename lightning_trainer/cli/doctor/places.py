@@ -1,0 +1,48 @@
+"""The port and the folders that a daemon and its agents write to."""
+
+import tempfile
+from pathlib import Path
+
+from lightning_instrumentation.settings import default_spool_dir
+
+from lightning_trainer.cli.doctor.check import Check, failure, ok
+from lightning_trainer.daemon.sockets import listen
+from lightning_trainer.errors import ConfigError
+
+
+def check_port(host: str, port: int) -> Check:
+    if port == 0:
+        return ok("port", "a free one is picked at the start")
+    try:
+        listen(host, port).close()
+    except ConfigError as error:
+        said, _, _ = str(error).partition("; ")
+        return failure("port", said, "Stop what holds it, or set another port in [daemon] (0 picks a free one).")
+    return ok("port", f"{host}:{port} is free")
+
+
+def check_state_dir(folder: Path) -> Check:
+    return _check_writable(
+        "state folder", folder.absolute(), "set daemon.state_dir to a folder that this user can write to"
+    )
+
+
+def check_spool() -> Check:
+    return _check_writable(
+        "spool folder",
+        default_spool_dir().absolute(),
+        "set LIGHTNING_SPOOL_DIR to a folder that this user can write to",
+    )
+
+
+def _check_writable(name: str, folder: Path, mend: str) -> Check:
+    """Write a file there, or where the folder would be made: nothing is left behind."""
+    place = folder
+    while not place.exists():
+        place = place.parent
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        return failure(name, f"{place} cannot be written to: {error.strerror}", f"Make it writable, or {mend}.")
+    return ok(name, f"{folder}" if place == folder else f"{folder} (will be made)")

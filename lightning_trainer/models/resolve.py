@@ -1,0 +1,62 @@
+"""``resolve_model``: a folder, a Hugging Face id, or one of the models that need no download.
+
+The latter are written once, in float32, into a cache folder. Writing happens in a process of its own, so that the
+daemon never imports torch.
+"""
+
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from lightning_trainer.errors import ModelError
+from lightning_trainer.models.building import build_once, put_chat_template
+from lightning_trainer.models.folder import check_folder
+from lightning_trainer.models.hub import hub_folder
+
+_log = logging.getLogger(__name__)
+
+WRITERS = {
+    "embedded:smollm2-135m-instruct": "lightning_trainer.models.smollm2",
+    "random:tiny": "lightning_trainer.models.tiny",
+}
+"""Module that writes the model of that name: ``python -m MODULE FOLDER``."""
+_FORMAT = 2
+"""Part of the cache folder's name; raised when a writer changes what it writes."""
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+
+
+def resolve_model(spec: str, cache_dir: Path) -> Path:
+    """Return the folder of a model; writes it into ``cache_dir`` first where that is how it comes.
+
+    Raises:
+        ModelError: there is no such model, or it cannot be read; the message says what to do.
+    """
+    if spec in WRITERS:
+        folder = build_once(cache_dir / f"{spec.replace(':', '-')}-{_FORMAT}", lambda aside: _write(spec, aside))
+        put_chat_template(folder)
+        return folder
+    if spec.startswith(("embedded:", "random:")):
+        raise ModelError(f"there is no model {spec!r}; models without a download are: {', '.join(WRITERS)}")
+    if (folder := Path(spec).expanduser()).is_dir():
+        return check_folder(folder.absolute())
+    if _HUB_ID.fullmatch(spec):
+        return check_folder(hub_folder(spec))
+    raise ModelError(
+        f"there is no model {spec!r}: no folder, no Hugging Face id (owner/name), none of {', '.join(WRITERS)}"
+    )
+
+
+def _write(spec: str, folder: Path) -> None:
+    _log.info("writing the model %s (once)", spec)
+    written = subprocess.run(
+        [sys.executable, "-m", WRITERS[spec], str(folder)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    if written.returncode:
+        last = (written.stderr.strip() or "it said nothing").splitlines()[-1]
+        raise ModelError(f"the model {spec} could not be written: {last}")

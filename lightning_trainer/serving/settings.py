@@ -1,0 +1,59 @@
+"""What one engine process is started with: ``lightning.toml`` and what the run adds to it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_trainer.config import Config, PolicyConfig
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """One policy served from one model folder. The defaults are ``lightning.toml``'s."""
+
+    model_dir: Path
+    """Version 0 of the policy: config.json, safetensors, tokenizer."""
+    policy: str
+    """The model name that requests give."""
+    weights_dir: Path
+    """Publications are read from here and nowhere else."""
+    log_dir: Path
+    """Gets engine.log, and engine.previous.log of the life before."""
+    python: str | None = None
+    dtype: str = "bfloat16"
+    max_model_len: int = 2048
+    max_num_seqs: int = 64
+    kv_cache_gib: float = 2.0
+    threads: int | None = None
+    chat_template: Path | None = None
+    tool_call_parser: str | None = None
+    startup_timeout_s: float = 600.0
+    drain_timeout_s: float = 60.0
+    """How long a publication waits for running requests before it aborts them."""
+    vllm_arguments: tuple[str, ...] = ()
+    """More arguments of ``vllm serve``."""
+
+    @property
+    def log_path(self) -> Path:
+        return self.log_dir / "engine.log"
+
+
+def engine_settings(
+    config: Config, policy: PolicyConfig, model_dir: Path, weights_dir: Path, log_dir: Path
+) -> EngineSettings:
+    """Return the settings of the engine that serves one policy of a configuration."""
+    engine = config.engine
+    return EngineSettings(
+        model_dir=model_dir,
+        policy=policy.name,
+        weights_dir=weights_dir,
+        log_dir=log_dir,
+        python=engine.python,
+        dtype=engine.dtype,
+        max_model_len=engine.max_model_len,
+        max_num_seqs=engine.max_num_seqs,
+        kv_cache_gib=engine.kv_cache_gib,
+        threads=engine.threads,
+        chat_template=engine.chat_template,
+        tool_call_parser=engine.tool_call_parser,
+        startup_timeout_s=engine.startup_timeout_s,
+    )

@@ -1,0 +1,92 @@
+"""A Ray of our own: on the loopback interface, in a temporary folder of its own, beside any other Ray.
+
+``stop`` returns when every process of it is gone. After a ``kill -9`` Ray's processes end by themselves (the last agents
+within two minutes) and the next start removes the folder.
+"""
+
+import logging
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+import psutil
+import ray
+from ray.exceptions import RayError
+
+from lightning_trainer.errors import TrainingError
+
+_OBJECT_STORE_BYTES = 128 * 2**20
+"""Batches and reports only; weights go through files."""
+_SHORT_TEMP = Path("/tmp")
+"""Ray's sockets live under its folder and a socket's path is limited to 107 bytes."""
+_FOLDER = re.compile(r"lt-ray-(\d+)-\w+")
+_EXIT_TIMEOUT_S = 15.0
+
+
+class RaySession:
+    """Ray, as long as this process needs it. One that the process was using already is shared and left running."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+
+    def start(self) -> None:
+        """Start Ray.
+
+        Raises:
+            TrainingError: it does not start here.
+        """
+        if ray.is_initialized():
+            return
+        parent = _SHORT_TEMP if _SHORT_TEMP.is_dir() else Path(tempfile.gettempdir())
+        _remove_abandoned(parent)
+        self._folder = Path(tempfile.mkdtemp(prefix=f"lt-ray-{os.getpid()}-", dir=parent))
+        try:
+            ray.init(
+                address="local",
+                num_cpus=1,
+                num_gpus=0,
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                log_to_driver=False,
+                logging_level=logging.ERROR,  # it warns of the signal handler that it leaves to us
+                _node_ip_address="127.0.0.1",
+                _temp_dir=str(self._folder),
+            )
+        except (RayError, OSError, RuntimeError, ValueError) as error:
+            self.stop()
+            raise TrainingError(f'Ray did not start ({error}); set backend = "inprocess" in [training]') from error
+
+    def stop(self) -> None:
+        """Take down what ``start`` started; again is the same as once."""
+        if self._folder is None:
+            return
+        processes = _processes_in(self._folder)
+        ray.shutdown()
+        _, alive = psutil.wait_procs(processes, timeout=_EXIT_TIMEOUT_S)
+        for process in alive:
+            process.kill()
+        psutil.wait_procs(alive, timeout=_EXIT_TIMEOUT_S)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder = None
+
+
+def _processes_in(folder: Path) -> list[psutil.Process]:
+    """Ray's own processes, which name their folder on the command line, and what those started."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if any(str(folder) in argument for argument in process.cmdline()):
+                for member in (process, *process.children(recursive=True)):
+                    found[member.pid] = member
+        except psutil.NoSuchProcess:
+            continue
+    return list(found.values())
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove the folders of processes that were killed before they could."""
+    for folder in parent.glob("lt-ray-*"):
+        if (match := _FOLDER.fullmatch(folder.name)) and not psutil.pid_exists(int(match[1])):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,236 @@
+"""Whatever the daemon does, each span is delivered in the end, or put aside and reported, and never lost in silence."""
+
+import logging
+import threading
+import time
+from email.utils import formatdate
+
+import lightning_instrumentation as lightning
+import pytest
+from lightning_instrumentation.delivery import sender as sender_module
+from lightning_instrumentation.delivery.spool import Spool, endpoint_folder
+
+
+@lightning.agent("a")
+def work(size: int = 0) -> None:
+    pass
+
+
+@pytest.fixture(autouse=True)
+def quick_pauses(monkeypatch):
+    monkeypatch.setattr(sender_module, "_PAUSE_S", (0.05, 0.2))
+
+
+def reply(receiver, **fields):
+    return type(receiver.decide([]))(**fields)
+
+
+def after(receiver, answers, **failing):
+    """Answer like that so many times, then accept."""
+    remaining = [answers]
+    accept = reply(receiver)
+    refuse = reply(receiver, **failing)
+
+    def decide(spans):
+        remaining[0] -= 1
+        return refuse if remaining[0] >= 0 else accept
+
+    return decide
+
+
+def test_spans_wait_for_a_daemon_that_is_down_and_arrive_when_it_is_up(recording, caplog):
+    receiver = recording.receiver
+    receiver.stop()
+    with caplog.at_level(logging.WARNING, logger="lightning"):
+        for _ in range(5):
+            work()
+        assert lightning.flush(0.4) is False
+        assert lightning.stats().waiting == 5
+        receiver.start()
+        receiver.wait_for(5)
+        assert lightning.flush()
+    stats = lightning.stats()
+    assert (stats.created, stats.delivered, stats.waiting, stats.dropped) == (5, 5, 0, 0)
+    assert [("not reachable" in m, "again" in m) for m in caplog.messages] == [(True, False), (False, True)]
+
+
+@pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
+def test_a_daemon_in_trouble_is_tried_again(recording, status):
+    recording.receiver.decide = after(recording.receiver, 2, status=status)
+    work()
+    recording.receiver.wait_for(1)
+    assert [status for _, status, _ in recording.receiver.posts] == [status, status, 200]
+
+
+@pytest.mark.parametrize("as_date", [False, True])
+def test_a_daemon_that_asks_for_time_gets_it(recording, as_date):
+    wait = formatdate(time.time() + 2, usegmt=True) if as_date else "0.5"
+    recording.receiver.decide = after(recording.receiver, 1, status=503, headers={"Retry-After": wait})
+    began = time.monotonic()
+    work()
+    recording.receiver.wait_for(1)
+    assert time.monotonic() - began >= 0.45
+    assert len(recording.receiver.posts) == 2
+
+
+def test_a_body_that_is_too_large_is_split_until_it_fits(recording):
+    receiver = recording.receiver
+    accept, too_large = reply(receiver), reply(receiver, status=413)
+    receiver.stop()
+    for _ in range(20):
+        work()
+    receiver.decide = lambda spans: accept if len(spans) <= 3 else too_large
+    receiver.start()
+    receiver.wait_for(20)
+    assert lightning.flush()
+    assert (lightning.stats().delivered, lightning.stats().rejected) == (20, 0)
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_the_one_span_to_blame_is_put_aside_and_the_rest_arrive(recording, tmp_path, caplog, status):
+    receiver = recording.receiver
+    accept, refuse = reply(receiver), reply(receiver, status=status, body=b"cannot read it")
+    receiver.stop()
+    for _ in range(6):
+        work()
+    lightning.agent("poison")(work)()
+    for _ in range(6):
+        work()
+    receiver.decide = lambda spans: refuse if any("poison" in span.name for span in spans) else accept
+    before = lightning.stats().failed.get("span-rejected", 0)
+    receiver.start()
+    receiver.wait_for(13)  # the poisoned call holds an ordinary one
+    assert lightning.flush()
+    stats = lightning.stats()
+    assert (stats.created, stats.delivered, stats.rejected, stats.waiting) == (14, 13, 1, 0)
+    assert stats.failed["span-rejected"] == before + 1
+    lightning.shutdown()
+    (file,) = endpoint_folder(tmp_path, receiver.url).glob("*.sqlite")
+    spool = Spool.take_over(file)
+    assert spool is not None
+    assert [reason for _, reason in spool.rejected()] == [f"{status}: cannot read it"]
+
+
+def test_a_slow_daemon_does_not_slow_the_agent(recording):
+    slow = reply(recording.receiver, delay_s=1.0)
+    recording.receiver.decide = lambda spans: slow
+    began = time.monotonic()
+    for _ in range(50):
+        work()
+    assert time.monotonic() - began < 0.5
+    recording.receiver.wait_for(50)
+
+
+def test_a_token_is_sent_and_large_bodies_are_compressed(receiver, tmp_path):
+    lightning.shutdown(0.0)
+    lightning.init(receiver.url, token="t0ken", spool_dir=tmp_path)
+    with lightning.rollout("t", input="x" * 5000):
+        pass
+    assert lightning.flush()
+    lightning.shutdown()
+    (_, _, headers) = receiver.posts[0]
+    headers = {name.lower(): value for name, value in headers.items()}
+    assert headers["authorization"] == "Bearer t0ken"
+    assert headers["content-encoding"] == "gzip"
+    assert headers["content-type"] == "application/x-protobuf"
+
+
+def test_our_own_requests_are_suppressed_for_every_instrumentation(recording, monkeypatch):
+    from lightning_instrumentation.delivery.post import Poster
+    from opentelemetry import context
+
+    seen = []
+    post = Poster.post
+
+    def watched(self, body):
+        seen.append(context.get_value("suppress_instrumentation"))
+        return post(self, body)
+
+    monkeypatch.setattr(Poster, "post", watched)
+    work()
+    recording.receiver.wait_for(1)
+    assert seen == [True]
+
+
+def test_a_full_spool_drops_the_newest_and_says_so_once(recording, tmp_path, caplog):
+    recording.receiver.stop()
+    lightning.shutdown(0.0)
+    lightning.init(recording.receiver.url, spool_dir=tmp_path / "small", spool_limit_bytes=200_000)
+    with caplog.at_level(logging.ERROR, logger="lightning"):
+        for _ in range(8):
+            with lightning.rollout("t", input="x" * 40_000):
+                pass
+    stats = lightning.stats()
+    assert stats.dropped > 0
+    assert stats.waiting + stats.dropped == 8
+    assert stats.failed["spool-full"] >= stats.dropped
+    recording.receiver.start()
+    recording.receiver.wait_for(stats.waiting)
+
+
+def test_where_the_disk_cannot_be_written_spans_wait_in_memory(recording, tmp_path, caplog):
+    recording.receiver.stop()
+    lightning.shutdown(0.0)
+    blocked = tmp_path / "file"
+    blocked.write_text("a file is no folder")
+    lightning.init(recording.receiver.url, spool_dir=blocked)
+    for _ in range(3):
+        work()
+    assert lightning.stats().waiting == 3
+    assert lightning.stats().failed["spool-not-writable"] >= 1
+    recording.receiver.start()
+    recording.receiver.wait_for(3)
+
+
+def test_a_disk_that_fails_later_on_makes_spans_wait_in_memory(recording):
+    work()
+    runtime = lightning.runtime.runtime()
+    assert runtime is not None
+    disk = runtime.outbox._disk
+    assert disk is not None
+    assert lightning.flush()
+    recording.receiver.stop()
+    disk._connection.execute("PRAGMA query_only = 1")
+    work()
+    disk._connection.execute("PRAGMA query_only = 0")
+    assert lightning.stats().waiting == 1
+    recording.receiver.start()
+    recording.receiver.wait_for(2)
+
+
+def test_many_threads_write_at_once_and_nothing_is_lost(recording):
+    threads = [threading.Thread(target=lambda: [work() for _ in range(50)]) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    recording.receiver.wait_for(400)
+    assert lightning.flush()
+    assert lightning.stats().delivered == 400
+
+
+def test_init_says_what_is_wrong_and_use_without_a_usable_endpoint_breaks_nothing(monkeypatch, caplog):
+    lightning.shutdown(0.0)
+    with pytest.raises(lightning.ConfigurationError, match="'localhost:8321'"):
+        lightning.init("localhost:8321")
+    with pytest.raises(lightning.ConfigurationError, match="trusted host 'a:b:c'"):
+        lightning.init("http://localhost:1", trusted_hosts=["a:b:c"])
+    monkeypatch.setenv("LIGHTNING_ENDPOINT", "nonsense")
+    with caplog.at_level(logging.ERROR, logger="lightning"), lightning.rollout("t"):
+        work()
+        lightning.reward(1)
+    assert len(caplog.records) == 1
+    assert "'nonsense'" in caplog.text
+    assert lightning.flush() is True
+    monkeypatch.setattr(lightning.runtime, "_unusable", False)
+
+
+def test_init_again_changes_nothing_and_warns_about_another_endpoint(recording, caplog):
+    with caplog.at_level(logging.WARNING, logger="lightning"):
+        lightning.init()
+        lightning.init(recording.receiver.url)
+        assert caplog.records == []
+        lightning.init("http://127.0.0.1:1")
+    assert len(caplog.records) == 1
+    work()
+    recording.receiver.wait_for(1)

@@ -1,0 +1,258 @@
+"""The decorator changes nothing about a function except that what happens below it has a name."""
+
+import asyncio
+import inspect
+import pickle
+
+import lightning_instrumentation as lightning
+import pytest
+from lightning_instrumentation import semconv
+from lightning_instrumentation.scope import current, speaker
+
+
+def name_here() -> str | None:
+    agent = speaker()
+    return agent.name if agent else None
+
+
+@lightning.agent("module level")
+def at_module_level() -> str | None:
+    return name_here()
+
+
+def test_every_kind_of_function_keeps_its_kind_and_speaks_under_its_name(recording):
+    @lightning.agent("sync")
+    def sync(x: int, *, y: int = 2) -> tuple:
+        """Doc."""
+        return x, y, name_here()
+
+    @lightning.agent("coroutine")
+    async def coroutine() -> str | None:
+        await asyncio.sleep(0)
+        return name_here()
+
+    @lightning.agent("generator")
+    def generator():
+        yield name_here()
+
+    @lightning.agent("async generator")
+    async def async_generator():
+        yield name_here()
+
+    async def collect():
+        return [item async for item in async_generator()]
+
+    assert sync(1, y=3) == (1, 3, "sync")
+    assert asyncio.run(coroutine()) == "coroutine"
+    assert list(generator()) == ["generator"]
+    assert asyncio.run(collect()) == ["async generator"]
+    assert inspect.iscoroutinefunction(coroutine)
+    assert inspect.isgeneratorfunction(generator)
+    assert inspect.isasyncgenfunction(async_generator)
+    assert (sync.__name__, sync.__doc__) == ("sync", "Doc.")
+    assert list(inspect.signature(sync).parameters) == ["x", "y"]
+    assert pickle.loads(pickle.dumps(at_module_level))() == "module level"
+    names = [span.name for span in recording.spans()]
+    assert names == [
+        "invoke_agent sync",
+        "invoke_agent coroutine",
+        "invoke_agent generator",
+        "invoke_agent async generator",
+        "invoke_agent module level",
+    ]
+    span = recording.spans()[0]
+    assert span.attributes[semconv.OPERATION] == "invoke_agent"
+    assert span.attributes[semconv.AGENT_NAME] == "sync"
+    assert span.attributes[semconv.AGENT_SOURCE] == "decorator"
+
+
+def test_methods_of_every_kind(recording):
+    class Solver:
+        @lightning.agent("method")
+        def method(self):
+            return self, name_here()
+
+        @lightning.agent("above static")
+        @staticmethod
+        def above(x):
+            return x, name_here()
+
+        @classmethod
+        @lightning.agent("below class")
+        def below(cls):
+            return cls, name_here()
+
+        @lightning.agent
+        def bare(self):
+            return name_here()
+
+    solver = Solver()
+    assert solver.method() == (solver, "method")
+    assert Solver.above(1) == solver.above(1) == (1, "above static")
+    assert Solver.below() == (Solver, "below class")
+    assert solver.bare() == "bare"
+
+
+def test_the_innermost_agent_wins_and_the_outer_one_is_back_after_it(recording):
+    @lightning.agent("inner")
+    def inner():
+        return name_here()
+
+    @lightning.agent("outer")
+    def outer():
+        return [name_here(), inner(), name_here()]
+
+    assert outer() == ["outer", "inner", "outer"]
+    assert name_here() is None
+    spans = recording.spans()
+    assert spans[1].parent_span_id == spans[0].span_id
+    assert spans[1].trace_id == spans[0].trace_id
+
+
+def test_an_exception_is_recorded_and_is_the_same_object(recording):
+    problem = ValueError("42 is wrong")
+
+    @lightning.agent("fails")
+    def fails():
+        raise problem
+
+    with pytest.raises(ValueError, match="42") as caught:
+        fails()
+    assert caught.value is problem
+    span = recording.span("invoke_agent")
+    assert span.error == "42 is wrong"
+    assert span.attributes[semconv.ERROR_TYPE] == "ValueError"
+    assert span.events[0][0] == "exception"
+
+
+def test_a_generator_receives_throws_closes_and_returns_as_before(recording):
+    log = []
+
+    @lightning.agent("talker")
+    def talker():
+        try:
+            received = yield "first"
+            log.append(received)
+            try:
+                yield "second"
+            except KeyError as error:
+                log.append(error)
+            yield "third"
+            return "returned"
+        finally:
+            log.append("cleaned")
+
+    talk = talker()
+    assert next(talk) == "first"
+    assert talk.send("hello") == "second"
+    thrown = KeyError("x")
+    assert talk.throw(thrown) == "third"
+    with pytest.raises(StopIteration) as stop:
+        next(talk)
+    assert stop.value.value == "returned"
+    assert log == ["hello", thrown, "cleaned"]
+
+    other = talker()
+    next(other)
+    other.close()
+    assert log[-1] == "cleaned"
+    assert [span.error for span in recording.spans()] == [None, None]
+
+
+def test_a_suspended_generator_is_not_around_the_code_that_reads_it(recording):
+    @lightning.agent("reader")
+    def read():
+        yield name_here()
+        yield name_here()
+
+    pages = read()
+    assert next(pages) == "reader"
+    assert name_here() is None
+    with lightning.rollout("t"):
+        # The rollout did not exist when the generator began: it goes on where it was.
+        assert next(pages) == "reader"
+        assert name_here() is None
+
+
+async def test_an_async_generator_receives_throws_and_closes(recording):
+    log = []
+
+    @lightning.agent("talker")
+    async def talker():
+        try:
+            log.append((yield name_here()))
+            try:
+                yield "second"
+            except KeyError:
+                yield "caught"
+        finally:
+            await asyncio.sleep(0)
+            log.append(name_here())
+
+    talk = talker()
+    assert await anext(talk) == "talker"
+    assert name_here() is None
+    assert await talk.asend("hello") == "second"
+    assert await talk.athrow(KeyError("x")) == "caught"
+    await talk.aclose()
+    assert log == ["hello", "talker"]
+    recording.span("invoke_agent")
+
+
+async def test_a_cancelled_coroutine_ends_its_span(recording):
+    @lightning.agent("sleeper")
+    async def sleeper():
+        await asyncio.sleep(60)
+
+    task = asyncio.create_task(sleeper())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert recording.span("invoke_agent").attributes[semconv.ERROR_TYPE].endswith("CancelledError")
+
+
+def test_a_function_that_hands_out_a_coroutine_is_timed_until_it_was_awaited(recording):
+    async def work():
+        await asyncio.sleep(0.02)
+        return name_here()
+
+    @lightning.agent("lazy")
+    def lazy():
+        return work()
+
+    assert asyncio.run(lazy()) == "lazy"
+    span = recording.span("invoke_agent")
+    assert span.end_ns - span.start_ns >= 20_000_000
+
+
+@pytest.mark.parametrize("name", [3, "", "  ", b"x"])
+def test_a_name_that_is_no_name_is_refused_at_decoration(name):
+    with pytest.raises(TypeError, match="@lightning.agent"):
+        lightning.agent(name)
+
+
+def test_what_is_no_function_is_refused_at_decoration():
+    with pytest.raises(TypeError, match="the class Thing"):
+
+        @lightning.agent("x")
+        class Thing:
+            pass
+
+    with pytest.raises(TypeError, match="function or method"):
+        lightning.agent("x")(3)  # type: ignore[type-var]
+
+
+def test_scope_is_empty_after_everything(recording):
+    before = current()
+    at_module_level()
+    assert current() is before
+
+
+def test_a_name_given_to_init_is_what_nothing_else_names(receiver, tmp_path):
+    lightning.shutdown(0.0)
+    lightning.init(receiver.url, spool_dir=tmp_path, agent="whole program")
+    assert name_here() == "whole program"
+    assert at_module_level() == "module level"
+    lightning.shutdown()
+    assert name_here() is None

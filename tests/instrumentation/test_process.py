@@ -1,0 +1,170 @@
+"""What must hold for whole processes: light import, forks, exits and kills."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import lightning_instrumentation as lightning
+from lightning_instrumentation import semconv
+from lightning_instrumentation.delivery.spool import endpoint_folder, orphaned_spools
+
+PREAMBLE = """
+import os, signal, sys, time
+import lightning_instrumentation as lightning
+@lightning.agent("child")
+def work():
+    return lightning.stats()
+"""
+
+
+def run(code: str, receiver_url: str, spool_dir, *, check: bool = True) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "LIGHTNING_ENDPOINT": receiver_url, "LIGHTNING_SPOOL_DIR": str(spool_dir)}
+    done = subprocess.run(
+        [sys.executable, "-c", PREAMBLE + textwrap.dedent(code)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+def test_the_import_is_light():
+    code = """
+    import resource, sys
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    import lightning_instrumentation
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    heavy = {"openai", "httpx", "requests", "pydantic", "langchain_core", "torch", "numpy", "lightning_trainer"}
+    print(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, *(heavy & set(sys.modules)))
+    """
+    measured = []
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+        seconds, *heavy = done.stdout.split()
+        assert heavy == []
+        measured.append(float(seconds))
+    assert min(measured) < 0.3, measured
+
+
+def test_starting_imports_no_http_client_and_no_framework():
+    done = run(
+        """
+        work()
+        print(*({"openai", "httpx", "httpx2", "requests", "pydantic", "langchain_core"} & set(sys.modules)))
+        """,
+        "http://127.0.0.1:9",
+        os.devnull,
+    )
+    assert done.stdout.split() == []
+
+
+def test_a_program_that_ends_at_once_has_delivered_everything(receiver, tmp_path):
+    run("for _ in range(20): work()", receiver.url, tmp_path)
+    assert len(receiver.spans()) == 20
+    assert list(endpoint_folder(tmp_path, receiver.url).iterdir()) == []
+
+
+def test_an_unreachable_daemon_does_not_delay_the_end_and_spans_wait(receiver, tmp_path):
+    receiver.stop()
+    began = time.monotonic()
+    done = run("began = time.monotonic(); work(); import atexit; atexit.register(lambda: None)", receiver.url, tmp_path)
+    assert time.monotonic() - began < 10
+    assert "not reachable" in done.stderr
+    assert done.stderr.count("\n") == 1
+    (orphan,) = orphaned_spools(tmp_path, receiver.url)
+    assert orphan.rows == 1
+    orphan.close()
+    receiver.start()
+    run("work()\nlightning.flush(10)\ntime.sleep(0.2)", receiver.url, tmp_path)
+    assert len(receiver.wait_for(2)) == 2
+
+
+def test_a_process_that_is_killed_right_after_a_call_has_lost_nothing(receiver, tmp_path):
+    receiver.stop()
+    done = run("work(); os.kill(os.getpid(), signal.SIGKILL)", receiver.url, tmp_path, check=False)
+    assert done.returncode == -signal.SIGKILL
+    receiver.start()
+    lightning.shutdown(0.0)
+    lightning.init(receiver.url, spool_dir=tmp_path)
+
+    @lightning.agent("next process")
+    def following() -> None:
+        pass
+
+    following()
+    receiver.wait_for(2)
+    assert {span.attributes[semconv.AGENT_NAME] for span in receiver.spans()} == {"child", "next process"}
+    lightning.shutdown()
+    assert list(endpoint_folder(tmp_path, receiver.url).iterdir()) == []
+
+
+def test_a_forked_child_delivers_its_own_and_the_parent_its_own(receiver, tmp_path):
+    run(
+        """
+        work()
+        lightning.flush()
+        with lightning.rollout("t", rollout_id="r"):
+            child = os.fork()
+            work()
+            if child == 0:
+                lightning.flush(10)
+        if child == 0:
+            sys.exit(0)
+        os.waitpid(child, 0)
+        work()
+        """,
+        receiver.url,
+        tmp_path,
+    )
+    agents = receiver.spans("invoke_agent")
+    assert len(agents) == 4
+    assert sum(span.attributes.get(semconv.ROLLOUT_ID) == "r" for span in agents) == 2
+    assert len({span.resource["process.pid"] for span in agents}) == 2
+    assert list(endpoint_folder(tmp_path, receiver.url).iterdir()) == []
+
+
+def test_children_of_multiprocessing_end_without_ceremony_and_lose_nothing(receiver, tmp_path):
+    run(
+        """
+        import multiprocessing
+        work()
+        context = multiprocessing.get_context("fork")
+        children = [context.Process(target=work) for _ in range(4)]
+        for child in children: child.start()
+        for child in children: child.join()
+        lightning.shutdown()
+        work()
+        lightning.flush(10)
+        """,
+        receiver.url,
+        tmp_path,
+    )
+    receiver.wait_for(6)
+
+
+def test_threads_write_while_the_process_forks(receiver, tmp_path):
+    run(
+        """
+        import threading
+        stop = threading.Event()
+        def busy():
+            while not stop.is_set(): work()
+        threads = [threading.Thread(target=busy) for _ in range(4)]
+        for thread in threads: thread.start()
+        for _ in range(10):
+            child = os.fork()
+            if child == 0:
+                work()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        stop.set()
+        for thread in threads: thread.join()
+        """,
+        receiver.url,
+        tmp_path,
+    )

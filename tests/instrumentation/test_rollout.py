@@ -1,0 +1,233 @@
+"""A rollout holds what happens in its block, and nothing else."""
+
+import json
+import logging
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import lightning_instrumentation as lightning
+import pytest
+from lightning_instrumentation import semconv
+from lightning_instrumentation.scope import current
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+
+@lightning.agent("worker")
+def work() -> str | None:
+    identity = current().identity
+    return identity.rollout_id if identity else None
+
+
+def test_the_root_span_says_which_attempt_it_was(recording):
+    with lightning.rollout(7, group_id="g", mode="evaluate", input={"question": "2+3?"}) as rollout:
+        assert work() == rollout.rollout_id
+    root = recording.span("rollout")
+    assert root.parent_span_id == ""
+    assert root.trace_id == rollout.trace_id
+    assert root.error is None
+    assert root.attributes == {
+        semconv.OPERATION: "invoke_workflow",
+        semconv.ROLLOUT_ROOT: True,
+        semconv.ROLLOUT_ID: rollout.rollout_id,
+        semconv.ATTEMPT_ID: rollout.attempt_id,
+        semconv.TASK_ID: "7",
+        semconv.GROUP_ID: "g",
+        semconv.ROLLOUT_MODE: "evaluate",
+        semconv.ROLLOUT_INPUT: '{"question": "2+3?"}',
+    }
+    agent = recording.span("invoke_agent")
+    assert agent.parent_span_id == root.span_id
+    assert agent.attributes[semconv.TASK_ID] == "7"
+
+
+def test_what_runs_before_and_after_belongs_to_no_rollout(recording):
+    assert work() is None
+    with lightning.rollout("t"):
+        work()
+    assert work() is None
+    before, inside, after = recording.spans("invoke_agent")
+    assert semconv.ROLLOUT_ID not in before.attributes
+    assert semconv.ROLLOUT_ID in inside.attributes
+    assert semconv.ROLLOUT_ID not in after.attributes
+    assert len({before.trace_id, inside.trace_id, after.trace_id}) == 3
+
+
+def test_an_attempt_that_raises_has_failed_and_the_exception_goes_on(recording):
+    problem = RuntimeError("tool is gone")
+    with pytest.raises(RuntimeError) as caught, lightning.rollout("t"):
+        raise problem
+    assert caught.value is problem
+    assert recording.span("rollout").error == "tool is gone"
+
+
+def test_rollouts_in_threads_stay_apart_and_threads_inherit_theirs(recording):
+    barrier = threading.Barrier(8)
+
+    def attempt(number: int) -> list:
+        with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
+            barrier.wait()
+            seen = []
+            threads = [threading.Thread(target=lambda: seen.append(work())) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            with ThreadPoolExecutor(1) as pool:
+                seen.append(pool.submit(work).result())
+            return seen
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(attempt, range(8)))
+    assert results == [[f"r{number}"] * 3 for number in range(8)]
+
+
+def test_a_pool_that_was_born_in_one_rollout_serves_each_caller_as_its_own(recording):
+    with ThreadPoolExecutor(1) as pool:
+        with lightning.rollout("a", rollout_id="ra"):
+            assert pool.submit(work).result() == "ra"
+        assert pool.submit(work).result() is None
+        with lightning.rollout("b", rollout_id="rb"):
+            assert pool.submit(work).result() == "rb"
+
+
+def test_the_users_own_context_is_not_carried_into_threads(recording):
+    from contextvars import ContextVar
+
+    mine: ContextVar[str] = ContextVar("mine", default="default")
+    mine.set("set")
+    seen = []
+    with lightning.rollout("t"):
+        thread = threading.Thread(target=lambda: seen.append(mine.get()))
+        thread.start()
+        thread.join()
+        assert "run" not in vars(thread)
+    assert seen == ["default"]
+
+
+def test_misuse_is_one_clear_sentence():
+    with pytest.raises(TypeError, match="needs a task id"):
+        lightning.rollout(None)
+    with pytest.raises(ValueError, match="'test'"):
+        lightning.rollout("t", mode="test")
+    rollout = lightning.rollout("t")
+    with rollout:
+        pass
+    with pytest.raises(RuntimeError, match="make a new one"), rollout:
+        pass
+
+
+def test_the_users_tracing_is_neither_used_nor_disturbed(recording, monkeypatch):
+    """Ours hangs off nothing of theirs and theirs off nothing of ours; a link says that they belong together."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("user")
+    global_before = trace.get_tracer_provider()
+    with tracer.start_as_current_span("theirs, outside") as outside, lightning.rollout("t"):
+        with tracer.start_as_current_span("theirs, inside") as inside:
+            work()
+            assert trace.get_current_span() is inside
+    assert trace.get_tracer_provider() is global_before
+    theirs = exporter.get_finished_spans()
+    assert [span.name for span in theirs] == ["theirs, inside", "theirs, outside"]
+    assert theirs[0].parent is not None
+    assert theirs[0].parent.span_id == outside.get_span_context().span_id
+    root = recording.span("rollout")
+    assert root.parent_span_id == ""
+    assert root.links == (f"{outside.get_span_context().trace_id:032x}",)
+    assert recording.span("invoke_agent").parent_span_id == root.span_id
+
+
+def test_the_users_limits_and_samplers_do_not_apply(receiver, tmp_path, monkeypatch):
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "5")
+    monkeypatch.setenv("OTEL_ATTRIBUTE_COUNT_LIMIT", "2")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "secret=1")
+    lightning.shutdown(0.0)
+    lightning.init(receiver.url, spool_dir=tmp_path)
+    with lightning.rollout("a long name of a task", input="x" * 100_000):
+        pass
+    lightning.shutdown()
+    root = receiver.spans("rollout")[0]
+    assert root.attributes[semconv.TASK_ID] == "a long name of a task"
+    assert len(json.loads(root.attributes[semconv.ROLLOUT_INPUT])) == 100_000
+    assert "secret" not in root.resource
+
+
+def test_random_numbers_of_a_seeded_program_stay_what_they_were(recording):
+    random.seed(0)
+    expected = [random.random() for _ in range(3)]
+    ids = []
+    for _ in range(2):
+        random.seed(0)
+        drawn = []
+        for _ in range(3):
+            with lightning.rollout("t") as rollout:
+                drawn.append(random.random())
+                ids.append(rollout.trace_id)
+        assert drawn == expected
+    assert len(set(ids)) == 6
+
+
+class TestRewards:
+    def events(self, recording):
+        return [span.events[0][1] for span in recording.spans("evaluate")]
+
+    def test_a_reward_is_an_evaluation_of_the_current_attempt(self, recording):
+        with lightning.rollout("t") as rollout:
+            lightning.reward(0.5, "accuracy", explanation="half right")
+        span = recording.span("evaluate accuracy")
+        assert span.start_ns == span.end_ns
+        assert span.trace_id == rollout.trace_id
+        assert span.attributes[semconv.ATTEMPT_ID] == rollout.attempt_id
+        assert span.events == (
+            (
+                semconv.EVALUATION_EVENT,
+                {
+                    semconv.EVALUATION_NAME: "accuracy",
+                    semconv.EVALUATION_SCORE: 0.5,
+                    semconv.EVALUATION_EXPLANATION: "half right",
+                },
+            ),
+        )
+
+    def test_a_reward_is_sent_before_its_rollout_ends(self, recording):
+        with lightning.rollout("t"):
+            lightning.reward(1)
+            recording.receiver.wait_for(1, prefix="evaluate")
+
+    def test_a_reward_after_the_end_names_its_rollout(self, recording):
+        with lightning.rollout("t") as rollout:
+            pass
+        rollout.reward(True)
+        lightning.reward(2.0, rollout_id="elsewhere")
+        one, two = recording.spans("evaluate")
+        assert one.attributes[semconv.ROLLOUT_ID] == rollout.rollout_id
+        assert one.attributes[semconv.ATTEMPT_ID] == rollout.attempt_id
+        assert one.events[0][1][semconv.EVALUATION_SCORE] == 1.0
+        assert two.attributes[semconv.ROLLOUT_ID] == "elsewhere"
+        assert semconv.ATTEMPT_ID not in two.attributes
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), "0.5", None, [1], object()])
+    def test_what_is_no_number_is_missing_and_said_in_one_sentence(self, recording, caplog, value):
+        before = lightning.stats().failed.get("reward-not-a-number", 0)
+        with caplog.at_level(logging.ERROR, logger="lightning"), lightning.rollout("t", rollout_id="r9"):
+            lightning.reward(value)
+        assert len(caplog.records) == 1
+        assert "r9" in caplog.text
+        assert "missing" in caplog.text
+        (event,) = self.events(recording)
+        assert semconv.EVALUATION_SCORE not in event
+        assert event[semconv.ERROR_TYPE] == "not_a_finite_number"
+        assert lightning.stats().failed["reward-not-a-number"] == before + 1
+
+    def test_a_reward_for_no_rollout_is_said_in_one_sentence_and_not_recorded(self, recording, caplog):
+        with caplog.at_level(logging.ERROR, logger="lightning"):
+            lightning.reward(1.0)
+        assert len(caplog.records) == 1
+        assert "rollout_id=" in caplog.text
+        assert recording.spans() == []
