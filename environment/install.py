@@ -64,29 +64,33 @@ def install(started: float) -> None:
     say(f"{action.value} .venv: {reason}")
     requirements = plan.parse_requirements((ROOT / plan.REQUIREMENTS).read_text(encoding="utf-8"))
     uv = uv_command("uv")
-    if action is not plan.Action.UPDATE:
+    if action.makes_anew:
         create_environment(uv)
-    stamp(complete=False)
+    stamp(plan.Progress.CREATING if action.makes_anew else plan.Progress.UPDATING)
     pip = pip_settings()
+    uv = uv or bootstrap_uv()
     if uv is None:
-        uv = bootstrap_uv()
-    if uv is None:
-        install_packages(
-            [str(VENV_PYTHON), "-m", "pip", "install", "--no-input", "--no-compile"],
-            {"PIP_USER": "0"},
-            requirements,
-            pip,
-        )
+        installer = [str(VENV_PYTHON), "-m", "pip", "install", "--no-input", "--no-compile"]
+        again, additions = "--force-reinstall", {"PIP_USER": "0"}
     else:
-        additions = plan.uv_environment(pip, os.environ, uv_has_config_file=uv_has_config_file())
-        install_packages([*uv, "pip", "install", "--python", str(VENV_PYTHON)], additions, requirements, pip)
+        installer = [*uv, "pip", "install", "--python", str(VENV_PYTHON)]
+        again, additions = (
+            "--reinstall",
+            plan.uv_environment(pip, os.environ, uv_has_config_file=uv_has_config_file()),
+        )
+    if action is plan.Action.REPAIR:
+        installer.append(again)
+        wanted = requirements
+    else:
+        wanted = plan.missing_requirements(requirements, names_in_site_packages())
+    install_packages(installer, additions, wanted, pip)
     absent = plan.missing_requirements(requirements, names_in_site_packages())
     if absent:
         raise plan.SetupError(
             f"{len(absent)} of {len(requirements)} packages are not installed although the installer succeeded "
             f"({', '.join(absent[:3])}): remove .venv and run it again."
         )
-    stamp(complete=True)
+    stamp(plan.Progress.COMPLETE)
     say(f"done: {len(requirements)} packages and this project, {time.monotonic() - started:.0f} s")
 
 
@@ -130,9 +134,9 @@ def current_fingerprint() -> str:
     return plan.fingerprint(requirements, pyproject, venv_python_version())
 
 
-def stamp(*, complete: bool) -> None:
+def stamp(progress: plan.Progress) -> None:
     """Write the stamp in one move: a torn stamp would be read as none."""
-    text = plan.Stamp(complete, current_fingerprint(), str(ROOT)).to_json()
+    text = plan.Stamp(progress, current_fingerprint(), str(ROOT)).to_json()
     partial = VENV / (plan.STAMP + ".partial")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, VENV / plan.STAMP)
@@ -224,26 +228,34 @@ def create_environment(uv: Sequence[str] | None) -> None:
 
 def bootstrap_uv() -> list[str] | None:
     """Install uv into ``.venv``: it installs the rest ten times faster than pip. None where it cannot be had."""
+    own = str(VENV / "bin" / "uv")
+    if (uv := uv_command(own)) is not None:
+        return uv
+    if output_of([str(VENV_PYTHON), "-m", "pip", "--version"]) is None:  # made by a uv that is gone
+        with step("pip into .venv"):
+            run([str(VENV_PYTHON), "-m", "ensurepip"], {})
     try:
         with step("uv into .venv (there is none on PATH)"):
             run([str(VENV_PYTHON), "-m", "pip", "install", "--no-input", "uv"], {"PIP_USER": "0"})
     except plan.SetupError:
         say("uv cannot be had here: pip does the work, which takes some minutes")
         return None
-    return uv_command(str(VENV / "bin" / "uv"))
+    return uv_command(own)
 
 
 def install_packages(
-    installer: Sequence[str], additions: Mapping[str, str], requirements: Sequence[str], pip: plan.PipSettings
+    installer: Sequence[str], additions: Mapping[str, str], wanted: Sequence[str], pip: plan.PipSettings
 ) -> None:
-    torch = plan.torch_requirement(requirements)
-    others = [requirement for requirement in requirements if requirement != torch]
-    if torch in plan.missing_requirements(requirements, names_in_site_packages()):
+    """Install the wanted requirements and, always, this project: its own declarations may have changed."""
+    torch = plan.torch_requirement(wanted)
+    if torch is not None:
         install_torch(installer, additions, torch, pip)
-    with tempfile.TemporaryDirectory() as folder, step(f"{len(others)} packages and this project"):
+    others = [requirement for requirement in wanted if requirement != torch]
+    title = f"{len(others)} packages and this project" if others else "this project"
+    with tempfile.TemporaryDirectory() as folder, step(title):
         listed = Path(folder) / "requirements.txt"
         listed.write_text("\n".join(others) + "\n", encoding="utf-8")
-        run([*installer, "--no-deps", "-r", str(listed), "-e", str(ROOT)], additions)
+        run([*installer, "--no-deps", *(["-r", str(listed)] if others else []), "-e", str(ROOT)], additions)
 
 
 def install_torch(installer: Sequence[str], additions: Mapping[str, str], torch: str, pip: plan.PipSettings) -> None:

@@ -1,8 +1,9 @@
 """What the set-up has to do, decided from facts alone: nothing here touches the network or starts a process.
 
 Invariant: the stamp says "complete" only for an environment that holds every pinned version, made from this list, this
-pyproject, this folder and this interpreter. Everything else is repaired: what an interrupted run of ours left is made
-anew (a half-copied package looks installed), what is merely out of date is updated in place.
+pyproject, this folder and this interpreter. Everything else is mended: an interrupted creation is begun anew, an
+interrupted update installs every package again in place (a half-copied package looks installed), and what is merely
+out of date is updated.
 
 Standard library only, Python 3.9 and newer: it runs before the environment exists.
 """
@@ -42,17 +43,31 @@ class Action(Enum):
     NOTHING = "nothing"
     UPDATE = "update"
     """A finished or foreign environment that differs from the list: install what differs."""
+    REPAIR = "repair"
+    """An update was interrupted: install all of it again, in place. Without a network nothing is lost."""
     CREATE = "create"
     """There is none."""
     RECREATE = "recreate"
-    """It is broken, was moved, is another Python of ours, or its installation was interrupted."""
+    """It is broken, was moved, is another Python of ours, or its creation was interrupted."""
+
+    @property
+    def makes_anew(self) -> bool:
+        return self in (Action.CREATE, Action.RECREATE)
+
+
+class Progress(str, Enum):
+    """How far a run of the set-up came."""
+
+    CREATING = "creating"
+    UPDATING = "updating"
+    COMPLETE = "complete"
 
 
 @dataclass(frozen=True)
 class Stamp:
     """What the last run of the set-up left in ``.venv``."""
 
-    complete: bool
+    progress: Progress
     fingerprint: str
     root: str
 
@@ -66,7 +81,7 @@ class Stamp:
             document = json.loads(text)
             if document.pop("format") != _STAMP_FORMAT:
                 return None
-            return cls(**document)
+            return cls(Progress(document.pop("progress")), **document)
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
@@ -105,8 +120,10 @@ def plan_action(environment: Environment, fingerprint: str, root: str) -> tuple[
         return Action.UPDATE, "it was not made by this set-up"
     if stamp.root != root:
         return Action.RECREATE, "the project's folder was moved or copied"
-    if not stamp.complete:
+    if stamp.progress is Progress.CREATING:
         return Action.RECREATE, "its installation was interrupted"
+    if stamp.progress is Progress.UPDATING:
+        return Action.REPAIR, "an update of it was interrupted"
     if stamp.fingerprint != fingerprint:
         return Action.UPDATE, "the list or pyproject.toml changed"
     if environment.missing:
@@ -129,12 +146,9 @@ def parse_requirements(text: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def torch_requirement(requirements: Iterable[str]) -> str:
-    """Return the one requirement that may come from an index of its own."""
-    for requirement in requirements:
-        if requirement.startswith("torch=="):
-            return requirement
-    raise SetupError(f"{REQUIREMENTS} pins no torch: restore the file from the repository.")
+def torch_requirement(requirements: Iterable[str]) -> str | None:
+    """Return the one requirement that may come from an index of its own, None when it is not among them."""
+    return next((requirement for requirement in requirements if requirement.startswith("torch==")), None)
 
 
 def missing_requirements(requirements: Iterable[str], folder_names: Iterable[str]) -> tuple[str, ...]:
@@ -258,6 +272,7 @@ def mend_for(output: str, status: int = 1) -> str:
 # Ordered: a dead network also looks like a missing wheel, a missing torch like any missing package.
 _MENDS = (
     (("no space left", "disk quota"), f"Free disk space ({FREE_GIB_NEEDED} GiB are needed) and run it again."),
+    (("no-record", "no record file"), "Remove .venv and run it again."),
     (
         ("ensurepip", "no module named venv"),
         f"Install Python's venv module (Debian, Ubuntu: apt-get install python{PYTHON}-venv) or uv, and run it again.",

@@ -1,4 +1,4 @@
-"""Word problems with one right number, in endless supply, split so that a held-out task is new in wording and in numbers.
+"""Word problems with one right number, in endless supply; a held-out task is new in wording and in numbers.
 
 Invariant: training and held-out tasks share no wording, no name, no thing counted, and no number. Every whole number
 belongs to exactly one side (`is_heldout_number`), so a policy that remembers answers or sentences gains nothing.

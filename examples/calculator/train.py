@@ -67,7 +67,9 @@ def main() -> None:
         runner = Runner(options.policy, answer, concurrency=options.concurrency, on_event=events)
         ended = runner.evaluate(held_out, stage=stage)
         successes = sum(attempt.reward == 1.0 for attempt in ended)
-        events.write({"event": "EvaluationEnded", "stage": stage, "successes": successes, "tasks": len(ended)})
+        families = {task.id: task.family for task in held_out}
+        count = {"stage": stage, "successes": successes, "tasks": len(ended)}
+        events.write({"event": "EvaluationEnded", **count, "families": families})
 
     try:
         evaluate("before")

@@ -14,6 +14,7 @@ _HOOKS: tuple[tuple[str, str], ...] = (
     # (imported module, "our module:function", called with the imported module)
     ("concurrent.futures.thread", "lightning_instrumentation.threads:wrap_executor"),
     ("threading", "lightning_instrumentation.threads:wrap_thread"),
+    ("multiprocessing.util", "lightning_instrumentation.children:deliver_at_end_of_child"),
     ("openai._base_client", "lightning_instrumentation.openai.patch:wrap_client"),
     ("openai._streaming", "lightning_instrumentation.openai.patch:wrap_streams"),
     ("langchain_core.runnables.config", "lightning_adapters.langchain:watch_config"),

@@ -9,9 +9,10 @@ import atexit
 import os
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from lightning_instrumentation import semconv
 from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.failures import failures, log
 from lightning_instrumentation.hosts import Hosts
@@ -129,41 +130,32 @@ def _start(settings: Settings) -> None:
     global _runtime, _unusable
     from lightning_instrumentation.delivery.outbox import Outbox
     from lightning_instrumentation.registry import install_hooks
-    from lightning_instrumentation.tracing import build_provider, client_version
 
     hosts = Hosts(settings.endpoint, settings.trusted_hosts)
     outbox = Outbox(settings)
-    provider = build_provider(settings.service_name, outbox.put, outbox.started)
-    tracer = provider.get_tracer("lightning.instrumentation", client_version())
     set_default_agent(settings.agent)
-    _runtime = Runtime(settings, hosts, tracer, outbox)
+    _runtime = Runtime(settings, hosts, _tracer(settings, outbox), outbox)
     _unusable = False
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         log.warning("OTEL_SDK_DISABLED is set: lightning records nothing; unset it to record")
     install_hooks()
-    _register_process_hooks()
 
 
-_registered = False
+def _tracer(settings: Settings, outbox: Outbox) -> Tracer:
+    from lightning_instrumentation.tracing import build_provider, client_version
+
+    provider = build_provider(settings.service_name, outbox.put, outbox.started)
+    return provider.get_tracer(semconv.CLIENT_SCOPE, client_version())
 
 
-def _register_process_hooks() -> None:
-    """Once a process: the hooks look the runtime up, so they serve whichever one is running."""
-    global _registered
-    if _registered:
-        return
-    _registered = True
-    atexit.register(_at_exit)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
-
-
-def _at_exit() -> None:
+def deliver_at_exit() -> None:
+    """Deliver what can be delivered quickly; this process is about to end."""
     if _runtime is not None:
         _runtime.outbox.close_at_exit()
 
 
 def _before_fork() -> None:
+    _lock.acquire()  # a thread that is just starting the client finishes first
     if _runtime is not None:
         _runtime.outbox.before_fork()
 
@@ -171,14 +163,23 @@ def _before_fork() -> None:
 def _after_fork() -> None:
     if _runtime is not None:
         _runtime.outbox.after_fork_in_parent()
+    _lock.release()
 
 
 def _in_child() -> None:
-    global _lock
+    global _lock, _runtime
     _lock = threading.RLock()
     failures.renew_lock()
     if _runtime is not None:
         _runtime.outbox.after_fork_in_child()
+        # Its spans say which process they come from.
+        _runtime = replace(_runtime, tracer=_tracer(_runtime.settings, _runtime.outbox))
+
+
+# Once a process and from the import on: they look the runtime up, so they serve whichever one is running.
+atexit.register(deliver_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
 
 
 def flush(timeout_s: float = 5.0) -> bool:

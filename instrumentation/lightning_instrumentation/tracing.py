@@ -1,11 +1,12 @@
 """Our own tracer: separate from the user's provider, limits, sampler and random numbers.
 
 Nothing of the user's OpenTelemetry set-up changes what is recorded here (no ``OTEL_*`` limit or sampler applies), and
-nothing here changes theirs: the provider is never the global one and ids do not come from ``random``, so a program
-that seeds it draws the same numbers with and without us, and two seeded processes never share a trace id.
+nothing here changes theirs: the provider is never the global one and ids do not come from the shared ``random``, so a
+program that seeds it draws the same numbers with and without us, and two seeded processes never share a trace id.
 """
 
 import os
+import random
 import socket
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -27,14 +28,17 @@ from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.scope import current, speaker
 
 
-class OsIdGenerator(IdGenerator):
-    """Ids from the operating system's random source: safe after a fork and blind to ``random.seed``."""
+class OwnIdGenerator(IdGenerator):
+    """Random numbers of our own, seeded by the operating system: blind to ``random.seed``. A fork makes a new one."""
+
+    def __init__(self) -> None:
+        self._random = random.Random()
 
     def generate_span_id(self) -> int:
-        return int.from_bytes(os.urandom(8), "big") or self.generate_span_id()
+        return self._random.getrandbits(64) or self.generate_span_id()
 
     def generate_trace_id(self) -> int:
-        return int.from_bytes(os.urandom(16), "big") or self.generate_trace_id()
+        return self._random.getrandbits(128) or self.generate_trace_id()
 
     def is_trace_id_random(self) -> bool:
         return True
@@ -105,7 +109,7 @@ def build_provider(service_name: str, put: Callable[[bytes], None], started: Cal
             }
         ),
         shutdown_on_exit=False,
-        id_generator=OsIdGenerator(),
+        id_generator=OwnIdGenerator(),
         span_limits=SpanLimits(
             max_attributes=unlimited,
             max_events=unlimited,

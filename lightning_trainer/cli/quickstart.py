@@ -4,6 +4,7 @@ Nothing here is special to the quickstart but the watching: the daemon is ``ligh
 is ``examples/calculator/train.py``, and both would do the same started by hand.
 """
 
+import asyncio
 import json
 import os
 import signal
@@ -17,8 +18,13 @@ from pathlib import Path
 from rich.console import Console
 
 from lightning_trainer.cli.live import LiveView
-from lightning_trainer.cli.quickstart_report import write_report
+from lightning_trainer.cli.quickstart_report import assemble
+from lightning_trainer.config import load_config
+from lightning_trainer.daemon.service import model_cache
 from lightning_trainer.errors import LightningError
+from lightning_trainer.models.resolve import resolve_model
+from lightning_trainer.report import QuickstartReport, write_report
+from lightning_trainer.store.sqlite import SqliteStore
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
 _STOP_TIMEOUT_S = 90.0
@@ -56,12 +62,27 @@ def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None
             command = [sys.executable, str(_EXAMPLE / "train.py"), "--events", str(events)]
             command += ["--seed", str(seed), "--steps", str(steps), "--heldout", str(heldout)]
             with _process("agent", run_dir, command, environment) as (agent, agent_log):
-                status = _watch(agent, agent_log, daemon, daemon_log, events, url, view)
-        status = status or _get(f"{url}/lightning/policies/calculator") or {}
-    report = write_report(
-        run_dir, status, events, seed=seed, steps=steps, started=started, ready_s=view.ready_s, config=config
-    )
+                _watch(agent, agent_log, daemon, daemon_log, events, url, view)
+    report = asyncio.run(_report(run_dir, config, seed, started, view.ready_s))
+    write_report(report, run_dir)
     view.print_result(report, run_dir)
+
+
+async def _report(
+    run_dir: Path, config_path: Path, seed: int, started: float, ready_s: float | None
+) -> QuickstartReport:
+    config = load_config(config_path)
+    model_dir = resolve_model(config.only_policy.model, model_cache())
+    async with SqliteStore(config.daemon.state_dir / "lightning.sqlite") as store:
+        return await assemble(
+            store,
+            config,
+            run_dir / "events.jsonl",
+            seed=seed,
+            started=started,
+            ready_s=ready_s,
+            model_dir=model_dir,
+        )
 
 
 def _write_config(run_dir: Path, seed: int) -> Path:
@@ -123,8 +144,8 @@ def _watch(
     events: Path,
     url: str,
     view: LiveView,
-) -> dict | None:
-    """Show what both processes say until the agent's has ended; return the daemon's last word."""
+) -> None:
+    """Show what both processes say until the agent's has ended."""
     read = 0
     status = None
     while True:
@@ -146,7 +167,7 @@ def _watch(
                 raise LightningError(
                     f"the agent process ended with {agent.returncode}: {_last_line(agent_log)}; log: {agent_log}"
                 )
-            return status
+            return
         time.sleep(0.5)
 
 

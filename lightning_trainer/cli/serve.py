@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from pathlib import Path
 
 from rich.console import Console
@@ -12,6 +13,9 @@ from rich.logging import RichHandler
 from lightning_trainer.config import Config, load_config
 from lightning_trainer.daemon.progress import Phase
 from lightning_trainer.daemon.service import Daemon
+
+_SAME_KEYSTROKE_S = 1.0
+"""A shell, make or a time-out may pass one Ctrl-C on twice."""
 
 
 def serve(config_path: Path, *, verbose: bool) -> None:
@@ -37,11 +41,16 @@ async def _run(config: Config, console: Console) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
+    first_at = 0.0
+
     def on_signal() -> None:
-        if stop.is_set():
+        nonlocal first_at
+        if not stop.is_set():
+            first_at = time.monotonic()
+            console.print("stopping; once more to stop at once")
+            stop.set()
+        elif time.monotonic() - first_at > _SAME_KEYSTROKE_S:
             os._exit(130)
-        console.print("stopping; once more to stop at once")
-        stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)

@@ -82,7 +82,7 @@ class Daemon:
             listener = stack.enter_context(contextlib.closing(listen(config.daemon.host, config.daemon.port)))
             self.url = f"http://{config.daemon.host}:{listener.getsockname()[1]}"
             store = await stack.enter_async_context(SqliteStore(state_dir / "lightning.sqlite"))
-            model_dir = await asyncio.to_thread(resolve_model, policy.model, _model_cache())
+            model_dir = await asyncio.to_thread(resolve_model, policy.model, model_cache())
             weights = stack.enter_context(WeightFiles(state_dir, version_bytes=_weight_bytes(model_dir)))
             engine = EngineSupervisor(engine_settings(config, policy, model_dir, weights.folder, state_dir / "logs"))
             sink = NotifyingSink(store)
@@ -241,5 +241,5 @@ def _weight_bytes(model_dir: Path) -> int:
     return sum(file.stat().st_size for file in model_dir.glob("*.safetensors"))
 
 
-def _model_cache() -> Path:
+def model_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lightning-trainer" / "models"

@@ -22,6 +22,7 @@ from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.batches import Build, build_batch
 from lightning_trainer.training.remote import TrainerClient
+from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Attempt
 
 _log = logging.getLogger(__name__)
@@ -188,7 +189,9 @@ def _collection_metrics(build: Build) -> Mapping[str, float]:
     rewards = [reward for group in build.groups for reward in group.rewards if reward is not None]
     metrics = {
         "groups/total": float(len(build.groups)),
-        "groups/kept": float(sum(group.refused_reason is None for group in build.groups)),
+        "groups/kept": float(sum(group.verdict is Reason.SAMPLED for group in build.groups)),
+        "groups/refused": float(sum(group.refused_reason is not None for group in build.groups)),
+        "groups/solved": float(sum(all(reward == 1.0 for reward in group.rewards) for group in build.groups)),
         "attempts/total": float(sum(group.size for group in build.groups)),
         "attempts/scored": float(len(rewards)),
     }

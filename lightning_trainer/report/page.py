@@ -56,7 +56,7 @@ def _header(report: QuickstartReport) -> str:
         f"seed {report.seed}",
         f"{datetime.fromtimestamp(report.started, UTC):%Y-%m-%d %H:%M} UTC",
         f"{duration(report.ended - report.started)} in all{ready}",
-        f"{machine.cores} cores, {machine.memory_gib:.0f} GiB, {machine.cpu}",
+        f"{machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB, {machine.cpu_model}",
     ]
     lines = "".join(f"<li>{escape(fact)}</li>" for fact in facts)
     return (

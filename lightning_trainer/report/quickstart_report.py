@@ -25,8 +25,8 @@ class ReportError(LightningError, ValueError):
 @dataclass(frozen=True, slots=True)
 class Machine:
     cores: int
-    memory_gib: float
-    cpu: str
+    memory_bytes: int
+    cpu_model: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,6 @@ class RayTrainer(TrainerClient):
         self._settings = settings
         self._session = RaySession()
         self._actor: Any = None
-        self.process_id: int | None = None
         """Of the actor, while it is running."""
 
     async def start(self) -> None:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 class TrainerClient(ABC):
     """The trainer of one policy. Calls are answered one at a time, in the order they were made."""
 
+    process_id: int | None = None
+    """Of the process that trains, where it is one of its own and running."""
+
     @abstractmethod
     async def start(self) -> None:
         """Load the model; returns when the trainer is ready.

@@ -104,9 +104,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         return gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body
 
-    def answer(self, status: int, body: bytes = b"", headers: Mapping[str, str] = {}) -> None:  # noqa: B006
+    def answer(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)
-        for name, value in {"content-length": str(len(body)), **headers}.items():
+        for name, value in {"content-length": str(len(body)), **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
@@ -298,7 +298,7 @@ class ModelServer(_Server):
     @staticmethod
     def _tool_call(body: Mapping[str, Any]) -> dict[str, Any]:
         function = body["tools"][0]["function"]
-        arguments = {name: "2+3" for name in function["parameters"]["properties"]}
+        arguments = dict.fromkeys(function["parameters"]["properties"], "2+3")
         return {
             "id": "call_1",
             "type": "function",
@@ -353,9 +353,7 @@ def model(shared_model_server):
 def recording(receiver, model, tmp_path):
     """The client, delivering to a stub; the model server is a host that the user trusts."""
     lightning.shutdown(0.0)
-    lightning.init(
-        receiver.url, spool_dir=tmp_path, service_name="test", trusted_hosts=[f"localhost:{model.port}"]
-    )
+    lightning.init(receiver.url, spool_dir=tmp_path, service_name="test", trusted_hosts=[f"localhost:{model.port}"])
     yield Recording(receiver, model)
     lightning.shutdown(1.0)
 

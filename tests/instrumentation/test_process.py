@@ -128,7 +128,7 @@ def test_a_forked_child_delivers_its_own_and_the_parent_its_own(receiver, tmp_pa
     assert list(endpoint_folder(tmp_path, receiver.url).iterdir()) == []
 
 
-def test_children_of_multiprocessing_end_without_ceremony_and_lose_nothing(receiver, tmp_path):
+def test_children_of_multiprocessing_deliver_before_they_end(receiver, tmp_path):
     run(
         """
         import multiprocessing
@@ -137,14 +137,26 @@ def test_children_of_multiprocessing_end_without_ceremony_and_lose_nothing(recei
         children = [context.Process(target=work) for _ in range(4)]
         for child in children: child.start()
         for child in children: child.join()
-        lightning.shutdown()
-        work()
-        lightning.flush(10)
         """,
         receiver.url,
         tmp_path,
     )
-    receiver.wait_for(6)
+    assert len(receiver.spans()) == 5
+    assert list(endpoint_folder(tmp_path, receiver.url).iterdir()) == []
+
+
+def test_a_child_that_is_the_first_to_record_delivers_too(receiver, tmp_path):
+    run(
+        """
+        import multiprocessing
+        child = multiprocessing.get_context("fork").Process(target=work)
+        child.start()
+        child.join()
+        """,
+        receiver.url,
+        tmp_path,
+    )
+    assert len(receiver.spans()) == 1
 
 
 def test_threads_write_while_the_process_forks(receiver, tmp_path):

@@ -127,10 +127,13 @@ def test_the_users_tracing_is_neither_used_nor_disturbed(recording, monkeypatch)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = provider.get_tracer("user")
     global_before = trace.get_tracer_provider()
-    with tracer.start_as_current_span("theirs, outside") as outside, lightning.rollout("t"):
-        with tracer.start_as_current_span("theirs, inside") as inside:
-            work()
-            assert trace.get_current_span() is inside
+    with (
+        tracer.start_as_current_span("theirs, outside") as outside,
+        lightning.rollout("t"),
+        tracer.start_as_current_span("theirs, inside") as inside,
+    ):
+        work()
+        assert trace.get_current_span() is inside
     assert trace.get_tracer_provider() is global_before
     theirs = exporter.get_finished_spans()
     assert [span.name for span in theirs] == ["theirs, inside", "theirs, outside"]

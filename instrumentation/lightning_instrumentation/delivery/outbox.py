@@ -85,6 +85,7 @@ class Outbox:
 
     def before_fork(self) -> None:
         self._lock.acquire()
+        self.sender.opening.acquire()
         self._held = [*self._spools(), *self.sender.adopted]
         for spool in self._held:
             spool.hold_still()
@@ -93,6 +94,7 @@ class Outbox:
         held, self._held = self._held, []
         for spool in held:
             spool.go_on()
+        self.sender.opening.release()
         self._lock.release()
 
     def after_fork_in_child(self) -> None:

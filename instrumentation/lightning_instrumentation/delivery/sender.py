@@ -41,9 +41,12 @@ class Sender:
         self._endpoint = endpoint
         self._sources = sources
         self._adopt = adopt
+        self.opening = threading.Lock()
+        """Held where this thread uses connections of its own: SQLite must be still when the process forks."""
         self.adopted: list[Spool] = []
         """Spools of dead processes that are being emptied."""
         self._wake = threading.Event()
+        self._idle = True
         self._round_ended = threading.Condition()
         self._stopping = False
         self._hurry = 0
@@ -69,7 +72,9 @@ class Sender:
         self._thread.start()
 
     def wake(self) -> None:
-        self._wake.set()
+        """There is a new span. A thread that is at work, or pausing on purpose, is left alone: waking costs a switch."""
+        if self._idle:
+            self._wake.set()
 
     def flush(self, timeout_s: float, *, patient: bool = True) -> bool:
         """Wait until the sources are empty.
@@ -123,27 +128,36 @@ class Sender:
                     self._wake.wait(pause_s)
                     self._wake.clear()
         self._poster.close()
-        for spool in self.adopted:
-            spool.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        with self.opening:
+            while self.adopted:
+                self.adopted.pop().close()
 
     def _round(self) -> float:
         """Do one thing; return how long to sleep unless woken."""
+        with self.opening:
+            for spool in self._sources():
+                spool.checkpoint()
         now = time.monotonic()
         if now < self._not_before:
             return self._not_before - now
+        self._idle = True  # before looking: a span that comes after the look wakes us
         if now >= self._adopt_at and not self.adopted:
-            self.adopted = list(self._adopt())
+            with self.opening:
+                self.adopted = list(self._adopt())
             # Where there were some, there may be more.
             self._adopt_at = now if self.adopted else now + _ADOPT_EVERY_S
         for spool in [*self._sources(), *self.adopted]:
             if not spool.rows:
                 continue
+            self._idle = False
             if not self._hurry and spool.rows < self._limit:
                 time.sleep(_GATHER_S)
             self._send(spool, spool.read(self._limit))
             return max(0.0, self._not_before - time.monotonic())
-        while self.adopted:
-            self.adopted.pop().close()
+        self._let_go()
         return max(0.01, self._adopt_at - now)
 
     def _send(self, spool: Spool, rows: Sequence[SpoolRow]) -> None:

@@ -12,6 +12,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from lightning_instrumentation.settings import default_spool_dir
 __all__ = ["Spool", "SpoolRow", "default_spool_dir", "endpoint_folder", "orphaned_spools"]
 
 _MOST_BYTES = 4 << 20
+_CHECKPOINT_BYTES = 4 << 20
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS spans (row_id INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS rejected (row_id INTEGER PRIMARY KEY, body BLOB NOT NULL, reason TEXT NOT NULL);
@@ -46,6 +48,7 @@ class Spool:
         self._connection = connection
         self._ownership = ownership
         self._lock = threading.Lock()
+        self._since_checkpoint = 0
         connection.executescript(_SCHEMA)
         self.rows, self.bytes = connection.execute(
             "SELECT count(*), coalesce(sum(length(body)), 0) FROM spans"
@@ -91,6 +94,19 @@ class Spool:
             self._connection.execute("INSERT INTO spans (body) VALUES (?)", (body,))
             self.rows += 1
             self.bytes += len(body)
+            self._since_checkpoint += len(body)
+
+    def checkpoint(self) -> None:
+        """Move what the log has gathered into the file, when that is much.
+
+        The caller is a thread that has time: this waits for the disk, which no writer ever does.
+        """
+        if self.path is None or self._since_checkpoint < _CHECKPOINT_BYTES:
+            return
+        self._since_checkpoint = 0
+        # A connection of its own, so that spans can be written meanwhile.
+        with closing(_connect(self.path)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def read(self, limit: int, most_bytes: int = _MOST_BYTES) -> list[SpoolRow]:
         """Return the oldest rows, at least one where there is one."""
@@ -222,4 +238,5 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
     return connection

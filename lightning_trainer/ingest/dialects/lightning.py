@@ -8,7 +8,7 @@ the spans nor on duplicates; time is linear in their number.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
@@ -41,12 +41,13 @@ def read_spans(spans: Sequence[Span]) -> Reading:
     identities = resolve_identities(known)
     problems: list[str] = []
     calls = _read_calls(known, identities, problems)
+    roots = {span.span_id for span in known.values() if span.attributes.get(semconv.ROLLOUT_ROOT) is True}
     evaluations = [
         evaluation
         for key, span in known.items()
         for event in span.events
         if event.name == semconv.EVALUATION_EVENT
-        and (evaluation := _evaluation(span, event, identities[key], problems)) is not None
+        and (evaluation := _evaluation(span, event, identities[key], roots, problems)) is not None
     ]
     evaluations.sort(key=lambda e: (e.time_ns, e.name, e.attempt_id or "", e.span_id or "", repr(e.value)))
     return Reading(calls, _read_attempts(known.values(), problems), tuple(evaluations), tuple(sorted(set(problems))))
@@ -177,7 +178,18 @@ def _read_attempts(spans: Iterable[Span], problems: list[str]) -> tuple[Attempt,
     return tuple(sorted(attempts, key=lambda attempt: (attempt.started_ns, attempt.attempt_id)))
 
 
-def _evaluation(span: Span, event: SpanEvent, identity: Identity, problems: list[str]) -> Evaluation | None:
+def _evaluated(span: Span, roots: Set[str]) -> str | None:
+    """The span that an evaluation is about: the one above an `evaluate` span, else the one that carries the event.
+
+    A rollout's root stands for the whole attempt, which the evaluation's attempt id says already.
+    """
+    about = span.parent_span_id if span.name.startswith(_EVALUATION_SPAN) else span.span_id
+    return None if about in roots else about
+
+
+def _evaluation(
+    span: Span, event: SpanEvent, identity: Identity, roots: Set[str], problems: list[str]
+) -> Evaluation | None:
     name = event.attributes.get(semconv.EVALUATION_NAME)
     if not isinstance(name, str) or not name:
         problems.append(f"span {span.span_id}: an evaluation has no name and is left out")
@@ -193,8 +205,7 @@ def _evaluation(span: Span, event: SpanEvent, identity: Identity, problems: list
         value=value,
         rollout_id=identity.rollout_id,
         attempt_id=identity.attempt_id,
-        # An `evaluate` span is about the span above it; the event on any other span is about that span.
-        span_id=span.parent_span_id if span.name.startswith(_EVALUATION_SPAN) else span.span_id,
+        span_id=_evaluated(span, roots),
         time_ns=event.time_ns,
         explanation=explanation if isinstance(explanation, str) else None,
     )

@@ -67,6 +67,8 @@ def _variables(settings: HostSettings, *, cpu: bool) -> dict[str, str]:
             "VLLM_TARGET_DEVICE": "cpu",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(settings.threads or len(os.sched_getaffinity(0))),
+            # Small functions of its sampler are compiled even in eager mode: 16 s at the first request, and a C++ compiler.
+            "TORCHDYNAMO_DISABLE": "1",
         }
     return variables
 

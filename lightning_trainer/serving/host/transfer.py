@@ -15,6 +15,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 
@@ -52,9 +53,21 @@ class FileTransfer(WeightTransferEngine[FileTransferInit, FileTransferUpdate]):
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
+        _repack_output_layer(self.model)
 
     def shutdown(self) -> None:
         pass
+
+
+def _repack_output_layer(model: torch.nn.Module) -> None:
+    """Have an output layer that is tied to the embedding follow it.
+
+    On the CPU vLLM multiplies with a packed copy of the weights. The reload packs a layer again when the file names it,
+    and a tied output layer is never named: without this it would go on with the weights of the start (0.31.0).
+    """
+    for layer in model.modules():
+        if isinstance(layer, ParallelLMHead):
+            layer.quant_method.process_weights_after_loading(layer)
 
 
 def _tensors(paths: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -7,6 +7,7 @@ from email.utils import formatdate
 
 import lightning_instrumentation as lightning
 import pytest
+from lightning_instrumentation import runtime
 from lightning_instrumentation.delivery import sender as sender_module
 from lightning_instrumentation.delivery.spool import Spool, endpoint_folder
 
@@ -184,9 +185,9 @@ def test_where_the_disk_cannot_be_written_spans_wait_in_memory(recording, tmp_pa
 
 def test_a_disk_that_fails_later_on_makes_spans_wait_in_memory(recording):
     work()
-    runtime = lightning.runtime.runtime()
-    assert runtime is not None
-    disk = runtime.outbox._disk
+    running = runtime.runtime()
+    assert running is not None
+    disk = running.outbox._disk
     assert disk is not None
     assert lightning.flush()
     recording.receiver.stop()
@@ -222,7 +223,7 @@ def test_init_says_what_is_wrong_and_use_without_a_usable_endpoint_breaks_nothin
     assert len(caplog.records) == 1
     assert "'nonsense'" in caplog.text
     assert lightning.flush() is True
-    monkeypatch.setattr(lightning.runtime, "_unusable", False)
+    monkeypatch.setattr(runtime, "_unusable", False)
 
 
 def test_init_again_changes_nothing_and_warns_about_another_endpoint(recording, caplog):

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import stat
+from pathlib import Path
 
 import pytest
 from lightning_instrumentation.delivery.spool import Spool, default_spool_dir, endpoint_folder, orphaned_spools
@@ -114,6 +115,24 @@ def test_a_spool_in_memory_does_the_same():
     with Spool.in_memory() as spool:
         spool.append(b"x")
         assert bodies(spool) == [b"x"]
+
+
+def test_the_log_is_moved_into_the_file_by_whoever_has_time_and_not_by_writers(folder):
+    with Spool.create(folder) as spool:
+        for _ in range(50):
+            spool.append(b"x" * 100_000)
+        assert spool.path is not None
+        log = Path(f"{spool.path}-wal")
+        grown = log.stat().st_size
+        assert grown > 5_000_000
+        assert spool.path.stat().st_size < 100_000
+        spool.checkpoint()
+        assert spool.path.stat().st_size > 5_000_000
+        for _ in range(20):
+            spool.append(b"x" * 100_000)
+        assert log.stat().st_size == grown  # begun anew, not grown
+        assert spool.rows == 70
+        spool.delete([row.row_id for row in spool.read(100, most_bytes=1 << 30)])
 
 
 def test_a_write_that_fails_says_so(folder):

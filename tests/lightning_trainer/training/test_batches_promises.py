@@ -391,7 +391,7 @@ def check_all(world: World) -> None:
 _quiet = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
 
 
-@settings(max_examples=800, derandomize=True, **_quiet)
+@settings(max_examples=500, derandomize=True, **_quiet)
 @given(world=worlds())
 def test_promises_hold_for_generated_behaviour(world):
     check_all(world)
@@ -439,7 +439,7 @@ def test_the_generator_reaches_every_fate():
     """A promise that is never put to the test is not kept: every reason and both schemes must occur."""
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=800, derandomize=True, **_quiet)
+    @settings(max_examples=500, derandomize=True, **_quiet)
     @given(world=worlds())
     def collect(world):
         build = world.build()

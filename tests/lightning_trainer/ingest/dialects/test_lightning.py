@@ -200,10 +200,10 @@ def _scored(number: int, parent: int | None, name: str = "evaluate reward", **ev
     return _span(number, parent, name=name, events=(SpanEvent(semconv.EVALUATION_EVENT, 5, attributes),))
 
 
-def test_an_evaluation_is_about_the_span_above_it_or_the_span_that_carries_it() -> None:
+def test_an_evaluation_is_about_the_span_above_it_or_the_span_that_carries_it_or_the_whole_attempt() -> None:
     score = {semconv.EVALUATION_SCORE: 1, semconv.EVALUATION_EXPLANATION: "right"}
     assert read_spans([_root(1), _scored(2, 1, **score), _scored(3, 1, "chat", **score)]).evaluations == (
-        Evaluation("reward", 1.0, "r", "a", f"{1:016x}", 5, "right"),
+        Evaluation("reward", 1.0, "r", "a", None, 5, "right"),
         Evaluation("reward", 1.0, "r", "a", f"{3:016x}", 5, "right"),
     )
 

@@ -1,0 +1,94 @@
+"""An agent that answers quantitative questions with a calculator: ordinary LangChain, and two lines of lightning.
+
+export OPENAI_BASE_URL=http://127.0.0.1:8321/v1 OPENAI_API_KEY=unused OPENAI_MODEL=calculator
+python examples/calculator/agent.py "A crate holds 31 pears. How many pears do 12 crates hold?"
+"""
+
+import ast
+import operator
+import os
+import sys
+from functools import cache
+
+import lightning_instrumentation as lightning
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from langgraph.errors import GraphRecursionError
+
+INSTRUCTIONS = "Answer with the calculator."
+EXAMPLES = (
+    ("What is 12 + 30?", "12 + 30", "42"),
+    ("A farm has 9 fields with 8 trees each and 5 fall. How many trees stand?", "9 * 8 - 5", "67"),
+    ("What is 77 - 21?", "77 - 21", "56"),
+)
+"""Question, expression, result: a model of this size has to be shown how a tool is used."""
+
+_STEPS = 4
+"""Model, tool, model, tool: a second call of the tool is one too many, and the answer is missing."""
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+
+
+@tool
+def calculator(expression: str) -> str:
+    """Work out an arithmetic expression."""
+    try:
+        if len(expression) > 80:
+            raise ValueError("too long")
+        value = _evaluate(ast.parse(expression, mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, OverflowError, RecursionError):
+        return "error"
+    return str(int(value)) if value == int(value) else str(value)
+
+
+def _evaluate(node: ast.expr) -> float:
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_evaluate(operand)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_evaluate(left), _evaluate(right))
+    raise ValueError("only numbers and + - * / ( )")
+
+
+def _examples() -> list[AnyMessage]:
+    messages: list[AnyMessage] = []
+    for index, (question, expression, result) in enumerate(EXAMPLES):
+        call = {"name": "calculator", "args": {"expression": expression}, "id": f"example-{index}"}
+        messages += [
+            HumanMessage(question),
+            AIMessage("", tool_calls=[call]),
+            ToolMessage(result, tool_call_id=call["id"]),
+            AIMessage(result),
+        ]
+    return messages
+
+
+@cache
+def _graph(temperature: float):
+    model = ChatOpenAI(
+        model=os.environ.get("OPENAI_MODEL", "calculator"),
+        temperature=temperature,
+        max_completion_tokens=48,
+        timeout=300,
+    )
+    return create_agent(model, [calculator], system_prompt=INSTRUCTIONS)
+
+
+@lightning.agent("calculator")
+def solve(question: str, temperature: float = 0.0) -> str:
+    """Return the agent's final answer; empty when it never stopped calling its tool."""
+    messages = [*_examples(), HumanMessage(question)]
+    try:
+        state = _graph(temperature).invoke({"messages": messages}, {"recursion_limit": _STEPS})
+    except GraphRecursionError:
+        return ""
+    return state["messages"][-1].text
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit('usage: python examples/calculator/agent.py "QUESTION"')
+    print(solve(sys.argv[1]))

@@ -1,0 +1,28 @@
+"""The set-up is a script of its own, in no package: it is loaded from its file."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ENVIRONMENT = Path(__file__).parents[2] / "environment"
+
+
+def _load(name: str) -> ModuleType:
+    sys.path.insert(0, str(ENVIRONMENT))
+    try:
+        return import_module(name)
+    finally:
+        sys.path.remove(str(ENVIRONMENT))
+
+
+@pytest.fixture(scope="session")
+def plan() -> ModuleType:
+    return _load("install_plan")
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    return ENVIRONMENT.parent

