@@ -19,9 +19,14 @@ from langgraph.errors import GraphRecursionError
 
 INSTRUCTIONS = "Answer with the calculator."
 EXAMPLES = (
-    ("What is 12 + 30?", "12 + 30", "42"),
-    ("A farm has 9 fields with 8 trees each and 5 fall. How many trees stand?", "9 * 8 - 5", "67"),
-    ("What is 77 - 21?", "77 - 21", "56"),
+    ("A road is 900 km long and 300 km are done. How many km are not done?", "900 - 300", "600"),
+    ("A farm has 9 fields with 8 trees each and 5 trees fall. How many trees stand?", "9 * 8 - 5", "67"),
+    ("A car costs 770 dollars and a bike 210 dollars. How much is that together?", "770 + 210", "980"),
+    ("A day has 24 hours. How many hours do 14 days have?", "24 * 14", "336"),
+    ("Kim has 40 nuts, finds 25 more and eats 30. How many nuts does Kim have?", "40 + 25 - 30", "35"),
+    ("Kim buys 15 bags with 20 nuts each and 50 loose nuts. How many nuts is that?", "15 * 20 + 50", "350"),
+    ("Kim has 12 pears and eats 5. How many pears are left?", "12 - 5", "7"),
+    ("A week has 7 days. How many days do 52 weeks have?", "7 * 52", "364"),
 )
 """Question, expression, result: a model of this size has to be shown how a tool is used."""
 
@@ -61,7 +66,7 @@ def _examples() -> list[AnyMessage]:
             HumanMessage(question),
             AIMessage("", tool_calls=[call]),
             ToolMessage(result, tool_call_id=call["id"]),
-            AIMessage(result),
+            AIMessage(f"The answer is {result}."),
         ]
     return messages
 

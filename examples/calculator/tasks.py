@@ -63,7 +63,7 @@ class Task:
     """The quantities in the question."""
 
 
-_BIG, _MIDDLE, _SMALL = (101, 989), (23, 98), (6, 19)
+_BIG, _MIDDLE, _SMALL = (21, 98), (11, 60), (3, 12)
 
 FAMILIES: tuple[Family, ...] = (
     Family(
@@ -85,7 +85,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "subtract",
         "a - b",
-        {"a": (512, 989), "b": (101, 489)},
+        {"a": (51, 98), "b": (11, 49)},
         train=(
             "{who} had {a} {things} and gave {b} away. How many {things} are left?",
             "A jar holds {a} {things}. {who} takes out {b}. How many {things} remain in the jar?",
@@ -133,7 +133,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "multiply then subtract",
         "a * b - c",
-        {"a": (51, 98), "b": _SMALL, "c": (101, 289)},
+        {"a": (21, 60), "b": _SMALL, "c": (5, 49)},
         train=(
             "A box holds {a} pens. {who} fills {b} boxes and then loses {c} pens. How many pens remain?",
             "{who} earns {a} dollars a day for {b} days and spends {c} dollars. How much money is left?",
@@ -149,7 +149,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "add then subtract",
         "a + b - c",
-        {"a": (312, 989), "b": _BIG, "c": (101, 389)},
+        {"a": (31, 98), "b": _MIDDLE, "c": (5, 30)},
         train=(
             "{who} earns {a} dollars on Monday and {b} on Tuesday, then spends {c}. How much money is left?",
             "{who} has {a} {things}, gets {b} more and loses {c}. How many {things} does {who} have now?",

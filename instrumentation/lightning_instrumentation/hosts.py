@@ -6,7 +6,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from lightning_instrumentation.errors import ConfigurationError
 
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
+LOOPBACK = "127.0.0.1"
+_LOOPBACK_NAMES = frozenset({"localhost", LOOPBACK, "::1", "0.0.0.0"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -22,7 +23,7 @@ class Standing(Enum):
 def canonical_host(host: str) -> str:
     """All names of the loopback interface are one host."""
     host = host.lower().strip("[]").rstrip(".")
-    return "127.0.0.1" if host in _LOOPBACK else host
+    return LOOPBACK if host in _LOOPBACK_NAMES else host
 
 
 def _place(parts: SplitResult) -> tuple[str, int | None]:

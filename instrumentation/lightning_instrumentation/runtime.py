@@ -128,6 +128,10 @@ def _give_up(error: Exception) -> None:
 
 def _start(settings: Settings) -> None:
     global _runtime, _unusable
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        log.warning("OTEL_SDK_DISABLED is set: lightning records nothing; unset it to record")
+        _unusable = True
+        return
     from lightning_instrumentation.delivery.outbox import Outbox
     from lightning_instrumentation.registry import install_hooks
 
@@ -136,8 +140,6 @@ def _start(settings: Settings) -> None:
     set_default_agent(settings.agent)
     _runtime = Runtime(settings, hosts, _tracer(settings, outbox), outbox)
     _unusable = False
-    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        log.warning("OTEL_SDK_DISABLED is set: lightning records nothing; unset it to record")
     install_hooks()
 
 

@@ -77,9 +77,11 @@ class EngineProcess:
         """Start the process and return; ``ready`` waits for it.
 
         Raises:
-            EngineError: the interpreter cannot be run.
+            EngineError: there is no model, or the interpreter cannot be run.
         """
         settings = self.settings
+        if not (settings.model_dir / "config.json").is_file():
+            raise EngineError(f"{settings.model_dir} is not a model folder: it has no config.json")
         remove_orphans(Path(tempfile.gettempdir()), _SCRATCH_PREFIX)
         self._scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX, suffix=f"-{owner_tag()}"))
         site = self._scratch / "site"

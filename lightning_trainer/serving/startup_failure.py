@@ -44,6 +44,10 @@ _KNOWN = (
         lambda m: f"engine.tool_call_parser = {m[1]!r} is not one that vLLM knows",
     ),
     _Known(
+        re.compile(r"error: argument --([\w-]+)[^:]*: (.+)"),
+        lambda m: f"vLLM refuses {m[1].replace('-', '_')}: {m[2]}",
+    ),
+    _Known(
         re.compile(r"ModuleNotFoundError: No module named '([^']+)'"),
         lambda m: f"the engine's interpreter lacks the module {m[1]!r}",
     ),

@@ -1,19 +1,32 @@
 """The fixed sequences that trainer and engine both score to prove what is served (promise 8).
 
-They are drawn once from the vocabulary's size alone, so trainer, engine and a restarted run agree on them, and every
-version of a policy is measured on the same tokens.
+They depend on the model folder alone, so a restarted run agrees on them, and every version of a policy is measured on the
+same tokens. They are ordinary text: on ids at random a bfloat16 engine differs from the trainer by several nats, because
+tokens of probability 1e-9 are compared, and a probe that noisy proves nothing.
 """
 
-_SEQUENCES = 4
-_TOKENS = 32
-_MULTIPLIER, _INCREMENT, _MODULUS = 6364136223846793005, 1442695040888963407, 2**64
-"""Knuth's MMIX linear congruential generator: the same ids in every Python and library version."""
+from pathlib import Path
+
+_TEXTS = (
+    "A train leaves the station at nine in the morning with 120 passengers. At the next stop 35 people get off and 48 get "
+    "on. How many passengers are on the train when it goes on?",
+    "To bake a loaf of bread you need flour, water, salt and yeast. Mix them, let the dough rest until it has doubled in "
+    "size, and bake it in a hot oven for about forty minutes.",
+    "The capital of France is Paris. It lies on the river Seine and is known for its museums, its cafes and the Eiffel "
+    "Tower, which was built for the world fair of 1889.",
+    "def mean(values):\n    total = 0\n    for value in values:\n        total += value\n    return total / len(values)\n",
+)
+_MOST_TOKENS = 40
+_LEAST_TOKENS = 2
 
 
-def probe_token_ids(vocabulary_size: int) -> tuple[tuple[int, ...], ...]:
-    """Return 4 sequences of 32 ids, all below ``vocabulary_size``."""
-    state, ids = vocabulary_size, []
-    for _ in range(_SEQUENCES * _TOKENS):
-        state = (_MULTIPLIER * state + _INCREMENT) % _MODULUS
-        ids.append((state >> 32) % vocabulary_size)
-    return tuple(tuple(ids[start : start + _TOKENS]) for start in range(0, len(ids), _TOKENS))
+def probe_token_ids(model_dir: Path, vocabulary_size: int) -> tuple[tuple[int, ...], ...]:
+    """Return four texts in the model's tokens, at most 40 each; their UTF-8 bytes where it has no tokenizer."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_dir)
+    except (OSError, ValueError, KeyError):
+        return tuple(tuple(byte % vocabulary_size for byte in text.encode()[:_MOST_TOKENS]) for text in _TEXTS)
+    encoded = (tokenizer(text, add_special_tokens=False).input_ids[:_MOST_TOKENS] for text in _TEXTS)
+    return tuple(tuple(ids) for ids in encoded if len(ids) >= _LEAST_TOKENS)

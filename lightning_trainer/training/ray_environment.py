@@ -11,12 +11,13 @@ _DEFAULTS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # the actor runs in this interpreter, whoever started it
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait take the cores from the engine and the agents
     "RAY_memory_monitor_refresh_ms": "0",  # it would kill the trainer for the memory of its neighbours
 }
 
 
 def set_ray_environment() -> None:
-    """Set what the user has not set. Other users of the machine cannot use this Ray: it asks for a token of this run."""
+    """Set what the user has not set, and a token of this run, so that nobody else on the machine can use this Ray."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     if "RAY_AUTH_MODE" not in os.environ:

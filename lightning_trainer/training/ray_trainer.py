@@ -40,7 +40,6 @@ class RayTrainer(TrainerClient):
         self._settings = settings
         self._session = RaySession()
         self._actor: Any = None
-        """Of the actor, while it is running."""
 
     async def start(self) -> None:
         await asyncio.to_thread(self._session.start)

@@ -14,7 +14,6 @@ from lightning_trainer.errors import TrainingError
 from lightning_trainer.serving.checksum import file_checksum
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
 from lightning_trainer.training.checkpoint_folder import Manifest, read_manifest, writing
-from lightning_trainer.training.probe import probe_token_ids
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.advantages import token_advantages
 from lightning_trainer.training.update.exporting import exported_tensors, rounded_weights, write_atomically
@@ -35,6 +34,7 @@ class Trainer:
         """
         self._settings = settings
         self._worker = UpdateWorker(settings)
+        self._probe_ids = probe_token_ids(settings.model_dir, self._worker.module.config.vocab_size)
         self._steps_done = 0
 
     @property
@@ -87,9 +87,8 @@ class Trainer:
             checksum = file_checksum(path)
         except OSError as error:
             raise TrainingError(f"cannot write the weights of version {version} to {path}: {error}") from error
-        sequences = probe_token_ids(self.module.config.vocab_size)
         with rounded_weights(self.module, tensors):
-            logprobs = self.score(sequences)
+            logprobs = self.score(self._probe_ids)
         return Publication(
             policy=settings.policy,
             version=version,
@@ -97,7 +96,7 @@ class Trainer:
             checksum=checksum,
             tensor_count=len(tensors),
             dtype=settings.serving_dtype,
-            probe=Probe(token_ids=sequences, logprobs=logprobs),
+            probe=Probe(token_ids=self._probe_ids, logprobs=logprobs),
             tolerance=Tolerance(max_abs=settings.probe_max_abs, mean_abs=settings.probe_mean_abs),
         )
 

@@ -28,6 +28,10 @@ def asking(text: str) -> Any:
 QUESTION = asking("how much is 2+3")
 
 
+def streamed(agent: Any) -> list:
+    return [message for message, _ in agent.stream(QUESTION, stream_mode="messages")]
+
+
 @pytest.fixture
 def chat(model):
     # ChatOpenAI shares async clients by URL, and those belong to the event loop of one test.
@@ -80,7 +84,7 @@ async def test_a_named_agent_async(recording, chat):
 def test_a_named_agent_streaming_its_tokens(recording, chat):
     agent = create_agent(chat, [calculator], name="solver")
     with lightning.rollout("t"):
-        pieces = [piece[0].content for piece in agent.stream(QUESTION, stream_mode="messages")]
+        pieces = [message.content for message in streamed(agent)]
     assert "".join(pieces).endswith("answer0 to 5 ")
     check_two_calls_and_a_tool(recording, "solver", "langchain")
     assert [span.attributes[semconv.STREAM_COMPLETE] for span in recording.spans("chat")] == [True, True]
@@ -291,12 +295,12 @@ def test_answers_and_messages_are_the_same_with_and_without_us(recording, chat):
     def everything() -> list:
         agent = create_agent(chat, [calculator], name="solver")
         messages = agent.invoke(QUESTION)["messages"]
-        streamed = [piece for piece, _ in agent.stream(QUESTION, stream_mode="messages")]
+        pieces = streamed(agent)
         plain = chat.invoke("hello")
         ours = ("id", "run_id")
         return [
             {key: value for key, value in message.model_dump().items() if key not in ours}
-            for message in [*messages, *streamed, plain, *chat.stream("hello")]
+            for message in [*messages, *pieces, plain, *chat.stream("hello")]
         ]
 
     watched = everything()

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import lightning_instrumentation as lightning
 import pytest
-from lightning_instrumentation import semconv
+from lightning_instrumentation import runtime, semconv
 from lightning_instrumentation.scope import current
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -159,6 +159,20 @@ def test_the_users_limits_and_samplers_do_not_apply(receiver, tmp_path, monkeypa
     assert root.attributes[semconv.TASK_ID] == "a long name of a task"
     assert len(json.loads(root.attributes[semconv.ROLLOUT_INPUT])) == 100_000
     assert "secret" not in root.resource
+
+
+def test_a_user_who_switched_opentelemetry_off_records_nothing_and_is_told(receiver, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    monkeypatch.setattr(runtime, "_unusable", False)
+    lightning.shutdown(0.0)
+    with caplog.at_level(logging.WARNING, logger="lightning"):
+        lightning.init(receiver.url, spool_dir=tmp_path)
+        with lightning.rollout("t") as rollout:
+            work()
+            lightning.reward(1)
+    assert rollout.trace_id is None
+    assert len(caplog.records) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_random_numbers_of_a_seeded_program_stay_what_they_were(recording):

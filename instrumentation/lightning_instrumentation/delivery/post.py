@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
+from lightning_instrumentation.hosts import LOOPBACK, canonical_host
+
 _CONNECT_TIMEOUT_S = 2.0
 _ANSWER_TIMEOUT_S = 30.0
 _WORTH_COMPRESSING = 1024
@@ -31,6 +33,7 @@ class Poster:
         parts = urlsplit(endpoint)
         self._secure = parts.scheme == "https"
         self._host, self._port = parts.hostname or "", parts.port
+        self.is_local = canonical_host(self._host) == LOOPBACK
         self._path = f"{parts.path.rstrip('/')}/v1/traces"
         self._headers = {"Content-Type": "application/x-protobuf", "User-Agent": "lightning-trainer"}
         if token:

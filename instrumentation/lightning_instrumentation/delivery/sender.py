@@ -22,6 +22,7 @@ _GATHER_S = 0.03
 """Spans come in bursts: waiting this long makes one request of a burst."""
 _ADOPT_EVERY_S = 10.0
 _PAUSE_S = (0.25, 30.0)
+_CONNECT_AT_EXIT_S = 0.5
 _LONGEST_RETRY_AFTER_S = 300.0
 _TO_BLAME = frozenset({400, 413, 422})
 """Statuses that say something about the body and not about the daemon."""
@@ -72,7 +73,7 @@ class Sender:
         self._thread.start()
 
     def wake(self) -> None:
-        """There is a new span. A thread that is at work, or pausing on purpose, is left alone: waking costs a switch."""
+        """There is a new span. A thread at work or pausing on purpose is left alone: waking it costs a switch."""
         if self._idle:
             self._wake.set()
 
@@ -82,7 +83,8 @@ class Sender:
         ``patient=False`` gives up at the first attempt that fails, and where no connection comes about quickly.
         """
         deadline = time.monotonic() + timeout_s
-        connect_by = time.monotonic() + 0.5
+        # On this machine an absent daemon refuses at once; far away it may just not answer.
+        connect_by = time.monotonic() + (timeout_s if self._poster.is_local else _CONNECT_AT_EXIT_S)
         with self._round_ended:
             failed_before = self._rounds_failed
             self._hurry += 1

@@ -8,6 +8,7 @@ has died is an orphan, which any process with the same endpoint, or the daemon i
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sqlite3
 import threading
@@ -82,6 +83,10 @@ class Spool:
         try:
             if path.exists():
                 return cls(_connect(path), path, ownership)
+        except sqlite3.OperationalError as error:
+            failures.note("spool-busy", f"the spool {path} cannot be opened now; it is tried again later", error=error)
+            ownership.release()
+            return None
         except sqlite3.DatabaseError as error:
             failures.note("spool-unreadable", f"the spool {path} cannot be read and is set aside", error=error)
             os.replace(path, path.with_suffix(".unreadable"))
@@ -125,16 +130,12 @@ class Spool:
     def delete(self, row_ids: Iterable[int]) -> None:
         """Forget rows that were accepted."""
         with self._lock:
-            self._connection.execute("BEGIN IMMEDIATE")
-            gone = [
-                self._connection.execute(
-                    "DELETE FROM spans WHERE row_id = ? RETURNING length(body)", (row_id,)
-                ).fetchall()
-                for row_id in row_ids
-            ]
-            self._connection.execute("COMMIT")
-            self.rows -= sum(len(size) for size in gone)
-            self.bytes -= sum(size for sizes in gone for (size,) in sizes)
+            gone = self._connection.execute(
+                "DELETE FROM spans WHERE row_id IN (SELECT value FROM json_each(?)) RETURNING length(body)",
+                (json.dumps(list(row_ids)),),
+            ).fetchall()
+            self.rows -= len(gone)
+            self.bytes -= sum(size for (size,) in gone)
 
     def reject(self, row: SpoolRow, reason: str) -> None:
         """Put a row aside that will never be accepted."""

@@ -30,7 +30,9 @@ _SUPPRESS = getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", "suppress_ins
 
 
 class ChatCall:
-    def __init__(self, span: Span, asked: Wanted, secret: str | None, *, capture_content: bool) -> None:
+    def __init__(self, span: Span, asked: Wanted, *, secret: str | None, unread: bool, capture_content: bool) -> None:
+        self.unread = unread
+        """The caller reads the answer off the wire: nothing of it is seen here."""
         self._span: Span | None = span
         self._asked = asked
         self._secret = secret
@@ -114,6 +116,8 @@ def _begin(started: Runtime, client: Any, options: Any) -> tuple[ChatCall, Any] 
     body = request.body_of(options)
     url = request.url_of(client, options)
     capture_content = started.settings.capture_content
+    standing = started.hosts.standing(url)
+    unread = request.is_unread(options)
     span = spans.begin(
         started,
         f"{semconv.CHAT} {body.get('model', '')}",
@@ -123,17 +127,22 @@ def _begin(started: Runtime, client: Any, options: Any) -> tuple[ChatCall, Any] 
     if span is None:
         return None
     asked = Wanted()
-    standing = started.hosts.standing(url)
     if standing is not Standing.STRANGER:
         headers = {
             "traceparent": propagation.traceparent(span.get_span_context()),
             "baggage": propagation.baggage(current().identity, speaker()),
         }
-        if standing is Standing.TRUSTED and not request.is_unread(options):
+        if standing is Standing.TRUSTED and not unread:
             asked = request.wanted(body)
         options = request.with_additions(client, options, headers, asked)
     secret = field(client, "api_key")
-    call = ChatCall(span, asked, secret if isinstance(secret, str) else None, capture_content=capture_content)
+    call = ChatCall(
+        span,
+        asked,
+        secret=secret if isinstance(secret, str) else None,
+        unread=unread,
+        capture_content=capture_content,
+    )
     return call, _watching_parser(options, call)
 
 
@@ -157,17 +166,16 @@ def answered(call: ChatCall, response: Any, *, stream: bool) -> None:
     """Record what ``request`` returned: a model object, a raw response that was read or not, or a stream."""
     from lightning_instrumentation.openai.stream import tap
 
-    http_response = getattr(response, "http_response", None)
-    if stream:
-        inner = response.parse() if http_response is not None and hasattr(response, "parse") else response
-        if hasattr(inner, "_iterator"):
-            tap(inner, call)
+    raw = getattr(response, "http_response", None)
+    if call.unread:
+        failures.count("not-captured:with_streaming_response")
+    elif stream:
+        reading = response if raw is None else response.parse()
+        if hasattr(reading, "_iterator"):
+            tap(reading, call)
             return
-    elif http_response is not None:
-        if http_response.is_stream_consumed:
-            call.add_raw(http_response)
-        else:
-            failures.count("not-captured:with_streaming_response")
+    elif raw is not None:
+        call.add_raw(raw)
     elif field(response, "choices") is not None and not call.seen:
         call.add(response)
     call.ended()

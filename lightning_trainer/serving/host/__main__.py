@@ -8,11 +8,14 @@ import asyncio
 import json
 import logging
 import os
+import shutil
 import sys
 import time
 from typing import Any
 
 from lightning_trainer.errors import EngineError
+from lightning_trainer.serving.host.environment import prepare
+from lightning_trainer.serving.host.settings import HostSettings
 
 
 def main() -> int:
@@ -26,23 +29,23 @@ def main() -> int:
         answers.flush()
 
     try:
-        from lightning_trainer.serving.host.environment import prepare
-        from lightning_trainer.serving.host.settings import HostSettings
-
         settings = HostSettings.from_line(sys.stdin.buffer.readline().decode("utf-8"))
-        version = prepare(settings)
-        from lightning_trainer.serving.host.server import serve
+        try:
+            version = prepare(settings)
+            from lightning_trainer.serving.host.server import serve
 
-        def ready(document: dict[str, Any]) -> None:
-            announce({**document, "vllm": version, "startup_s": time.monotonic() - started})
+            def ready(document: dict[str, Any]) -> None:
+                announce({**document, "vllm": version, "startup_s": time.monotonic() - started})
 
-        asyncio.run(serve(settings, ready))
+            asyncio.run(serve(settings, ready))
+        finally:
+            shutil.rmtree(settings.scratch, ignore_errors=True)
     except EngineError as error:
         announce({"error": str(error)})
         return 1
     except Exception as error:
         logging.getLogger(__name__).exception("the engine did not start")
-        announce({"error": f"{type(error).__name__}: {error}", "cause": "see the log"})
+        announce({"error": f"{type(error).__name__}: {error}"})
         return 1
     return 0
 

@@ -66,8 +66,12 @@ def _variables(settings: HostSettings, *, cpu: bool) -> dict[str, str]:
         variables |= {
             "VLLM_TARGET_DEVICE": "cpu",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the CPU platform takes the "uni" executor only then
             "OMP_NUM_THREADS": str(settings.threads or len(os.sched_getaffinity(0))),
-            # Small functions of its sampler are compiled even in eager mode: 16 s at the first request, and a C++ compiler.
+            # Threads that spin while they wait take the cores from everything else: on a busy machine a batch took 50
+            # times as long.
+            "OMP_WAIT_POLICY": "PASSIVE",
+            # It compiles some functions of its sampler even in eager mode: 16 s of the first request, and a compiler.
             "TORCHDYNAMO_DISABLE": "1",
         }
     return variables

@@ -9,9 +9,9 @@ for this one (1), let
 and regress e on d through the origin: slope = <e, d> / <d, d>, with the standard error
 s = rms(e - slope d) / (rms(d) sqrt(N)). Loaded weights give a slope near 1, stale ones near 0. A version is stale when
 
-    slope + 4 s < 1/2    and    (e is zero everywhere and rms(d) > 1e-5,  or  rms(d) > 2 sqrt(2) rms(noise)).
+    slope + 4 s < 1/2   and   rms(d) > 1e-5   and   (e is zero everywhere,  or  rms(d) > 2 sqrt(2) rms(noise)).
 
-The second condition keeps rounding from looking like staleness: noise in d shrinks the slope to
+The last condition keeps rounding from looking like staleness: noise in d shrinks the slope to
 S / (S + var(d noise)), and var(d noise) <= 2 rms(noise)^2, so with it the slope of loaded weights is 3/4 or more. An
 engine that repeats every number to the last bit while the trainer's changed needs no such margin: its scoring is
 deterministic, so its weights are the same. The publisher measures from the last version that was decisive, so a
@@ -63,9 +63,9 @@ def movement(before: Scored, after: Scored) -> Movement | None:
     slope = math.fsum(e * d for e, d in zip(engine, trainer, strict=True)) / power
     residual = math.sqrt(math.fsum((e - slope * d) ** 2 for e, d in zip(engine, trainer, strict=True)) / len(trainer))
     rms = math.sqrt(power / len(trainer))
-    frozen = not any(engine) and rms > _SMALLEST_MOVE
+    frozen = not any(engine)
     clear = rms > _SIGNAL_TO_NOISE * math.sqrt(math.fsum(n * n for n in noise) / len(noise))
-    return Movement(slope, residual / (rms * math.sqrt(len(trainer))), frozen or clear)
+    return Movement(slope, residual / (rms * math.sqrt(len(trainer))), rms > _SMALLEST_MOVE and (frozen or clear))
 
 
 def _flat(rows: Rows) -> list[float]:

@@ -42,10 +42,12 @@ def worker_config(settings: TrainerSettings) -> TrainingWorkerConfig:
             strategy="fsdp2",
             model_dtype="fp32",
             mixed_precision={
-                "param_dtype": _VERL_DTYPES[settings.dtype],
+                # The tree engine rounds products alone (``dtype``); verl's own rounds the parameters it computes with.
+                "param_dtype": "fp32" if settings.attention == "tree" else _VERL_DTYPES[settings.dtype],
                 "reduce_dtype": "fp32",
                 "buffer_dtype": "fp32",
             },
+            dtype=settings.dtype,
             use_torch_compile=False,
             reshard_after_forward=False,
             use_dynamic_bsz=True,

@@ -153,7 +153,11 @@ async def test_async_answers_are_the_same_and_captured(recording, async_client):
     async def ways() -> list:
         create = async_client.chat.completions.create
         raw = await async_client.chat.completions.with_raw_response.create(model="m", messages=HELLO)
+        unread = async_client.chat.completions.with_streaming_response
+        async with unread.create(model="m", messages=HELLO, stream=True) as response:
+            lines = [line async for line in response.iter_lines()]
         return [
+            lines,
             (await create(model="m", messages=HELLO)).model_dump(),
             [chunk.model_dump() async for chunk in await create(model="m", messages=HELLO, stream=True)],
             raw.parse().model_dump(),
@@ -170,8 +174,11 @@ async def test_async_answers_are_the_same_and_captured(recording, async_client):
     context.detach(token)
     assert watched == unwatched
     spans = recording.spans("chat")
-    assert len(spans) == 4
-    assert tokens(spans[2]) == tokens(spans[1])  # streamed or not, the same tokens were sampled
+    assert len(spans) == 5
+    raw, unread, plain, streamed, _ = spans
+    assert tokens(raw) == tokens(plain) == tokens(streamed)
+    assert semconv.RESPONSE_ID not in unread.attributes
+    assert lightning.stats().failed["not-captured:with_streaming_response"] >= 1
 
 
 def test_choices_keep_their_own_tokens(recording, client):

@@ -1,0 +1,108 @@
+"""What several suites share: the tiny model, and one engine that serves it for the whole session."""
+
+import asyncio
+import itertools
+import shutil
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+
+from lightning_trainer.serving.engine import EngineProcess
+from lightning_trainer.serving.publication import Publication, PublicationReport
+from lightning_trainer.serving.settings import EngineSettings
+from lightning_trainer.serving.shared_memory import WeightFiles
+
+T = TypeVar("T")
+
+
+class SharedEngine:
+    """A real engine (fp32, the tiny model, policy ``tiny``) behind plain calls; its event loop has a thread of its own.
+
+    It is shared: a test that publishes leaves its version behind, so take the next number from ``next_version``.
+    """
+
+    def __init__(self, model_dir: Path, folder: Path) -> None:
+        self.model_dir = model_dir
+        self.weights = WeightFiles(folder / "state", version_bytes=2**26)
+        self.settings = EngineSettings(
+            model_dir=model_dir,
+            policy="tiny",
+            weights_dir=self.weights.folder,
+            log_dir=folder,
+            dtype="float32",
+            max_model_len=256,
+            max_num_seqs=16,
+            kv_cache_gib=0.25,
+            threads=1,
+            tool_call_parser="hermes",
+            drain_timeout_s=20,
+        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="shared-engine", daemon=True)
+        self._thread.start()
+        self._versions = itertools.count(1)
+        self.process = self.wait(self._start())
+
+    @property
+    def base_url(self) -> str:
+        return self.process.base_url
+
+    def client(self, **options: Any) -> httpx.AsyncClient:
+        """A client of the engine itself, not of the gateway."""
+        return httpx.AsyncClient(base_url=self.base_url, headers=dict(self.process.headers), timeout=120, **options)
+
+    def next_version(self) -> int:
+        return next(self._versions)
+
+    def publish(self, publication: Publication) -> PublicationReport:
+        return self.wait(self.process.publish(publication))
+
+    def score(self, token_ids: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
+        return self.wait(self.process.score(token_ids))
+
+    def version(self) -> int:
+        return self.wait(self.process.version())
+
+    def wait(self, work: Coroutine[Any, Any, T], timeout_s: float = 600) -> T:
+        """Run a coroutine in the engine's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
+
+    def close(self) -> None:
+        self.wait(self.process.stop())
+        self.weights.remove()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    async def _start(self) -> EngineProcess:
+        process = EngineProcess(self.settings)
+        await process.start()
+        try:
+            await process.ready(600)
+        except BaseException:
+            await process.stop()
+            raise
+        return process
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of ``random:tiny``."""
+    from lightning_trainer.models.resolve import resolve_model
+
+    return resolve_model("random:tiny", tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="session")
+def engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedEngine]:
+    """One engine for all tests that are marked ``engine``."""
+    folder = tmp_path_factory.mktemp("engine")
+    engine = SharedEngine(tiny_model, folder)
+    try:
+        yield engine
+    finally:
+        engine.close()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,97 @@
+"""The door: a token for everything, a version on every response that may hold sampled tokens."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from lightning_trainer.serving.host.door import Door
+from lightning_trainer.serving.host.gate import Gate
+
+TOKEN = "a-token-of-this-run"
+
+
+class Backend:
+    """An app that streams a response in two parts, the second when told to."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.second_part = asyncio.Event()
+        self.second_part.set()
+        self.started = asyncio.Event()
+
+    async def __call__(self, scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+        await send({"type": "http.response.body", "body": f"{self.name} ".encode(), "more_body": True})
+        self.started.set()
+        await self.second_part.wait()
+        await send({"type": "http.response.body", "body": b"end"})
+
+
+class House:
+    def __init__(self) -> None:
+        self.vllm, self.own, self.gate, self.version = Backend("vllm"), Backend("own"), Gate(), 7
+        door = Door(self.vllm, self.own, self.gate, TOKEN, "math", lambda: self.version)
+        transport = httpx.ASGITransport(app=door)  # pyright: ignore[reportArgumentType]
+        self.client = httpx.AsyncClient(
+            transport=transport, base_url="http://engine", headers={"Authorization": f"Bearer {TOKEN}"}
+        )
+
+
+@pytest.fixture
+async def house():
+    house = House()
+    async with house.client:
+        yield house
+
+
+@pytest.mark.parametrize("authorization", ["", "Bearer", f"Bearer {TOKEN}x", f"Basic {TOKEN}"])
+@pytest.mark.parametrize("path", ["/v1/models", "/lightning/version", "/health"])
+async def test_nothing_is_answered_without_the_token(house, authorization, path):
+    response = await house.client.get(path, headers={"Authorization": authorization})
+    assert response.status_code == 401
+    assert "daemon" in response.json()["error"]["message"]
+
+
+async def test_our_paths_go_to_our_app_and_the_rest_to_vllm(house):
+    assert (await house.client.get("/lightning/version")).text == "own end"
+    assert (await house.client.get("/v1/models")).text == "vllm end"
+
+
+async def test_what_may_sample_says_which_version_did(house):
+    response = await house.client.post("/v1/chat/completions", json={})
+    assert response.headers["x-lightning-policy"] == "math"
+    assert response.headers["x-lightning-policy-version"] == "7"
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/models"), ("POST", "/tokenize")])
+async def test_what_cannot_sample_does_not_wait_for_a_publication(house, method, path):
+    async def never() -> None:
+        raise AssertionError
+
+    async with asyncio.timeout(1), house.gate.writing(1, never):
+        response = await house.client.request(method, path)
+    assert response.status_code == 200
+    assert "x-lightning-policy-version" not in response.headers
+
+
+async def test_a_stream_holds_its_version_to_the_last_byte(house):
+    house.vllm.second_part.clear()
+    request = asyncio.create_task(house.client.post("/v1/chat/completions", json={"stream": True}))
+    await house.vllm.started.wait()
+    assert house.gate.running == 1
+
+    async def publish() -> None:
+        async with house.gate.writing(5, never_aborted):
+            house.version = 8
+
+    async def never_aborted() -> None:
+        raise AssertionError
+
+    publication = asyncio.create_task(publish())
+    await asyncio.sleep(0.02)
+    assert house.version == 7
+    house.vllm.second_part.set()
+    assert (await request).headers["x-lightning-policy-version"] == "7"
+    await publication
+    assert (await house.client.post("/v1/completions", json={})).headers["x-lightning-policy-version"] == "8"

@@ -1,0 +1,82 @@
+"""What a weight file holds is read from its header, and compared with the model's before the engine is touched."""
+
+import json
+import struct
+
+import pytest
+
+from lightning_trainer.serving.host.weight_file import (
+    TensorHeader,
+    disagreement,
+    model_headers,
+    read_header,
+    ties_embeddings,
+)
+
+MODEL = {"embed": TensorHeader("float32", (4, 2)), "norm": TensorHeader("float32", (2,))}
+
+
+def write(path, tensors, *, cut=0):
+    """A safetensors file of zeros; ``tensors`` is name -> (dtype, shape)."""
+    header: dict = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name, (dtype, shape) in tensors.items():
+        size = {"F32": 4, "BF16": 2}[dtype]
+        for side in shape:
+            size *= side
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    path.write_bytes((struct.pack("<Q", len(text)) + text + bytes(offset))[: len(text) + 8 + offset - cut])
+    return path
+
+
+def test_a_header_gives_names_dtypes_and_shapes(tmp_path):
+    path = write(tmp_path / "w", {"embed": ("F32", (4, 2)), "norm": ("BF16", (2,))})
+    assert read_header(path) == {"embed": TensorHeader("float32", (4, 2)), "norm": TensorHeader("bfloat16", (2,))}
+
+
+def test_a_file_cut_short_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="its header promises"):
+        read_header(write(tmp_path / "w", {"embed": ("F32", (4, 2))}, cut=3))
+
+
+@pytest.mark.parametrize("content", [b"", b"1234567", b"\xff" * 64, struct.pack("<Q", 4) + b"[1]x"])
+def test_what_is_no_safetensors_file_is_refused(tmp_path, content):
+    (tmp_path / "w").write_bytes(content)
+    with pytest.raises(ValueError, match="not a safetensors file"):
+        read_header(tmp_path / "w")
+
+
+def test_the_models_own_tensors_pass():
+    assert disagreement(MODEL, MODEL, "float32", tied=False) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        ({"embed": MODEL["embed"]}, "1 tensors are missing: norm"),
+        (MODEL | {"extra": MODEL["norm"]}, "1 tensors are not the model's: extra"),
+        (MODEL | {"norm": TensorHeader("float32", (3,))}, r"norm has the shape [3]; the model's is [2]"),
+        (MODEL | {"norm": TensorHeader("bfloat16", (2,))}, "norm is bfloat16; the engine computes in float32"),
+    ],
+)
+def test_what_is_not_the_models_is_named(found, reason):
+    assert disagreement(found, MODEL, "float32", tied=False) == reason
+
+
+def test_tied_embeddings_may_be_written_out_or_not():
+    with_head = MODEL | {"lm_head.weight": MODEL["embed"]}
+    assert disagreement(with_head, MODEL, "float32", tied=True) is None
+    assert disagreement(MODEL, with_head, "float32", tied=True) is None
+    assert "lm_head.weight" in (disagreement(with_head, MODEL, "float32", tied=False) or "")
+
+
+def test_a_model_in_shards_is_read_whole(tmp_path):
+    write(tmp_path / "a.safetensors", {"embed": ("F32", (4, 2))})
+    write(tmp_path / "b.safetensors", {"norm": ("F32", (2,))})
+    index = {"weight_map": {"embed": "a.safetensors", "norm": "b.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "config.json").write_text('{"tie_word_embeddings": true}')
+    assert model_headers(tmp_path) == MODEL
+    assert ties_embeddings(tmp_path)

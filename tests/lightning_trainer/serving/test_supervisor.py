@@ -1,0 +1,181 @@
+"""One engine is kept alive, and comes back with the weights that were live."""
+
+import asyncio
+
+import pytest
+
+from lightning_trainer.errors import EngineError
+from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
+from lightning_trainer.serving.settings import EngineSettings
+from lightning_trainer.serving.supervisor import Backoff, EngineState, EngineSupervisor
+
+QUICK = Backoff(first_s=0.001, longest_s=0.002, attempts=3)
+
+
+class FakeEngine:
+    """A process that starts and dies when told to."""
+
+    def __init__(self, plan: "Plan") -> None:
+        self.plan = plan
+        self.exited = asyncio.get_running_loop().create_future()
+        self.pid = 100 + len(plan.engines)
+        self.base_url = f"http://engine-{self.pid}"
+        self.headers = {"Authorization": f"Bearer {self.pid}"}
+        self.published: list[int] = []
+        self.stopped = False
+        plan.engines.append(self)
+
+    async def start(self) -> None:
+        pass
+
+    async def ready(self, timeout_s: float) -> None:
+        if self.plan.start_errors:
+            raise EngineError(self.plan.start_errors.pop(0))
+
+    async def publish(self, publication: Publication) -> PublicationReport:
+        if publication.version in self.plan.deadly:
+            self.die("a segmentation fault")
+            raise EngineError("the engine did not answer")
+        if publication.version in self.plan.refused:
+            return PublicationReport(False, self.published[-1] if self.published else 0, "it differs")
+        self.published.append(publication.version)
+        return PublicationReport(True, publication.version)
+
+    def die(self, reason: str) -> None:
+        if not self.exited.done():
+            self.exited.set_result(reason)
+
+    async def stop(self) -> None:
+        self.stopped = True
+        self.die("it was stopped")
+
+
+class Plan:
+    def __init__(self) -> None:
+        self.engines: list[FakeEngine] = []
+        self.start_errors: list[str] = []
+        self.deadly: set[int] = set()
+        self.refused: set[int] = set()
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return Plan()
+
+
+@pytest.fixture
+async def supervisor(plan, tmp_path):
+    settings = EngineSettings(tmp_path, "math", tmp_path, tmp_path, startup_timeout_s=5)
+    supervisor = EngineSupervisor(settings, backoff=QUICK, make=lambda _: FakeEngine(plan))  # pyright: ignore[reportArgumentType]
+    yield supervisor
+    await supervisor.stop()
+
+
+@pytest.fixture
+def publication(tmp_path):
+    def make(version: int) -> Publication:
+        path = tmp_path / f"v{version}.safetensors"
+        path.write_bytes(b"weights")
+        probe = Probe(((1, 2),), ((-1.0,),))
+        return Publication("math", version, str(path), "0" * 32, 1, "float32", probe, Tolerance(1e-3, 1e-3))
+
+    return make
+
+
+async def test_it_is_ready_once_started_and_says_where(supervisor, plan):
+    await supervisor.start()
+    assert supervisor.state is EngineState.READY
+    assert supervisor.base_url == plan.engines[0].base_url
+    assert supervisor.headers == plan.engines[0].headers
+    assert supervisor.status.version == 0
+
+
+async def test_a_first_start_that_fails_is_final_and_says_why(supervisor, plan):
+    plan.start_errors = ["engine.max_model_len is too large"]
+    with pytest.raises(EngineError, match="max_model_len is too large"):
+        await supervisor.start()
+    with pytest.raises(EngineError, match="max_model_len is too large"):
+        await supervisor.ready(1)
+    assert len(plan.engines) == 1
+
+
+async def test_a_crashed_engine_comes_back_with_the_live_version(supervisor, plan, publication):
+    await supervisor.start()
+    assert (await supervisor.publish(publication(1))).accepted
+    plan.engines[0].die("killed")
+    while len(plan.engines) < 2:
+        await asyncio.sleep(0.001)
+    await supervisor.ready(1)
+    assert plan.engines[0].stopped
+    assert plan.engines[1].published == [1]
+    assert supervisor.base_url == plan.engines[1].base_url
+    assert supervisor.status.restarts == 1
+    assert "killed" in (supervisor.status.last_error or "")
+
+
+async def test_callers_wait_while_it_restarts(supervisor, plan):
+    await supervisor.start()
+    plan.engines[0].die("killed")
+    while supervisor.state is EngineState.READY:
+        await asyncio.sleep(0)
+    with pytest.raises(EngineError, match="restarting"):
+        _ = supervisor.base_url
+    await supervisor.ready(1)
+    assert supervisor.state is EngineState.READY
+
+
+async def test_a_refused_version_is_not_published_again_after_a_restart(supervisor, plan, publication):
+    await supervisor.start()
+    await supervisor.publish(publication(1))
+    plan.refused = {2}
+    assert not (await supervisor.publish(publication(2))).accepted
+    plan.engines[0].die("killed")
+    while len(plan.engines) < 2:
+        await asyncio.sleep(0.001)
+    await supervisor.ready(1)
+    assert plan.engines[1].published == [1]
+
+
+async def test_a_version_that_brings_the_engine_down_is_refused_and_the_one_before_is_served(
+    supervisor, plan, publication
+):
+    await supervisor.start()
+    await supervisor.publish(publication(1))
+    plan.deadly = {2}
+    report = await supervisor.publish(publication(2))
+    assert not report.accepted
+    assert report.version == 1
+    assert "started again" in (report.reason or "")
+    assert plan.engines[1].published == [1]
+
+
+async def test_only_the_live_versions_file_is_kept(supervisor, plan, publication, tmp_path):
+    await supervisor.start()
+    plan.refused = {2}
+    for version in (1, 2, 3):
+        await supervisor.publish(publication(version))
+    assert [path.name for path in tmp_path.glob("*.safetensors")] == ["v3.safetensors"]
+
+
+async def test_an_engine_that_keeps_dying_is_given_up_with_its_reason(supervisor, plan):
+    await supervisor.start()
+    plan.start_errors = ["out of memory"] * 10
+    plan.engines[0].die("killed")
+    while supervisor.state is not EngineState.FAILED:
+        await asyncio.sleep(0.001)
+    with pytest.raises(EngineError, match="out of memory"):
+        await supervisor.ready(1)
+    assert len(plan.engines) == 1 + QUICK.attempts
+
+
+async def test_ready_gives_up_after_its_timeout(supervisor):
+    with pytest.raises(EngineError, match="stopped since over"):
+        await supervisor.ready(0.01)
+
+
+async def test_stopping_ends_the_process_and_can_be_repeated(supervisor, plan):
+    await supervisor.start()
+    await supervisor.stop()
+    await supervisor.stop()
+    assert plan.engines[0].stopped
+    assert supervisor.state is EngineState.STOPPED
