@@ -265,7 +265,7 @@ class StepReport:
 
 
 class VersionState(StrEnum):
-    """Life of a policy version: trained -> live -> retired, or trained -> refused. A restart offers the newest again."""
+    """Life of a policy version: trained -> live -> retired, or refused. A restart offers the newest once more."""
 
     TRAINED = "trained"
     LIVE = "live"

@@ -7,7 +7,3 @@ class InstrumentationError(Exception):
 
 class ConfigurationError(InstrumentationError, ValueError):
     """``lightning.init`` or the environment says something that cannot be used."""
-
-
-class SpoolError(InstrumentationError, OSError):
-    """A spool file cannot be opened or written."""

@@ -1,20 +1,21 @@
 """The fixed sequences that trainer and engine both score to prove what is served (promise 8).
 
-They depend on the model folder alone, so a restarted run agrees on them, and every version of a policy is measured on the
-same tokens. They are ordinary text: on ids at random a bfloat16 engine differs from the trainer by several nats, because
-tokens of probability 1e-9 are compared, and a probe that noisy proves nothing.
+They depend on the model folder alone, so a restarted run agrees on them, and every version of a policy is measured on
+the same tokens. They are ordinary text: on ids at random a bfloat16 engine differs from the trainer by several nats,
+because tokens of probability 1e-9 are compared, and a probe that noisy proves nothing.
 """
 
 from pathlib import Path
 
 _TEXTS = (
-    "A train leaves the station at nine in the morning with 120 passengers. At the next stop 35 people get off and 48 get "
-    "on. How many passengers are on the train when it goes on?",
-    "To bake a loaf of bread you need flour, water, salt and yeast. Mix them, let the dough rest until it has doubled in "
-    "size, and bake it in a hot oven for about forty minutes.",
+    "A train leaves the station at nine in the morning with 120 passengers. At the next stop 35 people get off and 48 "
+    "get on. How many passengers are on the train when it goes on?",
+    "To bake a loaf of bread you need flour, water, salt and yeast. Mix them, let the dough rest until it has doubled "
+    "in size, and bake it in a hot oven for about forty minutes.",
     "The capital of France is Paris. It lies on the river Seine and is known for its museums, its cafes and the Eiffel "
     "Tower, which was built for the world fair of 1889.",
-    "def mean(values):\n    total = 0\n    for value in values:\n        total += value\n    return total / len(values)\n",
+    "def mean(values):\n    total = 0\n    for value in values:\n        total += value\n"
+    "    return total / len(values)",
 )
 _MOST_TOKENS = 40
 _LEAST_TOKENS = 2

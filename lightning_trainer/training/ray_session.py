@@ -1,7 +1,7 @@
 """A Ray of our own: on the loopback interface, in a temporary folder of its own, beside any other Ray.
 
-``stop`` returns when every process of it is gone. After a ``kill -9`` Ray's processes end by themselves, the last agents
-within two minutes, and the next start removes the folder.
+``stop`` returns when every process of it is gone. After a ``kill -9`` Ray's processes end by themselves, the last of
+them within two minutes, and the next start removes the folder.
 """
 
 import logging

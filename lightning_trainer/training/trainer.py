@@ -14,6 +14,7 @@ from lightning_trainer.errors import TrainingError
 from lightning_trainer.serving.checksum import file_checksum
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
 from lightning_trainer.training.checkpoint_folder import Manifest, read_manifest, writing
+from lightning_trainer.training.probe import probe_token_ids
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.advantages import token_advantages
 from lightning_trainer.training.update.exporting import exported_tensors, rounded_weights, write_atomically
@@ -34,7 +35,7 @@ class Trainer:
         """
         self._settings = settings
         self._worker = UpdateWorker(settings)
-        self._probe_ids = probe_token_ids(settings.model_dir, self._worker.module.config.vocab_size)
+        self._probe_ids = probe_token_ids(settings.model_dir, self._worker.vocabulary_size)
         self._steps_done = 0
 
     @property

@@ -22,6 +22,8 @@ def main() -> int:
     started = time.monotonic()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    # The parent reads to the end of this pipe: no child may hold it open.
+    os.register_at_fork(after_in_child=answers.close)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
 
     def announce(document: dict[str, Any]) -> None:

@@ -1,4 +1,8 @@
-"""The host lives as long as its parent: standard input closes when the parent ends, however it ended."""
+"""No process of the engine outlives the one that started it, however that one ended.
+
+The host watches its standard input, which closes with its parent; vLLM's processes watch the id of theirs, because its
+engine core would go on without a host.
+"""
 
 import logging
 import os
@@ -7,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
@@ -14,23 +19,38 @@ _POLL_S = 1.0
 _GRACE_S = 15.0
 
 
-def watch_parent() -> None:
-    """Watch from a thread; send this process SIGTERM once the parent is gone, and end it hard if that does not.
+def watch_standard_input() -> None:
+    """End this process when its parent is gone.
 
     The parent's id is watched as well as the pipe: a process that the parent forked may hold the pipe open.
     """
-    parent = os.getppid()
+    parent, descriptor = os.getppid(), sys.stdin.fileno()
 
-    def watch() -> None:
-        descriptor = sys.stdin.fileno()
+    def wait() -> None:
         while os.getppid() == parent:
             readable, _, _ = select.select([descriptor], [], [], _POLL_S)
             if readable and not os.read(descriptor, 4096):
-                break
-        logger.warning("the parent process is gone: stopping")
+                return
+
+    _end_after(wait)
+
+
+def follow_parent(parent: int) -> None:
+    """End this process when the one with this id is no longer its parent."""
+
+    def wait() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL_S)
+
+    _end_after(wait)
+
+
+def _end_after(wait: Callable[[], None]) -> None:
+    def watch() -> None:
+        wait()
+        logger.warning("the parent of process %d is gone: stopping", os.getpid())
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_GRACE_S)
-        # The children watch this process (see plugin) and follow it.
         os._exit(1)
 
     threading.Thread(target=watch, name="lightning-lifeline", daemon=True).start()

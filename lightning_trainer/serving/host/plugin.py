@@ -1,14 +1,10 @@
-"""vLLM's plugin entry point, called once in each of its processes: host, engine core and worker."""
+"""vLLM's plugin entry point, called in each process that it starts anew."""
 
 import multiprocessing
-import os
-import signal
-import threading
-import time
+
+from lightning_trainer.serving.host.lifeline import follow_parent
 
 TRANSFER_BACKEND = "lightning_file"
-_POLL_S = 1.0
-_GRACE_S = 10.0
 
 
 def load() -> None:
@@ -21,13 +17,4 @@ def load() -> None:
         )
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
-        threading.Thread(target=_die_with, args=(parent.pid,), name="lightning-lifeline", daemon=True).start()
-
-
-def _die_with(parent_pid: int) -> None:
-    """End this process when its parent is gone, even by SIGKILL: vLLM's engine core would go on without one."""
-    while os.getppid() == parent_pid:
-        time.sleep(_POLL_S)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(_GRACE_S)
-    os._exit(1)
+        follow_parent(parent.pid)

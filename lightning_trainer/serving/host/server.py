@@ -12,8 +12,9 @@ import uvicorn
 from lightning_trainer.serving.host.arguments import vllm_arguments
 from lightning_trainer.serving.host.door import App, Door
 from lightning_trainer.serving.host.ending import Ending, interruptible_startup
+from lightning_trainer.serving.host.forking import prefer_fork
 from lightning_trainer.serving.host.gate import Gate
-from lightning_trainer.serving.host.lifeline import watch_parent
+from lightning_trainer.serving.host.lifeline import watch_standard_input
 from lightning_trainer.serving.host.publisher import Publisher, ServedModel
 from lightning_trainer.serving.host.routes import build_routes
 from lightning_trainer.serving.host.settings import HostSettings
@@ -39,11 +40,12 @@ async def serve(settings: HostSettings, announce: Callable[[dict[str, Any]], Non
     from vllm.v1.engine.async_llm import AsyncLLM
 
     interruptible_startup()
-    watch_parent()
+    watch_standard_input()
     arguments = vllm_arguments(settings)
-    engine = AsyncLLM.from_engine_args(
-        AsyncEngineArgs.from_cli_args(arguments), usage_context=UsageContext.OPENAI_API_SERVER
-    )
+    usage = UsageContext.OPENAI_API_SERVER
+    config = AsyncEngineArgs.from_cli_args(arguments).create_engine_config(usage_context=usage)
+    prefer_fork()
+    engine = AsyncLLM.from_vllm_config(config, usage_context=usage)
     try:
         ending = Ending()
         tasks = await engine.get_supported_tasks()

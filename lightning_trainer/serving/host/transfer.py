@@ -5,6 +5,7 @@ repeats that per layer. The file lies in shared memory, so "reading" it maps it.
 interface (``vllm/distributed/weight_transfer/base.py``).
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -36,7 +39,7 @@ class FileTransfer(WeightTransferEngine[FileTransferInit, FileTransferUpdate]):
     update_info_cls = FileTransferUpdate
 
     def init_transfer_engine(self, init_info: FileTransferInit) -> None:
-        pass
+        logger.info("the worker computes on %s with %d threads", self.device, torch.get_num_threads())
 
     def start_weight_update(self) -> None:
         initialize_layerwise_reload(self.model)

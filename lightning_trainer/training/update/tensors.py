@@ -6,6 +6,7 @@ ratio is taken against what really sampled the tokens and no extra forward pass 
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from tensordict import TensorDict
@@ -41,7 +42,7 @@ def scoring_tensors(sequences: Sequence[Sequence[int]]) -> TensorDict:
 
 def _token_tensors(
     sequences: Sequence[Sequence[int]], prompts: Sequence[int], masks: Sequence[Sequence[int]]
-) -> dict[str, torch.Tensor]:
+) -> dict[str, Any]:
     cut = list(zip(sequences, prompts, strict=True))
     mask = _jagged(masks, torch.int64)
     return {

@@ -5,11 +5,12 @@ micro-batch becomes the trie of its token sequences, packed into one row; the mo
 with attention along the tree, and lm_head only where a next token is asked for; the results go back into the stock
 engine's layout, so that verl's losses, metrics and worker stay as they are.
 
-Registered under a vendor of its own: ``platform_cpu.select_engine(TREE)`` selects it. What it cannot compute it refuses.
+Registered under a vendor of its own, which ``platform_cpu.select_engine(TREE)`` selects. It refuses what it cannot do.
 """
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, NoReturn
 
 import numpy as np
@@ -88,8 +89,8 @@ class TreeEngine(_StockEngine):
         self._refuse_unsupported()
         attention.register()
         module = super()._build_module()
-        if not module._supports_attention_backend:
-            _refuse(f"{type(module).__name__}, which has an attention of its own")
+        if not module._supports_attention_backend or "logits_to_keep" not in signature(module.forward).parameters:
+            _refuse(f"{type(module).__name__}, whose forward does not follow transformers' attention interface")
         module.config._attn_implementation = attention.ATTENTION
         return module
 
@@ -150,9 +151,8 @@ class TreeEngine(_StockEngine):
         trie = build_trie(samples.computed())
         self.tokens_computed += len(trie)
         pattern = TreePattern(torch.from_numpy(trie.end_N))
-        slots = np.concatenate(
-            [start + asked for start, asked in zip(samples.offsets[:-1], samples.asked, strict=True)]
-        )
+        starts = samples.offsets[:-1]
+        slots = np.concatenate([start + asked for start, asked in zip(starts, samples.asked, strict=True)])
         nodes = np.concatenate([path[asked] for path, asked in zip(trie.paths, samples.asked, strict=True)])
         # A node that several samples continue is one row of lm_head; samples that agree on the next token are one pair.
         rows, row_of_slot = np.unique(nodes, return_inverse=True)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch.distributed import HashStore
+from torch.distributed.fsdp import FSDPModule
 from verl.utils import tensordict_utils as tu
 from verl.utils.metric import Metric
 from verl.workers.engine_workers import TrainingWorker
@@ -57,17 +58,23 @@ class UpdateWorker:
         np.random.seed(settings.seed)
         torch.manual_seed(settings.seed)
         _join_group_of_one()
-        platform_cpu.select_engine(TREE if settings.attention == "tree" else platform_cpu.STOCK)
+        self._tree = settings.attention == "tree"
+        platform_cpu.select_engine(TREE if self._tree else platform_cpu.STOCK)
         with _environment_of_rank_zero(), contextlib.redirect_stdout(_LogWriter()):  # pyright: ignore[reportArgumentType]
             self._worker = TrainingWorker(worker_config(settings))
             self._worker.reset()
         self._worker.set_loss_fn(partial(ppo_loss, config=loss_config(settings)))
-        if isinstance(self._worker.engine, TreeEngine) != (settings.attention == "tree"):
-            raise TrainingError(f"verl chose {type(self._worker.engine).__name__} for attention {settings.attention!r}")
+        self._engine: Any = self._worker.engine
+        if isinstance(self._engine, TreeEngine) != self._tree:
+            raise TrainingError(f"verl chose {type(self._engine).__name__} for attention {settings.attention!r}")
 
     @property
     def module(self) -> torch.nn.Module:
-        return self._worker.engine.module
+        return self._engine.module
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self._engine.module.config.vocab_size
 
     def train(self, samples: Sequence[Sample], advantages: Mapping[str, Sequence[float]]) -> Update:
         """Take one optimiser step.
@@ -80,8 +87,7 @@ class UpdateWorker:
         lengths = [len(sample.token_ids) for sample in samples]
         tu.assign_non_tensor(tensors, max_token_len_per_gpu=max(self._budget, *lengths), update_lr_scheduler=True)
         metrics = _flat_metrics(tu.get(self._worker.train_batch(tensors), "metrics"))
-        engine = self._worker.engine
-        return Update(metrics, engine.tokens_computed if isinstance(engine, TreeEngine) else sum(lengths))
+        return Update(metrics, self._engine.tokens_computed if self._tree else sum(lengths))
 
     def score(self, sequences: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
         """Return ``log p(token | before it)``, nats, for every token of each sequence (2 or more) but its first."""
@@ -89,7 +95,14 @@ class UpdateWorker:
         longest = max(map(len, sequences))
         tu.assign_non_tensor(tensors, compute_loss=False, max_token_len_per_gpu=max(self._budget, longest))
         scored = tu.get(self._worker.infer_batch(tensors), "log_probs")
+        self._forget_gathered_weights()
         return tuple(tuple(row.tolist()[:-1]) for row in scored.unbind())
+
+    def _forget_gathered_weights(self) -> None:
+        """A forward pass without a backward pass leaves FSDP's gathered copies: later changes would not be seen."""
+        for module in self.module.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
     def save(self, folder: Path, step: int) -> None:
         """Write weights, optimiser, schedule, random state, and the configuration and tokenizer for transformers."""
