@@ -2,9 +2,9 @@
 
     python benchmarks/loop.py [--steps 3] [--model embedded:smollm2-135m-instruct]
 
-First the whole loop: daemon, trainer, engine and the calculator agent, as in the quickstart. Then the engine alone, with
-the requests that the agent made in the last step sent straight to it, and its own weight update. The difference is what
-the framework, capture, gateway and store cost.
+First the whole loop: daemon, trainer, engine and the calculator agent, as in the quickstart. Then the engine alone:
+the requests of the last step sent straight to it, and its own weight update. The difference is what the framework,
+capture, gateway and store cost.
 """
 
 import argparse

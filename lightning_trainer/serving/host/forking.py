@@ -1,20 +1,15 @@
 """vLLM's processes are forked from the host, which has imported everything already: half of the start-up time.
 
 vLLM does so by itself on GPUs. On CPUs it starts each process anew, because OpenMP takes the number of its threads from
-the environment once, and because OpenMP's threads do not survive a fork. Here no thread of it exists before the last
-fork: host and engine core are given one thread (``environment``), and the worker gets its own number after its fork.
+the environment once, and because its threads do not survive a fork: a child of a process that has used them hangs.
+Here no process has used them before its last fork: the host keeps to one thread (``environment``), and only a forked
+child, which does the computing, gets the number that was asked for.
 """
 
 import os
 import sys
 
 THREADS_VARIABLE = "LIGHTNING_ENGINE_THREADS"
-_WORKER_DEPTH = 2
-"""host -> engine core -> worker."""
-
-
-class _Depth:
-    forks = 0
 
 
 def prefer_fork() -> None:
@@ -25,13 +20,11 @@ def prefer_fork() -> None:
 
 
 def _forked() -> None:
+    import torch
+
     from lightning_trainer.serving.host.lifeline import follow_parent
 
     follow_parent(os.getppid())
-    _Depth.forks += 1
-    if _Depth.forks == _WORKER_DEPTH:
-        import torch
-
-        # vLLM sets the number again, from the environment.
-        os.environ["OMP_NUM_THREADS"] = os.environ[THREADS_VARIABLE]
-        torch.set_num_threads(int(os.environ[THREADS_VARIABLE]))
+    # Both: vLLM reads the variable and sets the number again.
+    os.environ["OMP_NUM_THREADS"] = os.environ[THREADS_VARIABLE]
+    torch.set_num_threads(int(os.environ[THREADS_VARIABLE]))

@@ -1,0 +1,210 @@
+"""A step is what the formula says and nothing else decides it; what is saved is gone on from; what is published is served."""
+
+import math
+
+import pytest
+
+from lightning_trainer.errors import TrainingError
+from lightning_trainer.types import TrainingBatch
+
+pytestmark = pytest.mark.verl
+
+
+@pytest.fixture
+def trainer(settings):
+    from lightning_trainer.training.trainer import Trainer
+
+    return lambda **changes: Trainer(settings(**changes))
+
+
+@pytest.fixture
+def batch(samples_of_shape):
+    return lambda step: TrainingBatch(
+        policy="tiny", step=step, samples=tuple(samples_of_shape(step, "masks with holes"))
+    )
+
+
+def _weights(trainer):
+    return {name: value.full_tensor().clone() for name, value in trainer.module.state_dict().items()}
+
+
+def _assert_same(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    assert all(bool((ours[name] == theirs[name]).all()) for name in ours)
+
+
+def test_the_loss_is_clipped_ppo_over_all_trained_tokens(tiny_models, trainer, batch):
+    """Schulman et al. 2017, equation 7, dual clip of Ye et al. 2020, mean over the batch's trained tokens."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    low, high, dual = 0.1, 0.3, 3.0
+    step = batch(1)
+    report = trainer(clip_ratio_low=low, clip_ratio_high=high, clip_ratio_c=dual).step(step)
+    model = AutoModelForCausalLM.from_pretrained(tiny_models(), dtype=torch.float32)
+    losses, clipped = [], 0
+    for sample in step.samples:
+        ids = torch.tensor([sample.token_ids])
+        logprobs = model(ids).logits[0].log_softmax(-1)
+        for t in range(1, len(sample.token_ids)):
+            if not sample.loss_mask[t]:
+                continue
+            ratio = math.exp(logprobs[t - 1, sample.token_ids[t]].item() - sample.behaviour_logprobs[t])
+            advantage = report.advantages[sample.sample_id][t]
+            surrogate = max(-advantage * ratio, -advantage * min(max(ratio, 1 - low), 1 + high))
+            losses.append(min(surrogate, -advantage * dual) if advantage < 0 else surrogate)
+            clipped += surrogate > -advantage * ratio
+    assert report.metrics["actor/pg_loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-5)
+    assert 0 < clipped < len(losses), "the batch must meet both sides of the clip"
+    assert report.tokens_trained == len(losses)
+
+
+def test_a_step_is_decided_by_weights_and_batch_alone(trainer, batch):
+    first, second = trainer(), trainer()
+    reports = [first.step(batch(1)), first.step(batch(2)), second.step(batch(1)), second.step(batch(2))]
+    assert reports[0].metrics == reports[2].metrics
+    assert reports[1].metrics == reports[3].metrics
+    _assert_same(_weights(first), _weights(second))
+
+
+def test_scoring_and_publishing_change_nothing(trainer, batch, tmp_path):
+    plain, looked_at = trainer(serving_dtype="bfloat16"), trainer(serving_dtype="bfloat16")
+    for step in (1, 2):
+        plain.step(batch(step))
+        looked_at.score([[1, 2, 3]])
+        looked_at.step(batch(step))
+        looked_at.publish(tmp_path / "weights", step)
+    _assert_same(_weights(plain), _weights(looked_at))
+
+
+def test_a_loaded_checkpoint_goes_on_as_if_nothing_had_happened(trainer, batch, tmp_path):
+    whole, broken = trainer(), trainer()
+    for step in (1, 2, 3):
+        whole.step(batch(step))
+    for step in (1, 2):
+        broken.step(batch(step))
+    broken.save(tmp_path / "step-2", 2)
+    again = trainer()
+    assert again.load(tmp_path / "step-2") == again.steps_done == 2
+    again.step(batch(3))
+    _assert_same(_weights(whole), _weights(again))
+
+
+def test_a_checkpoint_is_a_model_for_transformers(trainer, batch, tmp_path):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    trained = trainer()
+    trained.step(batch(1))
+    trained.save(tmp_path / "step-1", 1)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "step-1" / "huggingface", dtype=torch.float32)
+    ids = [5, 17, 300, 2]
+    logprobs = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    expected = [logprobs[i, token].item() for i, token in enumerate(ids[1:])]
+    assert trained.score([ids])[0] == pytest.approx(expected, abs=1e-5)
+    _assert_same(_weights(trained), {name: value.detach() for name, value in model.state_dict().items()})
+
+
+@pytest.mark.parametrize(("tied", "architecture"), [(True, "llama"), (False, "qwen2")])
+def test_a_publication_has_the_names_of_the_model_it_came_from(tied, architecture, tiny_models, trainer, tmp_path):
+    from safetensors.torch import load_file
+
+    folder = tiny_models(architecture, tied=tied)
+    publication = trainer(model_dir=folder).publish(tmp_path / "weights", 0)
+    published, original = load_file(tmp_path / "weights"), load_file(folder / "model.safetensors")
+    assert publication.tensor_count == len(published)
+    assert ("lm_head.weight" in published) == (not tied)
+    _assert_same(published, original)
+
+
+def test_the_probe_is_scored_on_the_rounded_values(trainer, batch, tmp_path):
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    trained = trainer(serving_dtype="bfloat16")
+    trained.step(batch(1))
+    masters = _weights(trained)
+    publication = trained.publish(tmp_path / "weights", 1)
+    _assert_same(_weights(trained), masters)
+
+    published = load_file(tmp_path / "weights")
+    _assert_same(published, {name: masters[name].bfloat16() for name in published})
+    model = AutoModelForCausalLM.from_pretrained(trained._settings.model_dir, dtype=torch.float32)
+    model.load_state_dict({name: value.float() for name, value in published.items()}, strict=False)
+    probe = publication.probe
+    rounded_differ = 0.0
+    for ids, logprobs, unrounded in zip(
+        probe.token_ids, probe.logprobs, trained.score(probe.token_ids), strict=True
+    ):
+        expected = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        expected = [expected[i, token].item() for i, token in enumerate(ids[1:])]
+        assert logprobs == pytest.approx(expected, abs=1e-5)
+        rounded_differ = max(rounded_differ, *(abs(a - b) for a, b in zip(logprobs, unrounded, strict=True)))
+    assert rounded_differ > 1e-4, "rounding must be visible, or the test shows nothing"
+
+
+def test_a_publication_proves_its_file(trainer, tmp_path):
+    from lightning_trainer.serving.checksum import file_checksum
+
+    publication = trainer(serving_dtype="bfloat16", probe_max_abs=0.25).publish(tmp_path / "weights", 3)
+    assert publication.name == "tiny@v3"
+    assert publication.dtype == "bfloat16"
+    assert publication.tolerance.max_abs == 0.25
+    assert publication.checksum == file_checksum(tmp_path / "weights")
+    assert [path.name for path in tmp_path.iterdir()] == ["weights"], "nothing temporary is left"
+
+
+def test_a_repeated_step_and_a_foreign_batch_are_refused(trainer, batch):
+    trained = trainer()
+    trained.step(batch(4))
+    with pytest.raises(TrainingError, match=r"step 4 is done already \(the trainer is at step 4\)"):
+        trained.step(batch(4))
+    with pytest.raises(TrainingError, match="policy 'other' came to the trainer of 'tiny'"):
+        trained.step(TrainingBatch(policy="other", step=5, samples=batch(5).samples))
+
+
+def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(trainer, batch):
+    from dataclasses import replace
+
+    trained = trainer()
+    before = _weights(trained)
+    step = batch(1)
+    poisoned = tuple(
+        replace(sample, behaviour_logprobs=tuple(-math.inf * bit if bit else 0.0 for bit in sample.loss_mask))
+        for sample in step.samples
+    )
+    report = trained.step(TrainingBatch(policy="tiny", step=1, samples=poisoned))
+    if report.metrics["actor/update_skipped"]:
+        _assert_same(_weights(trained), before)
+    assert all(math.isfinite(value) for value in report.metrics.values())
+
+
+def test_damaged_and_foreign_checkpoints_are_refused(trainer, batch, tmp_path):
+    trained = trainer()
+    with pytest.raises(TrainingError, match="is not a whole checkpoint"):
+        trained.load(tmp_path)
+    trained.save(tmp_path / "mine", 1)
+    with pytest.raises(TrainingError, match="checkpoint of policy 'tiny', not of 'other'"):
+        trainer(policy="other").load(tmp_path / "mine")
+    with pytest.raises(TrainingError, match="cannot load the checkpoint"):
+        trainer(model_dir=trained._settings.model_dir.parent / "none").load(tmp_path / "mine")
+
+
+def test_a_folder_without_a_model_is_refused(trainer, tmp_path):
+    with pytest.raises(TrainingError, match="is not a model folder: it has no config.json"):
+        trainer(model_dir=tmp_path)
+
+
+def test_one_token_has_nothing_to_score(trainer):
+    with pytest.raises(TrainingError, match=r"cannot score the sequence \[7\]"):
+        trainer().score([[1, 2], [7]])
+
+
+def test_building_a_trainer_leaves_the_environment_as_it_was(trainer):
+    import os
+
+    before = dict(os.environ)
+    trainer()
+    changed = {name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)}
+    assert changed <= {"GLOO_SOCKET_IFNAME", "LC_CTYPE"}

@@ -1,0 +1,69 @@
+"""Attention along the tree is attention under the ancestors' mask, forward and backward."""
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.tree.attention import TreePattern, tree_attention
+from lightning_trainer.training.tree.trie import build_trie
+
+
+@pytest.fixture
+def end_N() -> torch.Tensor:
+    generator = np.random.default_rng(0)
+    sequences = [generator.integers(0, 2, generator.integers(5, 30)) for _ in range(12)]
+    return torch.from_numpy(build_trie(sequences).end_N)
+
+
+def _inputs(nodes: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(1, 6, nodes, 8), (1, 2, nodes, 8), (1, 2, nodes, 8)]
+    return [torch.randn(shape, generator=generator, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+def _dense(query, key, value, end_N, scaling):
+    nodes = torch.arange(len(end_N))
+    visible = (nodes <= nodes[:, None]) & (nodes[:, None] < end_N)
+    scores = query @ key.repeat_interleave(3, 1).transpose(-1, -2) * scaling
+    probabilities = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+    return (probabilities @ value.repeat_interleave(3, 1)).transpose(1, 2)
+
+
+@pytest.mark.parametrize("queries", [1, 7, 64, 10_000])
+def test_it_equals_masked_attention_with_its_gradients(end_N, queries):
+    inputs = _inputs(len(end_N), torch.float32)
+    blockwise, _ = tree_attention(
+        torch.nn.Module(), *inputs, None, scaling=0.3, tree_pattern=TreePattern(end_N, queries)
+    )
+    dense = _dense(*inputs, end_N, 0.3)
+    upstream = torch.randn(dense.shape, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(blockwise, dense, rtol=0, atol=1e-5)
+    for ours, theirs in zip(
+        torch.autograd.grad(blockwise, inputs, upstream), torch.autograd.grad(dense, inputs, upstream), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+def test_under_autocast_the_products_are_rounded_and_nothing_else(end_N):
+    inputs = _inputs(len(end_N), torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded, _ = tree_attention(torch.nn.Module(), *inputs, None, tree_pattern=TreePattern(end_N))
+    exact = _dense(*inputs, end_N, 8**-0.5)
+    assert rounded.dtype == torch.bfloat16
+    torch.testing.assert_close(rounded.float(), exact, rtol=0, atol=0.05)
+
+
+def test_no_block_holds_more_keys_than_its_paths():
+    chain, leaves = list(range(1, 101)), 40
+    trie = build_trie([np.array([*chain, 200 + leaf]) for leaf in range(leaves)])
+    pattern = TreePattern(torch.from_numpy(trie.end_N), queries=10)
+    assert max(len(block.keys_K) for block in pattern.blocks) == 100 + 10
+
+
+def test_dropout_and_calls_from_elsewhere_are_refused(end_N):
+    inputs = _inputs(len(end_N), torch.float32)
+    with pytest.raises(TrainingError, match="dropout"):
+        tree_attention(torch.nn.Module(), *inputs, None, dropout=0.1, tree_pattern=TreePattern(end_N))
+    with pytest.raises(TrainingError, match="pattern"):
+        tree_attention(torch.nn.Module(), *inputs, None)

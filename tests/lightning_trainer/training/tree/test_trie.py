@@ -1,0 +1,61 @@
+"""Promise 3 for the trainer: every root-to-leaf path is a sequence, exactly, and every token is computed once."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_trainer.training.tree.trie import build_trie, plan_micro_batches
+
+_SEQUENCES = st.lists(
+    st.lists(st.integers(0, 2), min_size=1, max_size=8).map(lambda ids: np.array(ids, np.int64)), min_size=1, max_size=8
+)
+
+
+def _prefixes(sequences) -> set[tuple[int, ...]]:
+    return {tuple(sequence[: i + 1].tolist()) for sequence in sequences for i in range(len(sequence))}
+
+
+@given(_SEQUENCES)
+def test_a_path_spells_its_sequence(sequences):
+    trie = build_trie(sequences)
+    for sequence, path in zip(sequences, trie.paths, strict=True):
+        assert trie.tokens_N[path].tolist() == sequence.tolist()
+        assert trie.depth_N[path].tolist() == list(range(len(sequence)))
+
+
+@given(_SEQUENCES)
+def test_there_is_one_node_for_every_distinct_prefix(sequences):
+    assert len(build_trie(sequences)) == len(_prefixes(sequences))
+
+
+@given(_SEQUENCES)
+def test_the_subtree_intervals_are_the_ancestors(sequences):
+    trie = build_trie(sequences)
+    prefix_of = {}
+    for sequence, path in zip(sequences, trie.paths, strict=True):
+        for depth, node in enumerate(path.tolist()):
+            prefix_of[node] = tuple(sequence[: depth + 1].tolist())
+    for i in range(len(trie)):
+        for j in range(len(trie)):
+            is_ancestor = prefix_of[j][: len(prefix_of[i])] == prefix_of[i]
+            assert (i <= j < trie.end_N[i]) == is_ancestor
+
+
+@given(_SEQUENCES, st.integers(1, 20))
+def test_micro_batches_hold_every_sequence_once_and_keep_to_the_budget(sequences, budget):
+    batches = plan_micro_batches(sequences, budget)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(sequences)))
+    for batch in batches:
+        nodes = len(build_trie([sequences[index] for index in batch]))
+        assert nodes <= budget or len(batch) == 1
+
+
+def test_sequences_with_a_common_prefix_stay_together():
+    a, b = [np.array([1, 1, 1, i]) for i in range(4)], [np.array([2, 2, 2, i]) for i in range(4)]
+    mixed = [sequence for pair in zip(a, b, strict=True) for sequence in pair]
+    assert [sorted(batch) for batch in plan_micro_batches(mixed, 7)] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
+def test_large_token_ids_sort_as_numbers():
+    sequences = [np.array(ids) for ids in ([70_000, 1], [255, 256], [70_000, 2], [256, 255])]
+    assert len(build_trie(sequences)) == 7

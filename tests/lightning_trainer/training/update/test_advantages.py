@@ -1,0 +1,132 @@
+"""Advantages are the published formulas over rows, and come back to the tokens that earned them."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from lightning_trainer.errors import TrainingError
+
+pytestmark = pytest.mark.verl
+
+
+@pytest.fixture
+def advantages():
+    from lightning_trainer.training.update.advantages import token_advantages
+
+    def of(samples, estimator="grpo", *, normalize_by_std=True):
+        return token_advantages(samples, estimator, normalize_by_std=normalize_by_std)
+
+    return of
+
+
+@pytest.fixture
+def group(sample):
+    def of(*credits, name="g"):
+        return [
+            sample(f"{name}{i}", [1, 2, 3, 4], [0, 1, 0, 1], group=name, credit=credit)
+            for i, credit in enumerate(credits)
+        ]
+
+    return of
+
+
+def test_grpo_is_the_deepseekmath_formula(group, advantages):
+    """(r - mean) / std of the group (DeepSeekMath, section 4.1.1), std of the sample: verl divides by n - 1."""
+    found = advantages(group(1.0, 0.0, 0.0, 0.5))
+    mean = 1.5 / 4
+    std = math.sqrt(((1 - mean) ** 2 + 2 * mean**2 + (0.5 - mean) ** 2) / 3)
+    for name, reward in zip(("g0", "g1", "g2", "g3"), (1.0, 0.0, 0.0, 0.5), strict=True):
+        expected = (reward - mean) / std
+        assert found[name] == pytest.approx((0.0, expected, 0.0, expected), abs=1e-5)
+
+
+def test_without_the_standard_deviation_it_is_dr_grpo(group, advantages):
+    found = advantages(group(1.0, 0.0, 0.0, 0.5), normalize_by_std=False)
+    assert found["g0"] == pytest.approx((0.0, 0.625, 0.0, 0.625))
+    assert found["g3"] == pytest.approx((0.0, 0.125, 0.0, 0.125))
+
+
+def test_rloo_compares_with_the_mean_of_the_others(group, advantages):
+    """Ahmadian et al. 2024, equation 8."""
+    found = advantages(group(1.0, 0.0, 0.5), "rloo")
+    assert found["g0"] == pytest.approx((0.0, 1.0 - 0.25, 0.0, 0.75), abs=1e-5)
+    assert found["g1"] == pytest.approx((0.0, 0.0 - 0.75, 0.0, -0.75), abs=1e-5)
+
+
+def test_groups_do_not_see_each_other(group, advantages):
+    alone = advantages(group(1.0, 0.0))
+    together = advantages([*group(1.0, 0.0), *group(5.0, 5.0, 6.0, name="h")])
+    assert alone["g0"] == together["g0"]
+
+
+def test_an_attempt_in_two_samples_is_one_row(sample, advantages):
+    first = sample("a", [1, 2, 3], [0, 1, 1], group="g", credit=1.0)
+    forked = replace(sample("a2", [1, 2, 9, 9, 9], [0, 0, 0, 1, 1], group="g", credit=1.0), attempt_id=first.attempt_id)
+    forked = replace(forked, segments=tuple(replace(s, row_id=first.segments[0].row_id) for s in forked.segments))
+    other = sample("b", [1, 5], [0, 1], group="g", credit=0.0)
+    found = advantages([first, forked, other])
+    # Two rows with rewards 1 and 0: had the fork been a row of its own, the mean would be 2/3.
+    expected = 0.5 / math.sqrt(0.5)
+    assert found["a"] == pytest.approx((0.0, expected, expected), abs=1e-5)
+    assert found["a2"] == pytest.approx((0.0, 0.0, 0.0, expected, expected), abs=1e-5)
+    assert found["b"] == pytest.approx((0.0, -expected), abs=1e-5)
+
+
+def test_calls_that_are_rows_have_advantages_of_their_own(sample, advantages):
+    samples = [sample(name, [1, 2, 3, 4], [0, 1, 0, 1], group="g", credit=0.0) for name in ("a", "b")]
+    credits = {("a", 1): 4.0, ("a", 3): 2.0, ("b", 1): 1.0, ("b", 3): 1.0}
+    samples = [
+        replace(
+            one,
+            segments=tuple(
+                replace(s, credit=credits[one.sample_id, s.start], row_id=s.transition_id) for s in one.segments
+            ),
+        )
+        for one in samples
+    ]
+    found = advantages(samples, normalize_by_std=False)
+    assert found["a"] == pytest.approx((0.0, 2.0, 0.0, 0.0))
+    assert found["b"] == pytest.approx((0.0, -1.0, 0.0, -1.0))
+
+
+def test_a_group_of_one_attempt_is_refused(group, advantages):
+    with pytest.raises(TrainingError, match="group lonely holds one attempt"):
+        advantages([*group(1.0, 0.0), *group(1.0, name="lonely")])
+
+
+def test_a_transition_without_credit_is_refused(group, advantages):
+    with pytest.raises(TrainingError, match="has the credit None"):
+        advantages(group(1.0, None))
+
+
+def test_a_row_with_two_credits_is_refused(sample, advantages):
+    one = sample("a", [1, 2, 3, 4], [0, 1, 0, 1], group="g", credit=1.0)
+    split = replace(one, segments=(one.segments[0], replace(one.segments[1], credit=2.0)))
+    with pytest.raises(TrainingError, match=r"credits 1\.0 and 2\.0"):
+        advantages([split, sample("b", [1, 2], [0, 1], group="g", credit=1.0)])
+
+
+@pytest.mark.parametrize(
+    ("estimator", "lacking"),
+    [("gae", "values"), ("remax", "reward_baselines"), ("optimal_token_baseline", "sum_pi_squared")],
+)
+def test_estimators_that_need_more_are_refused(estimator, lacking, group, advantages):
+    with pytest.raises(TrainingError, match=rf"needs .*{lacking}"):
+        advantages(group(1.0, 0.0), estimator)
+
+
+def test_an_unknown_estimator_is_refused_with_the_known_ones(group, advantages):
+    with pytest.raises(TrainingError, match=r"unknown advantage estimator 'grop'.*grpo"):
+        advantages(group(1.0, 0.0), "grop")
+
+
+def test_every_usable_estimator_gives_finite_values_on_trained_tokens_alone(group, advantages):
+    from lightning_trainer.training.update.advantages import usable_estimators
+
+    names = usable_estimators()
+    assert {"grpo", "rloo", "reinforce_plus_plus", "opo"} <= set(names)
+    for name in names:
+        for values in advantages(group(1.0, 0.0, 0.5), name).values():
+            assert values[0] == values[2] == 0.0
+            assert all(math.isfinite(value) for value in values)

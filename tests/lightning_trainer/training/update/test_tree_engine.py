@@ -1,0 +1,144 @@
+"""The tree engine computes what verl's own engine computes: log-probabilities, loss, gradients."""
+
+import dataclasses
+
+import pytest
+
+from lightning_trainer.errors import TrainingError
+
+pytestmark = pytest.mark.verl
+
+_SHAPES = (
+    "shared prefixes",
+    "forks inside responses",
+    "duplicates",
+    "no sharing",
+    "masks with holes",
+    "prompts inside responses",
+)
+_TOLERANCE = 1e-5
+
+
+class _Engines:
+    """A stock and a tree worker on the same weights; an update gives its gradients and changes nothing."""
+
+    def __init__(self, settings, changes):
+        from lightning_trainer.training.update.worker import UpdateWorker
+
+        self.workers = {
+            attention: UpdateWorker(settings(attention=attention, lr=0.0, **changes)) for attention in ("stock", "tree")
+        }
+
+    def updates(self, samples, advantages):
+        for name, worker in self.workers.items():
+            gradients = {}
+
+            def keep(worker=worker, gradients=gradients, step=worker._engine.optimizer_step):
+                for parameter, value in worker.module.named_parameters():
+                    gradients[parameter] = value.grad.full_tensor().clone()
+                worker._engine.optimizer_step = step
+                return 0.0
+
+            worker._engine.optimizer_step = keep
+            yield name, worker.train(samples, advantages), gradients
+
+
+@pytest.fixture(scope="module")
+def engines_of(tiny_models):
+    from lightning_trainer.training.settings import TrainerSettings
+
+    made = {}
+
+    def of(**changes):
+        key = tuple(sorted(changes.items()))
+        if key not in made:
+            base = TrainerSettings(policy="tiny", model_dir=tiny_models(), max_tokens_per_micro_batch=256)
+            made[key] = _Engines(lambda **more: dataclasses.replace(base, **more), changes)
+        return made[key]
+
+    return of
+
+
+def _assert_equal(engines, samples):
+    import torch
+
+    from lightning_trainer.training.update.advantages import token_advantages
+
+    advantages = token_advantages(samples, "grpo", normalize_by_std=True)
+    (_, stock, stock_gradients), (_, tree, tree_gradients) = engines.updates(samples, advantages)
+    assert tree.metrics["loss"] == pytest.approx(stock.metrics["loss"], abs=_TOLERANCE)
+    assert stock_gradients.keys() == tree_gradients.keys()
+    assert max(gradient.abs().max() for gradient in stock_gradients.values()) > 1e-3
+    for name, gradient in stock_gradients.items():
+        torch.testing.assert_close(tree_gradients[name], gradient, rtol=0, atol=_TOLERANCE, msg=name)
+    sequences = [sample.token_ids for sample in samples]
+    scored = [worker.score(sequences) for worker in engines.workers.values()]
+    for ours, theirs in zip(*scored, strict=True):
+        assert ours == pytest.approx(theirs, abs=_TOLERANCE)
+    return stock, tree
+
+
+@pytest.mark.parametrize("shape", _SHAPES)
+def test_logprobs_loss_and_gradients_are_the_stock_engines(shape, engines_of, samples_of_shape):
+    _assert_equal(engines_of(), samples_of_shape(0, shape))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_whatever_the_forks(seed, engines_of, samples_of_shape):
+    _assert_equal(engines_of(), samples_of_shape(seed, "forks inside responses"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_tokens_per_micro_batch": 100},
+        {"gradient_checkpointing": True},
+        {"policy_loss": "gspo", "loss_agg_mode": "seq-mean-token-mean"},
+    ],
+    ids=["many micro-batches", "gradient checkpointing", "sequence-level loss"],
+)
+def test_and_the_settings(changes, engines_of, samples_of_shape):
+    _assert_equal(engines_of(**changes), samples_of_shape(0, "masks with holes"))
+
+
+def test_another_architecture_with_its_own_output_head(tiny_models, engines_of, samples_of_shape):
+    _assert_equal(engines_of(model_dir=tiny_models("qwen2", tied=False)), samples_of_shape(0, "shared prefixes"))
+
+
+def test_every_shared_token_is_computed_once(engines_of, samples_of_shape):
+    samples = samples_of_shape(0, "duplicates")
+    stock, tree = _assert_equal(engines_of(), samples)
+    assert stock.tokens_computed == 2 * (3 * 37 + 29)
+    assert tree.tokens_computed == 2 * 36  # the last token of a sample has no successor to predict
+
+
+def test_in_bfloat16_the_gradient_keeps_direction_and_length(tiny_models, engines_of, samples_of_shape):
+    import torch
+
+    samples = samples_of_shape(0, "shared prefixes")
+    advantages = {sample.sample_id: [1.0] * len(sample.token_ids) for sample in samples}
+    flat = []
+    for dtype in ("float32", "bfloat16"):
+        (*_, gradients) = list(engines_of(dtype=dtype).updates(samples, advantages))[1]
+        flat.append(torch.cat([gradient.flatten() for gradient in gradients.values()]))
+    exact, rounded = flat
+    assert torch.nn.functional.cosine_similarity(exact, rounded, 0) > 0.99
+    assert rounded.norm() / exact.norm() == pytest.approx(1.0, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "named"),
+    [
+        ("mistral", {"sliding_window": 16}, "sliding_window = 16"),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, "sliding_attention"),
+        ("llama", {"attention_dropout": 0.1}, "attention_dropout = 0.1"),
+        ("mixtral", {"num_local_experts": 2}, "mixtures of experts"),
+    ],
+)
+def test_what_it_cannot_compute_is_refused_by_name(architecture, changes, named, tiny_models, settings):
+    from lightning_trainer.training.update.worker import UpdateWorker
+
+    model_dir = tiny_models(architecture, tied=False, **changes)
+    with pytest.raises(TrainingError, match=named) as refused:
+        UpdateWorker(settings(model_dir=model_dir))
+    assert 'attention = "stock"' in str(refused.value)
