@@ -58,9 +58,9 @@ class EngineConfig(Section):
     request_queue_timeout_s: float = Field(default=180.0, gt=0)
     """How long the gateway holds a request while the engine is starting or changing weights, before it answers 503."""
     probe_max_abs: float | None = Field(default=None, gt=0)
-    """Largest |trainer - engine| of a probe logprob, nats. Default: 1e-3 in float32, 0.5 in bfloat16."""
+    """Largest |trainer - engine| of a probe logprob, nats. Default: 1e-3 in float32, 1.0 in bfloat16."""
     probe_mean_abs: float | None = Field(default=None, gt=0)
-    """Mean difference. Default: 2e-4 in float32, 0.06 in bfloat16."""
+    """Mean difference. Default: 2e-4 in float32, 0.1 in bfloat16."""
 
 
 class CreditConfig(Section):

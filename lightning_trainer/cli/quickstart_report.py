@@ -47,7 +47,8 @@ async def assemble(
     lines = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
     records = await store.steps(policy.name)
     versions = await store.versions(policy.name)
-    publish_s = {made.version: made.publish_s for made in versions}
+    publish_s = {one.version: one.publish_s for one in versions}
+    rollout_s = {line["step"]: line["rollout_s"] for line in lines if line["event"] == "StepEnded"}
     made = {one.version for one in versions if one.state in (VersionState.LIVE, VersionState.RETIRED)}
     ledger = await store.ledger(policy.name)
     return QuickstartReport(
@@ -58,7 +59,7 @@ async def assemble(
         ended=time.time(),
         machine=Machine(cores=os.cpu_count() or 1, memory_bytes=psutil.virtual_memory().total, cpu_model=_cpu_model()),
         held_out=_held_out(lines),
-        steps=tuple(_step(record, publish_s, made) for record in records),
+        steps=tuple(_step(record, rollout_s, publish_s, made) for record in records),
         versions=tuple(versions),
         ledger=tuple(ledger),
         sampled_tokens=await _sampled_tokens(store, records),
@@ -97,7 +98,9 @@ async def _sampled_tokens(store: SqliteStore, records: Sequence[StepRecord]) -> 
     return total
 
 
-def _step(record: StepRecord, publish_s: Mapping[int, float | None], made: set[int]) -> StepResult:
+def _step(
+    record: StepRecord, rollout_s: Mapping[int, float], publish_s: Mapping[int, float | None], made: set[int]
+) -> StepResult:
     report = record.report
     metrics = {**record.metrics, **(report.metrics if report else {})}
     return StepResult(
@@ -110,7 +113,12 @@ def _step(record: StepRecord, publish_s: Mapping[int, float | None], made: set[i
         tokens_computed=report.tokens_computed if report else 0,
         tokens_sequential=report.tokens_sequential if report else 0,
         policy_version=record.step if record.step in made else None,
-        seconds={**(report.seconds if report else {}), "publish": publish_s.get(record.step)},
+        # The runner's own time for the rollouts: the daemon's also counts what the agent did before them.
+        seconds={
+            "rollout": rollout_s.get(record.step),
+            **({name: report.seconds.get(name) for name in ("build", "train")} if report else {}),
+            "publish": publish_s.get(record.step),
+        },
         metrics=metrics,
     )
 

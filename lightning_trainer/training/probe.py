@@ -27,7 +27,10 @@ def probe_token_ids(model_dir: Path, vocabulary_size: int) -> tuple[tuple[int, .
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_dir)
+        encoded = [tuple(tokenizer(text, add_special_tokens=False).input_ids[:_MOST_TOKENS]) for text in _TEXTS]
     except (OSError, ValueError, KeyError):
-        return tuple(tuple(byte % vocabulary_size for byte in text.encode()[:_MOST_TOKENS]) for text in _TEXTS)
-    encoded = (tokenizer(text, add_special_tokens=False).input_ids[:_MOST_TOKENS] for text in _TEXTS)
-    return tuple(tuple(ids) for ids in encoded if len(ids) >= _LEAST_TOKENS)
+        encoded = []
+    # Without tokenizer files transformers makes an empty tokenizer for some architectures.
+    if encoded and all(len(ids) >= _LEAST_TOKENS and max(ids) < vocabulary_size for ids in encoded):
+        return tuple(encoded)
+    return tuple(tuple(byte % vocabulary_size for byte in text.encode()[:_MOST_TOKENS]) for text in _TEXTS)

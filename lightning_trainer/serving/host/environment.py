@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.serving.host.forking import THREADS_VARIABLE
+from lightning_trainer.serving.host.forking import thread_variables
 from lightning_trainer.serving.host.settings import HostSettings
 
 PLUGIN_NAME = "lightning_engine"
@@ -68,8 +68,7 @@ def _variables(settings: HostSettings, *, cpu: bool) -> dict[str, str]:
             "VLLM_TARGET_DEVICE": "cpu",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the CPU platform takes the "uni" executor only then
-            "OMP_NUM_THREADS": "1",
-            THREADS_VARIABLE: str(settings.threads or len(os.sched_getaffinity(0))),
+            **thread_variables(settings.threads),
             # Threads that spin while they wait take the cores from everything else: on a busy machine a batch took 50
             # times as long.
             "OMP_WAIT_POLICY": "PASSIVE",

@@ -12,9 +12,16 @@ import sys
 THREADS_VARIABLE = "LIGHTNING_ENGINE_THREADS"
 
 
+def thread_variables(threads: int | None) -> dict[str, str]:
+    """Return the environment for so many threads in the process that computes; all cores when None."""
+    if sys.platform != "linux":
+        return {"OMP_NUM_THREADS": str(threads or os.cpu_count() or 1)}
+    return {"OMP_NUM_THREADS": "1", THREADS_VARIABLE: str(threads or len(os.sched_getaffinity(0)))}
+
+
 def prefer_fork() -> None:
     """Fork from now on. To be called once the configuration is made: making it sets vLLM's own choice."""
-    if sys.platform == "linux" and THREADS_VARIABLE in os.environ:
+    if THREADS_VARIABLE in os.environ:
         os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
         os.register_at_fork(after_in_child=_forked)
 

@@ -5,6 +5,7 @@ prompts included: those have a loss mask of 0. ``old_log_probs`` are the engine'
 ratio is taken against what really sampled the tokens and no extra forward pass is needed.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
+from lightning_trainer.errors import TrainingError
 from lightning_trainer.types import Sample
 
 
@@ -21,7 +23,13 @@ def training_tensors(samples: Sequence[Sample], advantages: Mapping[str, Sequenc
     Args:
         samples: each with at least one trained token.
         advantages: by sample id, one value a token.
+
+    Raises:
+        TrainingError: a behaviour logprob is infinite or not a number.
     """
+    for sample in samples:
+        if wrong := [logprob for logprob in sample.behaviour_logprobs if not math.isfinite(logprob)]:
+            raise TrainingError(f"sample {sample.sample_id}: a behaviour logprob is {wrong[0]}; it must be a number")
     prompts = [sample.loss_mask.index(1) for sample in samples]
     masks = [sample.loss_mask[prompt:] for sample, prompt in zip(samples, prompts, strict=True)]
     tensors = _token_tensors([sample.token_ids for sample in samples], prompts, masks)

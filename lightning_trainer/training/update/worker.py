@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.distributed import HashStore
 from torch.distributed.fsdp import FSDPModule
+from transformers.utils.logging import disable_progress_bar
 from verl.utils import tensordict_utils as tu
 from verl.utils.metric import Metric
 from verl.workers.engine_workers import TrainingWorker
@@ -57,6 +58,7 @@ class UpdateWorker:
         random.seed(settings.seed)
         np.random.seed(settings.seed)
         torch.manual_seed(settings.seed)
+        disable_progress_bar()
         _join_group_of_one()
         self._tree = settings.attention == "tree"
         platform_cpu.select_engine(TREE if self._tree else platform_cpu.STOCK)

@@ -1,0 +1,42 @@
+import json
+
+import pytest
+
+from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.checkpoint_folder import Manifest, read_manifest, writing
+
+_MANIFEST = Manifest(policy="math", step=7)
+
+
+def test_a_checkpoint_appears_whole(tmp_path):
+    with writing(tmp_path / "deep" / "step-7", _MANIFEST) as folder:
+        (folder / "weights").write_text("w")
+        assert not (tmp_path / "deep" / "step-7").exists()
+    assert read_manifest(tmp_path / "deep" / "step-7") == _MANIFEST
+    assert (tmp_path / "deep" / "step-7" / "weights").read_text() == "w"
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["step-7"]
+
+
+def test_a_failed_save_leaves_nothing_and_keeps_what_was_there(tmp_path):
+    with writing(tmp_path / "step-7", _MANIFEST) as folder:
+        (folder / "weights").write_text("old")
+    with pytest.raises(TrainingError, match="No space left"), writing(tmp_path / "step-7", _MANIFEST) as folder:
+        (folder / "weights").write_text("half")
+        raise OSError(28, "No space left on device")
+    assert (tmp_path / "step-7" / "weights").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["step-7"]
+
+
+def test_saving_again_replaces(tmp_path):
+    for text in ("old", "new"):
+        with writing(tmp_path / "step-7", _MANIFEST) as folder:
+            (folder / "weights").write_text(text)
+    assert (tmp_path / "step-7" / "weights").read_text() == "new"
+
+
+@pytest.mark.parametrize("manifest", [None, "{", json.dumps({"format": 99, "policy": "math", "step": 7}), "{}"])
+def test_what_is_not_whole_is_refused(manifest, tmp_path):
+    if manifest is not None:
+        (tmp_path / "trainer.json").write_text(manifest)
+    with pytest.raises(TrainingError, match=str(tmp_path)):
+        read_manifest(tmp_path)

@@ -1,0 +1,82 @@
+"""The trainer behind its client: in this process, and in a Ray actor that may die and is replaced."""
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.remote import make_trainer
+from lightning_trainer.types import TrainingBatch
+
+pytestmark = pytest.mark.verl
+
+
+@pytest.fixture
+def batch(samples_of_shape):
+    return lambda step: TrainingBatch(policy="tiny", step=step, samples=tuple(samples_of_shape(step, "duplicates")))
+
+
+async def _checksum(client, folder: Path, version: int) -> str:
+    return (await client.publish(folder / f"weights-{version}", version)).checksum
+
+
+async def test_in_process_errors_are_sentences_and_a_restart_starts_anew(settings, batch, tmp_path):
+    client = make_trainer("inprocess", settings())
+    with pytest.raises(TrainingError, match="not running"):
+        await client.score([[1, 2]])
+    await client.start()
+    fresh = await client.score([[1, 2, 3]])
+    await client.step(batch(1))
+    assert await client.score([[1, 2, 3]]) != fresh
+    with pytest.raises(TrainingError, match="step 1 is done already"):
+        await client.step(batch(1))
+    with pytest.raises(TrainingError, match=r"the trainer failed: IndexError"):
+        await client.score([[1, 100_000]])
+    await client.restart()
+    assert await client.score([[1, 2, 3]]) == fresh
+    await client.close()
+    await client.close()
+    with pytest.raises(TrainingError, match="not running"):
+        await client.score([[1, 2]])
+
+
+async def test_a_killed_actor_is_replaced_and_goes_on_to_the_same_weights(settings, batch, tmp_path):
+    whole = make_trainer("inprocess", settings())
+    await whole.start()
+    await whole.step(batch(1))
+    await whole.step(batch(2))
+    expected = await _checksum(whole, tmp_path, 2)
+    await whole.close()
+
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    client = make_trainer("ray", settings(log_dir=tmp_path / "logs"))
+    try:
+        await client.start()
+        await client.step(batch(1))
+        await client.save(tmp_path / "step-1", 1)
+        with pytest.raises(TrainingError, match="step 1 is done already"):
+            await client.step(batch(1))
+
+        os.kill(client.process_id, signal.SIGKILL)
+        with pytest.raises(TrainingError, match="the trainer's process died"):
+            await client.step(batch(2))
+        await client.restart()
+        assert await client.load(tmp_path / "step-1") == 1
+        await client.step(batch(2))
+        assert await _checksum(client, tmp_path, 2) == expected
+    finally:
+        await client.close()
+    assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
+    assert (tmp_path / "logs" / "trainer.log").is_file()
+
+
+async def test_an_actor_that_cannot_start_says_why(settings, tmp_path):
+    client = make_trainer("ray", settings(model_dir=tmp_path))
+    try:
+        with pytest.raises(TrainingError, match=r"is not a model folder: it has no config\.json"):
+            await client.start()
+    finally:
+        await client.close()

@@ -1,0 +1,51 @@
+import subprocess
+import sys
+from pathlib import Path
+
+from lightning_trainer.config import Config
+from lightning_trainer.training.settings import trainer_settings
+
+
+def _config(**sections) -> Config:
+    policy = {"name": "math", "agents": ["solver"], "model": "random:tiny", **sections.pop("policy", {})}
+    return Config.model_validate({"policy": [policy], **sections})
+
+
+def test_the_configuration_arrives_whole():
+    config = _config(
+        engine={"dtype": "float32"},
+        training={"attention": "stock", "dtype": "float32", "threads": 2, "seed": 5, "max_tokens_per_micro_batch": 64},
+        policy={"algorithm": {"advantage": "rloo", "clip_ratio_high": 0.4}, "optimizer": {"lr": 3e-5}},
+    )
+    found = trainer_settings(config, config.only_policy, Path("model"), Path("logs"))
+    assert (found.policy, found.model_dir, found.log_dir) == ("math", Path("model"), Path("logs"))
+    assert (found.attention, found.dtype, found.threads, found.seed) == ("stock", "float32", 2, 5)
+    assert (found.advantage, found.clip_ratio_high, found.lr) == ("rloo", 0.4, 3e-5)
+    assert found.max_tokens_per_micro_batch == 64
+
+
+def test_the_probes_tolerance_follows_the_engines_precision():
+    for dtype, tolerance in (("float32", (1e-3, 2e-4)), ("bfloat16", (0.5, 0.06))):
+        config = _config(engine={"dtype": dtype})
+        found = trainer_settings(config, config.only_policy, Path("model"), Path("logs"))
+        assert (found.serving_dtype, found.probe_max_abs, found.probe_mean_abs) == (dtype, *tolerance)
+    config = _config(engine={"probe_max_abs": 0.1})
+    assert trainer_settings(config, config.only_policy, Path("model"), Path("logs")).probe_max_abs == 0.1
+
+
+def test_without_threads_all_available_cores_are_used():
+    config = _config()
+    assert trainer_settings(config, config.only_policy, Path("model"), Path("logs")).threads >= 1
+
+
+def test_asking_for_a_trainer_imports_neither_torch_nor_verl():
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from lightning_trainer.training.remote import make_trainer\n"
+        "from lightning_trainer.training.settings import TrainerSettings\n"
+        "for backend in ('inprocess', 'ray'):\n"
+        "    make_trainer(backend, TrainerSettings('p', Path('m')))\n"
+        "    assert not {'torch', 'verl', 'transformers'} & set(sys.modules), sorted(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
