@@ -68,7 +68,10 @@ def run_loop(folder: Path, steps: int) -> tuple[list[dict], list[dict], list[flo
                 events.append({"rollout_s": event.rollout_s, "wait_s": event.wait_s})
                 first_token_s.append(time_first_token(url))
 
-        runner = Runner(POLICY, lambda task: score(solve(task.question, temperature=1.0), task), on_event=on_event)
+        def attempt(task: Any) -> float:
+            return score(solve(task.question, temperature=1.0), task)
+
+        runner = Runner(POLICY, attempt, on_event=on_event)
         runner.train(lambda step: train_tasks(step, 8), steps=steps)
         with urllib.request.urlopen(f"{url}/lightning/policies/{POLICY}", timeout=30) as response:
             status = json.load(response)

@@ -42,9 +42,9 @@ def calculator(expression: str) -> str:
         if len(expression) > 80:
             raise ValueError("too long")
         value = _evaluate(ast.parse(expression, mode="eval").body)
+        return str(int(value)) if value == int(value) else str(value)
     except (SyntaxError, ValueError, ZeroDivisionError, OverflowError, RecursionError):
         return "error"
-    return str(int(value)) if value == int(value) else str(value)
 
 
 def _evaluate(node: ast.expr) -> float:

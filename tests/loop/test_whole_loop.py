@@ -19,6 +19,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lightning_trainer.store.steps import select_batches
+
 pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl]
 
 AGENT = Path(__file__).with_name("agent_script.py")
@@ -60,7 +62,12 @@ class Run:
             optimizer.lr = 1e-2
             """
         )
-        self.process: subprocess.Popen | None = None
+        self.running: subprocess.Popen | None = None
+
+    @property
+    def process(self) -> subprocess.Popen:
+        assert self.running is not None, "start it first"
+        return self.running
 
     @property
     def url(self) -> str:
@@ -68,7 +75,7 @@ class Run:
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.running = subprocess.Popen(
                 [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(self.config)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -138,7 +145,7 @@ class Run:
             database.close()
 
     def stop(self) -> None:
-        if self.process is None or self.process.poll() is not None:
+        if self.running is None or self.process.poll() is not None:
             return
         self.process.send_signal(signal.SIGINT)
         try:
@@ -159,12 +166,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 
 def nothing_is_trained_twice(run: Run) -> bool:
-    attempts = [
-        attempt
-        for (ids,) in run.rows("SELECT attempt_ids FROM steps WHERE state = 'trained'")
-        for attempt in json.loads(ids)
-    ]
-    return len(attempts) == len(set(attempts)) > 0
+    """Whether every sampled token of every step's batch belongs to a transition of its own."""
+    database = sqlite3.connect(f"file:{run.folder / 'state' / 'lightning.sqlite'}?mode=ro", uri=True)
+    try:
+        batches = select_batches(database, "tiny", after=0)
+    finally:
+        database.close()
+    trained = [segment.transition_id for batch in batches for sample in batch.samples for segment in sample.segments]
+    return len(trained) == len(set(trained)) > 0
 
 
 def test_a_step_changes_the_weights_and_what_is_served(run: Run):
@@ -215,7 +224,8 @@ def test_after_the_daemon_was_killed_nothing_acknowledged_is_missing_and_the_run
     children = psutil.Process(run.process.pid).children(recursive=True)
     os.kill(run.process.pid, signal.SIGKILL)
     run.process.wait(30)
-    _, alive = psutil.wait_procs(children, timeout=30)
+    # Ray's last agents notice only after a while that their node is gone.
+    _, alive = psutil.wait_procs(children, timeout=150)
     assert not alive, f"left behind by a killed daemon: {alive}"
 
     run.start()

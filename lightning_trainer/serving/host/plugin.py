@@ -8,13 +8,18 @@ TRANSFER_BACKEND = "lightning_file"
 
 
 def load() -> None:
-    """Register the weight transfer, and tie a child to its parent's life."""
+    """Register the weight transfer, sample fast on CPUs, and tie a child to its parent's life."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+    from vllm.platforms import current_platform
 
     if TRANSFER_BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(
             TRANSFER_BACKEND, "lightning_trainer.serving.host.transfer", "FileTransfer"
         )
+    if current_platform.is_cpu():
+        from lightning_trainer.serving.host.sampling import use_for_vllm
+
+        use_for_vllm()
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
         follow_parent(parent.pid)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from tensordict import TensorDict
 from torch.distributed import HashStore
 from torch.distributed.fsdp import FSDPModule
 from transformers.utils.logging import disable_progress_bar
@@ -66,17 +67,18 @@ class UpdateWorker:
             self._worker = TrainingWorker(worker_config(settings))
             self._worker.reset()
         self._worker.set_loss_fn(partial(ppo_loss, config=loss_config(settings)))
-        self._engine: Any = self._worker.engine
-        if isinstance(self._engine, TreeEngine) != self._tree:
-            raise TrainingError(f"verl chose {type(self._engine).__name__} for attention {settings.attention!r}")
+        self.engine: Any = self._worker.engine
+        """verl's, for those who must look inside."""
+        if isinstance(self.engine, TreeEngine) != self._tree:
+            raise TrainingError(f"verl chose {type(self.engine).__name__} for attention {settings.attention!r}")
 
     @property
     def module(self) -> torch.nn.Module:
-        return self._engine.module
+        return self.engine.module
 
     @property
     def vocabulary_size(self) -> int:
-        return self._engine.module.config.vocab_size
+        return self.engine.module.config.vocab_size
 
     def train(self, samples: Sequence[Sample], advantages: Mapping[str, Sequence[float]]) -> Update:
         """Take one optimiser step.
@@ -89,16 +91,29 @@ class UpdateWorker:
         lengths = [len(sample.token_ids) for sample in samples]
         tu.assign_non_tensor(tensors, max_token_len_per_gpu=max(self._budget, *lengths), update_lr_scheduler=True)
         metrics = _flat_metrics(tu.get(self._worker.train_batch(tensors), "metrics"))
-        return Update(metrics, self._engine.tokens_computed if self._tree else sum(lengths))
+        return Update(metrics, self.engine.tokens_computed if self._tree else sum(lengths))
+
+    def logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
+        """Return what ``train`` would compute: per sample one value a token, nats, 0.0 where the loss mask is 0."""
+        nothing = {sample.sample_id: [0.0] * len(sample.token_ids) for sample in samples}
+        tensors = training_tensors(samples, nothing)
+        longest = max(len(sample.token_ids) for sample in samples)
+        return [
+            [0.0, *(value * bit for value, bit in zip(row[:-1], sample.loss_mask[1:], strict=True))]
+            for row, sample in zip(self._infer(tensors, longest), samples, strict=True)
+        ]
 
     def score(self, sequences: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
         """Return ``log p(token | before it)``, nats, for every token of each sequence (2 or more) but its first."""
         tensors = scoring_tensors(sequences)
-        longest = max(map(len, sequences))
+        return tuple(tuple(row[:-1]) for row in self._infer(tensors, max(map(len, sequences))))
+
+    def _infer(self, tensors: TensorDict, longest: int) -> list[list[float]]:
+        """Slot ``t`` of a row is the log-probability of token ``t + 1``."""
         tu.assign_non_tensor(tensors, compute_loss=False, max_token_len_per_gpu=max(self._budget, longest))
-        scored = tu.get(self._worker.infer_batch(tensors), "log_probs")
+        found = tu.get(self._worker.infer_batch(tensors), "log_probs")
         self._forget_gathered_weights()
-        return tuple(tuple(row.tolist()[:-1]) for row in scored.unbind())
+        return [row.tolist() for row in found.unbind()]
 
     def _forget_gathered_weights(self) -> None:
         """A forward pass without a backward pass leaves FSDP's gathered copies: later changes would not be seen."""

@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.ray_environment import set_ray_environment
 from lightning_trainer.training.remote import make_trainer
 from lightning_trainer.types import TrainingBatch
 
@@ -51,8 +52,11 @@ async def test_a_killed_actor_is_replaced_and_goes_on_to_the_same_weights(settin
     expected = await _checksum(whole, tmp_path, 2)
     await whole.close()
 
+    set_ray_environment()
+    from lightning_trainer.training.ray_trainer import RayTrainer
+
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    client = make_trainer("ray", settings(log_dir=tmp_path / "logs"))
+    client = RayTrainer(settings(log_dir=tmp_path / "logs"))
     try:
         await client.start()
         await client.step(batch(1))
@@ -60,6 +64,7 @@ async def test_a_killed_actor_is_replaced_and_goes_on_to_the_same_weights(settin
         with pytest.raises(TrainingError, match="step 1 is done already"):
             await client.step(batch(1))
 
+        assert client.process_id is not None
         os.kill(client.process_id, signal.SIGKILL)
         with pytest.raises(TrainingError, match="the trainer's process died"):
             await client.step(batch(2))

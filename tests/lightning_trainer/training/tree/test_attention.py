@@ -16,10 +16,13 @@ def end_N() -> torch.Tensor:
     return torch.from_numpy(build_trie(sequences).end_N)
 
 
-def _inputs(nodes: int, dtype: torch.dtype) -> list[torch.Tensor]:
+def _inputs(nodes: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    shapes = [(1, 6, nodes, 8), (1, 2, nodes, 8), (1, 2, nodes, 8)]
-    return [torch.randn(shape, generator=generator, dtype=dtype, requires_grad=True) for shape in shapes]
+
+    def heads(count: int) -> torch.Tensor:
+        return torch.randn((1, count, nodes, 8), generator=generator, requires_grad=True)
+
+    return heads(6), heads(2), heads(2)
 
 
 def _dense(query, key, value, end_N, scaling):
@@ -32,7 +35,7 @@ def _dense(query, key, value, end_N, scaling):
 
 @pytest.mark.parametrize("queries", [1, 7, 64, 10_000])
 def test_it_equals_masked_attention_with_its_gradients(end_N, queries):
-    inputs = _inputs(len(end_N), torch.float32)
+    inputs = _inputs(len(end_N))
     blockwise, _ = tree_attention(
         torch.nn.Module(), *inputs, None, scaling=0.3, tree_pattern=TreePattern(end_N, queries)
     )
@@ -46,7 +49,7 @@ def test_it_equals_masked_attention_with_its_gradients(end_N, queries):
 
 
 def test_under_autocast_the_products_are_rounded_and_nothing_else(end_N):
-    inputs = _inputs(len(end_N), torch.float32)
+    inputs = _inputs(len(end_N))
     with torch.autocast("cpu", torch.bfloat16):
         rounded, _ = tree_attention(torch.nn.Module(), *inputs, None, tree_pattern=TreePattern(end_N))
     exact = _dense(*inputs, end_N, 8**-0.5)
@@ -62,7 +65,7 @@ def test_no_block_holds_more_keys_than_its_paths():
 
 
 def test_dropout_and_calls_from_elsewhere_are_refused(end_N):
-    inputs = _inputs(len(end_N), torch.float32)
+    inputs = _inputs(len(end_N))
     with pytest.raises(TrainingError, match="dropout"):
         tree_attention(torch.nn.Module(), *inputs, None, dropout=0.1, tree_pattern=TreePattern(end_N))
     with pytest.raises(TrainingError, match="pattern"):

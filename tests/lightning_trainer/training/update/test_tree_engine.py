@@ -1,6 +1,7 @@
 """The tree engine computes what verl's own engine computes: log-probabilities, loss, gradients."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -33,13 +34,13 @@ class _Engines:
         for name, worker in self.workers.items():
             gradients = {}
 
-            def keep(worker=worker, gradients=gradients, step=worker._engine.optimizer_step):
+            def keep(worker: Any = worker, gradients=gradients, step=worker.engine.optimizer_step):
                 for parameter, value in worker.module.named_parameters():
                     gradients[parameter] = value.grad.full_tensor().clone()
-                worker._engine.optimizer_step = step
+                worker.engine.optimizer_step = step
                 return 0.0
 
-            worker._engine.optimizer_step = keep
+            worker.engine.optimizer_step = keep
             yield name, worker.train(samples, advantages), gradients
 
 
@@ -72,9 +73,9 @@ def _assert_equal(engines, samples):
     for name, gradient in stock_gradients.items():
         torch.testing.assert_close(tree_gradients[name], gradient, rtol=0, atol=_TOLERANCE, msg=name)
     sequences = [sample.token_ids for sample in samples]
-    scored = [worker.score(sequences) for worker in engines.workers.values()]
-    for ours, theirs in zip(*scored, strict=True):
-        assert ours == pytest.approx(theirs, abs=_TOLERANCE)
+    for of_worker in (lambda worker: worker.logprobs(samples), lambda worker: worker.score(sequences)):
+        for ours, theirs in zip(*map(of_worker, engines.workers.values()), strict=True):
+            assert ours == pytest.approx(theirs, abs=_TOLERANCE)
     return stock, tree
 
 
