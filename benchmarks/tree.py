@@ -45,6 +45,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--budget", type=int, default=4096, help="tokens that go through the model at once")
     parser.add_argument("--engine", choices=("stock", "tree"), help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -54,7 +55,7 @@ def _run(engine: str, model_dir: Path, options: argparse.Namespace, folder: Path
     print(f"{engine} engine ...", flush=True)
     command = [sys.executable, __file__, "--engine", engine, "--model", str(model_dir), "--out", str(folder / engine)]
     command += ["--groups", str(options.groups), "--group-size", str(options.group_size)]
-    command += ["--dtype", options.dtype, "--threads", str(options.threads)]
+    command += ["--dtype", options.dtype, "--threads", str(options.threads), "--budget", str(options.budget)]
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": str(options.threads)})
     return json.loads((folder / engine / "run.json").read_text())
 
@@ -72,6 +73,7 @@ def _measure(options: argparse.Namespace) -> None:
             attention=options.engine,
             dtype=options.dtype,
             threads=options.threads,
+            max_tokens_per_micro_batch=options.budget,
         )
     )
     samples = _samples(options, worker.vocabulary_size)

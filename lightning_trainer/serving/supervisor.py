@@ -19,6 +19,9 @@ from lightning_trainer.serving.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
 
+_PUBLISH_TRIES = 2
+"""An engine that dies during a publication may have died of something else; one that dies twice did not."""
+
 
 class EngineState(StrEnum):
     """stopped -> starting -> ready -> restarting -> ready ... -> failed, or stopped from any of them."""
@@ -144,15 +147,19 @@ class EngineSupervisor:
             PublicationError: the engine could not read the publication.
         """
         async with self._publishing:
-            await self.ready(self._settings.startup_timeout_s)
-            engine = self._ready_engine()
-            try:
-                report = await engine.publish(publication)
-            except EngineError as error:
-                await engine.stop()
-                await self._until_not(engine)
+            for _ in range(_PUBLISH_TRIES):
                 await self.ready(self._settings.startup_timeout_s)
-                report = PublicationReport(False, self._version(), f"{error}; the engine was started again")
+                engine = self._ready_engine()
+                try:
+                    report = await engine.publish(publication)
+                    break
+                except EngineError as error:
+                    logger.warning("the engine ended while it loaded %s: %s", publication.name, error)
+                    report = PublicationReport(False, self._version(), f"{error}; it happened {_PUBLISH_TRIES} times")
+                    await engine.stop()
+                    await self._until_not(engine)
+            else:
+                await self.ready(self._settings.startup_timeout_s)
             self._settle(publication, report)
             await self._set(version=report.version)
             return report

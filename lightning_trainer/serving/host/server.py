@@ -86,7 +86,7 @@ def _served_model(settings: HostSettings, engine: Any) -> ServedModel:
 async def _watch_engine(engine: Any, ending: Ending) -> None:
     while not engine.errored:
         await asyncio.sleep(_HEALTH_POLL_S)
-    ending.fail(f"vLLM's engine process died: {engine.dead_error}")
+    ending.fail("vLLM's engine process died; its last words are in the engine's log")
 
 
 @contextlib.asynccontextmanager

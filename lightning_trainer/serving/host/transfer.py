@@ -16,8 +16,13 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.model_executor.layers.attention import is_deferred_attention_layer
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import (
+    finalize_layerwise_reload,
+    get_layerwise_info,
+    initialize_layerwise_reload,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +58,8 @@ class FileTransfer(WeightTransferEngine[FileTransferInit, FileTransferUpdate]):
     def receive_weights(self, update_info: FileTransferUpdate) -> None:
         with torch.inference_mode():
             self.model.load_weights(_tensors(update_info.paths))  # pyright: ignore[reportCallIssue]
+        if untouched := _untouched(self.model):
+            raise RuntimeError(f"{len(untouched)} layers got no weights: {', '.join(untouched[:3])}")
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
@@ -60,6 +67,22 @@ class FileTransfer(WeightTransferEngine[FileTransferInit, FileTransferUpdate]):
 
     def shutdown(self) -> None:
         pass
+
+
+def _untouched(model: torch.nn.Module) -> list[str]:
+    """Return the layers that would go on with the weights before, which vLLM only warns of.
+
+    Attention layers have nothing but scales, which few models carry; a tied output layer is repacked below.
+    """
+    return [
+        name
+        for name, layer in model.named_modules()
+        if (info := get_layerwise_info(layer)).can_load()
+        and info.load_numel == 0
+        and any(True for _ in layer.parameters(recurse=False))
+        and not isinstance(layer, ParallelLMHead)
+        and not is_deferred_attention_layer(layer)
+    ]
 
 
 def _repack_output_layer(model: torch.nn.Module) -> None:

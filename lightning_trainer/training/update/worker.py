@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import random
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -124,6 +125,10 @@ class UpdateWorker:
     def save(self, folder: Path, step: int) -> None:
         """Write weights, optimiser, schedule, random state, and the configuration and tokenizer for transformers."""
         self._worker.save_checkpoint(str(folder), global_step=step)
+        for made in (folder, folder / "huggingface"):
+            # verl leaves the lock under which it made a folder; this is its name for it.
+            lock = Path(tempfile.gettempdir(), f"ckpt_{hash(str(made)) & 0xFFFFFFFF:08x}.lock")
+            lock.unlink(missing_ok=True)
 
     def load(self, folder: Path) -> None:
         """Read what ``save`` wrote.

@@ -261,6 +261,9 @@ async def test_running_requests_end_on_the_version_that_they_began_with(engine, 
 
 async def test_a_stream_is_sampled_by_one_version(engine, trainer):
     body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 200, "temperature": 1.0, "seed": 9, "ignore_eos": True}
+    # Made before the stream begins: while it was made, a quick engine would have come to the stream's end.
+    trainer.step(seed=8)
+    publication = trainer.publication()
     async with (
         engine.client() as client,
         client.stream("POST", "/v1/completions", json={**body, "stream": True}) as stream,
@@ -269,8 +272,6 @@ async def test_a_stream_is_sampled_by_one_version(engine, trainer):
         old = int(stream.headers["x-lightning-policy-version"])
         lines = stream.aiter_lines()
         await anext(lines)
-        trainer.step(seed=8)
-        publication = trainer.publication()
         publishing = asyncio.create_task(asyncio.to_thread(engine.publish, publication))
         await asyncio.sleep(0.02)
         async with engine.client() as other:

@@ -33,7 +33,8 @@ class FakeEngine:
             raise EngineError(self.plan.start_errors.pop(0))
 
     async def publish(self, publication: Publication) -> PublicationReport:
-        if publication.version in self.plan.deadly:
+        if publication.version in self.plan.deadly | self.plan.deadly_once:
+            self.plan.deadly_once.discard(publication.version)
             self.die("a segmentation fault")
             raise EngineError("the engine did not answer")
         if publication.version in self.plan.refused:
@@ -55,6 +56,7 @@ class Plan:
         self.engines: list[FakeEngine] = []
         self.start_errors: list[str] = []
         self.deadly: set[int] = set()
+        self.deadly_once: set[int] = set()
         self.refused: set[int] = set()
 
 
@@ -145,8 +147,18 @@ async def test_a_version_that_brings_the_engine_down_is_refused_and_the_one_befo
     report = await supervisor.publish(publication(2))
     assert not report.accepted
     assert report.version == 1
-    assert "started again" in (report.reason or "")
-    assert plan.engines[1].published == [1]
+    assert "2 times" in (report.reason or "")
+    assert [engine.published for engine in plan.engines] == [[1], [1], [1]]
+
+
+async def test_a_version_is_offered_again_when_the_engine_died_of_something_else(supervisor, plan, publication):
+    await supervisor.start()
+    await supervisor.publish(publication(1))
+    plan.deadly_once = {2}
+    report = await supervisor.publish(publication(2))
+    assert report.accepted
+    assert [engine.published for engine in plan.engines] == [[1], [1, 2]]
+    assert supervisor.status.version == 2
 
 
 async def test_only_the_live_versions_file_is_kept(supervisor, plan, publication, tmp_path):

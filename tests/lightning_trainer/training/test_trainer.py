@@ -59,8 +59,9 @@ def test_the_loss_is_clipped_ppo_over_all_trained_tokens(tiny_models, trainer, b
     assert report.tokens_trained == len(losses)
 
 
-def test_a_step_is_decided_by_weights_and_batch_alone(trainer, batch):
-    first, second = trainer(), trainer()
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_step_is_decided_by_weights_and_batch_alone(threads, trainer, batch):
+    first, second = trainer(threads=threads), trainer(threads=threads)
     reports = [first.step(batch(1)), first.step(batch(2)), second.step(batch(1)), second.step(batch(2))]
     assert reports[0].metrics == reports[2].metrics
     assert reports[1].metrics == reports[3].metrics
@@ -88,6 +89,14 @@ def test_a_loaded_checkpoint_goes_on_as_if_nothing_had_happened(trainer, batch, 
     assert again.load(tmp_path / "step-2") == again.steps_done == 2
     again.step(batch(3))
     _assert_same(_weights(whole), _weights(again))
+
+
+def test_saving_leaves_nothing_elsewhere(trainer, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "temporary"
+    elsewhere.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
+    trainer().save(tmp_path / "step-1", 1)
+    assert list(elsewhere.iterdir()) == []
 
 
 def test_a_checkpoint_is_a_model_for_transformers(trainer, batch, tmp_path):
