@@ -23,7 +23,7 @@ WRITERS = {
     "random:tiny": "lightning_trainer.models.tiny",
 }
 """Module that writes the model of that name: ``python -m MODULE FOLDER``."""
-_FORMAT = 1
+_FORMAT = 2
 """Part of the cache folder's name; raised when a writer changes what it writes."""
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 

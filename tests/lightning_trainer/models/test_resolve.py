@@ -1,0 +1,50 @@
+"""A model is found, written once, or refused in one sentence that says what to do."""
+
+import json
+
+import pytest
+
+from lightning_trainer.errors import ModelError
+from lightning_trainer.models.resolve import resolve_model
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("embedded:gpt", "there is no model 'embedded:gpt'; models without a download are: embedded:smollm2"),
+        ("random:", "there is no model 'random:'"),
+        ("no such thing", "no folder, no Hugging Face id"),
+    ],
+)
+def test_an_unknown_model_is_named_with_what_there_is(tmp_path, spec, said):
+    with pytest.raises(ModelError) as caught:
+        resolve_model(spec, tmp_path)
+    assert said in str(caught.value)
+
+
+def test_a_model_that_is_not_cached_is_refused_without_a_network(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelError, match="owner/absent-model"):
+        resolve_model("owner/absent-model", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [((), "config.json"), (("config.json",), "safetensors"), (("config.json", "model.safetensors"), "tokenizer")],
+)
+def test_a_folder_that_lacks_something_is_refused(tmp_path, files, said):
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(ModelError, match=said):
+        resolve_model(str(tmp_path), tmp_path / "cache")
+
+
+def test_the_tiny_model_is_written_once_and_whole(tmp_path):
+    folder = resolve_model("random:tiny", tmp_path)
+    assert json.loads((folder / "config.json").read_text())["num_hidden_layers"] == 2
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+
+    assert resolve_model("random:tiny", tmp_path) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name], "nothing half-written is left"
