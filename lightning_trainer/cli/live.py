@@ -19,7 +19,7 @@ from rich.text import Text
 from lightning_trainer.report import QuickstartReport
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_STAGES = ("rollout", "build", "train", "publish")
+_STAGES = ("rollout", "train", "publish")
 
 
 class LiveView:
@@ -87,7 +87,7 @@ class LiveView:
     def print_result(self, report: QuickstartReport, run_dir: Path) -> None:
         before, after = report.held_out.before, report.held_out.after
         self._console.print(self._step_table(len(report.steps)))
-        table = Table(title="Held-out tasks (wordings and numbers that training never saw)", title_justify="left")
+        table = Table(title="Held-out tasks", title_justify="left")
         for name in ("", "solved", "share", "95 % interval"):
             table.add_column(name, justify="left" if not name else "right")
         for name, row in (("before", before), ("after", after)):
@@ -101,13 +101,15 @@ class LiveView:
         self._console.print(table)
         gain = 100 * (after.successes / after.n - before.successes / before.n)
         self._console.print(f"[bold]{gain:+.1f} points[/] in {time.monotonic() - self._began:.0f} s")
-        self._console.print(f"report: {run_dir / 'report.html'} (open it in a browser), {run_dir / 'report.json'}")
+        files = f"{run_dir / 'report.html'} (open it in a browser), {run_dir / 'report.json'}"
+        self._console.print(f"report: {files}", soft_wrap=True)
 
     # -- how it looks --------------------------------------------------------------------------------------------------
 
     def _say(self, line: str) -> None:
         if not self._console.is_terminal:
-            self._console.print(f"[{time.monotonic() - self._began:6.0f} s] {line}", markup=False, highlight=False)
+            line = f"[{time.monotonic() - self._began:6.0f} s] {line}"
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _render(self) -> Panel:
         elapsed = time.monotonic() - self._began
@@ -157,24 +159,32 @@ class LiveView:
         )
 
     def _step_table(self, rows: int) -> Table:
-        table = Table(box=None, padding=(0, 1), header_style="dim")
-        for name in ("step", "reward", "groups kept", "trained", "computed", "unshared", *_STAGES, "version", "|Δ|"):
-            table.add_column(name, justify="right")
+        """Fits 76 columns: the inside of a panel in a terminal of 80."""
+        table = Table(box=None, padding=(0, 0, 0, 1), pad_edge=False, header_style="dim")
+        stages = (f"{name} s" for name in _STAGES)
+        for name in ("step", "reward", "kept", "trained", "computed", "saving", *stages, "probe"):
+            table.add_column(name, justify="right", no_wrap=True)
         versions = {version["version"]: version for version in self._status.get("versions", [])}
         for step in self._status.get("steps", [])[-rows:]:
-            metrics, seconds = step["metrics"], step["seconds"]
+            metrics, computed = step["metrics"], step["tokens_computed"]
             version = versions.get(step["step"], {})
-            seconds = {**seconds, "publish": version.get("publish_s")}
-            probe = version.get("probe_max_abs")
+            seconds = {**step["seconds"], "publish": version.get("publish_s")}
             table.add_row(
                 str(step["step"]),
                 f"{metrics['reward/mean']:.2f}" if "reward/mean" in metrics else "-",
                 f"{metrics.get('groups/kept', 0):.0f}/{metrics.get('groups/total', 0):.0f}",
                 f"{step['tokens_trained']:,}",
-                f"{step['tokens_computed']:,}",
-                f"{step['tokens_sequential']:,}",
-                *(f"{seconds[name]:.1f} s" if seconds.get(name) is not None else "-" for name in _STAGES),
-                version.get("state", step["state"]),
-                "-" if probe is None else f"{probe:.1e}",
+                f"{computed:,}",
+                f"{step['tokens_sequential'] / computed:.0f}x" if computed else "-",
+                *(f"{seconds[name]:.1f}" if seconds.get(name) is not None else "-" for name in _STAGES),
+                _probe(version),
             )
         return table
+
+
+def _probe(version: dict[str, Any]) -> str:
+    """What the proof of a version said: the largest difference in nats, or that it was refused."""
+    if version.get("state") == "refused":
+        return "refused"
+    difference = version.get("probe_max_abs")
+    return "-" if difference is None else f"{difference:.1e}" if difference < 0.01 else f"{difference:.2f}"

@@ -15,6 +15,8 @@ class Phase(StrEnum):
     PAUSED = "paused"
     """Training has stopped and says why; serving and capture go on."""
     FINISHED = "finished"
+    SERVING = "serving"
+    """The policy is recorded and served and never trained (``train = false``)."""
 
 
 class Progress:
@@ -50,7 +52,7 @@ class Progress:
 
     async def wait_for_step(self, steps_done: int, timeout_s: float) -> None:
         """Return when that many steps are done, when training has stopped, or after the time-out."""
-        over = (Phase.PAUSED, Phase.FINISHED)
+        over = (Phase.PAUSED, Phase.FINISHED, Phase.SERVING)
         try:
             async with asyncio.timeout(timeout_s), self._changed:
                 await self._changed.wait_for(lambda: self.steps_done >= steps_done or self.phase in over)

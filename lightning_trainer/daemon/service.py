@@ -101,8 +101,6 @@ class Daemon:
             loop = self._loop(store, sink, trainer, engine, weights)
             loop_task = asyncio.create_task(loop.run())
             stack.push_async_callback(_ended(loop_task))
-            if not policy.train:
-                _log.info("policy %s is served and not trained (train = false)", policy.name)
             stopped = asyncio.create_task(stop.wait())
             await asyncio.wait({stopped, loop_task}, return_when=asyncio.FIRST_COMPLETED)
             if loop_task.done():

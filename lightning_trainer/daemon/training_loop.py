@@ -65,6 +65,10 @@ class TrainingLoop:
                 if not recovered:
                     await self._recover(restart=failures > 0)
                     recovered = True
+                if not self._policy.train:
+                    self._progress.enter(Phase.SERVING, "train = false: recorded and served, never trained")
+                    await self._progress.wake_waiters()
+                    return
                 if self._policy.max_steps is not None and self._step >= self._policy.max_steps:
                     await self._finish()
                     return

@@ -34,7 +34,7 @@ class DaemonClient:
             status = self._get(url, timeout_s=_POLL_S + 30.0)
             if status["steps_done"] >= steps_done:
                 return status
-            if status["phase"] in ("paused", "finished"):
+            if status["phase"] in ("paused", "finished", "serving"):
                 raise TrainingError(
                     f"step {steps_done} will not come: training is {status['phase']}: {status['detail']}"
                 )

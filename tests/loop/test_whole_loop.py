@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from lightning_trainer.store.steps import select_batches
 pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl]
 
 AGENT = Path(__file__).with_name("agent_script.py")
+TWO_LINE_AGENT = Path(__file__).with_name("two_line_agent.py")
+THE_TWO_LINES = ("import lightning_instrumentation as lightning\n", '@lightning.agent("two lines")\n')
 READY_TIMEOUT_S = 400
 STEP_TIMEOUT_S = 300
 
@@ -48,6 +51,7 @@ class Run:
             max_model_len = 256
             max_num_seqs = 8
             kv_cache_gib = 0.25
+            tool_call_parser = "hermes"
             [training]
             dtype = "float32"
             threads = 1
@@ -73,10 +77,15 @@ class Run:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        return os.environ | {"LIGHTNING_ENDPOINT": self.url, "LIGHTNING_SPOOL_DIR": str(self.folder / "spool")}
+
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.running = subprocess.Popen(
                 [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(self.config)],
+                env=self.environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -105,14 +114,9 @@ class Run:
 
     def run_agent(self, steps: int) -> None:
         """Have an agent process bring the run to ``steps`` steps."""
-        environment = os.environ | {
-            "LIGHTNING_ENDPOINT": self.url,
-            "OPENAI_BASE_URL": f"{self.url}/v1",
-            "LIGHTNING_SPOOL_DIR": str(self.folder / "spool"),
-        }
         done = subprocess.run(
             [sys.executable, str(AGENT), "--steps", str(steps)],
-            env=environment,
+            env=self.environment | {"OPENAI_BASE_URL": f"{self.url}/v1"},
             timeout=STEP_TIMEOUT_S,
             capture_output=True,
             text=True,
@@ -133,6 +137,36 @@ class Run:
         )
         with urllib.request.urlopen(request, timeout=300) as response:
             return [token["logprob"] for token in json.load(response)["choices"][0]["logprobs"]["content"]]
+
+    def answers(self, base_url: str, *, lines: bool) -> str:
+        """What the two-line agent prints, with its two lines or without them."""
+        script = TWO_LINE_AGENT.read_text()
+        if not lines:
+            for line in THE_TWO_LINES:
+                assert line in script
+                script = script.replace(line, "")
+            assert "lightning" not in script.partition('"""\n')[2]
+        path = self.folder / "two_line_agent.py"
+        path.write_text(script)
+        done = subprocess.run(
+            [sys.executable, str(path)],
+            env=self.environment | {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "k", "OPENAI_MODEL": "tiny"},
+            timeout=STEP_TIMEOUT_S,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    def spans_of_the_two_line_agent(self) -> set[tuple]:
+        """Its spans by operation, span id and response id."""
+        return set(
+            self.rows(
+                "SELECT operation, span_id, response_id FROM spans"
+                " JOIN resources ON resources.id = resource_id"
+                " WHERE instr(resources.body, 'two_line_agent.py') AND scope = 'lightning.instrumentation'"
+            )
+        )
 
     def pid(self, name: str) -> int:
         return self.get("/lightning/status")["processes"][name]
@@ -193,6 +227,18 @@ def test_a_step_changes_the_weights_and_what_is_served(run: Run):
     assert sum(row["tokens"] for row in status["ledger"]) == step["tokens_trained"]
 
 
+def test_an_agent_gives_the_same_answers_with_and_without_the_two_lines(run: Run):
+    without = run.answers(f"{run.url}/v1", lines=False)
+    assert not run.spans_of_the_two_line_agent()
+
+    assert run.answers(f"{run.url}/v1", lines=True) == without
+
+    spans = run.spans_of_the_two_line_agent()
+    assert without.count("What is") == 2
+    assert {operation for operation, *_ in spans} == {"invoke_agent", "chat"}
+    assert sum(operation == "chat" for operation, *_ in spans) == 3
+
+
 def test_after_the_engine_was_killed_the_run_goes_on_with_the_same_version(run: Run):
     served = run.probe_logprobs()
     os.kill(run.pid("engine"), signal.SIGKILL)
@@ -217,7 +263,7 @@ def test_after_the_trainer_was_killed_the_run_repeats_what_it_had_done_and_goes_
     assert nothing_is_trained_twice(run)
 
 
-def test_after_the_daemon_was_killed_nothing_acknowledged_is_missing_and_the_run_goes_on(run: Run):
+def test_after_the_daemon_was_killed_nothing_acknowledged_is_missing_and_the_run_goes_on(run: Run, elsewhere: str):
     run.run_agent(steps=5)
     spans = set(run.rows("SELECT trace_id, span_id FROM spans"))
     before = {version["version"]: version["checksum"] for version in run.policy()["versions"]}
@@ -227,10 +273,16 @@ def test_after_the_daemon_was_killed_nothing_acknowledged_is_missing_and_the_run
     # Ray's last agents notice only after a while that their node is gone.
     _, alive = psutil.wait_procs(children, timeout=150)
     assert not alive, f"left behind by a killed daemon: {alive}"
+    known = run.spans_of_the_two_line_agent()
+    without = run.answers(elsewhere, lines=False)
+    assert run.answers(elsewhere, lines=True) == without
 
     run.start()
 
     assert spans <= set(run.rows("SELECT trace_id, span_id FROM spans"))
+    # What the agent did while there was no daemon: three questions of two model calls and a tool call each.
+    late = Counter(operation for operation, *_ in run.spans_of_the_two_line_agent() - known)
+    assert late == {"invoke_agent": 3, "chat": 6, "execute_tool": 3}
     assert run.policy()["steps_done"] == 5
     assert {version["version"]: version["checksum"] for version in run.policy()["versions"]} == before
     run.run_agent(steps=6)
