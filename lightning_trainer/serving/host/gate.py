@@ -6,8 +6,11 @@ never starves it.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+
+_ABORT_AGAIN_S = 1.0
 
 
 class DrainTimeout(Exception):
@@ -46,7 +49,8 @@ class Gate:
         """Hold new requests, wait for the running ones, and be alone.
 
         Args:
-            drain_timeout_s: after this long ``abort`` is called, which must end them; they get as long again.
+            drain_timeout_s: after this long ``abort`` is called, which must end them; they get as long again, and
+                ``abort`` is called every second: a request that had passed the gate may reach the engine only after.
 
         Raises:
             DrainTimeout: some would not end; the gate is open again.
@@ -55,15 +59,19 @@ class Gate:
             self._writers += 1
             try:
                 if not await self._drained(drain_timeout_s):
-                    await abort()
-                    if not await self._drained(drain_timeout_s):
-                        raise DrainTimeout(
-                            f"{self._readers} requests did not end within {drain_timeout_s} s of an abort"
-                        )
+                    await self._end_running(drain_timeout_s, abort)
                 yield
             finally:
                 self._writers -= 1
                 await asyncio.shield(self._notify())
+
+    async def _end_running(self, timeout_s: float, abort: Callable[[], Awaitable[None]]) -> None:
+        give_up = time.monotonic() + timeout_s
+        while (left := give_up - time.monotonic()) > 0:
+            await abort()
+            if await self._drained(min(left, _ABORT_AGAIN_S)):
+                return
+        raise DrainTimeout(f"{self._readers} requests did not end within {timeout_s} s of an abort")
 
     async def _drained(self, timeout_s: float) -> bool:
         try:

@@ -125,3 +125,23 @@ async def test_a_request_that_is_cancelled_leaves_the_gate():
     await asyncio.gather(running, return_exceptions=True)
     async with asyncio.timeout(1), gate.writing(1, never_aborted):
         assert gate.running == 0
+
+
+async def test_a_request_that_reached_the_engine_after_the_abort_is_aborted_too():
+    gate, cut, aborts = Gate(), asyncio.Event(), 0
+
+    async def late() -> None:
+        async with gate.reading():
+            await cut.wait()
+
+    async def abort() -> None:
+        nonlocal aborts
+        aborts += 1
+        if aborts == 2:  # the first one came before the engine knew the request
+            cut.set()
+
+    running = asyncio.create_task(late())
+    await asyncio.sleep(0)
+    async with gate.writing(3, abort):
+        assert gate.running == 0
+    await running
