@@ -4,6 +4,7 @@ Torch-free and frozen: every stage reads these and makes new ones. Token ids are
 nats, times are Unix nanoseconds. ``None`` means "not measured" and is never a stand-in for zero.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -124,6 +125,8 @@ class Call:
     """False when a stream ended early."""
     start_ns: int
     end_ns: int
+    temperature: float = 1.0
+    """As requested; 1.0 where the request named none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,8 @@ class Transition:
     start_ns: int
     parent_id: str | None = None
     """The transition of the same agent and attempt that this one follows; None for the first of a branch."""
+    temperature: float = 1.0
+    """What the logits are divided by in the distribution that ``behaviour_logprobs`` come from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +191,8 @@ class Sample:
     """One token sequence ready for the trainer; the lengths of ids, mask and logprobs are equal, always.
 
     Raises:
-        ValueError: the lengths differ, the first token is marked as sampled, or mask and segments disagree.
+        ValueError: the lengths differ, the first token is marked as sampled, mask and segments disagree, or the
+            temperature is not a positive number.
     """
 
     sample_id: str
@@ -200,6 +206,8 @@ class Sample:
     behaviour_logprobs: tuple[float, ...]
     """Of the sampling policy, nats; 0.0 where the mask is 0."""
     segments: tuple[Segment, ...]
+    temperature: float = 1.0
+    """Of all its sampled tokens; the trainer divides its logits by it too."""
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)
@@ -210,6 +218,8 @@ class Sample:
             )
         if n == 0 or self.loss_mask[0]:
             raise ValueError(f"sample {self.sample_id}: a sample starts with at least one prompt token")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"sample {self.sample_id}: temperature {self.temperature}; it must be a positive number")
         if sum(self.loss_mask) != sum(segment.end - segment.start for segment in self.segments) or not all(
             all(self.loss_mask[segment.start : segment.end]) for segment in self.segments
         ):

@@ -70,7 +70,7 @@ def reward_section(steps: Sequence[StepResult]) -> str:
     return section(
         title,
         paragraph(
-            "Mean reward of the rollouts that each step was trained on, sampled at temperature 1. "
+            "Mean reward of the rollouts that each step was trained on, sampled at the agent's own temperature. "
             "The held-out figures above take the most likely answer instead."
         ),
         shown,

@@ -122,4 +122,5 @@ def _sample(sample: dict[str, Any]) -> Sample:
         loss_mask=tuple(sample["loss_mask"]),
         behaviour_logprobs=tuple(sample["behaviour_logprobs"]),
         segments=tuple(Segment(**segment) for segment in sample["segments"]),
+        temperature=sample.get("temperature", 1.0),  # absent in batches of version 0.1.0
     )

@@ -12,6 +12,7 @@ _DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait take the cores from the engine and the agents
+    "RAY_worker_niceness": "0",  # Ray's 15 would let anything else on the machine take the trainer's cores
     "RAY_memory_monitor_refresh_ms": "0",  # it would kill the trainer for the memory of its neighbours
 }
 

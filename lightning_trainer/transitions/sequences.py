@@ -1,7 +1,8 @@
 """Transitions to samples: those that extend each other token for token share one sequence.
 
 With observations O and answers A, calls (O1 -> A1) and (O1+A1+O2 -> A2) become the one sequence O1+A1+O2+A2 with mask
-0 on O1 and O2 and 1 on A1 and A2; a call whose prompt is O1+A1' instead forks into a sequence of its own. Invariants:
+0 on O1 and O2 and 1 on A1 and A2; a call whose prompt is O1+A1' instead, or that was sampled at another temperature,
+forks into a sequence of its own. Invariants:
 a sample is exactly the tokens that the engine saw at its last call (promise 3); every transition is trained in exactly
 one sample, the first whose path it lies on (by start time, then id, of the last call), and is context with mask 0 in
 the others; no token that was not sampled has mask 1 (promise 2).
@@ -31,7 +32,11 @@ def samples_of(trajectory: Trajectory, credits: Mapping[str, Credit]) -> tuple[S
         credits: by transition id, of the transitions to be trained; others are at most context.
     """
     transitions = [transition for transition in trajectory.transitions if transition.transition_id in credits]
-    parents = token_parents(transitions)
+    # The trainer scores a sequence at one temperature.
+    parents = [
+        None if parent is None or transitions[parent].temperature != transition.temperature else parent
+        for parent, transition in zip(token_parents(transitions), transitions, strict=True)
+    ]
     inner = set(parents)
     trained = [False] * len(transitions)
     samples: list[Sample] = []
@@ -75,4 +80,5 @@ def _sample(trajectory: Trajectory, path: Sequence[Transition], credits: Mapping
         loss_mask=tuple(chain.from_iterable(masks)),
         behaviour_logprobs=tuple(chain.from_iterable(logprobs)),
         segments=tuple(segments),
+        temperature=leaf.temperature,
     )

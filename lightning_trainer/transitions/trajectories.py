@@ -67,4 +67,10 @@ def _transition(call: Call, reward: float | None) -> Transition:
         behaviour_logprobs=call.behaviour_logprobs,
         reward=reward,
         start_ns=call.start_ns,
+        temperature=_behaviour_temperature(call.temperature),
     )
+
+
+def _behaviour_temperature(requested: float) -> float:
+    """What vLLM divided the logits by (``SamplingParams``): below 1e-5 it is greedy and scores at 1; 0.01 is its least."""
+    return 1.0 if requested < 1e-5 else max(requested, 0.01)

@@ -26,8 +26,8 @@ attempts = itertools.count()
 @lightning.agent("tester")
 def solve(question: str) -> str:
     messages: list = [{"role": "user", "content": question}]
-    for _ in range(2):
-        reply = client.chat.completions.create(model="tiny", messages=messages, max_tokens=8, temperature=1.0)
+    for temperature in (0.7, 1.3):
+        reply = client.chat.completions.create(model="tiny", messages=messages, max_tokens=8, temperature=temperature)
         messages += [
             {"role": "assistant", "content": reply.choices[0].message.content},
             {"role": "user", "content": "go on"},

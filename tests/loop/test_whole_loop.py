@@ -223,6 +223,8 @@ def test_a_step_changes_the_weights_and_what_is_served(run: Run):
     step = status["steps"][0]
     assert step["metrics"]["groups/kept"] == 2
     assert step["tokens_trained"] == 2 * 2 * 2 * 8
+    # Sampled at two temperatures, scored by the trainer at the same two: on-policy, so the ratio is 1.
+    assert abs(step["metrics"]["actor/ppo_kl"]) < 1e-4
     assert max(abs(a - b) for a, b in zip(before, run.probe_logprobs(), strict=True)) > 1e-3
     assert sum(row["tokens"] for row in status["ledger"]) == step["tokens_trained"]
 

@@ -139,7 +139,14 @@ def _calls_of(span: Span, identity: Identity, tokens: Tokens, problems: list[str
             complete=span.attributes.get(semconv.STREAM_COMPLETE) is not False,
             start_ns=span.start_ns,
             end_ns=span.end_ns,
+            temperature=_temperature(span),
         )
+
+
+def _temperature(span: Span) -> float:
+    value = span.attributes.get(semconv.REQUEST_TEMPERATURE)
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    return float(value) if usable else 1.0
 
 
 def _compare(client: Span, gateway: Span, problems: list[str]) -> None:

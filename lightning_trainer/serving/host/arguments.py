@@ -22,6 +22,8 @@ def vllm_arguments(settings: HostSettings) -> Namespace:
         *("--weight-transfer-config", json.dumps({"backend": TRANSFER_BACKEND})),
         # Sampling is what the request says; a model's own defaults would change what a log-probability means.
         *("--generation-config", "vllm"),
+        # Of the distribution that sampled: after temperature, top-p and whatever else the request asked for.
+        *("--logprobs-mode", "processed_logprobs"),
     ]
     if current_platform.is_cpu():
         arguments += ["--kv-cache-memory-bytes", str(settings.kv_cache_bytes), "--enforce-eager"]

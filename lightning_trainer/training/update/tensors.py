@@ -2,7 +2,8 @@
 
 A sample's prompt ends before its first trained token and everything after is its response, tool output and later
 prompts included: those have a loss mask of 0. ``old_log_probs`` are the engine's behaviour logprobs, so that the policy
-ratio is taken against what really sampled the tokens and no extra forward pass is needed.
+ratio is taken against what really sampled the tokens and no extra forward pass is needed. They are at the temperature
+of the call, and so is what the trainer compares them with.
 """
 
 import math
@@ -39,7 +40,11 @@ def training_tensors(samples: Sequence[Sample], advantages: Mapping[str, Sequenc
     tensors["advantages"] = _jagged(
         [advantages[sample.sample_id][prompt:] for sample, prompt in zip(samples, prompts, strict=True)], torch.float32
     )
-    return tu.get_tensordict(tensors, {"temperature": 1.0, "global_batch_size": len(samples)})
+    temperatures = [sample.temperature for sample in samples]
+    if len(set(temperatures)) > 1:
+        tensors["temperature"] = torch.tensor(temperatures)
+        return tu.get_tensordict(tensors, {"global_batch_size": len(samples)})
+    return tu.get_tensordict(tensors, {"temperature": temperatures[0], "global_batch_size": len(samples)})
 
 
 def scoring_tensors(sequences: Sequence[Sequence[int]]) -> TensorDict:

@@ -14,6 +14,7 @@ from inspect import signature
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from verl.utils import tensordict_utils as tu
@@ -75,6 +76,7 @@ class _Wanted:
     pair_of_S: torch.Tensor
     row_of_P: torch.Tensor
     target_P: torch.Tensor
+    temperature_R: torch.Tensor
     pattern: TreePattern
 
 
@@ -155,14 +157,18 @@ class TreeEngine(_StockEngine):
         slots = np.concatenate([start + asked for start, asked in zip(starts, samples.asked, strict=True)])
         nodes = np.concatenate([path[asked] for path, asked in zip(trie.paths, samples.asked, strict=True)])
         # A node that several samples continue is one row of lm_head; samples that agree on the next token are one pair.
-        rows, row_of_slot = np.unique(nodes, return_inverse=True)
+        # So is a node that samples of two temperatures continue: one row each.
+        temperature_of_sample = _temperatures(micro_batch, len(starts))
+        temperature_of_slot = np.repeat(temperature_of_sample, [len(asked) for asked in samples.asked])
+        by_temperature = np.stack([nodes.astype(np.float64), temperature_of_slot])
+        rows, row_of_slot = np.unique(by_temperature, axis=1, return_inverse=True)
         continuations = np.stack([row_of_slot, samples.ids[slots + 1]])
         pairs, pair_of_slot = np.unique(continuations, axis=1, return_inverse=True)
         inputs = {
             "input_ids": torch.from_numpy(trie.tokens_N)[None],
             "position_ids": torch.from_numpy(trie.depth_N)[None],
             "attention_mask": None,
-            "logits_to_keep": torch.from_numpy(rows),
+            "logits_to_keep": torch.from_numpy(rows[0].astype(np.int64)),
             "tree_pattern": pattern,
         }
         wanted = _Wanted(
@@ -171,6 +177,7 @@ class TreeEngine(_StockEngine):
             pair_of_S=torch.from_numpy(pair_of_slot),
             row_of_P=torch.from_numpy(pairs[0]),
             target_P=torch.from_numpy(pairs[1]),
+            temperature_R=torch.from_numpy(rows[1]),
             pattern=pattern,
         )
         return inputs, wanted
@@ -181,10 +188,9 @@ class TreeEngine(_StockEngine):
         wanted, layers = output_args, self.module.config.num_hidden_layers
         if wanted.pattern.layers_seen != layers:
             _refuse(f"a model of which {wanted.pattern.layers_seen} of {layers} layers attend along the tree")
-        temperature = tu.get_non_tensor_data(micro_batch, "temperature", 1.0)
-        if isinstance(temperature, torch.Tensor):
-            _refuse("a temperature per sample")
-        logits_RV = output.logits[0] if temperature == 1.0 else output.logits[0] / temperature
+        logits_RV = output.logits[0]
+        if bool((wanted.temperature_R != 1.0).any()):
+            logits_RV = logits_RV / wanted.temperature_R.to(logits_RV.dtype)[:, None]
         offsets = micro_batch["input_ids"].offsets()
 
         def in_samples(values: torch.Tensor, index_S: torch.Tensor) -> torch.Tensor:
@@ -197,6 +203,14 @@ class TreeEngine(_StockEngine):
         if tu.get_non_tensor_data(micro_batch, "calculate_entropy", False):
             outputs["entropy"] = in_samples(self.compute_entropy_from_logits(logits_RV), wanted.row_of_S)
         return outputs
+
+
+def _temperatures(micro_batch: Any, samples: int) -> npt.NDArray[np.float64]:
+    """One value a sample: verl takes a number for all of them or a tensor."""
+    temperature = micro_batch.get("temperature", None)
+    if not isinstance(temperature, torch.Tensor):
+        temperature = torch.full((samples,), float(tu.get_non_tensor_data(micro_batch, "temperature", 1.0)))
+    return temperature.double().cpu().numpy()
 
 
 def _refuse(what: str) -> NoReturn:

@@ -44,6 +44,19 @@ def test_an_observation_of_no_tokens_duplicates_nothing(make_transition, make_tr
     assert (sample.token_ids, sample.loss_mask) == ((1, 2, 3), (0, 1, 1))
 
 
+def test_a_turn_at_another_temperature_is_a_sequence_of_its_own(make_transition, make_trajectory):
+    turns = [
+        make_transition("1", (1,), (2,), temperature=0.5),
+        make_transition("2", (1, 2, 3), (4,), temperature=1.0, start_ns=1),
+        make_transition("3", (1, 2, 3, 4, 5), (6,), temperature=1.0, start_ns=2),
+    ]
+    samples = samples_of(make_trajectory(*turns), _credits("1", "2", "3"))
+    assert [(sample.token_ids, sample.loss_mask, sample.temperature) for sample in samples] == [
+        ((1, 2), (0, 1), 0.5),
+        ((1, 2, 3, 4, 5, 6), (0, 0, 0, 1, 0, 1), 1.0),
+    ]
+
+
 def test_the_limit_counts_the_context(make_transition):
     transition = make_transition("1", (1,) * 6, (2,) * 2)
     assert fits(transition, 8)

@@ -84,6 +84,16 @@ def test_logprobs_loss_and_gradients_are_the_stock_engines(shape, engines_of, sa
     _assert_equal(engines_of(), samples_of_shape(0, shape))
 
 
+@pytest.mark.parametrize("temperatures", [(0.7,), (1.0, 0.5, 1.7)], ids=["one", "several"])
+@pytest.mark.parametrize("shape", ["shared prefixes", "duplicates"])
+def test_at_the_temperature_that_each_sample_was_drawn_at(temperatures, shape, engines_of, samples_of_shape):
+    samples = [
+        dataclasses.replace(sample, temperature=temperatures[index % len(temperatures)])
+        for index, sample in enumerate(samples_of_shape(0, shape))
+    ]
+    _assert_equal(engines_of(), samples)
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_whatever_the_forks(seed, engines_of, samples_of_shape):
     _assert_equal(engines_of(), samples_of_shape(seed, "forks inside responses"))
