@@ -45,6 +45,8 @@ def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None
     config = _write_config(run_dir, seed)
     console = Console()
     started = time.time()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
     with _process("daemon", run_dir, [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(config)]) as (
         daemon,
         daemon_log,
@@ -66,6 +68,11 @@ def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None
     report = asyncio.run(_report(run_dir, config, seed, started, view.ready_s))
     write_report(report, run_dir)
     view.print_result(report, run_dir)
+
+
+def _end(number: int, frame: object) -> None:
+    """However this process is told to end, it stops its children first."""
+    raise SystemExit(128 + number)
 
 
 async def _report(
@@ -114,7 +121,7 @@ def _process(
         yield child, log
     finally:
         if child.poll() is None:
-            child.send_signal(signal.SIGINT)
+            child.terminate()  # not SIGINT, which children of a background job ignore
             try:
                 child.wait(_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:

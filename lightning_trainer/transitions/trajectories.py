@@ -72,5 +72,5 @@ def _transition(call: Call, reward: float | None) -> Transition:
 
 
 def _behaviour_temperature(requested: float) -> float:
-    """What vLLM divided the logits by (``SamplingParams``): below 1e-5 it is greedy and scores at 1; 0.01 is its least."""
+    """What vLLM (``SamplingParams``) divided the logits by: below 1e-5 it is greedy and scores at 1; 0.01 is least."""
     return 1.0 if requested < 1e-5 else max(requested, 0.01)

@@ -1,0 +1,31 @@
+"""The quickstart's own process: whatever ends it, nothing that it started lives on. The run itself is `make quickstart`."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ended_while_it_starts_it_takes_its_children_along(how: signal.Signals, tmp_path: Path):
+    log = (tmp_path / "out.txt").open("wb")
+    command = [sys.executable, "-m", "lightning_trainer", "quickstart", "--steps", "1", "--out", str(tmp_path / "run")]
+    quickstart = subprocess.Popen(command, stdout=log, stderr=log)
+    children: list[psutil.Process] = []
+    deadline = time.monotonic() + 60
+    while not children and time.monotonic() < deadline:
+        assert quickstart.poll() is None, (tmp_path / "out.txt").read_text()
+        children = psutil.Process(quickstart.pid).children(recursive=True)
+        time.sleep(0.05)
+    assert children
+
+    quickstart.send_signal(how)
+
+    assert quickstart.wait(60) != 0
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive
+    assert "Traceback" not in (tmp_path / "out.txt").read_text()
