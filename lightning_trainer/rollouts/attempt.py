@@ -1,6 +1,7 @@
 """One attempt: the agent's code under a rollout, with a time limit; whatever it raises is data, not a crash."""
 
 import contextvars
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -39,7 +40,9 @@ def run_attempt(
         with lightning.rollout(task.id, group_id=group_id, mode=mode):
             reward = _within(lambda: attempt(task), timeout_s)
             if reward is not None:
-                lightning.reward(reward)
+                lightning.reward(reward)  # what is not a finite number is recorded as missing
+                if not math.isfinite(reward):
+                    reward, error = None, f"the reward is {reward}; it must be a finite number, or None"
     except Exception as raised:  # the attempt boundary: a failed attempt is data
         error = f"{type(raised).__name__}: {raised}"
     return AttemptEnded(stage, step, task.id, reward, time.monotonic() - began, error)

@@ -1,0 +1,53 @@
+"""What users do wrong before a daemon is up: one clear sentence on standard error and exit status 2."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GOOD = '[daemon]\nport = 0\n[[policy]]\nname = "p"\nagents = ["a"]\nmodel = "random:tiny"\n'
+
+
+def serve(config: Path) -> str:
+    """Run it until it refuses; return what it said."""
+    command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    return next(line for line in done.stderr.splitlines() if line.startswith("error: "))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (GOOD + "groupsize = 4\n", "unknown key 'policy.0.groupsize'; check its spelling"),
+        (GOOD + "group_size = 1\n", "policy.0.group_size = 1: Input should be greater than or equal to 2"),
+        (GOOD.replace("port = 0", 'host = "0.0.0.0"'), "reachable from other machines: set a token"),
+        (GOOD.replace("random:tiny", "no/such-folder/at-all"), "no/such-folder/at-all"),
+        (GOOD.replace("random:tiny", "embedded:gpt-9"), "embedded:gpt-9"),
+        ("[[policy]\n", "is not valid TOML"),
+    ],
+    ids=["unknown key", "out of range", "open to the world", "unknown model", "unknown embedded model", "not TOML"],
+)
+def test_a_wrong_configuration(text: str, sentence: str, tmp_path: Path):
+    config = tmp_path / "lightning.toml"
+    config.write_text(text)
+    assert sentence in serve(config)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path):
+    assert "cannot read the configuration" in serve(tmp_path / "absent.toml")
+
+
+def test_a_port_that_is_taken(tmp_path: Path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        config = tmp_path / "lightning.toml"
+        config.write_text(GOOD.replace("port = 0", f"port = {port}"))
+        sentence = serve(config)
+    assert str(port) in sentence
+    assert "in use" in sentence or "taken" in sentence

@@ -1,0 +1,65 @@
+"""What goes wrong in an attempt is data: a sentence, a missing reward, and the next attempt."""
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import lightning_instrumentation as lightning
+import pytest
+
+from lightning_trainer.rollouts.attempt import run_attempt
+from lightning_trainer.rollouts.events import AttemptEnded
+
+
+@dataclass(frozen=True)
+class Question:
+    id: str
+
+
+@pytest.fixture(autouse=True)
+def recording(tmp_path: Path) -> Iterator[None]:
+    """The client with nobody to send to: spans wait in a folder of the test's own."""
+    lightning.shutdown(0)
+    lightning.init("http://127.0.0.1:9", spool_dir=tmp_path)
+    yield
+    lightning.shutdown(0)
+
+
+def run(attempt: Callable[[Question], float | None], timeout_s: float = 30.0) -> AttemptEnded:
+    return run_attempt(attempt, Question("q"), stage="train", step=1, group_id="g", mode="train", timeout_s=timeout_s)
+
+
+def test_an_attempt_returns_its_reward():
+    ended = run(lambda task: 0.5)
+    assert (ended.task_id, ended.reward, ended.error) == ("q", 0.5, None)
+
+
+def test_an_attempt_that_nothing_scored_has_no_reward():
+    ended = run(lambda task: None)
+    assert (ended.reward, ended.error) == (None, None)
+
+
+def test_an_agent_that_raises_has_failed_and_the_run_goes_on():
+    def agent(task: Question) -> float:
+        raise KeyError("parcel")
+
+    ended = run(agent)
+    assert (ended.reward, ended.error) == (None, "KeyError: 'parcel'")
+    assert run(lambda task: 1.0).reward == 1.0
+
+
+def test_a_tool_that_hangs_is_given_up_after_the_limit():
+    released = threading.Event()
+    ended = run(lambda task: float(released.wait(60)), timeout_s=0.1)
+    released.set()
+    assert ended.reward is None
+    assert ended.error == "TimeoutError: the attempt did not end within 0.1 s"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_reward_that_is_no_number_is_missing(value: float):
+    ended = run(lambda task: value)
+    assert ended.reward is None
+    assert ended.error == f"the reward is {value}; it must be a finite number, or None"
