@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -239,6 +240,38 @@ def test_an_agent_gives_the_same_answers_with_and_without_the_two_lines(run: Run
     assert without.count("What is") == 2
     assert {operation for operation, *_ in spans} == {"invoke_agent", "chat"}
     assert sum(operation == "chat" for operation, *_ in spans) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "sentence"),
+    [
+        (
+            "/v1/chat/completions",
+            {"model": "tiny", "messages": [{"role": "user", "content": "too long " * 400}]},
+            400,
+            "maximum context length is 256 tokens",
+        ),
+        ("/v1/chat/completions", {"model": "huge", "messages": []}, 404, "huge"),
+        ("/v1/traces", b"\xff\xff no protobuf", 400, "protobuf"),
+        (
+            "/lightning/rollouts/never-seen/rewards",
+            {"value": 1.0},
+            404,
+            "no span of rollout 'never-seen' has been seen",
+        ),
+        ("/lightning/rollouts/never-seen/rewards", b'{"value": NaN}', 422, "a reward is a finite number"),
+    ],
+    ids=["over-long prompt", "unknown model", "malformed OTLP", "reward of an unknown rollout", "a reward of NaN"],
+)
+def test_what_is_wrong_is_said_in_one_sentence_with_a_status(
+    run: Run, path: str, body: dict | bytes, status: int, sentence: str
+):
+    kind = "application/x-protobuf" if path == "/v1/traces" else "application/json"
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(urllib.request.Request(f"{run.url}{path}", raw, {"content-type": kind}), timeout=60)
+    assert refused.value.code == status
+    assert sentence in refused.value.read().decode(errors="replace")
 
 
 def test_after_the_engine_was_killed_the_run_goes_on_with_the_same_version(run: Run):

@@ -1,4 +1,4 @@
-"""The quickstart's own process: whatever ends it, nothing that it started lives on. The run itself is `make quickstart`."""
+"""The quickstart's own process: whatever ends it, nothing that it started lives on."""
 
 import signal
 import subprocess
