@@ -20,7 +20,6 @@ from langgraph.errors import GraphRecursionError
 INSTRUCTIONS = "Answer with the calculator."
 EXAMPLES = (
     ("A road is 900 km long and 300 km are done. How many km are not done?", "900 - 300", "600"),
-    ("A farm has 9 fields with 8 trees each and 5 trees fall. How many trees stand?", "9 * 8 - 5", "67"),
     ("A car costs 770 dollars and a bike 210 dollars. How much is that together?", "770 + 210", "980"),
     ("A day has 24 hours. How many hours do 14 days have?", "24 * 14", "336"),
     ("Kim has 40 nuts, finds 25 more and eats 30. How many nuts does Kim have?", "40 + 25 - 30", "35"),

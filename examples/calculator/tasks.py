@@ -40,11 +40,8 @@ class Family:
             "a + b": lambda: a + b,
             "a - b": lambda: a - b,
             "a * b": lambda: a * b,
-            "a / b": lambda: a / b,
             "a * b + c": lambda: a * b + c,
-            "a * b - c": lambda: a * b - c,
             "a + b - c": lambda: a + b - c,
-            "a - b + c": lambda: a - b + c,
         }
         return solutions[self.expression]()
 
@@ -177,33 +174,6 @@ FAMILIES: tuple[Family, ...] = (
         ),
     ),
     Family(
-        "multiply then subtract",
-        "a * b - c",
-        {"a": (21, 60), "b": _SMALL, "c": (5, 49)},
-        train=(
-            "A box holds {a} pens. {who} fills {b} boxes and then loses {c} pens. How many pens remain?",
-            "{who} earns {a} dollars a day for {b} days and spends {c} dollars. How much money is left?",
-            "A baker makes {a} trays with {b} {things} each and {c} {things} burn. How many {things} are good?",
-            "A farm has {a} rows of {b} trees. A storm fells {c} trees. How many trees still stand?",
-            "{who} buys {a} packs of {b} {things} and gives away {c} {things}. How many {things} are left?",
-            "A hall has {a} rows of {b} chairs and {c} chairs are broken. How many chairs can be used?",
-            "{who} fills {a} jars with {b} {things} each and then eats {c} {things}. How many {things} remain?",
-            "A bus company has {a} buses with {b} seats each and {c} seats are taken. How many seats are free?",
-            "{who} makes {a} {things} a day for {b} days and sells {c} of them. How many {things} remain?",
-            "A shop has {a} shelves with {b} bottles each and {c} bottles are sold. How many bottles are left?",
-            "A crew lays {a} tiles an hour for {b} hours and {c} tiles crack. How many tiles are whole?",
-            "{who} gets {a} points a game for {b} games and loses {c} points. How many points are left?",
-            "A school orders {a} boxes of {b} pencils and hands out {c} pencils. How many pencils are left?",
-            "A theatre has {a} rows of {b} seats and {c} seats are empty. How many seats are taken?",
-        ),
-        heldout=(
-            "A library has {a} shelves with {b} books each and {c} books are lent out. How many books are there now?",
-            "{who} collects {a} {things} a week for {b} weeks, then sells {c}. How many {things} does {who} keep?",
-            "A ship has {a} cabins with {b} beds each, and {c} beds are in use. How many beds are free?",
-            "{who} picks {a} baskets of {b} {things} and throws {c} bad {things} away. How many {things} remain?",
-        ),
-    ),
-    Family(
         "add then subtract",
         "a + b - c",
         {"a": (31, 98), "b": _MIDDLE, "c": (5, 30)},
@@ -276,12 +246,20 @@ def _families_in_turn(rng: random.Random) -> Iterator[Family]:
         yield from rng.sample(FAMILIES, len(FAMILIES))
 
 
-def _task(task_id: str, family: Family, rng: random.Random, *, heldout: bool) -> Task:
-    wording = rng.choice(family.heldout if heldout else family.train)
-    quantities = {
+def _quantities(family: Family, rng: random.Random, *, heldout: bool) -> dict[str, int]:
+    return {
         name: rng.choice([n for n in range(low, high + 1) if is_heldout_number(n) == heldout])
         for name, (low, high) in family.ranges.items()
     }
+
+
+def _task(task_id: str, family: Family, rng: random.Random, *, heldout: bool) -> Task:
+    wording = rng.choice(family.heldout if heldout else family.train)
+    quantities = _quantities(family, rng, heldout=heldout)
+    while len({*quantities.values(), family.solve(quantities)}) <= len(quantities):
+        quantities = _quantities(
+            family, rng, heldout=heldout
+        )  # no number of the question is the answer, or comes twice
     question = wording.format(
         who=rng.choice(_HELDOUT_NAMES if heldout else _TRAIN_NAMES),
         things=rng.choice(_HELDOUT_THINGS if heldout else _TRAIN_THINGS),

@@ -1,7 +1,9 @@
 """The quickstart's tasks: verifiable, balanced, and held-out means new wordings, names, things and numbers."""
 
+import dataclasses
 import importlib.util
 import sys
+from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
 
@@ -21,7 +23,7 @@ def load(name: str) -> ModuleType:
 
 
 tasks = load("tasks")
-TRAIN = [task for seed in range(200) for task in tasks.train_tasks(seed, 8)]
+TRAIN = [task for seed in range(200) for task in tasks.train_tasks(seed, 10)]
 HELD_OUT = tasks.heldout_tasks(200)
 
 
@@ -58,9 +60,14 @@ def test_ids_are_unique_within_a_run():
     ],
 )
 def test_only_the_last_number_of_the_final_answer_counts(answer, expected):
-    task = HELD_OUT[0]
-    assert task.answer == 103
+    task = dataclasses.replace(HELD_OUT[0], answer=Fraction(103))
     assert tasks.score(answer, task) == expected
+
+
+def test_no_number_of_the_question_is_its_answer():
+    for task in TRAIN + HELD_OUT:
+        assert len(set(task.numbers)) == len(task.numbers)
+        assert task.answer not in task.numbers
 
 
 def test_the_answer_is_what_the_expression_gives():
