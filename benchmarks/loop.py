@@ -72,7 +72,7 @@ def run_loop(folder: Path, steps: int) -> tuple[list[dict], list[dict], list[flo
             return score(solve(task.question, temperature=1.0), task)
 
         runner = Runner(POLICY, attempt, on_event=on_event)
-        runner.train(lambda step: train_tasks(step, 8), steps=steps)
+        runner.train(lambda step: train_tasks(step, 10), steps=steps)
         with urllib.request.urlopen(f"{url}/lightning/policies/{POLICY}", timeout=30) as response:
             status = json.load(response)
         publish = {version["version"]: version["publish_s"] for version in status["versions"]}
