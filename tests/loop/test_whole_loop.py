@@ -49,7 +49,7 @@ class Run:
             state_dir = "state"
             [engine]
             dtype = "float32"
-            max_model_len = 256
+            max_model_len = 512
             max_num_seqs = 8
             kv_cache_gib = 0.25
             tool_call_parser = "hermes"
@@ -249,7 +249,7 @@ def test_an_agent_gives_the_same_answers_with_and_without_the_two_lines(run: Run
             "/v1/chat/completions",
             {"model": "tiny", "messages": [{"role": "user", "content": "too long " * 400}]},
             400,
-            "maximum context length is 256 tokens",
+            "maximum context length is 512 tokens",
         ),
         ("/v1/chat/completions", {"model": "huge", "messages": []}, 404, "huge"),
         ("/v1/traces", b"\xff\xff no protobuf", 400, "protobuf"),
