@@ -38,7 +38,7 @@ class RewardTable:
     of_agents: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """By attempt id and agent: rewards of one agent in an attempt."""
     incomplete: Mapping[str, str] = field(default_factory=dict)
-    """By group id, with the reason: groups where one of several rewards is missing altogether, so none can be summed."""
+    """By group id, with the reason: groups where one of several rewards is missing altogether."""
 
 
 def read_rewards(
