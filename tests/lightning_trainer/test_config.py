@@ -52,7 +52,7 @@ def test_relative_paths_are_relative_to_the_file(tmp_path):
         (POLICY + 'algorithm = { advantage = "gae" }', "'gae' needs the values of a critic"),
         (
             POLICY + 'credit = { scheme = "gigpo" }\nalgorithm = { advantage = "rloo" }',
-            "credit scheme 'gigpo' takes off its baseline itself, and algorithm.advantage = 'rloo' would take off another",
+            "'gigpo' takes off its baseline itself, and algorithm.advantage = 'rloo' would take off another",
         ),
         (POLICY + "reward = { score = 0.0 }", "the weight of 'score' is 0.0: it must be finite and not 0"),
         (POLICY + "reward = { score = nan }", "the weight of 'score' is nan"),
