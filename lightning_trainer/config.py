@@ -3,23 +3,22 @@
 The file is read once, by the daemon. Relative paths are relative to the file's folder.
 """
 
+import math
 import tomllib
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
+from lightning_trainer import estimators
+from lightning_trainer.credit_settings import CreditConfig, TerminalCredit, named_scheme
 from lightning_trainer.errors import ConfigError
+from lightning_trainer.section import Section
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-
-
-class Section(BaseModel):
-    """Base of all sections: unknown keys are errors, values are fixed after reading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class DaemonConfig(Section):
@@ -63,19 +62,11 @@ class EngineConfig(Section):
     """Mean difference. Default: 2e-4 in float32, 0.1 in bfloat16."""
 
 
-class CreditConfig(Section):
-    """``credit``: how an attempt's rewards are divided among its calls."""
-
-    scheme: Literal["terminal", "discounted"] = "terminal"
-    gamma: float = Field(default=1.0, ge=0, le=1)
-    """Discount per call; only for ``discounted``."""
-
-
 class AlgorithmConfig(Section):
     """``algorithm``: by verl's own names."""
 
     advantage: str = "grpo"
-    """Name in verl's advantage-estimator registry."""
+    """Name in verl's advantage-estimator registry (``estimators.py`` says what each needs), or ``credit``: none."""
     policy_loss: str = "vanilla"
     """Name in verl's policy-loss registry."""
     loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"] = "token-mean"
@@ -86,6 +77,13 @@ class AlgorithmConfig(Section):
     """Divide the group's advantages by its standard deviation (GRPO); False is Dr. GRPO."""
     drop_zero_variance_groups: bool = True
     """A group whose rows all have the same credit carries no gradient; leaving it out saves its tokens."""
+
+    @field_validator("advantage")
+    @classmethod
+    def _usable(cls, name: str) -> str:
+        if refusal := estimators.refusal(name):
+            raise ValueError(refusal)
+        return name
 
 
 class OptimizerConfig(Section):
@@ -110,15 +108,20 @@ class PolicyConfig(Section):
     group_timeout_s: float = Field(default=600.0, gt=0)
     """A group that has two ended attempts and hears nothing for this long is trained with what it has."""
     max_sample_tokens: int = Field(default=2048, ge=8)
-    reward: str = "reward"
-    """Name of the evaluation that is the reward."""
+    group_by: Literal["key", "task", "prompt"] = "key"
+    """Which attempts are compared: those of one ``lightning.group.id`` (the task id where there is none), of one task
+    id whatever the key says, or those whose first prompt is the same, token for token."""
+    reward: str | Mapping[str, float] = "reward"
+    """Name of the evaluation that is the reward, or several with their weights: ``{score = 1.0, format = 0.2}``."""
+    reward_wait_s: float = Field(default=0.0, ge=0, le=86400)
+    """How long a step waits for rewards that its ended attempts still lack; one that comes later is not trained."""
     train: bool = True
     """False: record and serve, never update."""
     max_steps: int | None = Field(default=None, ge=1)
     checkpoint_every: int = Field(default=10, ge=1)
     """In steps. A crash repeats the recorded batches since the last one, to the same weights."""
     keep_checkpoints: int = Field(default=2, ge=1)
-    credit: CreditConfig = CreditConfig()
+    credit: CreditConfig = TerminalCredit()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
 
@@ -128,6 +131,49 @@ class PolicyConfig(Section):
         if any(not pattern.strip() for pattern in patterns):
             raise ValueError('an agent pattern is empty; name the agents, or use "*" for all of them')
         return patterns
+
+    @field_validator("credit", mode="before")
+    @classmethod
+    def _known_scheme(cls, value: Any) -> Any:
+        return named_scheme(value)
+
+    @field_validator("reward")
+    @classmethod
+    def _weights(cls, reward: str | Mapping[str, float]) -> str | Mapping[str, float]:
+        if isinstance(reward, str):
+            return reward
+        if not reward:
+            raise ValueError("name at least one evaluation, as in {score = 1.0, format = 0.2}")
+        for name, weight in reward.items():
+            if not name or not math.isfinite(weight) or weight == 0:
+                raise ValueError(
+                    f"the weight of {name!r} is {weight}; give a finite number other than 0, or leave it out"
+                )
+        return reward
+
+    @model_validator(mode="after")
+    def _one_baseline(self) -> Self:
+        chosen = self.algorithm.advantage
+        if (
+            self.credit.gives_advantages
+            and "advantage" in self.algorithm.model_fields_set
+            and chosen != estimators.CREDIT
+        ):
+            raise ValueError(
+                f"credit scheme {self.credit.scheme!r} takes off its baseline itself, and algorithm.advantage = "
+                f"{chosen!r} would take off another; leave algorithm.advantage out"
+            )
+        return self
+
+    @property
+    def reward_weights(self) -> Mapping[str, float]:
+        """By the name of the evaluation."""
+        return {self.reward: 1.0} if isinstance(self.reward, str) else self.reward
+
+    @property
+    def estimator(self) -> str:
+        """The advantage estimator that runs on the credits; ``credit`` is none."""
+        return estimators.CREDIT if self.credit.gives_advantages else self.algorithm.advantage
 
     def claims(self, agent: str | None) -> bool:
         """Whether calls of this agent belong to the policy (shell-style patterns, case matters)."""

@@ -99,6 +99,10 @@ class Evaluation:
     """The span that it evaluates, where it names one."""
     time_ns: int
     explanation: str | None = None
+    agent: str | None = None
+    """The agent that it evaluates, where it is about one agent of the attempt and not about all of it."""
+    response_id: str | None = None
+    """The response that it evaluates, where it names one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,8 @@ class Transition:
     """The transition of the same agent and attempt that this one follows; None for the first of a branch."""
     temperature: float = 1.0
     """What the logits are divided by in the distribution that ``behaviour_logprobs`` come from."""
+    causes: tuple[str, ...] = ()
+    """The transitions of the attempt, of any agent, that led to this one directly; filled where a scheme asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +166,8 @@ class Trajectory:
     transitions: tuple[Transition, ...]
     reward: float | None
     """Terminal reward: of the attempt, not of a step; None when nothing scored it."""
+    own_reward: float | None = None
+    """Of this agent in the attempt, beside the attempt's; None when nothing scored it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +178,8 @@ class Credit:
     """In reward units; None when a reward that it needs is missing."""
     row_id: str
     """What the estimator compares: credits with one row id are one row (an attempt, or a single transition)."""
+    peers: str = ""
+    """Rows are compared with those of the same group, agent and peers; "" is with all of the agent's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +194,8 @@ class Segment:
     """What the credit scheme gives this transition, in reward units."""
     row_id: str
     """What the estimator compares: segments with one row id are one row (an attempt, or a single transition)."""
+    peers: str = ""
+    """Rows are compared with those of the same group, agent and peers."""
 
 
 @dataclass(frozen=True, slots=True)

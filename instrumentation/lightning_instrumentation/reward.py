@@ -23,32 +23,47 @@ def reward(
     *,
     rollout_id: str | None = None,
     attempt_id: str | None = None,
+    agent: str | None = None,
+    response_id: str | None = None,
     explanation: str | None = None,
 ) -> None:
-    """Record a reward of the current attempt, or of the one that is named.
+    """Record a reward of the current attempt, or of what is named.
 
     Args:
         value: a finite number (bool, numpy and torch scalars too); anything else is logged and recorded as missing.
         name: which reward this is, where there are several.
         rollout_id: of a rollout that is not the current one, for instance after its end.
         attempt_id: of one attempt of it.
+        agent: of this agent alone, in the attempt.
+        response_id: of one model call, by the id of its response; needs no rollout.
         explanation: why, in words.
     """
-    guarded("reward", _record, value, str(name), rollout_id, attempt_id, explanation)
+    about = {semconv.EVALUATION_AGENT: agent, semconv.RESPONSE_ID: response_id}
+    named = {key: str(text) for key, text in about.items() if text is not None}
+    guarded("reward", _record, value, str(name), rollout_id, attempt_id, named, explanation)
 
 
-def _record(value: Any, name: str, rollout_id: str | None, attempt_id: str | None, explanation: str | None) -> None:
+def _record(
+    value: Any,
+    name: str,
+    rollout_id: str | None,
+    attempt_id: str | None,
+    about: dict[str, str],
+    explanation: str | None,
+) -> None:
     scope = current()
     here = scope.identity
     if rollout_id is not None and (here is None or here.rollout_id != rollout_id):
         target = Scope(Identity(str(rollout_id), str(attempt_id) if attempt_id is not None else None))
     elif here is not None:
         target = replace(scope, identity=replace(here, attempt_id=str(attempt_id or here.attempt_id)))
+    elif semconv.RESPONSE_ID in about:
+        target = Scope()
     else:
         failures.count("reward-outside-rollout")
         log.error(
             "reward %s=%r belongs to no rollout and is not recorded; "
-            "call it inside `with lightning.rollout(...)` or pass rollout_id=",
+            "call it inside `with lightning.rollout(...)` or pass rollout_id= or response_id=",
             name,
             value,
         )
@@ -65,15 +80,15 @@ def _record(value: Any, name: str, rollout_id: str | None, attempt_id: str | Non
     started = runtime()
     if started is not None:
         with entered(target):
-            _export(started, score, name, explanation)
+            _export(started, score, name, about, explanation)
 
 
-def _export(started: Runtime, score: float | None, name: str, explanation: str | None) -> None:
+def _export(started: Runtime, score: float | None, name: str, about: dict[str, str], explanation: str | None) -> None:
     now = time.time_ns()
-    span = spans.begin(started, f"evaluate {name}", {semconv.EVALUATION_NAME: name}, start_ns=now)
+    span = spans.begin(started, f"evaluate {name}", {semconv.EVALUATION_NAME: name, **about}, start_ns=now)
     if span is None:
         return
-    event: dict[str, Any] = {semconv.EVALUATION_NAME: name}
+    event: dict[str, Any] = {semconv.EVALUATION_NAME: name, **about}
     if score is None:
         event[semconv.ERROR_TYPE] = "not_a_finite_number"
     else:

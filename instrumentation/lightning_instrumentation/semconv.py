@@ -49,6 +49,8 @@ EVALUATION_NAME: Final = "gen_ai.evaluation.name"
 EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
 EVALUATION_LABEL: Final = "gen_ai.evaluation.score.label"
 EVALUATION_EXPLANATION: Final = "gen_ai.evaluation.explanation"
+EVALUATION_AGENT: Final = "lightning.evaluation.agent"
+"""On the event: the agent that is evaluated, where it is one agent of the attempt and not all of it."""
 
 # -- lightning: identity, on every span at start, and W3C baggage to hosts that the user named --------------------
 ROLLOUT_ID: Final = "lightning.rollout.id"

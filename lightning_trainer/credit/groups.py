@@ -3,11 +3,19 @@
 Only attempts with something to train count: a baseline of one is no baseline, whatever else the group contains.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Attempt
+
+Peers: TypeAlias = tuple[str, str]
+"""(agent, ``Credit.peers``): rows of the group with the same ones are compared with each other."""
+
+KEY_NAMES: Mapping[str, str] = {"key": "lightning.group.id", "task": "task id", "prompt": "first prompt"}
+"""What ``group_by`` groups by, for people."""
 
 _SAME = 1e-9
 """Credits closer than this, relative to the largest and at least 1, are equal: sums of rewards round."""
@@ -23,7 +31,7 @@ class Member:
     """The policy's agents that made calls in it."""
     reward: float | None
     """Of the attempt; None when nothing scored it."""
-    row_credits: tuple[float, ...]
+    row_credits: Mapping[Peers, tuple[float, ...]]
     """One for each row (``Credit.row_id``) that has something to train; empty when there is nothing."""
 
 
@@ -44,16 +52,40 @@ class GroupSummary:
     """``SAMPLED`` when it is trained."""
     refused_reason: str | None
     """For people: which group, which members, what to do; None unless it breaks promise 5."""
+    lonely: frozenset[Peers] = frozenset()
+    """Rows that only one attempt has, such as those of a turn that no other attempt got to: not trained."""
 
 
-def judge_group(group_id: str, members: Sequence[Member], *, drop_zero_variance: bool) -> GroupSummary:
+def judge_group(
+    group_id: str,
+    members: Sequence[Member],
+    *,
+    drop_zero_variance: bool,
+    group_by: Literal["key", "task", "prompt"] = "key",
+) -> GroupSummary:
     """Decide whether the attempts of a group may be compared, and whether comparing them teaches anything."""
     members = sorted(members, key=lambda member: member.attempt.attempt_id)
     comparable = [member for member in members if member.row_credits]
     tasks = sorted({member.attempt.task_id for member in comparable or members})
-    verdict, refused_reason = _refusal(group_id, members, comparable, tasks)
+    attempts_with = Counter(peers for member in comparable for peers in member.row_credits)
+    lonely = frozenset(peers for peers, count in attempts_with.items() if count < 2)
+    verdict, refused_reason = _refusal(
+        f"group {group_id} (by {KEY_NAMES[group_by]})", members, comparable, [] if group_by == "prompt" else tasks
+    )
+    if verdict is None and len(lonely) == len(attempts_with):
+        verdict, refused_reason = (
+            Reason.GROUP_TOO_SMALL,
+            (
+                f"group {group_id} (by {KEY_NAMES[group_by]}): no call of an attempt has a counterpart in another "
+                f"(attempts {_names(comparable)}); the credit scheme compares {_listed(_described(lonely))}"
+            ),
+        )
     if verdict is None:
-        flat = drop_zero_variance and _all_equal([value for member in comparable for value in member.row_credits])
+        flat = drop_zero_variance and all(
+            _all_equal([value for member in comparable for value in member.row_credits.get(peers, ())])
+            for peers in attempts_with
+            if peers not in lonely
+        )
         verdict = Reason.ZERO_VARIANCE_GROUP if flat else Reason.SAMPLED
     return GroupSummary(
         group_id=group_id,
@@ -63,26 +95,27 @@ def judge_group(group_id: str, members: Sequence[Member], *, drop_zero_variance:
         rewards=tuple(member.reward for member in members),
         verdict=verdict,
         refused_reason=refused_reason,
+        lonely=lonely,
     )
 
 
 def _refusal(
-    group_id: str, members: Sequence[Member], comparable: Sequence[Member], tasks: Sequence[str]
+    group: str, members: Sequence[Member], comparable: Sequence[Member], tasks: Sequence[str]
 ) -> tuple[Reason | None, str | None]:
     if len(comparable) < 2:
         return Reason.GROUP_TOO_SMALL, (
-            f"group {group_id}: {len(comparable)} of its {len(members)} attempts can be compared (attempts "
+            f"{group}: {len(comparable)} of its {len(members)} attempts can be compared (attempts "
             f"{_names(members)}); two or more must be scored and have calls that can be trained"
         )
     if len(tasks) > 1:
         return Reason.GROUP_MIXED_TASKS, (
-            f"group {group_id} mixes the tasks {_listed(tasks)} (attempts {_names(comparable)}): only attempts of one "
+            f"{group} mixes the tasks {_listed(tasks)} (attempts {_names(comparable)}): only attempts of one "
             "task can be compared; give each task a group id of its own"
         )
     casts = sorted({tuple(sorted(member.agents)) for member in comparable})
     if len(casts) > 1:
         return Reason.GROUP_MIXED_AGENTS, (
-            f"group {group_id} mixes attempts by different agents ({_listed(['+'.join(cast) for cast in casts])}; "
+            f"{group} mixes attempts by different agents ({_listed(['+'.join(cast) for cast in casts])}; "
             f"attempts {_names(comparable)}): only attempts by the same agents can be compared"
         )
     return None, None
@@ -90,6 +123,10 @@ def _refusal(
 
 def _all_equal(values: Sequence[float]) -> bool:
     return max(values) - min(values) <= _SAME * max(1.0, *map(abs, values))
+
+
+def _described(peers: Sequence[Peers] | frozenset[Peers]) -> list[str]:
+    return [f"{agent} {turn}".strip() for agent, turn in sorted(peers)]
 
 
 def _names(members: Sequence[Member]) -> str:

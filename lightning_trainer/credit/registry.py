@@ -1,25 +1,44 @@
-"""Credit schemes by the names that the configuration uses."""
+"""Credit schemes by the names that the configuration uses; the formula of each is in its file."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from lightning_trainer.config import CreditConfig
+from lightning_trainer.credit.agent_return import AgentReturn
+from lightning_trainer.credit.causal import Causal
 from lightning_trainer.credit.discounted import DiscountedReturn
+from lightning_trainer.credit.equal_shares import EqualShares
+from lightning_trainer.credit.gigpo import Gigpo
+from lightning_trainer.credit.hierarchical import Hierarchical
+from lightning_trainer.credit.magrpo import JointReturn
 from lightning_trainer.credit.scheme import CreditScheme
+from lightning_trainer.credit.steps import StepRewards
 from lightning_trainer.credit.terminal import TerminalReward
+from lightning_trainer.credit_settings import CreditSettings, named_scheme
 from lightning_trainer.errors import CreditAssignmentError
 
-SCHEMES: Mapping[str, Callable[[CreditConfig], CreditScheme]] = {
-    "terminal": lambda config: TerminalReward(),
-    "discounted": lambda config: DiscountedReturn(gamma=config.gamma),
+SCHEMES: Mapping[str, Callable[..., CreditScheme]] = {
+    "terminal": TerminalReward,
+    "equal_shares": EqualShares,
+    "steps": StepRewards,
+    "discounted": DiscountedReturn,
+    "agent_return": AgentReturn,
+    "hierarchical": Hierarchical,
+    "causal": Causal,
+    "magrpo": JointReturn,
+    "gigpo": Gigpo,
 }
+"""Those that can be trained with. Each takes its settings by name."""
 
 
-def credit_scheme(config: CreditConfig) -> CreditScheme:
+def credit_scheme(settings: CreditSettings | Mapping[str, Any]) -> CreditScheme:
     """Return the configured scheme.
 
     Raises:
-        CreditAssignmentError: there is none of this name; the message lists those that there are.
+        CreditAssignmentError: there is none of this name (the message lists those there are), or it needs a critic.
     """
-    if config.scheme not in SCHEMES:
-        raise CreditAssignmentError(f"credit scheme {config.scheme!r} is unknown; there are {', '.join(SCHEMES)}")
-    return SCHEMES[config.scheme](config)
+    try:
+        named_scheme(settings)
+    except ValueError as error:
+        raise CreditAssignmentError(str(error)) from None
+    values = settings.model_dump() if isinstance(settings, CreditSettings) else {"scheme": "terminal", **settings}
+    return SCHEMES[values.pop("scheme")](**values)

@@ -1,7 +1,9 @@
-"""The interface of a credit-assignment scheme: the trajectories of one agent in one group in, credits out.
+"""The interface of a credit-assignment scheme: the trajectories of one group in, credits out.
 
 A scheme sees the group and not one attempt alone, because what counts as missing depends on it: a kind of reward that
-any attempt of the group was given is expected of all of them, for a return with a part left out is not comparable.
+any attempt of the group was given is expected of all of them, for a return with a part left out is not comparable
+(``kinds.py``). It sees all agents, because some divide a reward among them; what is expected of one agent is not
+expected of another.
 """
 
 from collections.abc import Sequence
@@ -15,7 +17,7 @@ class CreditScheme(Protocol):
         """Return the credits ``[G][T]`` of each trajectory's transitions, in their order.
 
         Args:
-            trajectories_G: one agent's in the attempts of one group.
+            trajectories_G: those of the policy's agents in the attempts of one group; the order has no effect.
 
         Raises:
             CreditAssignmentError: a reward is NaN or infinite.

@@ -7,19 +7,21 @@ single steps are not used. Source: outcome supervision, Shao et al., DeepSeekMat
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightning_trainer.credit.finite import finite
+from lightning_trainer.credit.kinds import end_of, kinds_by_agent
 from lightning_trainer.types import Credit, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
 class TerminalReward:
-    """Credits every transition with ``R``, the reward of its attempt; None where the attempt was not scored."""
+    """Credits every transition with ``R``, the reward of its attempt and its agent's own; None where it is missing."""
 
     def __call__(self, trajectories_G: Sequence[Trajectory]) -> list[list[Credit]]:
         """See ``CreditScheme``."""
+        kinds = kinds_by_agent(trajectories_G)
         credits_G: list[list[Credit]] = []
         for trajectory in trajectories_G:
-            attempt_id = trajectory.attempt.attempt_id
-            credit = Credit(finite(trajectory.reward, f"attempt {attempt_id}"), f"{attempt_id}/{trajectory.agent}")
+            own = kinds[trajectory.agent]
+            value = end_of(trajectory, own)
+            credit = Credit(value if own.end else None, f"{trajectory.attempt.attempt_id}/{trajectory.agent}")
             credits_G.append([credit] * len(trajectory.transitions))
         return credits_G

@@ -30,6 +30,8 @@ class Progress:
         self.waiting_groups: dict[str, int] = {}
         self.ready_groups = 0
         self.problems: list[str] = []
+        self.late_rewards = 0
+        """Rewards that came when their attempt was in a step already."""
         self._changed = asyncio.Condition()
 
     def enter(self, phase: Phase, detail: str = "") -> None:

@@ -19,13 +19,14 @@ from fastapi import Depends, FastAPI
 
 from lightning_trainer.config import Config
 from lightning_trainer.daemon.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.late_rewards import late_rewards
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.daemon.publishing import Publisher
 from lightning_trainer.daemon.sockets import listen
 from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.daemon.status import status_router
 from lightning_trainer.daemon.training_loop import TrainingLoop
-from lightning_trainer.errors import TrainingError
+from lightning_trainer.errors import StoreError, TrainingError
 from lightning_trainer.gateway.auth import require_token
 from lightning_trainer.gateway.routes import gateway_router
 from lightning_trainer.ingest.otlp import otlp_router
@@ -43,17 +44,29 @@ _log = logging.getLogger(__name__)
 
 
 class NotifyingSink:
-    """The store, with a bell: whoever waits for new spans wakes up after each commit."""
+    """The store, with a bell: whoever waits for new spans wakes up after each commit. Late rewards are reported."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: SqliteStore, progress: Progress) -> None:
         self._store = store
+        self._progress = progress
         self.stored = asyncio.Event()
 
     async def append(self, spans: Sequence[Span]) -> int:
-        new = await self._store.append(spans)
+        new = await self._store.append_new(spans)
         if new:
             self.stored.set()
-        return new
+            await self._report_late(new)
+        return len(new)
+
+    async def _report_late(self, new: Sequence[Span]) -> None:
+        try:
+            count, sentence = await late_rewards(self._store, new)
+        except StoreError as error:
+            _log.warning("cannot tell whether a reward came too late: %s", error)  # it is stored all the same
+            return
+        if sentence is not None:
+            self._progress.late_rewards += count
+            self._progress.say(sentence)
 
 
 class Daemon:
@@ -85,7 +98,7 @@ class Daemon:
             model_dir = await asyncio.to_thread(resolve_model, policy.model, model_cache())
             weights = stack.enter_context(WeightFiles(state_dir, version_bytes=_weight_bytes(model_dir)))
             engine = EngineSupervisor(engine_settings(config, policy, model_dir, weights.folder, state_dir / "logs"))
-            sink = NotifyingSink(store)
+            sink = NotifyingSink(store, self.progress)
             trainer = make_trainer(
                 config.training.backend, trainer_settings(config, policy, model_dir, state_dir / "logs")
             )

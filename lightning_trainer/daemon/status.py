@@ -84,4 +84,5 @@ def _phase(progress: Progress) -> dict:
         "phase_s": time.time() - progress.since,
         "steps_done": progress.steps_done,
         "problems": progress.problems,
+        "late_rewards": progress.late_rewards,
     }

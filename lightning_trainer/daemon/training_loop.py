@@ -6,6 +6,7 @@ the same weights as if nothing had happened; no attempt is ever in two steps.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from dataclasses import replace
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.collecting import collect
+from lightning_trainer.daemon.grouping import Grouping
 from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.daemon.publishing import Publisher
 from lightning_trainer.errors import TrainingError
@@ -22,6 +24,7 @@ from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.batches import Build, build_batch
 from lightning_trainer.training.remote import TrainerClient
+from lightning_trainer.transitions.causes import span_parents
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Attempt
 
@@ -54,6 +57,7 @@ class TrainingLoop:
         self._checkpoints = checkpoints
         self._progress = progress
         self._stored = stored
+        self._grouping = Grouping(policy, store)
         self._step = 0
         self._collecting_since = time.monotonic()
 
@@ -120,7 +124,7 @@ class TrainingLoop:
         while True:
             self._stored.clear()
             collection = collect(
-                await self._store.ended_attempts(),
+                await self._grouping.regrouped(await self._store.ended_attempts()),
                 group_size=self._policy.group_size,
                 group_timeout_s=self._policy.group_timeout_s,
                 now_ns=time.time_ns(),
@@ -139,8 +143,7 @@ class TrainingLoop:
         step = self._step + 1
         self._progress.enter(Phase.BUILDING, f"step {step}")
         began = time.monotonic()
-        spans = await self._store.spans_of_attempts([attempt.attempt_id for attempt in attempts])
-        build = await asyncio.to_thread(self._build, spans, attempts, step)
+        build = await self._scored_build(attempts, step)
         for problem in build.problems:
             self._progress.say(problem)
         await self._store.assign(
@@ -171,9 +174,25 @@ class TrainingLoop:
         await self._publisher.publish(version=step, step=step)
         await self._progress.finish_step(step)
 
+    async def _scored_build(self, attempts: tuple[Attempt, ...], step: int) -> Build:
+        """Build the step, and build it again when spans arrive, while rewards are missing that may still come."""
+        wait_until_ns = max(attempt.ended_ns or 0 for attempt in attempts) + int(self._policy.reward_wait_s * 1e9)
+        while True:
+            self._stored.clear()
+            spans = await self._store.spans_of_attempts([attempt.attempt_id for attempt in attempts])
+            build = await asyncio.to_thread(self._build, spans, attempts, step)
+            left_s = (wait_until_ns - time.time_ns()) / 1e9
+            if not build.unscored or left_s <= 0:
+                return build
+            self._progress.enter(Phase.BUILDING, f"step {step}: waiting for rewards of {len(build.unscored)} attempts")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stored.wait(), left_s)
+
     def _build(self, spans, attempts: tuple[Attempt, ...], step: int) -> Build:
         reading = read_spans(spans)
-        build = build_batch(reading.calls, attempts, reading.evaluations, self._policy, step)
+        build = build_batch(
+            reading.calls, attempts, reading.evaluations, self._policy, step, span_parents=span_parents(spans)
+        )
         return replace(build, problems=(*reading.problems, *build.problems))
 
     async def _finish(self) -> None:
@@ -194,6 +213,7 @@ def _collection_metrics(build: Build) -> Mapping[str, float]:
     metrics = {
         "groups/total": float(len(build.groups)),
         "groups/kept": float(sum(group.verdict is Reason.SAMPLED for group in build.groups)),
+        "groups/zero_variance": float(sum(group.verdict is Reason.ZERO_VARIANCE_GROUP for group in build.groups)),
         "groups/refused": float(sum(group.refused_reason is not None for group in build.groups)),
         "groups/solved": float(sum(all(reward == 1.0 for reward in group.rewards) for group in build.groups)),
         "attempts/total": float(sum(group.size for group in build.groups)),

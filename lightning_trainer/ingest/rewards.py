@@ -1,4 +1,6 @@
-"""``POST /lightning/rollouts/{id}/rewards``: a reward from outside of the agent's process.
+"""``POST /lightning/rollouts/{id}/rewards`` and ``/lightning/responses/{id}/rewards``: rewards from elsewhere.
+
+The first scores the rollout's last attempt, one attempt of it or one agent in it, the second one model call.
 
 It is stored as what it is everywhere else: an ``evaluate`` span with the event ``gen_ai.evaluation.result``. With an
 ``id`` from the caller the span's own ids follow from it, so sending it twice gives one reward (the first counts).
@@ -9,6 +11,8 @@ import json
 import math
 import os
 import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 from fastapi import APIRouter, Request
@@ -33,6 +37,8 @@ class RewardBody(BaseModel):
     value: Annotated[float, Field(strict=True)]
     name: _Label = "reward"
     attempt_id: _Label | None = None
+    agent: _Label | None = None
+    """Score this agent alone, in the attempt."""
     explanation: Annotated[str, Field(max_length=65536)] | None = None
     id: _Label | None = None
     """The caller's own name for this reward: a second one with the same id changes nothing."""
@@ -43,6 +49,16 @@ class KnownRollouts(Protocol):
 
     async def has_rollout(self, rollout_id: str) -> bool: ...
 
+    async def has_response(self, response_id: str) -> bool: ...
+
+    async def consumed(
+        self,
+        *,
+        attempt_ids: Collection[str] = (),
+        rollout_ids: Collection[str] = (),
+        response_ids: Collection[str] = (),
+    ) -> dict[str, int]: ...
+
     async def attempt(self, attempt_id: str) -> Attempt | None: ...
 
 
@@ -51,7 +67,14 @@ def rewards_router(store: KnownRollouts, sink: SpanSink) -> APIRouter:
     router = APIRouter()
 
     @router.post("/lightning/rollouts/{rollout_id}/rewards")
-    async def reward(rollout_id: str, request: Request) -> JSONResponse:
+    async def of_rollout(rollout_id: str, request: Request) -> JSONResponse:
+        return await _take(request, lambda body: _score_rollout(store, rollout_id, body))
+
+    @router.post("/lightning/responses/{response_id}/rewards")
+    async def of_response(response_id: str, request: Request) -> JSONResponse:
+        return await _take(request, lambda body: _score_response(store, response_id, body))
+
+    async def _take(request: Request, score: Callable[[RewardBody], Awaitable[_Scored]]) -> JSONResponse:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             # Asked for, since a web page may post anything else to a loopback port without the browser's consent.
             return _error(415, "send the reward as application/json")
@@ -67,21 +90,59 @@ def rewards_router(store: KnownRollouts, sink: SpanSink) -> APIRouter:
         if not math.isfinite(body.value):
             return _error(422, f"value is {body.value}: a reward is a finite number; leave it out when there is none")
         try:
-            if not await store.has_rollout(rollout_id):
-                return _error(404, f"no span of rollout {rollout_id!r} has been seen; check the id, or send it later")
-            if body.attempt_id is not None:
-                attempt = await store.attempt(body.attempt_id)
-                if attempt is None or attempt.rollout_id != rollout_id:
-                    return _error(404, f"rollout {rollout_id!r} has no attempt {body.attempt_id!r}")
-            new = await sink.append([_span(rollout_id, body)])
+            scored = await score(body)
+            new = await sink.append([_span(scored.about, body)])
+        except _UnknownTargetError as error:
+            return _error(404, str(error))
         except StoreError as error:
             return _error(503, str(error), retry_after_s=1)
-        return JSONResponse({"accepted": True, "new": bool(new)})
+        answer: dict[str, object] = {"accepted": True, "new": bool(new)}
+        if scored.step is not None:
+            answer["too_late"] = f"its attempt belongs to step {scored.step}: the reward is stored and not trained"
+        return JSONResponse(answer)
 
     return router
 
 
-def _span(rollout_id: str, body: RewardBody) -> Span:
+class _UnknownTargetError(LookupError):
+    """There is nothing here that the reward could be about."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    about: dict[str, str]
+    """Attributes that say what is scored."""
+    step: int | None
+    """That consumed it already."""
+
+
+async def _score_rollout(store: KnownRollouts, rollout_id: str, body: RewardBody) -> _Scored:
+    if not await store.has_rollout(rollout_id):
+        raise _UnknownTargetError(f"no span of rollout {rollout_id!r} has been seen; check the id, or send it later")
+    about = {semconv.ROLLOUT_ID: rollout_id}
+    if body.attempt_id is None:
+        consumed = await store.consumed(rollout_ids=[rollout_id])
+    else:
+        attempt = await store.attempt(body.attempt_id)
+        if attempt is None or attempt.rollout_id != rollout_id:
+            raise _UnknownTargetError(f"rollout {rollout_id!r} has no attempt {body.attempt_id!r}")
+        about[semconv.ATTEMPT_ID] = body.attempt_id
+        consumed = await store.consumed(attempt_ids=[body.attempt_id])
+    if body.agent is not None:
+        about[semconv.EVALUATION_AGENT] = body.agent
+    return _Scored(about, next(iter(consumed.values()), None))
+
+
+async def _score_response(store: KnownRollouts, response_id: str, body: RewardBody) -> _Scored:
+    if not await store.has_response(response_id):
+        raise _UnknownTargetError(f"no span of response {response_id!r} has been seen; check the id, or send it later")
+    if body.attempt_id is not None or body.agent is not None:
+        raise _UnknownTargetError(f"response {response_id!r} is one call: leave attempt_id and agent out")
+    consumed = await store.consumed(response_ids=[response_id])
+    return _Scored({semconv.RESPONSE_ID: response_id}, next(iter(consumed.values()), None))
+
+
+def _span(about: Mapping[str, str], body: RewardBody) -> Span:
     now = time.time_ns()
     evaluation: dict[str, AttributeValue] = {
         semconv.EVALUATION_NAME: body.name,
@@ -89,10 +150,12 @@ def _span(rollout_id: str, body: RewardBody) -> Span:
     }
     if body.explanation is not None:
         evaluation[semconv.EVALUATION_EXPLANATION] = body.explanation
-    attributes: dict[str, AttributeValue] = {semconv.ROLLOUT_ID: rollout_id}
-    if body.attempt_id is not None:
-        attributes[semconv.ATTEMPT_ID] = body.attempt_id
-    digits = os.urandom(24) if body.id is None else _digest(rollout_id, body.id)
+    evaluation |= {
+        name: text for name, text in about.items() if name in (semconv.EVALUATION_AGENT, semconv.RESPONSE_ID)
+    }
+    attributes: dict[str, AttributeValue] = dict(about)
+    subject = about.get(semconv.ROLLOUT_ID) or about[semconv.RESPONSE_ID]
+    digits = os.urandom(24) if body.id is None else _digest(subject, body.id)
     return Span(
         trace_id=digits[:16].hex(),
         span_id=digits[16:].hex(),
@@ -106,8 +169,8 @@ def _span(rollout_id: str, body: RewardBody) -> Span:
     )
 
 
-def _digest(rollout_id: str, reward_id: str) -> bytes:
-    return hashlib.blake2b(json.dumps([rollout_id, reward_id]).encode(), digest_size=24).digest()
+def _digest(subject: str, reward_id: str) -> bytes:
+    return hashlib.blake2b(json.dumps([subject, reward_id]).encode(), digest_size=24).digest()
 
 
 def _sentence(error: ValidationError) -> str:

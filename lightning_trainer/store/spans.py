@@ -41,8 +41,8 @@ def encode_rows(spans: Sequence[Span]) -> list[SpanRow]:
     return rows
 
 
-def insert(connection: sqlite3.Connection, rows: Sequence[SpanRow]) -> int:
-    """Write spans, and what they say of their attempts; return how many were new."""
+def insert(connection: sqlite3.Connection, rows: Sequence[SpanRow]) -> list[Span]:
+    """Write spans, and what they say of their attempts; return those that were new."""
     resource_ids: dict[bytes, int] = {}
     new = []
     for row in rows:
@@ -54,7 +54,7 @@ def insert(connection: sqlite3.Connection, rows: Sequence[SpanRow]) -> int:
         if connection.execute(_INSERT, _columns(row, resource_id)).rowcount == 1:
             new.append(row.span)
     attempts.upsert(connection, new)
-    return len(new)
+    return new
 
 
 _INSERT = """INSERT INTO spans(trace_id, span_id, parent_span_id, name, start_ns, end_ns, rollout_id, attempt_id,
@@ -77,6 +77,11 @@ def _columns(row: SpanRow, resource_id: int) -> tuple:
         resource_id,
         row.body,
     )
+
+
+def has_response(connection: sqlite3.Connection, response_id: str) -> bool:
+    found = connection.execute("SELECT 1 FROM spans WHERE response_id = ? LIMIT 1", (response_id,)).fetchone()
+    return found is not None
 
 
 def has_rollout(connection: sqlite3.Connection, rollout_id: str) -> bool:

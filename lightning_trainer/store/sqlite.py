@@ -7,7 +7,7 @@ transaction, is shared by everything that queued up meanwhile (see ``writer.py``
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -18,6 +18,7 @@ from lightning_trainer.store import steps as step_table
 from lightning_trainer.store import versions as version_table
 from lightning_trainer.store.batch_codec import encode_batch
 from lightning_trainer.store.counts import StoreCounts, count
+from lightning_trainer.store.late import select_consumed
 from lightning_trainer.store.lock import FileLock
 from lightning_trainer.store.readers import ReaderPool
 from lightning_trainer.store.records import StepRecord, StepState
@@ -80,8 +81,12 @@ class SqliteStore:
             MalformedTelemetryError: a span cannot be written as OTLP; none of them was written.
             StoreError: the commit failed; none of them was written.
         """
+        return len(await self.append_new(spans))
+
+    async def append_new(self, spans: Sequence[Span]) -> list[Span]:
+        """Commit spans as :meth:`append` does and return those that were new."""
         if not spans:
-            return 0
+            return []
         # A handful is encoded faster than a thread is woken.
         small = len(spans) <= 8
         rows = span_table.encode_rows(spans) if small else await asyncio.to_thread(span_table.encode_rows, spans)
@@ -89,6 +94,23 @@ class SqliteStore:
 
     async def has_rollout(self, rollout_id: str) -> bool:
         return await self._read(lambda connection: span_table.has_rollout(connection, rollout_id))
+
+    async def has_response(self, response_id: str) -> bool:
+        return await self._read(lambda connection: span_table.has_response(connection, response_id))
+
+    async def consumed(
+        self,
+        *,
+        attempt_ids: Collection[str] = (),
+        rollout_ids: Collection[str] = (),
+        response_ids: Collection[str] = (),
+    ) -> dict[str, int]:
+        """Return by attempt id the step that consumed it; see :func:`late.select_consumed`."""
+        return await self._read(
+            lambda connection: select_consumed(
+                connection, attempt_ids=attempt_ids, rollout_ids=rollout_ids, response_ids=response_ids
+            )
+        )
 
     async def counts(self) -> StoreCounts:
         return await self._read(count)

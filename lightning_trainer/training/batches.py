@@ -4,15 +4,17 @@ A pure function of the set of its inputs: order of arrival and re-delivery have 
 The ledger is balanced against the samples before a batch leaves this module (promise 1).
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.credit.assignment import assign
+from lightning_trainer.credit.assignment import assign, refuse_all
+from lightning_trainer.credit.grouping import regroup
 from lightning_trainer.credit.groups import GroupSummary, Member, judge_group
 from lightning_trainer.credit.registry import credit_scheme
 from lightning_trainer.rewards.table import read_rewards
 from lightning_trainer.training import problems
+from lightning_trainer.transitions.causes import with_causes
 from lightning_trainer.transitions.deduplication import deduplicate
 from lightning_trainer.transitions.eligibility import reason_against
 from lightning_trainer.transitions.ledger import Ledger
@@ -44,6 +46,8 @@ class Build:
     """By group id."""
     problems: tuple[str, ...]
     """One sentence each, for people."""
+    unscored: frozenset[str] = field(default=frozenset())
+    """Attempts in which something cannot be trained for want of a reward."""
 
 
 def build_batch(
@@ -52,6 +56,7 @@ def build_batch(
     evaluations: Sequence[Evaluation],
     policy: PolicyConfig,
     step: int,
+    span_parents: Mapping[str, str] | None = None,
 ) -> Build:
     """Build the batch of one step.
 
@@ -61,6 +66,8 @@ def build_batch(
         evaluations: all that were recorded.
         policy: the one to train.
         step: number of the step, from 1.
+        span_parents: parent of every span, by id (``transitions.causes.span_parents``); only for causal credit, which
+            without it knows no span above the calls' own parents.
 
     Raises:
         LedgerImbalanceError: the result does not account for every sampled token exactly once (a defect).
@@ -71,8 +78,9 @@ def build_batch(
     deliveries = deduplicate(calls)
     for repeat, _ in deliveries.repeated:
         ledger.settle(repeat, Outcome.DEDUPLICATED, Reason.DELIVERED_TWICE)
-    attempt_of = {attempt.attempt_id: attempt for attempt in sorted(attempts, key=_latest_knowledge_last)}
-    rewards = read_rewards(evaluations, deliveries.kept, attempt_of, policy.reward, deliveries.repeated)
+    latest = {attempt.attempt_id: attempt for attempt in sorted(attempts, key=_latest_knowledge_last)}
+    attempt_of = {a.attempt_id: a for a in regroup(list(latest.values()), deliveries.kept, policy)}
+    rewards = read_rewards(evaluations, deliveries.kept, attempt_of, policy.reward_weights, deliveries.repeated)
 
     eligible: dict[str, Call] = {}
     for call in deliveries.kept:
@@ -81,7 +89,10 @@ def build_batch(
             eligible[call.call_id] = call
         else:
             ledger.settle(call, Outcome.DROPPED, reason)
-    trajectories = _by_group(trajectories_of(eligible.values(), attempt_of, rewards.of_attempts, rewards.of_calls))
+    paths = trajectories_of(eligible.values(), attempt_of, rewards.of_attempts, rewards.of_calls, rewards.of_agents)
+    if policy.credit.needs_causes:
+        paths = with_causes(paths, deliveries.kept, span_parents or {})
+    trajectories = _by_group(paths)
 
     scheme = credit_scheme(policy.credit)
     casts = _casts(deliveries.kept, policy)
@@ -90,23 +101,37 @@ def build_batch(
     unscored: set[str] = set()
     for group_id, attempts_G in sorted(_trainable(attempt_of.values()).items()):
         trajectories_G = trajectories.get(group_id, [])
-        assignment = assign(trajectories_G, scheme, policy.max_sample_tokens)
+        if group_id in rewards.incomplete:
+            assignment = refuse_all(trajectories_G, Reason.NO_REWARD)
+        else:
+            assignment = assign(trajectories_G, scheme, policy.max_sample_tokens)
         members = [
             Member(
                 attempt=attempt,
                 agents=casts.get(attempt.attempt_id, frozenset()),
                 reward=rewards.of_attempts.get(attempt.attempt_id),
-                row_credits=assignment.row_credits.get(attempt.attempt_id, ()),
+                row_credits=assignment.row_credits.get(attempt.attempt_id, {}),
             )
             for attempt in attempts_G
         ]
-        summary = judge_group(group_id, members, drop_zero_variance=policy.algorithm.drop_zero_variance_groups)
+        summary = judge_group(
+            group_id,
+            members,
+            drop_zero_variance=policy.algorithm.drop_zero_variance_groups,
+            group_by=policy.group_by,
+        )
         summaries.append(summary)
+        compared = {
+            call_id: credit
+            for call_id, credit in assignment.credits.items()
+            if summary.verdict not in _OUTCOMES or (eligible[call_id].agent, credit.peers) not in summary.lonely
+        }
         if summary.verdict is Reason.SAMPLED:
             for trajectory in trajectories_G:
-                samples += samples_of(trajectory, assignment.credits)
+                samples += samples_of(trajectory, compared)
         for call_id in assignment.credits:
-            ledger.settle(eligible[call_id], _OUTCOMES.get(summary.verdict, Outcome.DROPPED), summary.verdict)
+            verdict = summary.verdict if call_id in compared else Reason.NO_PEERS
+            ledger.settle(eligible[call_id], _OUTCOMES.get(verdict, Outcome.DROPPED), verdict)
         for call_id, reason in assignment.refused.items():
             ledger.settle(eligible[call_id], Outcome.DROPPED, reason)
             if reason is Reason.NO_REWARD and (attempt_id := eligible[call_id].attempt_id) is not None:
@@ -120,9 +145,11 @@ def build_batch(
             *problems.unclaimed(deliveries.kept, policy),
             *problems.unscored(unscored, evaluations, policy),
             *rewards.problems,
+            *rewards.incomplete.values(),
             *(summary.refused_reason for summary in summaries if summary.refused_reason is not None),
             *problems.losses(rows, policy),
         ),
+        unscored=frozenset(unscored),
     )
 
 

@@ -40,10 +40,15 @@ def unscored(attempt_ids: Collection[str], evaluations: Iterable[Evaluation], po
         return []
     names = sorted({evaluation.name for evaluation in evaluations})
     hint = (
-        f"there are evaluations named {', '.join(names)}, and the policy's reward is {policy.reward!r}"
-        if names and policy.reward not in names
+        f"there are evaluations named {', '.join(names)}, and the policy's reward is "
+        + ", ".join(repr(name) for name in policy.reward_weights)
+        if names and not policy.reward_weights.keys() & set(names)
         else f"credit scheme {policy.credit.scheme!r} needs one"
-        + (" of the attempt as a whole" if policy.credit.scheme == "terminal" else " wherever others have one")
+        + (
+            " of the attempt as a whole"
+            if policy.credit.scheme in ("terminal", "equal_shares")
+            else " wherever others have one"
+        )
     )
     return [f"attempts that lack a reward: {len(attempt_ids)} (such as {min(attempt_ids)}); {hint}"]
 

@@ -20,7 +20,7 @@ class TrainerSettings:
     model_dir: Path
     """A Hugging Face folder: config.json and safetensors."""
     advantage: str = "grpo"
-    """Name in verl's advantage-estimator registry."""
+    """Name in verl's advantage-estimator registry, or ``credit``: the credits are the advantages."""
     normalize_by_std: bool = True
     policy_loss: str = "vanilla"
     """Name in verl's policy-loss registry."""
@@ -59,7 +59,7 @@ def trainer_settings(config: Config, policy: PolicyConfig, model_dir: Path, log_
     return TrainerSettings(
         policy=policy.name,
         model_dir=model_dir,
-        advantage=algorithm.advantage,
+        advantage=policy.estimator,
         normalize_by_std=algorithm.normalize_by_std,
         policy_loss=algorithm.policy_loss,
         loss_agg_mode=algorithm.loss_agg_mode,

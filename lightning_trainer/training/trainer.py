@@ -16,7 +16,7 @@ from lightning_trainer.serving.publication import Probe, Publication, Tolerance
 from lightning_trainer.training.checkpoint_folder import Manifest, read_manifest, writing
 from lightning_trainer.training.probe import probe_token_ids
 from lightning_trainer.training.settings import TrainerSettings
-from lightning_trainer.training.update.advantages import token_advantages
+from lightning_trainer.training.update.advantages import require_estimator, token_advantages
 from lightning_trainer.training.update.exporting import exported_tensors, rounded_weights, write_atomically
 from lightning_trainer.training.update.worker import UpdateWorker
 from lightning_trainer.types import StepReport, TrainingBatch
@@ -33,6 +33,7 @@ class Trainer:
         Raises:
             TrainingError: the model or the settings cannot be trained with.
         """
+        require_estimator(settings.advantage)
         self._settings = settings
         self._worker = UpdateWorker(settings)
         self._probe_ids = probe_token_ids(settings.model_dir, self._worker.vocabulary_size)

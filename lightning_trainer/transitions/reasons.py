@@ -55,5 +55,9 @@ class Reason(StrEnum):
     NO_REWARD = "no_reward", "The credit scheme needs a reward that is missing; missing is not zero."
     OVER_LENGTH = "over_length", "Prompt and response together are longer than max_sample_tokens."
     GROUP_TOO_SMALL = "group_too_small", "Fewer than two attempts of the group can be compared."
+    NO_PEERS = (
+        "no_peers",
+        "No other attempt of the group has a call that this one could be compared with (the same agent and turn).",
+    )
     GROUP_MIXED_TASKS = "group_mixed_tasks", "The attempts of the group are of different tasks."
     GROUP_MIXED_AGENTS = "group_mixed_agents", "Different agents took part in the attempts of the group."

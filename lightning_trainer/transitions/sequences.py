@@ -67,7 +67,15 @@ def _sample(trajectory: Trajectory, path: Sequence[Transition], credits: Mapping
         masks += [(0,) * (start - position), (1,) * (end - start)]
         logprobs += [(0.0,) * (start - position), transition.behaviour_logprobs]
         segments.append(
-            Segment(start, end, transition.transition_id, transition.policy_version, credit.value, credit.row_id)
+            Segment(
+                start,
+                end,
+                transition.transition_id,
+                transition.policy_version,
+                credit.value,
+                credit.row_id,
+                credit.peers,
+            )
         )
         position = end
     return Sample(

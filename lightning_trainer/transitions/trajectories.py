@@ -12,6 +12,7 @@ def trajectories_of(
     attempts: Mapping[str, Attempt],
     attempt_rewards: Mapping[str, float],
     call_rewards: Mapping[str, float],
+    agent_rewards: Mapping[tuple[str, str], float] | None = None,
 ) -> tuple[Trajectory, ...]:
     """Return the trajectories by attempt id, then agent.
 
@@ -20,6 +21,7 @@ def trajectories_of(
         attempts: by id; has every attempt of the calls.
         attempt_rewards: by attempt id, of those that were scored.
         call_rewards: by call id, of those that were scored.
+        agent_rewards: by attempt id and agent, of the agents that were scored apart from their attempt.
 
     Raises:
         ValueError: there is a reason against one of the calls.
@@ -28,7 +30,10 @@ def trajectories_of(
     for call in calls:
         by_owner.setdefault((call.attempt_id or "", call.agent or ""), []).append(call)
     return tuple(
-        _trajectory(attempts[attempt_id], agent, own, attempt_rewards.get(attempt_id), call_rewards)
+        replace(
+            _trajectory(attempts[attempt_id], agent, own, attempt_rewards.get(attempt_id), call_rewards),
+            own_reward=(agent_rewards or {}).get((attempt_id, agent)),
+        )
         for (attempt_id, agent), own in sorted(by_owner.items(), key=lambda entry: entry[0])
     )
 

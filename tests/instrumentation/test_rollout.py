@@ -242,6 +242,17 @@ class TestRewards:
         assert event[semconv.ERROR_TYPE] == "not_a_finite_number"
         assert lightning.stats().failed["reward-not-a-number"] == before + 1
 
+    def test_a_reward_may_be_of_one_agent_or_of_one_response(self, recording):
+        with lightning.rollout("t") as rollout:
+            lightning.reward(0.5, agent="planner")
+        lightning.reward(0.25, response_id="chatcmpl-1")
+        planner, response = recording.spans("evaluate")
+        assert planner.attributes[semconv.ATTEMPT_ID] == rollout.attempt_id
+        assert planner.events[0][1][semconv.EVALUATION_AGENT] == "planner"
+        assert semconv.ROLLOUT_ID not in response.attributes
+        assert response.attributes[semconv.RESPONSE_ID] == "chatcmpl-1"
+        assert response.events[0][1][semconv.RESPONSE_ID] == "chatcmpl-1"
+
     def test_a_reward_for_no_rollout_is_said_in_one_sentence_and_not_recorded(self, recording, caplog):
         with caplog.at_level(logging.ERROR, logger="lightning"):
             lightning.reward(1.0)

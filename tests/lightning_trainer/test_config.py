@@ -37,6 +37,27 @@ def test_relative_paths_are_relative_to_the_file(tmp_path):
         (POLICY + '[daemon]\nhost = "0.0.0.0"', "host '0.0.0.0' is reachable from other machines: set a token"),
         (POLICY + '[engine]\nchat_template = "no.jinja"', "engine.chat_template = 'no.jinja': there is no file"),
         (POLICY + POLICY, "2 policies (sql, sql)"),
+        (
+            POLICY + 'credit = { scheme = "guess" }',
+            "credit scheme 'guess' is unknown; there are terminal, equal_shares",
+        ),
+        (POLICY + 'credit = { scheme = "gae_turns" }', "'gae_turns' needs the values of a critic, and training has no"),
+        (
+            POLICY + 'credit = { scheme = "discounted", gamma = 2 }',
+            "gamma = 2: Input should be less than or equal to 1",
+        ),
+        (POLICY + "credit = { gamma = 0.5 }", "unknown key 'policy.0.credit.terminal.gamma'"),
+        (POLICY + "credit = 3", "policy.0.credit = 3: Input should be a valid dictionary"),
+        (POLICY + 'algorithm = { advantage = "remax" }', "'remax' needs the reward of a greedy rollout of every task"),
+        (POLICY + 'algorithm = { advantage = "gae" }', "'gae' needs the values of a critic"),
+        (
+            POLICY + 'credit = { scheme = "gigpo" }\nalgorithm = { advantage = "rloo" }',
+            "'gigpo' takes off its baseline itself, and algorithm.advantage = 'rloo' would take off another",
+        ),
+        (POLICY + "reward = { score = 0.0 }", "the weight of 'score' is 0.0: it must be finite and not 0"),
+        (POLICY + "reward = { score = nan }", "the weight of 'score' is nan"),
+        (POLICY + "reward = {}", "name at least one evaluation, as in {score = 1.0, format = 0.2}"),
+        (POLICY + 'group_by = "colour"', "policy.0.group_by = 'colour': Input should be 'key', 'task' or 'prompt'"),
         ("[daemon]", "policy is missing"),
         ("[[policy]", "is not valid TOML"),
     ],
@@ -57,3 +78,32 @@ def test_a_short_token_is_refused_without_being_quoted(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot read the configuration .*absent\.toml: No such file"):
         load_config(tmp_path / "absent.toml")
+
+
+def test_credit_groups_and_rewards_are_read(tmp_path):
+    policy = load_config(
+        write(
+            tmp_path,
+            POLICY
+            + 'group_by = "prompt"\nreward = { score = 1.0, format = 0.2 }\nreward_wait_s = 30\n'
+            + '[policy.credit]\nscheme = "hierarchical"\nagent_weights = { planner = 2 }\n',
+        )
+    ).only_policy
+    assert (policy.group_by, policy.reward_wait_s) == ("prompt", 30.0)
+    assert policy.reward_weights == {"score": 1.0, "format": 0.2}
+    assert policy.credit.model_dump() == {"scheme": "hierarchical", "agent_weights": {"planner": 2.0}}
+
+
+def test_no_estimator_runs_on_a_scheme_that_gives_advantages(tmp_path):
+    def estimator(text: str) -> str:
+        return load_config(write(tmp_path, POLICY + text)).only_policy.estimator
+
+    assert estimator("") == "grpo"
+    assert estimator('algorithm = { advantage = "rloo" }') == "rloo"
+    assert estimator('credit = { scheme = "gigpo" }') == "credit"
+    assert estimator('credit = { scheme = "gigpo" }\nalgorithm = { advantage = "credit" }') == "credit"
+
+
+def test_what_someone_else_registered_with_verl_is_left_to_training(tmp_path):
+    policy = load_config(write(tmp_path, POLICY + 'algorithm = { advantage = "my_own" }')).only_policy
+    assert policy.estimator == "my_own"

@@ -215,4 +215,14 @@ def _evaluation(
         span_id=_evaluated(span, roots),
         time_ns=event.time_ns,
         explanation=explanation if isinstance(explanation, str) else None,
+        agent=_evaluated_name(span, event, semconv.EVALUATION_AGENT),
+        response_id=_evaluated_name(span, event, semconv.RESPONSE_ID),
     )
+
+
+def _evaluated_name(span: Span, event: SpanEvent, name: str) -> str | None:
+    """Read from the event; an ``evaluate`` span has it too, so that the store finds it. A chat span's is its own."""
+    value = event.attributes.get(name)
+    if value is None and span.name.startswith(_EVALUATION_SPAN):
+        value = span.attributes.get(name)
+    return value if isinstance(value, str) and value else None

@@ -16,6 +16,7 @@ from verl.trainer.config.algorithm import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, get_adv_estimator_fn
 
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.estimators import CREDIT, refusal
 from lightning_trainer.types import Sample, Segment
 
 _GIVEN = {"token_level_rewards", "response_mask", "index", "config", "norm_adv_by_std_in_grpo"}
@@ -23,7 +24,8 @@ _GIVEN = {"token_level_rewards", "response_mask", "index", "config", "norm_adv_b
 
 @dataclass(slots=True)
 class _Row:
-    group_id: str
+    index: tuple[str, str, str]
+    """(group id, agent, peers): rows with the same one are compared with each other."""
     credit: float
     pieces: list[tuple[int, Segment]] = field(default_factory=list)
     """(sample, segment) in order."""
@@ -40,7 +42,7 @@ def token_advantages(
     """Return one advantage a token for every sample id, 0.0 where the loss mask is 0.
 
     Args:
-        estimator: name in verl's registry, of one that needs no critic.
+        estimator: name in verl's registry, of one that needs no critic; ``credit``: the credits as they are.
         normalize_by_std: for the estimators that ask (GRPO): divide by the group's standard deviation.
 
     Raises:
@@ -49,7 +51,10 @@ def token_advantages(
     """
     rows = _rows(samples)
     _require_groups(rows)
-    advantages_RL = _estimate(rows, estimator, normalize_by_std)
+    if estimator == CREDIT:
+        advantages_RL = [[row.credit] * row.length for row in rows]
+    else:
+        advantages_RL = _estimate(rows, estimator, normalize_by_std)
     by_sample = [[0.0] * len(sample.token_ids) for sample in samples]
     for row, advantages_L in zip(rows, advantages_RL, strict=True):
         start = 0
@@ -61,7 +66,7 @@ def token_advantages(
 
 
 def _rows(samples: Sequence[Sample]) -> list[_Row]:
-    rows: dict[tuple[str, str], _Row] = {}
+    rows: dict[tuple[str, str, str, str], _Row] = {}
     for index, sample in enumerate(samples):
         for segment in sample.segments:
             if segment.credit is None or not math.isfinite(segment.credit):
@@ -69,7 +74,8 @@ def _rows(samples: Sequence[Sample]) -> list[_Row]:
                     f"sample {sample.sample_id}: transition {segment.transition_id} has the credit {segment.credit}; "
                     "a transition without a credit cannot be trained, drop it with a reason"
                 )
-            row = rows.setdefault((sample.group_id, segment.row_id), _Row(sample.group_id, segment.credit))
+            index = (sample.group_id, sample.agent, segment.peers)
+            row = rows.setdefault((*index, segment.row_id), _Row(index, segment.credit))
             if row.credit != segment.credit:
                 raise TrainingError(
                     f"row {segment.row_id} has the credits {row.credit} and {segment.credit}; a row has one"
@@ -82,25 +88,20 @@ def _rows(samples: Sequence[Sample]) -> list[_Row]:
 def _require_groups(rows: Sequence[_Row]) -> None:
     if not rows:
         raise TrainingError("the batch has no token to train")
-    attempts: dict[str, set[str]] = {}
+    attempts: dict[tuple[str, str, str], set[str]] = {}
     for row in rows:
-        attempts.setdefault(row.group_id, set()).update(row.attempts)
-    for group_id, members in attempts.items():
+        attempts.setdefault(row.index, set()).update(row.attempts)
+    for (group_id, agent, peers), members in attempts.items():
         if len(members) < 2:
             raise TrainingError(
-                f"group {group_id} holds one attempt ({', '.join(members)}); advantages compare two or more attempts "
-                "of the same task, run it again or raise group_size"
+                f"group {group_id} holds one attempt ({', '.join(members)}) of agent {agent}"
+                f"{f' at {peers}' if peers else ''}; advantages compare two or more attempts of the same task, run it "
+                "again or raise group_size"
             )
 
 
 def _estimate(rows: Sequence[_Row], estimator: str, normalize_by_std: bool) -> list[list[float]]:
-    if estimator not in ADV_ESTIMATOR_REGISTRY:
-        raise TrainingError(f"unknown advantage estimator {estimator!r}; there are {', '.join(usable_estimators())}")
-    if missing := _missing(estimator):
-        raise TrainingError(
-            f"advantage estimator {estimator!r} needs {', '.join(missing)}, which a trainer without critic and "
-            f"baseline rollouts does not have; use one of {', '.join(usable_estimators())}"
-        )
+    require_estimator(estimator)
     function = get_adv_estimator_fn(estimator)
     longest = max(row.length for row in rows)
     mask_RL = torch.zeros(len(rows), longest)
@@ -111,7 +112,7 @@ def _estimate(rows: Sequence[_Row], estimator: str, normalize_by_std: bool) -> l
     given = {
         "token_level_rewards": rewards_RL,
         "response_mask": mask_RL,
-        "index": np.array([row.group_id for row in rows], dtype=object),
+        "index": _indices(rows),
         "config": AlgoConfig(adv_estimator=estimator, norm_adv_by_std_in_grpo=normalize_by_std),
         "norm_adv_by_std_in_grpo": normalize_by_std,
     }
@@ -120,8 +121,31 @@ def _estimate(rows: Sequence[_Row], estimator: str, normalize_by_std: bool) -> l
     return (advantages_RL * mask_RL).tolist()
 
 
+def _indices(rows: Sequence[_Row]) -> np.ndarray:
+    # Text, since numpy would make a table of tuples; the separator is in no name.
+    return np.array(["\0".join(row.index) for row in rows], dtype=object)
+
+
+def require_estimator(estimator: str) -> None:
+    """Refuse an estimator that cannot be used, before anything is trained with it.
+
+    Raises:
+        TrainingError: it is unknown, or needs what there is not.
+    """
+    if estimator == CREDIT:
+        return
+    if estimator not in ADV_ESTIMATOR_REGISTRY:
+        raise TrainingError(f"unknown advantage estimator {estimator!r}; there are {', '.join(usable_estimators())}")
+    if missing := _missing(estimator):
+        raise TrainingError(
+            refusal(estimator)
+            or f"advantage estimator {estimator!r} needs {', '.join(missing)}, which a trainer without critic and "
+            f"baseline rollouts does not have; use one of {', '.join(usable_estimators())}"
+        )
+
+
 def usable_estimators() -> list[str]:
-    """Names in verl's registry that work on rewards, mask and groups alone."""
+    """Names in verl's registry that work on rewards, mask and groups alone (the contract: ``estimators.py``)."""
     return sorted(str(name) for name in ADV_ESTIMATOR_REGISTRY if not _missing(str(name)))
 
 

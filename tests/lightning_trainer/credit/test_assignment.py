@@ -12,7 +12,7 @@ def test_a_call_that_is_too_long_is_left_out_after_it_has_been_credited(make_tra
     assignment = assign([make_trajectory(short, long, reward=1.0)], DiscountedReturn(0.5), max_sample_tokens=3)
     assert {name: credit.value for name, credit in assignment.credits.items()} == {"short": 0.5}
     assert assignment.refused == {"long": Reason.OVER_LENGTH}
-    assert assignment.row_credits == {"a1": (0.5,)}
+    assert assignment.row_credits == {"a1": {("solver", ""): (0.5,)}}
 
 
 def test_an_attempt_without_reward_has_no_rows(make_transition, make_trajectory):
@@ -26,4 +26,4 @@ def test_what_is_expected_of_one_agent_is_not_expected_of_another(make_transitio
     other = replace(make_trajectory(make_transition("2", agent="critic"), reward=1.0), agent="critic")
     assignment = assign([stepwise, other], DiscountedReturn(1.0), max_sample_tokens=8)
     assert {name: credit.value for name, credit in assignment.credits.items()} == {"1": 2.0, "2": 1.0}
-    assert assignment.row_credits == {"a1": (2.0, 1.0)}
+    assert assignment.row_credits == {"a1": {("solver", ""): (2.0,), ("critic", ""): (1.0,)}}

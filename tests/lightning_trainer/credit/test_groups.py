@@ -8,7 +8,8 @@ from lightning_trainer.transitions.reasons import Reason
 def member(make_attempt):
     def member(name, *row_credits, task="t", agents=("solver",), reward=None):
         reward = row_credits[0] if row_credits and reward is None else reward
-        return Member(make_attempt(name, task_id=task), frozenset(agents), reward, row_credits)
+        peers = {("solver", ""): row_credits} if row_credits else {}
+        return Member(make_attempt(name, task_id=task), frozenset(agents), reward, peers)
 
     return member
 
@@ -23,7 +24,9 @@ def test_a_group_of_one_is_refused_with_its_members(member):
     summary = judge_group("g", [member("a", 1.0), member("b")], drop_zero_variance=True)
     assert summary.verdict is Reason.GROUP_TOO_SMALL
     assert summary.refused_reason is not None
-    assert "group g: 1 of its 2 attempts can be compared (attempts a, b)" in summary.refused_reason
+    assert (
+        "group g (by lightning.group.id): 1 of its 2 attempts can be compared (attempts a, b)" in summary.refused_reason
+    )
 
 
 def test_attempts_of_different_tasks_are_refused_with_the_tasks(member):
@@ -61,3 +64,41 @@ def test_rows_that_are_all_equal_teach_nothing(member, rows, flat):
     verdict = judge_group("g", members, drop_zero_variance=True).verdict
     assert (verdict is Reason.ZERO_VARIANCE_GROUP) == flat
     assert judge_group("g", members, drop_zero_variance=False).verdict is Reason.SAMPLED
+
+
+def test_the_refusal_names_what_the_group_was_made_by(member):
+    for group_by, name in (("key", "lightning.group.id"), ("task", "task id"), ("prompt", "first prompt")):
+        summary = judge_group("g", [member("a", 1.0)], drop_zero_variance=True, group_by=group_by)
+        assert summary.refused_reason is not None
+        assert summary.refused_reason.startswith(f"group g (by {name}): 1 of its 1 attempts")
+
+
+def test_one_prompt_may_belong_to_several_task_ids(member):
+    members = [member("a", 1.0), member("b", 0.0, task="u")]
+    assert judge_group("g", members, drop_zero_variance=True, group_by="prompt").verdict is Reason.SAMPLED
+
+
+def _turns(make_attempt, name, **credits):
+    rows = {("solver", turn): (credit,) for turn, credit in credits.items()}
+    return Member(make_attempt(name), frozenset({"solver"}), 1.0, rows)
+
+
+def test_a_turn_that_only_one_attempt_got_to_is_compared_with_none(make_attempt):
+    members = [_turns(make_attempt, "a", t0=1.0, t1=1.0), _turns(make_attempt, "b", t0=0.0)]
+    summary = judge_group("g", members, drop_zero_variance=True)
+    assert (summary.verdict, summary.lonely) == (Reason.SAMPLED, {("solver", "t1")})
+
+
+def test_a_group_is_flat_when_all_that_is_compared_in_it_is_equal(make_attempt):
+    """Turn 0 earned 1 and 1, turn 1 earned 5 and 5: the values differ, but never those that are compared."""
+    members = [_turns(make_attempt, name, t0=1.0, t1=5.0) for name in "ab"]
+    assert judge_group("g", members, drop_zero_variance=True).verdict is Reason.ZERO_VARIANCE_GROUP
+
+
+def test_attempts_without_a_turn_in_common_are_refused(make_attempt):
+    members = [_turns(make_attempt, "a", t0=1.0), _turns(make_attempt, "b", t1=0.0)]
+    summary = judge_group("g", members, drop_zero_variance=True)
+    assert summary.verdict is Reason.GROUP_TOO_SMALL
+    assert summary.refused_reason is not None
+    assert "no call of an attempt has a counterpart in another (attempts a, b)" in summary.refused_reason
+    assert "solver t0, solver t1" in summary.refused_reason

@@ -10,6 +10,7 @@ from lightning_trainer.errors import StoreError
 from lightning_trainer.ingest.dialects.lightning import read_spans
 from lightning_trainer.ingest.rewards import rewards_router
 from lightning_trainer.store import SqliteStore
+from lightning_trainer.store.records import StepState
 from lightning_trainer.types import Span
 
 _URL = "/lightning/rollouts/r/rewards"
@@ -83,3 +84,42 @@ async def test_a_store_that_cannot_commit_asks_for_the_reward_again(store, clien
     await store.append([Span("1" * 32, "2" * 16, None, "s", 1, 2, {semconv.ROLLOUT_ID: "r"})])
     answer = await client_of(rewards_router(store, Full())).post(_URL, json={"value": 1})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
+_RESPONSE_URL = "/lightning/responses/x/rewards"
+
+
+@pytest.fixture
+async def call(store: SqliteStore) -> None:
+    attributes = {semconv.ROLLOUT_ID: "r", semconv.ATTEMPT_ID: "a", semconv.RESPONSE_ID: "x"}
+    await store.append([Span("1" * 32, "3" * 16, "2" * 16, "chat", 1, 2, attributes, scope=semconv.GATEWAY_SCOPE)])
+
+
+async def test_a_reward_of_a_response_is_found_with_the_attempt_that_made_the_call(client, call, store) -> None:
+    answer = await client.post(_RESPONSE_URL, json={"value": 0.5, "id": "judge-1"})
+    assert (answer.status_code, answer.json()) == (200, {"accepted": True, "new": True})
+    (evaluation,) = read_spans(await store.spans_of_attempts(["a"])).evaluations
+    assert (evaluation.response_id, evaluation.value, evaluation.attempt_id, evaluation.agent) == ("x", 0.5, None, None)
+    assert (await client.post(_RESPONSE_URL, json={"value": 0.5, "id": "judge-1"})).json()["new"] is False
+
+
+async def test_a_reward_may_be_of_one_agent(client, store) -> None:
+    assert (await client.post(_URL, json={"value": 0.5, "agent": "planner"})).status_code == 200
+    (evaluation,) = read_spans(await store.spans_of_attempts(["a"])).evaluations
+    assert (evaluation.agent, evaluation.rollout_id, evaluation.response_id) == ("planner", "r", None)
+
+
+async def test_a_reward_of_a_response_that_nobody_gave_is_refused(client, call) -> None:
+    unknown = await client.post("/lightning/responses/y/rewards", json={"value": 1})
+    assert (unknown.status_code, "no span of response 'y'" in unknown.text) == (404, True)
+    both = await client.post(_RESPONSE_URL, json={"value": 1, "agent": "planner"})
+    assert (both.status_code, "is one call: leave attempt_id and agent out" in both.text) == (404, True)
+
+
+@pytest.mark.parametrize("url", [_URL, _RESPONSE_URL])
+async def test_whoever_sends_a_reward_too_late_is_told(client, call, store, url) -> None:
+    await store.assign(None, policy="p", step=3, attempt_ids=["a"], ledger=(), state=StepState.SKIPPED, metrics={})
+    answer = await client.post(url, json={"value": 1})
+    assert answer.status_code == 200
+    assert answer.json()["too_late"] == "its attempt belongs to step 3: the reward is stored and not trained"
+    assert len(read_spans(await store.spans_of_attempts(["a"])).evaluations) == 1

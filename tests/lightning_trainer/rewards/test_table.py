@@ -85,3 +85,21 @@ def test_what_is_not_a_number_is_missing_and_not_zero(read, make_evaluation, val
 def test_other_names_and_other_attempts_are_not_our_reward(read, make_evaluation):
     table = read(make_evaluation(1.0, name="politeness"), make_evaluation(1.0, "elsewhere"), make_evaluation(1.0, None))
     assert (table.of_attempts, table.of_calls, table.problems) == ({}, {}, ())
+
+
+def test_an_evaluation_of_a_response_scores_the_call_that_gave_it(read, make_evaluation, make_call):
+    table = read(make_evaluation(0.5, None, response_id="response-s2"))
+    assert (table.of_calls, table.of_attempts) == ({"s2/0": 0.5}, {})
+    # What names an attempt too is still about the response, also when the response is not here.
+    assert read(make_evaluation(0.5, "a1", response_id="response-s1")).of_calls == {"s1/0": 0.5}
+    assert read(make_evaluation(0.5, "a1", response_id="unknown")).of_attempts == {}
+    choices = [make_call("s", choice=choice) for choice in range(2)]
+    assert "name one as s/0" in read(make_evaluation(1.0, response_id="response-s"), calls=choices).problems[0]
+
+
+def test_an_evaluation_of_an_agent_scores_its_part_of_the_attempt(read, make_attempt, make_evaluation):
+    table = read(make_evaluation(0.5, agent="solver"), make_evaluation(1.0))
+    assert (table.of_agents, table.of_attempts) == ({("a1", "solver"): 0.5}, {"a1": 1.0})
+    attempts = [make_attempt(name, rollout_id="r", started_ns=start) for name, start in (("late", 9), ("early", 1))]
+    late = make_evaluation(0.5, None, rollout_id="r", agent="solver")
+    assert read(late, attempts=attempts).of_agents == {("late", "solver"): 0.5}

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from lightning_trainer.credit_settings import CREDIT_SETTINGS
 from lightning_trainer.errors import LedgerImbalanceError
 from lightning_trainer.training import batches
 from lightning_trainer.training.batches import build_batch
@@ -179,3 +180,103 @@ def test_a_builder_that_loses_or_repeats_a_sample_is_refused(rollouts, make_poli
         monkeypatch.setattr(batches, "samples_of", broken)
         with pytest.raises(LedgerImbalanceError, match="does not balance"):
             build_batch(rollouts[0], rollouts[1], rollouts[2], make_policy(), step=1)
+
+
+def _weighted(make_policy, **changes):
+    return make_policy(reward={"score": 1.0, "format": 0.5}, **changes)
+
+
+def test_several_rewards_are_weighed_and_a_missing_one_drops_the_attempt(
+    rollouts, make_policy, make_evaluation, make_call, make_attempt
+):
+    """a1: 1 + 0.5 * 1 = 1.5, a2: 0 + 0.5 * 0 = 0; a3 was given no format, so it has no reward at all."""
+    calls = [*rollouts[0], make_call("s4", QUESTION, GUESS, attempt_id="a3")]
+    attempts = [*rollouts[1], make_attempt("a3")]
+    evaluations = [
+        make_evaluation(value, attempt, name=name)
+        for attempt, name, value in (
+            ("a1", "score", 1.0),
+            ("a1", "format", 1.0),
+            ("a2", "score", 0.0),
+            ("a2", "format", 0.0),
+            ("a3", "score", 1.0),
+        )
+    ]
+    build = build_batch(calls, attempts, evaluations, _weighted(make_policy), step=1)
+    assert build.batch is not None
+    assert build.groups[0].rewards == (1.5, 0.0, None)
+    assert _fates(build) == {"trained/sampled": 6, "dropped/no_reward": 1}
+    assert build.unscored == {"a3"}
+    assert any("reward 'format' is missing where others" in problem for problem in build.problems)
+
+
+def test_a_group_that_nobody_gave_one_of_the_rewards_is_left_out_whatever_else_it_was_given(
+    rollouts, make_policy, make_evaluation
+):
+    """Steps are scored in full; without the group rule the sum would silently have lost its second part."""
+    calls, attempts, _ = rollouts
+    evaluations = [make_evaluation(1.0, None, name="score", span_id=f"chat-s{number}") for number in (1, 2, 3)]
+    build = build_batch(calls, attempts, evaluations, _weighted(make_policy, credit={"scheme": "discounted"}), step=1)
+    assert build.batch is None
+    assert _fates(build) == {"dropped/no_reward": 6}
+    assert any("nobody in it was given format" in problem for problem in build.problems)
+
+
+def test_a_turn_that_no_other_attempt_has_is_dropped_with_its_reason(rollouts, make_policy):
+    """a1 made two calls and a2 one: under MAGRPO the second has no counterpart."""
+    calls, attempts, evaluations = rollouts
+    build = build_batch(calls, attempts, evaluations, make_policy(credit={"scheme": "magrpo"}), step=1)
+    assert build.batch is not None
+    assert _fates(build) == {"trained/sampled": 4, "dropped/no_peers": 2}
+    assert [segment.peers for sample in build.batch.samples for segment in sample.segments] == ["turn 0", "turn 0"]
+
+
+def test_attempts_of_one_prompt_are_a_group_whatever_their_tasks_are_called(rollouts, make_policy):
+    calls, attempts, evaluations = rollouts
+    apart = [replace(attempt, group_id=name, task_id=name) for attempt, name in zip(attempts, "xy", strict=True)]
+    assert build_batch(calls, apart, evaluations, make_policy(), step=1).batch is None
+    build = build_batch(calls, apart, evaluations, make_policy(group_by="prompt"), step=1)
+    assert build.batch is not None
+    assert len(build.groups) == 1
+    together = [replace(attempt, group_id=name) for attempt, name in zip(attempts, "xy", strict=True)]
+    assert build_batch(calls, together, evaluations, make_policy(group_by="task"), step=1).batch is not None
+
+
+def test_an_agents_own_reward_counts_for_it_alone(rollouts, make_policy, make_evaluation):
+    calls, attempts, evaluations = rollouts
+    own = [make_evaluation(0.5, "a1", agent="solver"), make_evaluation(0.0, "a2", agent="solver")]
+    build = build_batch(calls, attempts, [*evaluations, *own], make_policy(), step=1)
+    assert build.batch is not None
+    assert [segment.credit for sample in build.batch.samples for segment in sample.segments] == [1.5, 1.5, 0.0]
+
+
+def test_causal_credit_crosses_agents_along_the_span_tree(make_policy, make_call, make_attempt, make_evaluation):
+    """boss -> worker -> boss, the worker below a tool's span: gamma = 0.5, R = 1: 1, 0.5 and 0.25 by distance."""
+    calls = [
+        call
+        for name in ("a1", "a2")
+        for call in (
+            make_call(f"b1{name}", (1,), start=0, agent="boss", attempt_id=name, parent_span_id=f"run{name}"),
+            make_call(f"w{name}", (2,), start=5, agent="worker", attempt_id=name, parent_span_id=f"tool{name}"),
+            make_call(f"b2{name}", (3,), start=9, agent="boss", attempt_id=name, parent_span_id=f"run{name}"),
+        )
+    ]
+    attempts = [make_attempt("a1"), make_attempt("a2")]
+    evaluations = [make_evaluation(1.0, "a1"), make_evaluation(0.0, "a2")]
+    policy = make_policy(agents=["*"], credit={"scheme": "causal", "gamma": 0.5})
+    parents = {"toola1": "runa1", "toola2": "runa2"}
+    build = build_batch(calls, attempts, evaluations, policy, step=1, span_parents=parents)
+    assert build.batch is not None
+    credits = {s.transition_id: s.credit for sample in build.batch.samples for s in sample.segments}
+    assert credits == {"b1a1/0": 0.25, "wa1/0": 0.5, "b2a1/0": 1.0, "b1a2/0": 0.0, "wa2/0": 0.0, "b2a2/0": 0.0}
+
+
+@pytest.mark.parametrize("scheme", [name for name, settings in CREDIT_SETTINGS.items() if not settings.needs_values])
+def test_every_scheme_builds_a_batch_or_says_what_is_missing(rollouts, make_policy, scheme):
+    calls, attempts, evaluations = rollouts
+    build = build_batch(calls, attempts, evaluations, make_policy(credit={"scheme": scheme}), step=1)
+    if scheme in ("steps", "agent_return"):
+        assert build.batch is None
+        assert f"credit scheme '{scheme}' needs one wherever others have one" in build.problems[0]
+    else:
+        assert build.batch is not None

@@ -77,6 +77,9 @@ _policy = st.fixed_dictionaries(
                 {"scheme": "terminal"},
                 {"scheme": "discounted", "gamma": 0.5},
                 {"scheme": "discounted", "gamma": 1.0},
+                {"scheme": "equal_shares"},
+                {"scheme": "steps"},
+                {"scheme": "magrpo"},
             )
         ),
         "algorithm": st.sampled_from(({"drop_zero_variance_groups": True}, {"drop_zero_variance_groups": False})),
@@ -240,6 +243,16 @@ def _credits(world: World) -> dict[str, float | None]:
                 outcome[evaluation.attempt_id] = evaluation.value
     if world.policy.credit.scheme == "terminal":
         return {call.call_id: outcome.get(call.attempt_id or "") for call in eligible}
+    if world.policy.credit.scheme == "steps":
+        return {call.call_id: step.get(call.call_id) for call in eligible}
+    if world.policy.credit.scheme == "equal_shares":
+        calls_of = Counter(call.attempt_id for call in eligible)
+        return {
+            call.call_id: outcome[call.attempt_id] / calls_of[call.attempt_id] if call.attempt_id in outcome else None
+            for call in eligible
+        }
+    if world.policy.credit.scheme == "magrpo":
+        return _joint_returns(eligible, group_of, outcome, step)
     credits: dict[str, float | None] = {}
     for call in eligible:
         own = [other for other in eligible if _owner(other) == _owner(call)]
@@ -264,6 +277,31 @@ def _credits(world: World) -> dict[str, float | None]:
             return reward + gamma * sum(v for v in values if v is not None) / len(values)
 
         credits[call.call_id] = value(call) if stepwise or outcomes else None
+    return credits
+
+
+def _joint_returns(eligible, group_of, outcome, step) -> dict[str, float | None]:
+    """MAGRPO: everything that the team earned from the call's turn on, if nothing of it is missing."""
+    turn = {}
+    for call in eligible:
+        parents = _parents([other for other in eligible if _owner(other) == _owner(call)])
+        count, before = 0, parents[call.call_id]
+        while before is not None:
+            count, before = count + 1, parents[before.call_id]
+        turn[call.call_id] = count
+    credits: dict[str, float | None] = {}
+    for call in eligible:
+        group = [other for other in eligible if group_of[other.attempt_id] == group_of[call.attempt_id]]
+        stepwise = {other.agent for other in group if other.call_id in step}
+        outcomes = any(other.attempt_id in outcome for other in group)
+        parts = [outcome.get(call.attempt_id)] if outcomes else []
+        for other in group:
+            later = other.attempt_id == call.attempt_id and turn[other.call_id] >= turn[call.call_id]
+            if later and other.agent in stepwise:
+                parts.append(step.get(other.call_id))
+        known = [part for part in parts if part is not None]
+        complete = len(known) == len(parts) and (stepwise or outcomes)
+        credits[call.call_id] = sum(known) if complete else None
     return credits
 
 
@@ -355,9 +393,17 @@ def check_groups(world: World, build: Build) -> None:
                 for name in members
             }
             assert len(casts) == 1
-            credits = [segment.credit for sample in own for segment in sample.segments if segment.credit is not None]
+            compared: dict[tuple[str, str], dict[str, list[float]]] = {}
+            for sample in own:
+                for segment in sample.segments:
+                    if segment.credit is not None:
+                        rows = compared.setdefault((sample.agent, segment.peers), {})
+                        rows.setdefault(sample.attempt_id, []).append(segment.credit)
+            # Whatever is compared is compared with another attempt, and somewhere there is a difference.
+            assert all(len(rows) >= 2 for rows in compared.values())
             if world.policy.algorithm.drop_zero_variance_groups:
-                assert max(credits) > min(credits)
+                spreads = [[credit for values in rows.values() for credit in values] for rows in compared.values()]
+                assert any(max(credits) > min(credits) for credits in spreads)
         elif group.refused_reason is not None:
             assert group.group_id in group.refused_reason
 

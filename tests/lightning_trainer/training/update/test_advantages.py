@@ -109,7 +109,7 @@ def test_a_row_with_two_credits_is_refused(sample, advantages):
 
 @pytest.mark.parametrize(
     ("estimator", "lacking"),
-    [("gae", "values"), ("remax", "reward_baselines"), ("optimal_token_baseline", "sum_pi_squared")],
+    [("gae", "values"), ("remax", "greedy rollout"), ("optimal_token_baseline", "sum of squared probabilities")],
 )
 def test_estimators_that_need_more_are_refused(estimator, lacking, group, advantages):
     with pytest.raises(TrainingError, match=rf"needs .*{lacking}"):
@@ -130,3 +130,111 @@ def test_every_usable_estimator_gives_finite_values_on_trained_tokens_alone(grou
         for values in advantages(group(1.0, 0.0, 0.5), name).values():
             assert values[0] == values[2] == 0.0
             assert all(math.isfinite(value) for value in values)
+
+
+def test_credits_that_are_advantages_stay_what_they_are(group, advantages):
+    found = advantages(group(0.75, -0.25), "credit")
+    assert found == {"g0": (0.0, 0.75, 0.0, 0.75), "g1": (0.0, -0.25, 0.0, -0.25)}
+
+
+def test_agents_and_turns_are_compared_with_their_own_kind(sample, advantages):
+    """Group means: solver 0.5, critic 5.5, and at the solver's second turn 2."""
+    samples = [
+        replace(
+            sample(f"{agent}{turn}{name}", [1, 2], [0, 1], group="g", credit=credit),
+            agent=agent,
+            attempt_id=name,
+        )
+        for agent, turn, name, credit in (
+            ("solver", "", "a", 1.0),
+            ("solver", "", "b", 0.0),
+            ("critic", "", "a", 5.0),
+            ("critic", "", "b", 6.0),
+            ("solver", "turn 1", "a", 3.0),
+            ("solver", "turn 1", "b", 1.0),
+        )
+    ]
+    samples = [
+        replace(one, segments=(replace(one.segments[0], peers="turn 1" if "turn" in one.sample_id else ""),))
+        for one in samples
+    ]
+    found = advantages(samples, normalize_by_std=False)
+    assert [values[1] for values in found.values()] == pytest.approx([0.5, -0.5, -0.5, 0.5, 1.0, -1.0])
+
+
+def test_a_turn_of_one_attempt_alone_is_refused(sample, advantages):
+    """verl would give a row without peers its whole reward as advantage."""
+    samples = [sample(name, [1, 2], [0, 1], group="g", credit=1.0) for name in ("a", "b")]
+    samples[1] = replace(samples[1], segments=(replace(samples[1].segments[0], peers="turn 1"),))
+    with pytest.raises(TrainingError, match=r"group g holds one attempt \(attempt-a\) of agent agent; "):
+        advantages(samples)
+
+
+def test_the_contract_is_of_the_estimators_that_verl_has():
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+
+    from lightning_trainer.estimators import ESTIMATORS
+    from lightning_trainer.training.update.advantages import usable_estimators
+
+    assert set(ESTIMATORS) - {"credit"} == {str(name) for name in ADV_ESTIMATOR_REGISTRY}
+    usable = {name for name, estimator in ESTIMATORS.items() if estimator.lacks is None} - {"credit"}
+    assert usable == set(usable_estimators())
+
+
+def test_what_says_that_it_compares_groups_does_not_see_the_others(group, advantages):
+    from lightning_trainer.estimators import ESTIMATORS
+
+    for name, estimator in ESTIMATORS.items():
+        if estimator.lacks is not None or name in ("reinforce_plus_plus_baseline", "gdpo", "gpg"):
+            continue  # those also scale or whiten over the batch
+        alone, together = (
+            advantages(group(1.0, 0.0), name),
+            advantages([*group(1.0, 0.0), *group(5.0, 5.0, 6.0, name="h")], name),
+        )
+        independent = together["g0"] == pytest.approx(alone["g0"], abs=1e-6)
+        assert independent == (estimator.compares != "batch"), name
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        # rewards 1, 0 and 0.5, two tokens each; mean 0.5
+        ("rloo_vectorized", [0.75, -0.75, 0.0]),  # 3/2 * (r - mean)
+        ("opo", [0.5, -0.5, 0.0]),  # equal lengths: the plain mean
+        ("gpg", [0.75, -0.75, 0.0]),  # alpha = 3 rows / 2 that are not 0
+        ("grpo_passk", [1.0, 0.0, 0.0]),  # (best - second) / std, 0.5 / 0.5
+        # whitened over 6 tokens: r - mean = +-0.5 and 0 twice, variance 1 / 5
+        ("reinforce_plus_plus_baseline", [0.5 / math.sqrt(0.2), -0.5 / math.sqrt(0.2), 0.0]),
+        ("reinforce_plus_plus", [0.5 / math.sqrt(0.2), -0.5 / math.sqrt(0.2), 0.0]),
+    ],
+)
+def test_the_other_group_estimators_by_hand(estimator, expected, group, advantages):
+    found = advantages(group(1.0, 0.0, 0.5), estimator)
+    assert [found[name][1] for name in ("g0", "g1", "g2")] == pytest.approx(expected, abs=1e-5)
+
+
+def test_token_gae_is_verls_before_whitening():
+    import torch
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+    from verl.utils.torch_functional import masked_whiten
+
+    from lightning_trainer.credit.gae_tokens import token_gae
+
+    mask = [0, 1, 1, 0, 0, 1, 1, 1, 0]
+    rewards = [0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, -1.0, 0.0]
+    values = [0.3, -0.2, 0.7, 5.0, 5.0, 0.1, -0.4, 0.9, 5.0]
+    row = [torch.tensor([numbers], dtype=torch.float64) for numbers in (rewards, values, mask)]
+    verls, _ = get_adv_estimator_fn("gae")(
+        token_level_rewards=row[0], values=row[1], response_mask=row[2], gamma=0.9, lam=0.8
+    )
+    ours = torch.tensor([token_gae(rewards, values, mask, gamma=0.9, lam=0.8)], dtype=torch.float64)
+    assert (masked_whiten(ours, row[2]) * row[2])[0].tolist() == pytest.approx((verls * row[2])[0].tolist(), abs=1e-6)
+
+
+def test_gigpos_episode_term_is_verls_grpo(group, advantages):
+    from lightning_trainer.credit.relative import relative
+
+    found = advantages(group(1.0, 0.0, 0.0, 0.5))
+    assert [found[f"g{i}"][1] for i in range(4)] == pytest.approx(
+        relative([1.0, 0.0, 0.0, 0.5], normalize_by_std=True), abs=1e-6
+    )

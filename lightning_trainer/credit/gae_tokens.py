@@ -1,0 +1,31 @@
+"""Generalised advantage estimation over sampled tokens: each of them is one time step.
+
+Formula: as in ``gae_turns.py`` with tokens for turns; tokens that were not sampled (prompts, tool output) are no time
+steps, so the step after a call's last token is the next call's first. Source: Schulman et al. (arXiv 1506.02438),
+equations 11 to 16, as applied to tokens by Ouyang et al. (arXiv 2203.02155); before whitening it equals verl's ``gae``.
+
+The values come from a critic; until training has one, the configuration refuses the scheme by name.
+"""
+
+from collections.abc import Sequence
+
+
+def token_gae(
+    rewards_L: Sequence[float], values_L: Sequence[float], mask_L: Sequence[int], *, gamma: float, lam: float
+) -> list[float]:
+    """Return the advantages ``[L]``, 0.0 where the mask is 0.
+
+    Args:
+        rewards_L: on the token that earned it, usually the last sampled one of a call.
+        values_L: the critic's value before each token.
+        mask_L: 1 where the token was sampled.
+    """
+    advantages_L = [0.0] * len(mask_L)
+    next_value = next_advantage = 0.0
+    for index in reversed(range(len(mask_L))):
+        if not mask_L[index]:
+            continue
+        delta = rewards_L[index] + gamma * next_value - values_L[index]
+        next_advantage = advantages_L[index] = delta + gamma * lam * next_advantage
+        next_value = values_L[index]
+    return advantages_L

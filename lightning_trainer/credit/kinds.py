@@ -1,0 +1,84 @@
+"""Which kinds of reward there are: of single calls, of one agent, of the whole attempt.
+
+A kind that nobody was given is not part of the task and counts nothing. One that somebody was given is expected of
+all who are compared with them: where it is missing, so is every credit that it would enter (promise 6).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lightning_trainer.credit.finite import finite
+from lightning_trainer.types import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Of one agent in the attempts of one group."""
+
+    steps: bool
+    own: bool
+    """Of the agent in the attempt."""
+    outcome: bool
+    """Of the attempt."""
+
+    @property
+    def end(self) -> bool:
+        """Whether there is a reward that belongs to no single call."""
+        return self.own or self.outcome
+
+    @property
+    def any(self) -> bool:
+        return self.steps or self.end
+
+
+def kinds_by_agent(trajectories_G: Sequence[Trajectory]) -> Mapping[str, Kinds]:
+    """Return the kinds of each agent: what is expected of one agent is not expected of another."""
+    kinds: dict[str, Kinds] = {}
+    for trajectory in trajectories_G:
+        known = kinds.get(trajectory.agent, Kinds(False, False, False))
+        kinds[trajectory.agent] = Kinds(
+            steps=known.steps or any(step.reward is not None for step in trajectory.transitions),
+            own=known.own or trajectory.own_reward is not None,
+            outcome=known.outcome or trajectory.reward is not None,
+        )
+    return kinds
+
+
+def outcome_of(trajectory: Trajectory, kinds: Kinds) -> float | None:
+    """Return the reward of the attempt: 0 where the task has none, None where it is missing."""
+    reward = finite(trajectory.reward, f"attempt {trajectory.attempt.attempt_id}")
+    return reward if kinds.outcome else 0.0
+
+
+def own_of(trajectory: Trajectory, kinds: Kinds) -> float | None:
+    """Return the agent's own reward, likewise."""
+    reward = finite(trajectory.own_reward, f"agent {trajectory.agent} in attempt {trajectory.attempt.attempt_id}")
+    return reward if kinds.own else 0.0
+
+
+def end_of(trajectory: Trajectory, kinds: Kinds, team_weight: float = 1.0) -> float | None:
+    """Return what is met once, at the end: the agent's own reward and, weighted, the attempt's."""
+    if team_weight == 0.0:
+        return own_of(trajectory, kinds)
+    return plus(own_of(trajectory, kinds), times(outcome_of(trajectory, kinds), team_weight))
+
+
+def steps_of(trajectory: Trajectory, kinds: Kinds) -> list[float | None]:
+    """Return the rewards ``[T]`` of the single calls, likewise."""
+    rewards_T = [finite(step.reward, f"transition {step.transition_id}") for step in trajectory.transitions]
+    return rewards_T if kinds.steps else [0.0] * len(rewards_T)
+
+
+def plus(a: float | None, b: float | None) -> float | None:
+    """Add; a missing part makes the sum missing."""
+    return None if a is None or b is None else a + b
+
+
+def times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def total(values: Sequence[float | None]) -> float | None:
+    """Sum up; a missing part makes the sum missing."""
+    present = [value for value in values if value is not None]
+    return sum(present) if len(present) == len(values) else None

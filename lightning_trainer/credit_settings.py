@@ -1,0 +1,181 @@
+"""``[policy.credit]``: one section a credit scheme, with the range of each setting; formulas are in ``credit/``.
+
+A scheme that needs what training does not have (a critic's values) has its section too, so that asking for it is
+answered with the reason and not with "unknown".
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import Field
+
+from lightning_trainer.section import Section
+
+Discount: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Weight: TypeAlias = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+
+
+class CreditSettings(Section):
+    """Base of the schemes' sections."""
+
+    needs_values: ClassVar[bool] = False
+    """It needs the values of a critic."""
+    gives_advantages: ClassVar[bool] = False
+    """What it gives has its baseline taken off already: no estimator of verl's runs on it."""
+    needs_causes: ClassVar[bool] = False
+    """It needs ``Transition.causes``."""
+
+
+class TerminalCredit(CreditSettings):
+    """Every call gets the reward of its attempt."""
+
+    scheme: Literal["terminal"] = "terminal"
+
+
+class EqualSharesCredit(CreditSettings):
+    """Every call gets an equal part of the reward of its attempt."""
+
+    scheme: Literal["equal_shares"] = "equal_shares"
+
+
+class StepsCredit(CreditSettings):
+    """Every call gets the reward that it was given itself."""
+
+    scheme: Literal["steps"] = "steps"
+
+
+class DiscountedCredit(CreditSettings):
+    """Every call gets the discounted return of what followed it."""
+
+    scheme: Literal["discounted"] = "discounted"
+    gamma: Discount = 1.0
+    """Discount per call."""
+
+
+class AgentReturnCredit(CreditSettings):
+    """Every call gets the return-to-go of what its own agent was given."""
+
+    scheme: Literal["agent_return"] = "agent_return"
+    gamma: Discount = 1.0
+    """Discount per call of the agent."""
+    team_weight: float = Field(default=0.0, ge=0, le=1e6)
+    """How much the reward of the whole attempt counts beside the agent's own."""
+
+
+class HierarchicalCredit(CreditSettings):
+    """The reward of the attempt is divided among its agents, and each part among that agent's calls."""
+
+    scheme: Literal["hierarchical"] = "hierarchical"
+    agent_weights: Mapping[str, Weight] = Field(default_factory=dict)
+    """By agent name; 1 for those that are not named."""
+
+
+class CausalCredit(CreditSettings):
+    """Rewards flow back along the span graph, across agents; where branches join they are divided."""
+
+    scheme: Literal["causal"] = "causal"
+    gamma: Discount = 1.0
+    """Discount per edge."""
+    needs_causes: ClassVar[bool] = True
+
+
+class MagrpoCredit(CreditSettings):
+    """The joint return of all agents, compared by agent and turn (MAGRPO)."""
+
+    scheme: Literal["magrpo"] = "magrpo"
+
+
+class GigpoCredit(CreditSettings):
+    """Episode term and step term, the latter among calls made in the same state (GiGPO)."""
+
+    scheme: Literal["gigpo"] = "gigpo"
+    omega: float = Field(default=1.0, ge=0, le=1e3)
+    """Weight of the step term."""
+    gamma: Discount = 0.95
+    """Discount per call, of the step term's returns."""
+    normalize_by_std: bool = True
+    """Divide both terms by the standard deviation of what is compared; False is the paper's F_norm = 1."""
+    state: Literal["prompt", "observation"] = "prompt"
+    """What makes two calls start in the same state: the whole prompt, or what was new in it."""
+    gives_advantages: ClassVar[bool] = True
+
+
+class GaeTurnsCredit(CreditSettings):
+    """Generalised advantage estimation, a turn being a time step."""
+
+    scheme: Literal["gae_turns"] = "gae_turns"
+    gamma: Discount = 1.0
+    lam: Discount = 0.95
+    needs_values: ClassVar[bool] = True
+    gives_advantages: ClassVar[bool] = True
+
+
+class GaeTokensCredit(CreditSettings):
+    """Generalised advantage estimation, a sampled token being a time step."""
+
+    scheme: Literal["gae_tokens"] = "gae_tokens"
+    gamma: Discount = 1.0
+    lam: Discount = 0.95
+    needs_values: ClassVar[bool] = True
+    gives_advantages: ClassVar[bool] = True
+
+
+class GaeBilevelCredit(CreditSettings):
+    """Generalised advantage estimation over turns, then over the tokens of each turn."""
+
+    scheme: Literal["gae_bilevel"] = "gae_bilevel"
+    gamma_turn: Discount = 0.95
+    lam_turn: Discount = 1.0
+    gamma_token: Discount = 1.0
+    lam_token: Discount = 1.0
+    needs_values: ClassVar[bool] = True
+    gives_advantages: ClassVar[bool] = True
+
+
+CreditConfig: TypeAlias = Annotated[
+    TerminalCredit
+    | EqualSharesCredit
+    | StepsCredit
+    | DiscountedCredit
+    | AgentReturnCredit
+    | HierarchicalCredit
+    | CausalCredit
+    | MagrpoCredit
+    | GigpoCredit
+    | GaeTurnsCredit
+    | GaeTokensCredit
+    | GaeBilevelCredit,
+    Field(discriminator="scheme"),
+]
+
+CREDIT_SETTINGS: Mapping[str, type[CreditSettings]] = {
+    settings.model_fields["scheme"].default: settings for settings in CreditSettings.__subclasses__()
+}
+"""By the name of the scheme."""
+
+
+def named_scheme(value: Any) -> Any:
+    """Fill in the default scheme and refuse one that there is not, or that cannot be trained with, in a sentence.
+
+    Args:
+        value: what ``credit`` is set to, before it is read.
+
+    Raises:
+        ValueError: the name is unknown (the known ones are listed), or the scheme needs a critic.
+    """
+    if isinstance(value, CreditSettings):
+        name = getattr(value, "scheme", None)
+    elif isinstance(value, Mapping):
+        value = {"scheme": "terminal", **value}
+        name = value["scheme"]
+    else:
+        return value
+    usable = [known for known, settings in CREDIT_SETTINGS.items() if not settings.needs_values]
+    if not isinstance(name, str) or name not in CREDIT_SETTINGS:
+        raise ValueError(f"credit scheme {name!r} is unknown; there are {', '.join(usable)}")
+    if name not in usable:
+        raise ValueError(
+            f"credit scheme {name!r} needs the values of a critic, and training has no critic yet; "
+            f"without one there are {', '.join(usable)}"
+        )
+    return value

@@ -1,0 +1,87 @@
+"""What an evaluation scores; the rule is in ``table.py``."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lightning_trainer.types import Attempt, Call, Evaluation
+
+
+class Scope(StrEnum):
+    CALL = "call"
+    AGENT = "agent"
+    """One agent in one attempt: its trajectory."""
+    ATTEMPT = "attempt"
+    AMBIGUOUS = "ambiguous"
+    """A response with several choices, none of which is named."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Target:
+    scope: Scope
+    name: str
+    """Id of the call or of the attempt; of the span, where it is ambiguous."""
+    agent: str | None = None
+    """Only of the scope ``AGENT``."""
+
+    def __str__(self) -> str:
+        return (
+            f"agent {self.agent} in attempt {self.name}" if self.scope is Scope.AGENT else f"{self.scope} {self.name}"
+        )
+
+
+class Targets:
+    """Finds what an evaluation scores in constant time."""
+
+    def __init__(
+        self, calls: Sequence[Call], attempts: Mapping[str, Attempt], repeated: Iterable[tuple[Call, Call]]
+    ) -> None:
+        self._attempts = attempts
+        self._call_ids: dict[str, str] = {call.call_id: call.call_id for call in calls}
+        self._by_span: dict[str, set[str]] = {}
+        self._by_response: dict[str, set[str]] = {}
+        below: dict[str, set[str]] = {}
+        for record, call in [*((call, call) for call in calls), *repeated]:
+            self._call_ids[record.call_id] = call.call_id
+            self._by_span.setdefault(record.span_id, set()).add(call.call_id)
+            if record.response_id is not None:
+                self._by_response.setdefault(record.response_id, set()).add(call.call_id)
+            # A record without a policy version is the client's own chat span: what is above it is an agent.
+            if record.parent_span_id is not None and record.policy_version is not None and record.complete:
+                below.setdefault(record.parent_span_id, set()).add(call.span_id)
+        self._chat_spans = {
+            parent: next(iter(spans)) for parent, spans in below.items() if len(spans) == 1 and parent not in spans
+        }
+        self._latest: dict[str, str] = {}
+        for attempt in sorted(attempts.values(), key=lambda a: (a.started_ns, a.attempt_id)):
+            self._latest[attempt.rollout_id] = attempt.attempt_id
+
+    def find(self, evaluation: Evaluation) -> Target | None:
+        """Return the target, or None for something that is not here."""
+        span_id, response_id = evaluation.span_id, evaluation.response_id
+        if span_id is not None:
+            if span_id in self._call_ids:
+                return Target(Scope.CALL, self._call_ids[span_id])
+            choices = self._by_span.get(span_id) or self._by_span.get(self._chat_spans.get(span_id, ""))
+            if choices is not None:
+                return _choice(choices, span_id)
+        if response_id is not None:
+            choices = self._by_response.get(response_id)
+            return None if choices is None else _choice(choices, min(choices).rpartition("/")[0])
+        attempt_id = self._attempt(evaluation)
+        if attempt_id is None:
+            return None
+        if evaluation.agent is not None:
+            return Target(Scope.AGENT, attempt_id, evaluation.agent)
+        return Target(Scope.ATTEMPT, attempt_id)
+
+    def _attempt(self, evaluation: Evaluation) -> str | None:
+        if evaluation.attempt_id is not None:
+            return evaluation.attempt_id if evaluation.attempt_id in self._attempts else None
+        return None if evaluation.rollout_id is None else self._latest.get(evaluation.rollout_id)
+
+
+def _choice(choices: set[str], span_id: str) -> Target:
+    if len(choices) > 1:
+        return Target(Scope.AMBIGUOUS, span_id)
+    return Target(Scope.CALL, next(iter(choices)))
