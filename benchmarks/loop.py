@@ -117,7 +117,7 @@ async def raw_engine(folder: Path) -> tuple[float, int, float, float]:
     async with SqliteStore(folder / "state" / "lightning.sqlite") as store:
         last = (await store.steps(policy.name))[-1]
         spans = await store.spans_of_attempts(last.attempt_ids)
-    from lightning_trainer.ingest.dialects.lightning import read_spans
+    from lightning_trainer.ingest.reading import read_spans
 
     chains: dict[str, list[tuple[list[int], int]]] = {}
     for call in read_spans(spans).calls:

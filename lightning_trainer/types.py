@@ -105,9 +105,22 @@ class Evaluation:
     """The response that it evaluates, where it names one."""
 
 
+class Fidelity(StrEnum):
+    """How faithfully the tokens of a call are known; it decides what the call may be used for."""
+
+    EXACT = "exact"
+    """The engine's own ids of prompt and response. May be trained with any algorithm, reinforcement learning too."""
+    VERIFIED = "verified"
+    """Ids made from the text by the policy's tokenizer and chat template, and checked against something that the
+    engine said (its token counts, or its scores of the ids). No behaviour log-probabilities come with them."""
+    TEXT_ONLY = "text_only"
+    """What was said is known, and no ids. Never a sample of reinforcement learning: other ids may spell the same text,
+    and what the policy did not sample has no log-probability under it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One choice of one LLM call with the exact tokens that the engine saw and sampled."""
+    """One choice of one LLM call, with the tokens that the engine saw and sampled where they are known."""
 
     call_id: str
     """``{span_id}/{choice}`` of the span that recorded the tokens."""
@@ -129,6 +142,8 @@ class Call:
     """False when a stream ended early."""
     start_ns: int
     end_ns: int
+    fidelity: Fidelity
+    """Set by whoever makes the call from what was recorded; it has no default, so nobody forgets it."""
     temperature: float = 1.0
     """As requested; 1.0 where the request named none."""
 

@@ -69,6 +69,21 @@ def doctor(
 
 
 @app.command()
+def agents(
+    state_dir: Annotated[
+        Path | None, typer.Option(help="The daemon's folder, where no configuration names it.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="The configuration: it says which policy claims whom.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show every agent that was seen: calls, tokens, tools, who claims it, and what was not captured."""
+    with _one_sentence():
+        from lightning_trainer.cli.agents import agents as run
+
+        run(state_dir=state_dir, config=config, as_json=as_json)
+
+
+@app.command()
 def quickstart(
     seed: Annotated[int, typer.Option(help="Seed of the tasks.", min=0)] = 0,
     steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 28,

@@ -7,9 +7,12 @@ from dataclasses import asdict
 from fastapi import APIRouter, HTTPException, Query
 
 from lightning_trainer import __version__
+from lightning_trainer.agents.census import count_agents, slim
+from lightning_trainer.agents.report import AgentsReport, agents_report
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.serving.supervisor import EngineSupervisor
+from lightning_trainer.store.scan import traces
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.remote import TrainerClient
 
@@ -39,6 +42,11 @@ def status_router(
             "counts": await store.counts(),
             "policies": {policy.name: _phase(progress)},
         }
+
+    @router.get("/lightning/agents")
+    async def agents() -> AgentsReport:
+        """Every agent that was seen, as ``lightning-trainer agents`` shows it; the store is read in a thread."""
+        return agents_report(await store.scan(lambda connection: count_agents(traces(connection, slim))), [policy])
 
     @router.get("/lightning/policies/{name}")
     async def one_policy(

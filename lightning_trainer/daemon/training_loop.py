@@ -19,7 +19,7 @@ from lightning_trainer.daemon.grouping import Grouping
 from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.daemon.publishing import Publisher
 from lightning_trainer.errors import TrainingError
-from lightning_trainer.ingest.dialects.lightning import read_spans
+from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.batches import Build, build_batch

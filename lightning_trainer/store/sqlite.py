@@ -115,6 +115,10 @@ class SqliteStore:
     async def counts(self) -> StoreCounts:
         return await self._read(count)
 
+    async def scan(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Run a long query of the caller's (see ``scan.py``) in a reader's thread, on one snapshot."""
+        return await self._read(query)
+
     async def spans_of_attempts(self, attempt_ids: Sequence[str]) -> list[Span]:
         """Return everything that belongs to the attempts, oldest first; see :func:`spans.select_of_attempts`."""
         return await self._read(lambda connection: span_table.select_of_attempts(connection, attempt_ids))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.transitions.reasons import Reason
-from lightning_trainer.types import Attempt, AttemptState, Call, RolloutMode
+from lightning_trainer.types import Attempt, AttemptState, Call, Fidelity, RolloutMode
 
 
 def reason_against(call: Call, policy: PolicyConfig, attempts: Mapping[str, Attempt]) -> Reason | None:
@@ -27,6 +27,8 @@ def _not_ours(call: Call, policy: PolicyConfig, attempts: Mapping[str, Attempt])
         return Reason.NOT_SELECTED
     if call.policy is not None and call.policy != policy.name:
         return Reason.OTHER_POLICY
+    if call.fidelity is Fidelity.TEXT_ONLY:
+        return Reason.FIDELITY_TOO_LOW
     if call.policy is None or call.policy_version is None:
         return Reason.NO_POLICY_VERSION
     if call.attempt_id is None:

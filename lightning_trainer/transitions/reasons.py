@@ -30,6 +30,11 @@ class Reason(StrEnum):
     NO_AGENT = "no_agent", "The call carries no agent name, so no policy can claim it."
     NOT_SELECTED = "not_selected", "The policy does not claim this agent; the call is traced and never trained."
     OTHER_POLICY = "other_policy", "Another policy sampled these tokens."
+    FIDELITY_TOO_LOW = (
+        "fidelity_too_low",
+        "Fidelity too low: only the text of the call is known, and reinforcement learning needs the ids that the "
+        "engine sampled; let the agent's calls go through the gateway.",
+    )
     NO_POLICY_VERSION = (
         "no_policy_version",
         "It is not known which policy version sampled these tokens; the call did not go through the gateway.",

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.types import Attempt, AttemptState, Call, Evaluation, Trajectory, Transition
+from lightning_trainer.types import Attempt, AttemptState, Call, Evaluation, Fidelity, Trajectory, Transition
 
 
 def _call(span: str, prompt=(1, 2), response=(3, 4), *, choice: int = 0, start: int = 0, **changes) -> Call:
@@ -27,6 +27,7 @@ def _call(span: str, prompt=(1, 2), response=(3, 4), *, choice: int = 0, start: 
         "complete": True,
         "start_ns": start,
         "end_ns": start + 1,
+        "fidelity": Fidelity.EXACT,
     }
     if "attempt_id" in changes:
         fields["rollout_id"] = f"rollout-{changes['attempt_id']}"

@@ -8,7 +8,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import unpack_logprobs, unpack_token_ids
 
 from lightning_trainer.errors import StoreError
-from lightning_trainer.ingest.dialects.lightning import read_spans
+from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.types import SpanStatus
 
 _PARENT = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}

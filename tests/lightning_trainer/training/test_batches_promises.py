@@ -19,7 +19,7 @@ from lightning_trainer.training.batches import Build, build_batch
 from lightning_trainer.transitions.deduplication import deduplicate
 from lightning_trainer.transitions.eligibility import reason_against
 from lightning_trainer.transitions.reasons import Reason
-from lightning_trainer.types import Attempt, AttemptState, Call, Evaluation, Outcome, RolloutMode
+from lightning_trainer.types import Attempt, AttemptState, Call, Evaluation, Fidelity, Outcome, RolloutMode
 
 MOVES = ("go on", "go on", "go on", "retry", "choices", "rewrite", "cut", "anew", "long")
 NAN_THROUGHOUT = (math.nan,)
@@ -37,6 +37,7 @@ FLAWS = (
     {"agent": "bystander"},
     {"attempt_id": None},
     {"attempt_id": "elsewhere"},
+    {"fidelity": Fidelity.TEXT_ONLY, "prompt_ids": (), "response_ids": (), "behaviour_logprobs": None},
 )
 REWARDS = (1.0, 1.0, 0.0, 0.0, 0.5, None, math.nan)
 
@@ -176,6 +177,7 @@ def _play(attempt: Attempt, moves, serial: bool, calls: list[Call], evaluations:
                 complete=True,
                 start_ns=start,
                 end_ns=start + 8,
+                fidelity=Fidelity.EXACT,
             )
             made.append(call)
             if flaw < len(FLAWS):

@@ -4,7 +4,7 @@ import pytest
 
 from lightning_trainer.transitions.eligibility import reason_against
 from lightning_trainer.transitions.reasons import Reason
-from lightning_trainer.types import AttemptState, RolloutMode
+from lightning_trainer.types import AttemptState, Fidelity, RolloutMode
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,10 @@ from lightning_trainer.types import AttemptState, RolloutMode
         ({"agent": "judge"}, Reason.NOT_SELECTED),
         ({"policy": "sql"}, Reason.OTHER_POLICY),
         ({"policy": None}, Reason.NO_POLICY_VERSION),
+        ({"fidelity": Fidelity.TEXT_ONLY, "policy": None}, Reason.FIDELITY_TOO_LOW),
+        ({"fidelity": Fidelity.TEXT_ONLY}, Reason.FIDELITY_TOO_LOW),
+        ({"fidelity": Fidelity.TEXT_ONLY, "agent": "judge"}, Reason.NOT_SELECTED),
+        ({"fidelity": Fidelity.VERIFIED, "behaviour_logprobs": None}, Reason.NO_LOGPROBS),
         ({"policy_version": None}, Reason.NO_POLICY_VERSION),
         ({"attempt_id": None}, Reason.NO_ATTEMPT),
         ({"attempt_id": "elsewhere"}, Reason.UNKNOWN_ATTEMPT),

@@ -8,7 +8,7 @@ import pytest
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.training.batches import build_batch
-from lightning_trainer.types import Attempt, AttemptState, Call, Evaluation
+from lightning_trainer.types import Attempt, AttemptState, Call, Evaluation, Fidelity
 
 pytestmark = pytest.mark.verl
 
@@ -45,6 +45,7 @@ def _call(span: str, attempt: str, prompt, response, logprobs, start: int) -> Ca
         complete=True,
         start_ns=start,
         end_ns=start + 1,
+        fidelity=Fidelity.EXACT,
     )
 
 

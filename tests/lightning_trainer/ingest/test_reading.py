@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import pack_logprobs, pack_token_ids
 
-from lightning_trainer.ingest.dialects.lightning import read_spans
-from lightning_trainer.types import AttemptState, Call, Evaluation, Span, SpanEvent, SpanStatus
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.types import AttemptState, Call, Evaluation, Fidelity, Span, SpanEvent, SpanStatus
 
 _IDS = {semconv.ROLLOUT_ID: "r", semconv.ATTEMPT_ID: "a"}
 
@@ -81,6 +81,7 @@ def test_a_gateway_span_is_a_call_with_its_exact_tokens() -> None:
         complete=True,
         start_ns=9,
         end_ns=10,
+        fidelity=Fidelity.EXACT,
     )
 
 
@@ -122,8 +123,9 @@ def test_several_choices_are_several_calls() -> None:
 
 def test_a_client_span_with_tokens_is_a_call_where_the_gateway_saw_nothing() -> None:
     client = _client(4, response="x", attributes={**_IDS, **_tokens((5,))})
-    (call,) = read_spans([client, _client(6, response="y")]).calls
+    call, other = read_spans([client, _client(6, response="y")]).calls
     assert (call.span_id, call.response_ids, call.policy_version) == (client.span_id, (5,), None)
+    assert (call.fidelity, other.fidelity) == (Fidelity.EXACT, Fidelity.TEXT_ONLY)
 
 
 @pytest.mark.parametrize("response", ["x", None])
@@ -170,6 +172,7 @@ def test_missing_tokens_are_empty_and_missing_logprobs_are_none() -> None:
     reading = read_spans([bare])
     (call,) = reading.calls
     assert (call.prompt_ids, call.response_ids, call.behaviour_logprobs, call.complete) == ((), (), None, False)
+    assert call.fidelity is Fidelity.TEXT_ONLY
     assert reading.problems == ()
 
 
@@ -295,9 +298,5 @@ def test_every_response_gives_at_most_one_call_a_choice(spans: list[Span]) -> No
 
 @given(_traces())
 def test_every_response_that_was_recorded_gives_a_call(spans: list[Span]) -> None:
-    recorded = {
-        span.attributes.get(semconv.RESPONSE_ID)
-        for span in spans
-        if span.scope == semconv.GATEWAY_SCOPE or semconv.PROMPT_TOKEN_IDS in span.attributes
-    }
+    recorded = {span.attributes.get(semconv.RESPONSE_ID) for span in spans if semconv.RESPONSE_ID in span.attributes}
     assert recorded - {None} == {call.response_id for call in read_spans(spans).calls} - {None}

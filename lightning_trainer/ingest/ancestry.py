@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
+from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.types import Span
 
 SpanKey = tuple[str, str]
@@ -22,6 +23,8 @@ class Identity:
     agent: str | None = None
     rollout_id: str | None = None
     attempt_id: str | None = None
+    agent_source: str | None = None
+    """How the agent was recognised; comes and goes with the agent."""
 
     def else_from(self, other: "Identity") -> "Identity":
         """Fill what is missing, unless ``other`` is of another rollout or attempt: then it says nothing of this one."""
@@ -31,6 +34,7 @@ class Identity:
             agent=self.agent or other.agent,
             rollout_id=self.rollout_id or other.rollout_id,
             attempt_id=self.attempt_id or other.attempt_id,
+            agent_source=self.agent_source if self.agent else other.agent_source,
         )
 
 
@@ -68,8 +72,13 @@ def _parent(span: Span) -> SpanKey | None:
 
 
 def _own(span: Span) -> Identity:
-    named = (_text(span, name) for name in (semconv.AGENT_NAME, semconv.ROLLOUT_ID, semconv.ATTEMPT_ID))
-    return Identity(*named)
+    naming = dialect_of(span).naming(span)
+    return Identity(
+        agent=None if naming is None else naming.agent,
+        rollout_id=_text(span, semconv.ROLLOUT_ID),
+        attempt_id=_text(span, semconv.ATTEMPT_ID),
+        agent_source=None if naming is None else naming.source,
+    )
 
 
 def _text(span: Span, name: str) -> str | None:

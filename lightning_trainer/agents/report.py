@@ -1,0 +1,94 @@
+"""The census in words: who claims an agent, and what was not captured of it and why. One form for JSON and terminal."""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from lightning_trainer.agents.census import AgentCensus
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.types import Fidelity
+
+
+class AgentRow(TypedDict):
+    agent: str | None
+    """None: the calls that carry no agent's name."""
+    policy: str | None
+    """The policy that claims it; None where none does, or where no configuration says."""
+    served_by: list[str]
+    """Policies that answered its calls, as the gateway recorded."""
+    calls: int
+    prompt_tokens: int
+    sampled_tokens: int
+    tools: list[str]
+    recognised_by: list[str]
+    fidelity: dict[str, int]
+    """Calls by grade; every grade is present."""
+    not_captured: list[str]
+    """One sentence each."""
+
+
+class AgentsReport(TypedDict):
+    policies: list[str] | None
+    """Of the configuration; None where none was given, so that nothing is known of claims."""
+    agents: list[AgentRow]
+
+
+def agents_report(census: Sequence[AgentCensus], policies: Sequence[PolicyConfig] | None) -> AgentsReport:
+    """Return the report.
+
+    Args:
+        census: by agent.
+        policies: of the configuration, None where there is none.
+    """
+    return AgentsReport(
+        policies=None if policies is None else [policy.name for policy in policies],
+        agents=[_row(one, policies or ()) for one in census],
+    )
+
+
+def _row(one: AgentCensus, policies: Sequence[PolicyConfig]) -> AgentRow:
+    claiming = next((policy.name for policy in policies if policy.claims(one.agent)), None)
+    return AgentRow(
+        agent=one.agent,
+        policy=claiming,
+        served_by=sorted(one.served_by),
+        calls=one.calls,
+        prompt_tokens=one.prompt_tokens,
+        sampled_tokens=one.sampled_tokens,
+        tools=sorted(one.tools),
+        recognised_by=sorted(one.sources),
+        fidelity={grade.value: one.fidelity[grade] for grade in Fidelity},
+        not_captured=_not_captured(one, claiming),
+    )
+
+
+def _not_captured(one: AgentCensus, claiming: str | None) -> list[str]:
+    said = []
+    if one.agent is None and one.calls:
+        said.append(
+            f"{_calls(one.calls)} without an agent's name: no policy can claim them; put @lightning.agent(...) "
+            "around the code that makes them"
+        )
+    text_only = one.fidelity[Fidelity.TEXT_ONLY]
+    if text_only:
+        said.append(f"{_calls(text_only)} without token ids ({_why_no_ids(one, claiming)})")
+    if one.interrupted:
+        said.append(f"{_calls(one.interrupted)} cut short: the stream ended before its last chunk")
+    if one.failed:
+        said.append(f"{one.failed} request{'s' * (one.failed != 1)} that no model answered")
+    if one.uncounted_calls:
+        said.append(
+            f"{_calls(one.uncounted_calls)} of unknown length: neither ids nor the server's counts were recorded"
+        )
+    return said
+
+
+def _why_no_ids(one: AgentCensus, claiming: str | None) -> str:
+    if claiming is not None:
+        return f"not made through the gateway, so policy {claiming} did not answer and cannot learn from them"
+    if one.fidelity[Fidelity.EXACT]:
+        return "made to a server that was not asked for them or does not give them"
+    return "made to a server that is not the gateway and not a trusted host"
+
+
+def _calls(count: int) -> str:
+    return f"{count:,} call{'s' * (count != 1)}"

@@ -1,0 +1,49 @@
+"""``lightning-trainer agents``: every agent that was seen, read from the store itself, with or without a daemon."""
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from lightning_trainer.agents.census import count_agents, slim
+from lightning_trainer.agents.report import agents_report
+from lightning_trainer.agents.terminal import show
+from lightning_trainer.config import Config, load_config
+from lightning_trainer.errors import ConfigError
+from lightning_trainer.store.scan import read_only, traces
+
+_USUAL_CONFIG = Path("lightning.toml")
+_USUAL_STATE_DIR = Path(".lightning")
+
+
+def agents(*, state_dir: Path | None, config: Path | None, as_json: bool) -> None:
+    """Print the report.
+
+    Raises:
+        LightningError: the configuration or the store cannot be read.
+    """
+    settings = _settings(config, needed=state_dir is None)
+    folder = state_dir or (settings.daemon.state_dir if settings else _USUAL_STATE_DIR)
+    with read_only(folder / "lightning.sqlite") as connection:
+        census = count_agents(traces(connection, slim))
+    report = agents_report(census, settings.policy if settings else None)
+    if as_json:
+        print(json.dumps(report, indent=2, ensure_ascii=False))
+    else:
+        show(report, Console())
+
+
+def _settings(config: Path | None, *, needed: bool) -> Config | None:
+    """The configuration that was named, else the usual one where it is there and nothing else was named."""
+    if config is not None:
+        return load_config(config)
+    if not needed:
+        return None
+    if _USUAL_CONFIG.is_file():
+        return load_config(_USUAL_CONFIG)
+    if _USUAL_STATE_DIR.is_dir():
+        return None
+    raise ConfigError(
+        f"there is neither {_USUAL_CONFIG} nor {_USUAL_STATE_DIR} in this folder: name a configuration with --config "
+        "or the daemon's folder with --state-dir"
+    )

@@ -1,0 +1,135 @@
+"""Joined records to calls: one for each choice of each response, with the grade of fidelity that its record has.
+
+The gateway's record is the authority on tokens and version, the client's span on identity; either alone is a call.
+What has no token ids becomes a call of the grade ``text_only``. What was said in it is not kept here: whoever needs the
+words (to tokenise them again, say) asks the dialect of its span for the conversation.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.ingest.ancestry import Identity, SpanKey, key_of
+from lightning_trainer.ingest.dialects import lightning
+from lightning_trainer.ingest.dialects.record import ModelCall
+from lightning_trainer.ingest.dialects.registry import dialect_of
+from lightning_trainer.ingest.dialects.tokens import Choice, Tokens, carries_tokens, read_tokens
+from lightning_trainer.ingest.joining import join
+from lightning_trainer.types import Call, Fidelity, Span
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedCall:
+    """One call with everything that was recorded of it."""
+
+    records: tuple[ModelCall, ...]
+    """The most faithful one first: it gives tokens, version and times."""
+    identity: Identity
+    """Of the first record that knows, for agent and attempt each."""
+
+    @property
+    def best(self) -> ModelCall:
+        return self.records[0]
+
+    @property
+    def response_id(self) -> str | None:
+        return next((record.response_id for record in self.records if record.response_id), None)
+
+
+def joined_calls(spans: Mapping[SpanKey, Span], identities: Mapping[SpanKey, Identity]) -> list[JoinedCall]:
+    """Return every call that any dialect tells of, once."""
+    records = [record for span in spans.values() if (record := dialect_of(span).model_call(span)) is not None]
+    joined = []
+    for group in join(records, spans):
+        identity = identities[key_of(group[0].span)]
+        for record in group[1:]:
+            identity = identity.else_from(identities[key_of(record.span)])
+        joined.append(JoinedCall(group, identity))
+    return joined
+
+
+def read_calls(joined: Sequence[JoinedCall], problems: list[str]) -> tuple[Call, ...]:
+    """Return the calls by start time; what contradicts itself is added to ``problems``, one sentence each."""
+    calls: list[Call] = []
+    for call in joined:
+        _report_contradictions(call, problems)
+        calls.extend(_choices(call, problems))
+    return tuple(sorted(calls, key=lambda call: (call.start_ns, call.call_id)))
+
+
+def fidelity_of(tokens: Tokens, choice: Choice) -> Fidelity:
+    """Grade what an engine said: its ids are exact, and without any there is text at most."""
+    return Fidelity.EXACT if tokens.prompt_ids or choice.response_ids else Fidelity.TEXT_ONLY
+
+
+def _choices(joined: JoinedCall, problems: list[str]) -> Iterator[Call]:
+    best, span, identity = joined.best, joined.best.span, joined.identity
+    tokens = tokens_of(best)
+    problems.extend(tokens.problems)
+    policy = span.attributes.get(semconv.POLICY)
+    version = span.attributes.get(semconv.POLICY_VERSION)
+    for choice in tokens.choices:
+        yield Call(
+            call_id=f"{span.span_id}/{choice.index}",
+            trace_id=span.trace_id,
+            span_id=span.span_id,
+            parent_span_id=span.parent_span_id,
+            response_id=joined.response_id,
+            agent=identity.agent,
+            rollout_id=identity.rollout_id,
+            attempt_id=identity.attempt_id,
+            policy=policy if isinstance(policy, str) else None,
+            policy_version=version if isinstance(version, int) and not isinstance(version, bool) else None,
+            prompt_ids=tokens.prompt_ids,
+            response_ids=choice.response_ids,
+            behaviour_logprobs=choice.logprobs,
+            finish_reason=choice.finish_reason,
+            complete=best.complete is not False,
+            start_ns=span.start_ns,
+            end_ns=span.end_ns,
+            fidelity=fidelity_of(tokens, choice),
+            temperature=_temperature(span),
+        )
+
+
+def _temperature(span: Span) -> float:
+    value = span.attributes.get(semconv.REQUEST_TEMPERATURE)
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    return float(value) if usable else 1.0
+
+
+def tokens_of(record: ModelCall) -> Tokens:
+    """Return the tokens that the record has; choices without any where it has words only."""
+    if lightning.is_gateway(record.span) or carries_tokens(record.span):
+        return read_tokens(record.span)
+    return Tokens((), tuple(Choice(i, (), None, reason) for i, reason in enumerate(record.finish_reasons)), ())
+
+
+def _report_contradictions(joined: JoinedCall, problems: list[str]) -> None:
+    best = joined.best.span
+    if not lightning.is_gateway(best):
+        return
+    for record in joined.records[1:]:
+        if lightning.is_gateway(record.span):
+            problems.append(
+                f"span {record.span.span_id}: the gateway recorded response {record.response_id} before, in span "
+                f"{best.span_id}; that one counts"
+            )
+        elif carries_tokens(record.span):
+            _compare(record.span, best, problems)
+
+
+def _compare(client: Span, gateway: Span, problems: list[str]) -> None:
+    if not carries_tokens(gateway) or gateway.attributes.get(semconv.STREAM_COMPLETE) is False:
+        return
+    if client.attributes.get(semconv.STREAM_COMPLETE) is False:
+        return  # the caller stopped listening: it has a part of what the engine sampled
+    seen, recorded = read_tokens(client), read_tokens(gateway)
+    same_prompt = seen.prompt_ids == recorded.prompt_ids
+    if not same_prompt or [c.response_ids for c in seen.choices] != [c.response_ids for c in recorded.choices]:
+        problems.append(
+            f"response {gateway.attributes.get(semconv.RESPONSE_ID)}: the client's token ids (span {client.span_id}) "
+            f"are not the gateway's (span {gateway.span_id}); the gateway's count"
+        )

@@ -1,0 +1,31 @@
+"""Who speaks, from the metadata of a LangChain run, which foreign instrumentations copy to spans.
+
+The rule is our own adapter's: the innermost name that somebody chose. A node with a name of its own is the agent;
+inside of a ready-made agent, whose nodes are all called ``model`` and ``tools``, it is the agent's name, and where it
+has none that of the nearest enclosing node that was named.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+_GENERIC_NODES = frozenset({"model", "agent", "tools", "__start__", "__end__"})
+_MIDDLEWARE_HOOKS = (".before_agent", ".before_model", ".after_model", ".after_agent")
+
+
+def agent_of(metadata: Mapping[str, Any]) -> str | None:
+    """Return the agent that speaks in a run with this metadata (``lc_agent_name``, ``langgraph_node`` ...)."""
+    enclosing = str(metadata.get("langgraph_checkpoint_ns") or "").split("|")
+    return (
+        _chosen(metadata.get("langgraph_node"))
+        or _name(metadata.get("lc_agent_name"))
+        or next((name for level in reversed(enclosing) if (name := _chosen(level.partition(":")[0]))), None)
+    )
+
+
+def _chosen(node: Any) -> str | None:
+    name = _name(node)
+    return None if name is None or name in _GENERIC_NODES or name.endswith(_MIDDLEWARE_HOOKS) else name
+
+
+def _name(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

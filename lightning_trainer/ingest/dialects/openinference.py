@@ -1,0 +1,157 @@
+"""OpenInference (Arize): ``openinference.span.kind`` and messages as numbered attributes.
+
+Read from ``openinference-instrumentation-openai`` 0.1.66 and ``-langchain`` 0.1.80; names from
+``openinference-semantic-conventions`` 0.1.42 (Apache-2.0). There is no attribute for the response's id: it is inside of
+``output.value``, the response as JSON, together with the finish reasons of its choices. LangChain's spans are not the
+parents of the OpenAI client's (those start traces of their own), so that id is what joins them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_trainer.ingest.dialects import langgraph
+from lightning_trainer.ingest.dialects.record import Conversation, Dialect, Message, ModelCall, Naming
+from lightning_trainer.ingest.dialects.values import arguments, count, json_of, numbered, objects, text, unflattened
+from lightning_trainer.types import AttributeValue, Span, SpanStatus
+
+NAME = "openinference"
+KIND = "openinference.span.kind"
+_OUTPUT = "llm.output_messages"
+
+
+def recognises(span: Span) -> bool:
+    return KIND in span.attributes
+
+
+def model_call(span: Span) -> ModelCall | None:
+    if span.attributes.get(KIND) != "LLM" or not _is_answered(span):
+        return None
+    response = _response(span)
+    reasons = _finish_reasons(span, response)
+    return ModelCall(
+        span=span,
+        dialect=NAME,
+        model=text(span, "llm.response.model_name", "llm.model_name", "llm.request.model_name"),
+        response_id=_response_id(response),
+        finish_reasons=reasons or (None,),
+        complete=_complete(span, response, reasons),
+        input_tokens=count(span, "llm.token_count.prompt"),
+        output_tokens=count(span, "llm.token_count.completion"),
+    )
+
+
+def failed(span: Span) -> bool:
+    return span.attributes.get(KIND) == "LLM" and not _is_answered(span) and span.status is SpanStatus.ERROR
+
+
+def _is_answered(span: Span) -> bool:
+    return "output.value" in span.attributes or any(name.startswith(f"{_OUTPUT}.") for name in span.attributes)
+
+
+def _response(span: Span) -> Mapping[str, Any]:
+    response = json_of(span.attributes.get("output.value"))
+    return response if isinstance(response, dict) else {}
+
+
+def _response_id(response: Mapping[str, Any]) -> str | None:
+    """The server's id: at the top of what the OpenAI client got, in ``llm_output`` of what LangChain made of it."""
+    for place in (response, response.get("llm_output"), *_langchain_metadata(response)):
+        found = place.get("id") if isinstance(place, Mapping) else None
+        if isinstance(found, str) and found:
+            return found
+    return None
+
+
+def _langchain_metadata(response: Mapping[str, Any]) -> list[Any]:
+    found = []
+    for generations in response.get("generations") or ():
+        for generation in objects(generations):
+            message = generation.get("message")
+            fields = message.get("kwargs") if isinstance(message, Mapping) else None
+            found.append(fields.get("response_metadata") if isinstance(fields, Mapping) else None)
+    return found
+
+
+def _finish_reasons(span: Span, response: Mapping[str, Any]) -> tuple[str | None, ...]:
+    choices = objects(response.get("choices"))
+    reasons = [choice.get("finish_reason") for choice in choices]
+    if not reasons:
+        reasons = [place.get("finish_reason") for place in _langchain_metadata(response) if isinstance(place, Mapping)]
+    if not any(reasons):
+        reasons = [text(span, "llm.finish_reason"), *reasons[1:]]
+    return tuple(reason if isinstance(reason, str) and reason else None for reason in reasons)
+
+
+def _complete(span: Span, response: Mapping[str, Any], reasons: tuple[str | None, ...]) -> bool | None:
+    if span.status is SpanStatus.ERROR:
+        return False
+    if any(reasons):
+        return True
+    # The response is here and none of its choices says why it ended: it had not ended.
+    return False if objects(response.get("choices")) else None
+
+
+def conversation(span: Span) -> Conversation:
+    return Conversation(
+        input_messages=tuple(_message(item) for item in numbered(span, "llm.input_messages")),
+        output_messages=tuple(_message(item) for item in numbered(span, _OUTPUT)),
+        tools=tuple(
+            {"type": "function", **schema["function"]} if isinstance(schema.get("function"), dict) else schema
+            for item in numbered(span, "llm.tools")
+            if isinstance(schema := json_of(item.get("tool.json_schema")), dict)
+        ),
+    )
+
+
+def _message(item: Mapping[str, AttributeValue]) -> Message:
+    role = item.get("message.role")
+    content = item.get("message.content")
+    if role == "tool":
+        answer = {"type": "tool_call_response", "id": item.get("message.tool_call_id"), "response": content or ""}
+        return {"role": role, "parts": [answer]}
+    parts: list[dict[str, Any]] = [{"type": "text", "content": content}] if content else []
+    parts += [_part(part) for part in unflattened(item, "message.contents")]
+    parts += [
+        {
+            "type": "tool_call",
+            "id": call.get("tool_call.id"),
+            "name": call.get("tool_call.function.name"),
+            "arguments": arguments(call.get("tool_call.function.arguments")),
+        }
+        for call in unflattened(item, "message.tool_calls")
+    ]
+    name = item.get("message.name")
+    return {"role": role, "parts": parts, **({"name": name} if name else {})}
+
+
+def _part(part: Mapping[str, AttributeValue]) -> dict[str, Any]:
+    if "message_content.text" in part:
+        kind = "reasoning" if part.get("message_content.type") == "reasoning" else "text"
+        return {"type": kind, "content": part["message_content.text"]}
+    if "message_content.image.image.url" in part:
+        return {"type": "uri", "modality": "image", "uri": part["message_content.image.image.url"]}
+    return dict(part)
+
+
+def naming(span: Span) -> Naming | None:
+    metadata = json_of(span.attributes.get("metadata"))
+    agent = langgraph.agent_of(metadata) if isinstance(metadata, dict) else None
+    agent = agent or text(span, "agent.name")
+    if agent is None and span.attributes.get(KIND) == "AGENT":
+        agent = text(span, "graph.node.name", "graph.node.id")
+    return None if agent is None else Naming(agent, NAME)
+
+
+def tool(span: Span) -> str | None:
+    return (text(span, "tool.name") or span.name or None) if span.attributes.get(KIND) == "TOOL" else None
+
+
+DIALECT = Dialect(
+    name=NAME,
+    recognises=recognises,
+    model_call=model_call,
+    failed=failed,
+    conversation=conversation,
+    naming=naming,
+    tool=tool,
+)

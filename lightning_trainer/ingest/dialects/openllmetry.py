@@ -1,0 +1,148 @@
+"""OpenLLMetry (Traceloop): the GenAI conventions since 0.50, numbered ``gen_ai.prompt`` attributes before.
+
+Read from ``opentelemetry-instrumentation-openai`` and ``-langchain`` 0.62.4 and 0.47.5 (Apache-2.0). Its packages share
+their scope names' prefix with the official ones, so it is known by attributes that only it writes.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.ingest.dialects import genai, langgraph
+from lightning_trainer.ingest.dialects.record import Conversation, Dialect, Message, ModelCall, Naming
+from lightning_trainer.ingest.dialects.values import arguments, count, json_of, numbered, objects, text, unflattened
+from lightning_trainer.types import AttributeValue, Span, SpanStatus
+
+NAME = "openllmetry"
+_SIGNS = ("llm.request.type", "gen_ai.is_streaming", "gen_ai.openai.api_base", "gen_ai.usage.total_tokens")
+_KIND = "traceloop.span.kind"
+_ENTITY = "traceloop.entity.name"
+_RUN = "traceloop.association.properties."
+_PROMPT = "gen_ai.prompt"
+_COMPLETION = "gen_ai.completion"
+
+
+def recognises(span: Span) -> bool:
+    attributes = span.attributes
+    return any(sign in attributes for sign in _SIGNS) or any(name.startswith("traceloop.") for name in attributes)
+
+
+def model_call(span: Span) -> ModelCall | None:
+    if not _is_call(span) or not _is_answered(span):
+        return None
+    reasons = _finish_reasons(span)
+    return ModelCall(
+        span=span,
+        dialect=NAME,
+        model=text(span, semconv.RESPONSE_MODEL, semconv.REQUEST_MODEL),
+        response_id=text(span, semconv.RESPONSE_ID),
+        finish_reasons=reasons or (None,),
+        complete=_complete(span, reasons),
+        input_tokens=count(span, semconv.INPUT_TOKENS, "gen_ai.usage.prompt_tokens"),
+        output_tokens=count(span, semconv.OUTPUT_TOKENS, "gen_ai.usage.completion_tokens"),
+    )
+
+
+def failed(span: Span) -> bool:
+    return _is_call(span) and not _is_answered(span) and span.status is SpanStatus.ERROR
+
+
+def _is_call(span: Span) -> bool:
+    return genai.is_call(span) or span.attributes.get("llm.request.type") in ("chat", "completion")
+
+
+def _is_answered(span: Span) -> bool:
+    return genai.is_answered(span) or f"{_COMPLETION}.0.role" in span.attributes
+
+
+def _finish_reasons(span: Span) -> tuple[str | None, ...]:
+    said = span.attributes.get(semconv.FINISH_REASONS)
+    reasons = said if isinstance(said, tuple) else ()
+    if not reasons:
+        # Where the text is captured the reasons are beside it, those of a stream that was left are empty.
+        messages = objects(json_of(span.attributes.get(semconv.OUTPUT_MESSAGES)))
+        reasons = [message.get("finish_reason") for message in messages]
+    if not reasons:
+        reasons = [item.get("finish_reason") for item in numbered(span, _COMPLETION)]
+    return tuple(reason if isinstance(reason, str) and reason else None for reason in reasons)
+
+
+def _complete(span: Span, reasons: tuple[str | None, ...]) -> bool | None:
+    if span.status is SpanStatus.ERROR:
+        return False
+    if any(reasons) or count(span, semconv.OUTPUT_TOKENS, "gen_ai.usage.completion_tokens") is not None:
+        return True
+    return False if reasons else None
+
+
+def conversation(span: Span) -> Conversation:
+    written = genai.conversation(span)
+    return Conversation(
+        input_messages=written.input_messages or tuple(_message(item) for item in numbered(span, _PROMPT)),
+        output_messages=written.output_messages or tuple(_message(item) for item in numbered(span, _COMPLETION)),
+        tools=written.tools
+        or tuple(
+            {
+                "type": "function",
+                "name": item.get("name"),
+                "description": item.get("description"),
+                "parameters": arguments(item.get("parameters")),
+            }
+            for item in numbered(span, "llm.request.functions")
+        ),
+    )
+
+
+def _message(item: Mapping[str, AttributeValue]) -> Message:
+    role, content = item.get("role"), item.get("content")
+    if role == "tool":
+        answer = {"type": "tool_call_response", "id": item.get("tool_call_id"), "response": content or ""}
+        return {"role": role, "parts": [answer]}
+    parts = _content_parts(content)
+    parts += [
+        {
+            "type": "tool_call",
+            "id": call.get("id"),
+            "name": call.get("name"),
+            "arguments": arguments(call.get("arguments")),
+        }
+        for call in unflattened(item, "tool_calls")
+    ]
+    message: dict[str, Any] = {"role": role, "parts": parts}
+    if item.get("finish_reason"):
+        message["finish_reason"] = item["finish_reason"]
+    return message
+
+
+def _content_parts(content: AttributeValue | None) -> list[Any]:
+    # LangChain's spans write content as JSON text; an answer without words comes as two quotes.
+    if not content or content == '""':
+        return []
+    parts = objects(json_of(content)) if isinstance(content, str) and content.startswith("[") else ()
+    if parts and all("type" in part for part in parts):
+        return [{"type": "text", "content": p.get("text")} if p["type"] == "text" else dict(p) for p in parts]
+    return [{"type": "text", "content": content}]
+
+
+def naming(span: Span) -> Naming | None:
+    run = {name.removeprefix(_RUN): value for name, value in span.attributes.items() if name.startswith(_RUN)}
+    agent = langgraph.agent_of(run) or text(span, semconv.AGENT_NAME)
+    if agent is None and span.attributes.get(_KIND) == "agent":
+        agent = text(span, _ENTITY)
+    return None if agent is None else Naming(agent, NAME)
+
+
+def tool(span: Span) -> str | None:
+    return genai.tool(span) or (text(span, _ENTITY) if span.attributes.get(_KIND) == "tool" else None)
+
+
+DIALECT = Dialect(
+    name=NAME,
+    recognises=recognises,
+    model_call=model_call,
+    failed=failed,
+    conversation=conversation,
+    naming=naming,
+    tool=tool,
+)

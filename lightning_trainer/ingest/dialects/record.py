@@ -1,0 +1,77 @@
+"""What every dialect says of a model call, in one vocabulary, whoever recorded it.
+
+A :class:`ModelCall` is cheap to read and is read of every span; a :class:`Conversation` is what was said, which is
+costly to read (JSON inside of attributes) and is asked for only where the words matter. Messages are in the GenAI
+conventions' form: a role and a list of parts (``text``, ``reasoning``, ``tool_call``, ``tool_call_response`` ...).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_trainer.types import Span
+
+Message = Mapping[str, Any]
+"""``{"role": ..., "parts": [...]}``, on an answer also ``"finish_reason"``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One request to a model that was answered, as one span tells of it."""
+
+    span: Span
+    dialect: str
+    model: str | None
+    """The model that answered, else the one that was asked."""
+    response_id: str | None
+    finish_reasons: tuple[str | None, ...]
+    """One a choice; None where the span does not say."""
+    complete: bool | None
+    """False where the span shows that the answer was cut off, None where it shows neither."""
+    input_tokens: int | None
+    output_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What was said in a call; empty where the span has no content (capturing it is an option everywhere)."""
+
+    input_messages: tuple[Message, ...] = ()
+    output_messages: tuple[Message, ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Definitions of the tools that were offered, each with a ``name``."""
+
+    @property
+    def tools_called(self) -> tuple[str, ...]:
+        """Names of the tools that the answer calls, in order."""
+        return tuple(
+            part["name"]
+            for message in self.output_messages
+            for part in message.get("parts") or ()
+            if isinstance(part, Mapping) and part.get("type") == "tool_call" and isinstance(part.get("name"), str)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """An agent's name on a span, and how it was recognised."""
+
+    agent: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one family of instrumentations writes spans: pure functions, none of which raises on a strange value."""
+
+    name: str
+    recognises: Callable[[Span], bool]
+    model_call: Callable[[Span], ModelCall | None]
+    """None where the span is no model call, or is one that got no answer."""
+    failed: Callable[[Span], bool]
+    """Whether the span is a model call that got no answer at all: nothing was sampled."""
+    conversation: Callable[[Span], Conversation]
+    naming: Callable[[Span], Naming | None]
+    """Who the span itself says is speaking in it and below it."""
+    tool: Callable[[Span], str | None]
+    """Name of the tool whose execution the span is."""

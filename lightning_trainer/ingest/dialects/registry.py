@@ -1,0 +1,17 @@
+"""Which dialect a span is written in: the first that recognises it; the conventions' own reads everything else."""
+
+from lightning_trainer.ingest.dialects import genai, lightning, openinference, openllmetry
+from lightning_trainer.ingest.dialects.record import Dialect
+from lightning_trainer.types import Span
+
+DIALECTS: tuple[Dialect, ...] = (
+    lightning.DIALECT,
+    openinference.DIALECT,
+    openllmetry.DIALECT,
+    genai.DIALECT,
+)
+
+
+def dialect_of(span: Span) -> Dialect:
+    """Return the dialect to read a span in."""
+    return next(dialect for dialect in DIALECTS if dialect.recognises(span))

@@ -1,0 +1,75 @@
+"""Attribute values as what they should be; a value of another type counts as absent, it is never guessed at."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from lightning_trainer.types import AttributeValue, Span
+
+_MOST_MESSAGES = 10_000
+"""Numbered attributes beyond this are not looked for."""
+
+
+def text(span: Span, *names: str) -> str | None:
+    """Return the first of the attributes that is a text with something in it."""
+    for name in names:
+        value = span.attributes.get(name)
+        if isinstance(value, str) and value:
+            return value
+    return None
+
+
+def count(span: Span, *names: str) -> int | None:
+    """Return the first of the attributes that is a count."""
+    for name in names:
+        value = span.attributes.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+    return None
+
+
+def texts(span: Span, name: str) -> tuple[str | None, ...]:
+    """Return the texts of an array attribute; an empty one of them is None."""
+    value = span.attributes.get(name)
+    return tuple(item if isinstance(item, str) and item else None for item in value) if isinstance(value, tuple) else ()
+
+
+def json_of(value: AttributeValue | None) -> Any:
+    """Return what a JSON text says, None where it is not one."""
+    if not isinstance(value, str | bytes):
+        return None
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def objects(value: Any) -> tuple[Mapping[str, Any], ...]:
+    """Return the JSON objects of an array."""
+    return tuple(item for item in value if isinstance(item, Mapping)) if isinstance(value, list) else ()
+
+
+def arguments(value: Any) -> Any:
+    """Return a tool call's arguments as the object that they are; text that is no JSON object stays text."""
+    parsed = json_of(value)
+    return parsed if isinstance(parsed, dict | list) else value
+
+
+def numbered(span: Span, prefix: str) -> Iterator[dict[str, AttributeValue]]:
+    """Yield the attributes of ``prefix.0.``, ``prefix.1.`` ... without that head, in order, up to the first gap."""
+    yield from unflattened(span.attributes, prefix)
+
+
+def unflattened(attributes: Mapping[str, AttributeValue], prefix: str) -> Iterator[dict[str, AttributeValue]]:
+    head = f"{prefix}."
+    items: dict[int, dict[str, AttributeValue]] = {}
+    for name, value in attributes.items():
+        if name.startswith(head):
+            number, dot, rest = name[len(head) :].partition(".")
+            if dot and number.isascii() and number.isdigit() and len(number) < 6:
+                items.setdefault(int(number), {})[rest] = value
+    for number in range(min(len(items), _MOST_MESSAGES)):
+        if number not in items:
+            return
+        yield items[number]

@@ -1,0 +1,177 @@
+"""Which records are of one and the same call.
+
+An agent may be watched by several instrumentations at several heights: a LangChain span around an OpenAI client's span
+around our client's around the gateway's record, in one trace or in several. Rules, the first that applies:
+
+1. The same response id is the same call, in whatever traces: LangChain's callbacks and the client's patches do
+   not share one, nor do two tracer providers.
+2. A record without an id around others is of the last of them: the ones before it were tries that failed. One without
+   an id inside of another is of that one, where it is the last in it.
+3. A record without an id is of the one that began or ended inside of it (or it inside of that), was written by another
+   instrumentation, has the same parent or the very same words, and is the nearest in time.
+
+Sorting apart, time is linear in the number of records, as long as calls without ids do not all overlap.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+
+from lightning_trainer.ingest.ancestry import SpanKey, key_of
+from lightning_trainer.ingest.dialects import lightning
+from lightning_trainer.ingest.dialects.record import ModelCall
+from lightning_trainer.ingest.dialects.registry import DIALECTS
+from lightning_trainer.ingest.dialects.tokens import carries_tokens
+from lightning_trainer.types import Span
+
+_CONVERSATION = {dialect.name: dialect.conversation for dialect in DIALECTS}
+
+
+def join(records: Sequence[ModelCall], spans: Mapping[SpanKey, Span]) -> list[tuple[ModelCall, ...]]:
+    """Return the calls, each with all of its records, the most faithful one first.
+
+    Args:
+        records: of the spans that are model calls.
+        spans: all spans, for what lies between the records.
+    """
+    return _Joining(records, spans).calls()
+
+
+def faithfulness(record: ModelCall) -> tuple:
+    """Sort key: the gateway knows tokens and version, then comes who has tokens, then who is nearest to the wire."""
+    span = record.span
+    return (
+        not lightning.is_gateway(span),
+        not carries_tokens(span),
+        not lightning.is_ours(span),
+        record.complete is False,
+        span.end_ns - span.start_ns,  # of nested records the inner one is the shorter
+        span.start_ns,
+        key_of(span),
+    )
+
+
+class _Joining:
+    def __init__(self, records: Sequence[ModelCall], spans: Mapping[SpanKey, Span]) -> None:
+        self._records = sorted(records, key=lambda record: (record.span.start_ns, key_of(record.span)))
+        self._place = {key_of(record.span): place for place, record in enumerate(self._records)}
+        self._group = list(range(len(self._records)))
+        self._above = _nearest_above(spans, self._place)
+        self._words: dict[int, object] = {}
+
+    def calls(self) -> list[tuple[ModelCall, ...]]:
+        self._by_response_id()
+        if any(record.response_id is None for record in self._records):
+            self._by_nesting()
+            self._by_time()
+        groups: dict[int, list[ModelCall]] = {}
+        for place, record in enumerate(self._records):
+            groups.setdefault(self._root(place), []).append(record)
+        return [tuple(sorted(group, key=faithfulness)) for group in groups.values()]
+
+    def _root(self, place: int) -> int:
+        while self._group[place] != place:
+            self._group[place] = self._group[self._group[place]]
+            place = self._group[place]
+        return place
+
+    def _unite(self, one: int, other: int) -> None:
+        low, high = sorted((self._root(one), self._root(other)))
+        self._group[high] = low
+
+    def _by_response_id(self) -> None:
+        first: dict[str, int] = {}
+        for place, record in enumerate(self._records):
+            if record.response_id is not None:
+                self._unite(first.setdefault(record.response_id, place), place)
+
+    def _by_nesting(self) -> None:
+        last_inside: dict[int, int] = {}
+        for place, record in enumerate(self._records):  # by start, so the last one stays
+            above = self._above.get(key_of(record.span))
+            if above is not None and self._place[above] != place:
+                last_inside[self._place[above]] = place
+        for outer, inner in sorted(last_inside.items()):
+            if self._records[outer].response_id is None or self._records[inner].response_id is None:
+                self._unite(outer, inner)
+
+    def _by_time(self) -> None:
+        starts = [record.span.start_ns for record in self._records]
+        longest = max(record.span.end_ns - record.span.start_ns for record in self._records)
+        sizes: dict[int, int] = {}
+        scopes: dict[int, set[str]] = {}
+        for place, record in enumerate(self._records):
+            root = self._root(place)
+            sizes[root] = sizes.get(root, 0) + 1
+            scopes.setdefault(root, set()).add(record.span.scope)
+        for place, record in enumerate(self._records):
+            if record.response_id is not None or sizes[self._root(place)] > 1:
+                continue
+            span = record.span
+            window = range(bisect_left(starts, span.start_ns - longest), bisect_right(starts, span.end_ns))
+            near = [
+                other
+                for other in window
+                if span.scope not in scopes[self._root(other)]
+                and _nested(span, self._records[other].span)
+                and self._same(place, other)
+            ]
+            if near:
+                nearest = min(near, key=lambda other: (abs(starts[other] - span.start_ns), other))
+                both = scopes[self._root(place)] | scopes[self._root(nearest)]
+                self._unite(place, nearest)
+                root = self._root(place)
+                scopes[root], sizes[root] = both, 2
+
+    def _same(self, place: int, other: int) -> bool:
+        one, two = self._records[place].span, self._records[other].span
+        words, others = self._said(place), self._said(other)
+        if words is not None and others is not None:
+            return words == others
+        siblings = one.trace_id == two.trace_id and one.parent_span_id == two.parent_span_id
+        return siblings and one.parent_span_id is not None
+
+    def _said(self, place: int) -> object:
+        """What was asked last and what was answered; None where the record has no words."""
+        if place not in self._words:
+            record = self._records[place]
+            said = _CONVERSATION[record.dialect](record.span)
+            question = [_plain(message) for message in said.input_messages[-1:]]
+            answer = [_plain(message) for message in said.output_messages]
+            self._words[place] = (question, answer) if any(answer) else None
+        return self._words[place]
+
+
+def _plain(message: Mapping) -> list[tuple]:
+    """The words and the tool calls of a message; ids and order of keys differ between instrumentations."""
+    return [
+        (part.get("name"), repr(part.get("arguments") or part.get("content") or part.get("response")))
+        for part in message.get("parts") or ()
+        if isinstance(part, Mapping)
+    ]
+
+
+def _nested(one: Span, other: Span) -> bool:
+    return (one.start_ns <= other.start_ns and other.end_ns <= one.end_ns) or (
+        other.start_ns <= one.start_ns and one.end_ns <= other.end_ns
+    )
+
+
+def _nearest_above(spans: Mapping[SpanKey, Span], wanted: Mapping[SpanKey, int]) -> dict[SpanKey, SpanKey | None]:
+    """Return for each span the nearest one above it that is wanted; each chain is walked once, a circle ends."""
+    above: dict[SpanKey, SpanKey | None] = {}
+    for start in wanted:
+        chain: list[SpanKey] = []
+        seen: set[SpanKey] = set()
+        key: SpanKey = start
+        while key in spans and key not in above and key not in seen:
+            chain.append(key)
+            seen.add(key)
+            parent = spans[key].parent_span_id
+            if parent is None:
+                break
+            key = (key[0], parent)
+        for below in reversed(chain):
+            parent = spans[below].parent_span_id
+            parent_key = None if parent is None else (below[0], parent)
+            above[below] = parent_key if parent_key in wanted else above.get(parent_key) if parent_key else None
+    return above

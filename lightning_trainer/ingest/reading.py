@@ -1,0 +1,116 @@
+"""Spans to calls, attempts and evaluations: everything that the later stages ask of the stored spans.
+
+Spans are stored as they came, in whatever dialect; here they are read (``dialects/``), joined where several
+instrumentations saw one call (``joining.py``) and graded (``calls.py``). Invariants: one call for each (response id,
+choice); the result depends neither on the order of the spans nor on duplicates; time is linear in their number.
+"""
+
+import math
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.ingest.ancestry import Identity, resolve_identities, unique
+from lightning_trainer.ingest.calls import joined_calls, read_calls
+from lightning_trainer.store.attempts import attempt_of
+from lightning_trainer.types import Attempt, Call, Evaluation, Span, SpanEvent
+
+_EVALUATION_SPAN = "evaluate "
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the spans say, each part in an order of its own that depends on nothing but the spans."""
+
+    calls: tuple[Call, ...]
+    """By start time."""
+    attempts: tuple[Attempt, ...]
+    """Those whose root span is here, so they have ended; by start time."""
+    evaluations: tuple[Evaluation, ...]
+    """By time."""
+    problems: tuple[str, ...]
+    """One sentence for each thing that contradicts itself or cannot be read."""
+
+
+def read_spans(spans: Sequence[Span]) -> Reading:
+    """Read spans of any number of traces and attempts."""
+    known = unique(spans)
+    identities = resolve_identities(known)
+    problems: list[str] = []
+    calls = read_calls(joined_calls(known, identities), problems)
+    roots = {span.span_id for span in known.values() if span.attributes.get(semconv.ROLLOUT_ROOT) is True}
+    evaluations = [
+        evaluation
+        for key, span in known.items()
+        for event in span.events
+        if event.name == semconv.EVALUATION_EVENT
+        and (evaluation := _evaluation(span, event, identities[key], roots, problems)) is not None
+    ]
+    evaluations.sort(key=lambda e: (e.time_ns, e.name, e.attempt_id or "", e.span_id or "", repr(e.value)))
+    return Reading(calls, _read_attempts(known.values(), problems), tuple(evaluations), tuple(sorted(set(problems))))
+
+
+# -- attempts and evaluations ----------------------------------------------------------------------------------------
+
+
+def _read_attempts(spans: Iterable[Span], problems: list[str]) -> tuple[Attempt, ...]:
+    ended: dict[str, tuple[Attempt, str]] = {}
+    for span in spans:  # oldest first, so of two roots the earlier one counts, as in the store
+        if span.attributes.get(semconv.ROLLOUT_ROOT) is not True:
+            continue
+        attempt = attempt_of(span)
+        if attempt is None:
+            problems.append(f"span {span.span_id}: a rollout's root span names no rollout or attempt and is left out")
+        elif attempt.attempt_id in ended:
+            problems.append(
+                f"attempt {attempt.attempt_id}: it has two root spans, {ended[attempt.attempt_id][1]} and "
+                f"{span.span_id}; the first counts"
+            )
+        else:
+            ended[attempt.attempt_id] = (attempt, span.span_id)
+    attempts = (attempt for attempt, _ in ended.values())
+    return tuple(sorted(attempts, key=lambda attempt: (attempt.started_ns, attempt.attempt_id)))
+
+
+def _evaluated(span: Span, roots: Set[str]) -> str | None:
+    """The span that an evaluation is about: the one above an `evaluate` span, else the one that carries the event.
+
+    A rollout's root stands for the whole attempt, which the evaluation's attempt id says already.
+    """
+    about = span.parent_span_id if span.name.startswith(_EVALUATION_SPAN) else span.span_id
+    return None if about in roots else about
+
+
+def _evaluation(
+    span: Span, event: SpanEvent, identity: Identity, roots: Set[str], problems: list[str]
+) -> Evaluation | None:
+    name = event.attributes.get(semconv.EVALUATION_NAME)
+    if not isinstance(name, str) or not name:
+        problems.append(f"span {span.span_id}: an evaluation has no name and is left out")
+        return None
+    score = event.attributes.get(semconv.EVALUATION_SCORE)
+    value = float(score) if isinstance(score, int | float) and not isinstance(score, bool) else None
+    if score is not None and (value is None or not math.isfinite(value)):
+        problems.append(f"span {span.span_id}: the score of evaluation {name!r} is {score!r} and counts as missing")
+        value = None
+    explanation = event.attributes.get(semconv.EVALUATION_EXPLANATION)
+    return Evaluation(
+        name=name,
+        value=value,
+        rollout_id=identity.rollout_id,
+        attempt_id=identity.attempt_id,
+        span_id=_evaluated(span, roots),
+        time_ns=event.time_ns,
+        explanation=explanation if isinstance(explanation, str) else None,
+        agent=_evaluated_name(span, event, semconv.EVALUATION_AGENT),
+        response_id=_evaluated_name(span, event, semconv.RESPONSE_ID),
+    )
+
+
+def _evaluated_name(span: Span, event: SpanEvent, name: str) -> str | None:
+    """Read from the event; an ``evaluate`` span has it too, so that the store finds it. A chat span's is its own."""
+    value = event.attributes.get(name)
+    if value is None and span.name.startswith(_EVALUATION_SPAN):
+        value = span.attributes.get(name)
+    return value if isinstance(value, str) and value else None

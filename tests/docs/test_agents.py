@@ -1,0 +1,32 @@
+"""The commands of docs/agents.md work as they stand, and its tables name what there is."""
+
+import re
+import shlex
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from lightning_trainer.cli.app import app
+from lightning_trainer.store import SqliteStore
+from lightning_trainer.types import Fidelity
+from tests.lightning_trainer.ingest.recordings import recording
+
+PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
+
+
+async def test_the_commands_work_as_they_stand(tmp_path, monkeypatch):
+    async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
+        await store.append(recording("openinference"))
+    (tmp_path / "lightning.toml").write_text('[[policy]]\nname = "p"\nagents = ["*"]\nmodel = "random:tiny"\n')
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"^lightning-trainer (.+)$", PAGE, flags=re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        done = CliRunner().invoke(app, shlex.split(command), catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        assert "solver" in done.output
+
+
+def test_the_page_names_every_grade():
+    for grade in Fidelity:
+        assert f"| `{grade.value}` |" in PAGE

@@ -1,0 +1,124 @@
+"""Every call of every agent is counted once, whoever recorded it, and what is missing is said."""
+
+import tracemalloc
+from collections.abc import Iterable
+
+import pytest
+from lightning_instrumentation import semconv
+from lightning_instrumentation.packing import pack_token_ids
+
+from lightning_trainer.agents.census import AgentCensus, count_agents, slim
+from lightning_trainer.agents.report import agents_report
+from lightning_trainer.types import Fidelity, Span
+from tests.lightning_trainer.ingest.recordings import WITH_OURS, recording
+
+
+def by_trace(spans: Iterable[Span]) -> list[list[Span]]:
+    traces: dict[str, list[Span]] = {}
+    for span in spans:
+        traces.setdefault(span.trace_id, []).append(slim(span))
+    return [traces[trace] for trace in sorted(traces)]
+
+
+def census(*spans: Span) -> dict[str | None, AgentCensus]:
+    return {one.agent: one for one in count_agents(by_trace(spans))}
+
+
+def call(number: int, *, trace: int = 1, scope: str = semconv.CLIENT_SCOPE, **attributes) -> Span:
+    said = {semconv.OPERATION: semconv.CHAT, semconv.FINISH_REASONS: ("stop",), **attributes}
+    return Span(f"{trace:032x}", f"{number:016x}", None, "chat", number, number + 1, said, scope=scope)
+
+
+def tokens(prompt: int, *sampled: int) -> dict:
+    return {
+        semconv.PROMPT_TOKEN_IDS: pack_token_ids(range(prompt)),
+        semconv.CHOICES: len(sampled),
+        **{semconv.response_token_ids(i): pack_token_ids(range(n)) for i, n in enumerate(sampled)},
+    }
+
+
+@pytest.mark.parametrize("name", WITH_OURS)
+def test_a_second_instrumentation_changes_no_count(name):
+    ours, both = census(*recording(name, "ours")), census(*recording(name, "ours"), *recording(name))
+    assert set(ours) == set(both) == {None, "solver"}
+    for agent, one in ours.items():
+        other = both[agent]
+        assert (one.calls, one.fidelity, one.prompt_tokens, one.sampled_tokens, one.interrupted, one.failed) == (
+            other.calls,
+            other.fidelity,
+            other.prompt_tokens,
+            other.sampled_tokens,
+            other.interrupted,
+            other.failed,
+        )
+    solver, nobody = both["solver"], both[None]
+    assert (solver.calls, solver.tools) == (2, {"calculator"})
+    assert solver.sources == {"langchain"}
+    assert (nobody.calls, nobody.interrupted, nobody.failed) == (4, 1, 1)
+
+
+@pytest.mark.parametrize("name", WITH_OURS)
+def test_an_agent_that_only_foreign_spans_tell_of_is_counted_as_text(name):
+    solver = census(*recording(name))["solver"]
+    assert (solver.calls, solver.fidelity[Fidelity.TEXT_ONLY], solver.sources) == (2, 2, {name})
+    assert (solver.prompt_tokens, solver.sampled_tokens) == (7 + 30, 5 + 5)
+
+
+def test_tokens_are_counted_from_the_ids_and_not_from_what_the_server_says():
+    one = census(call(1, **{**tokens(300, 20, 30), semconv.AGENT_NAME: "a", semconv.INPUT_TOKENS: 5}))["a"]
+    assert (one.calls, one.prompt_tokens, one.sampled_tokens) == (1, 300, 50)
+    assert one.fidelity[Fidelity.EXACT] == 1
+
+
+def test_records_of_one_response_in_two_traces_are_one_call_of_the_agent_that_either_names():
+    gateway = {**tokens(3, 2), semconv.RESPONSE_ID: "x", semconv.POLICY: "p"}
+    client = {semconv.RESPONSE_ID: "x", semconv.AGENT_NAME: "a", semconv.AGENT_SOURCE: "decorator"}
+    counted = census(call(1, trace=1, **client), call(2, trace=2, scope=semconv.GATEWAY_SCOPE, **gateway))
+    assert set(counted) == {"a"}
+    one = counted["a"]
+    assert (one.calls, one.fidelity[Fidelity.EXACT], one.served_by, one.sources) == (1, 1, {"p"}, {"decorator"})
+
+
+def test_what_is_not_known_is_not_counted_as_zero():
+    one = census(call(1, **{semconv.AGENT_NAME: "a"}))["a"]
+    assert (one.calls, one.prompt_tokens, one.uncounted_calls) == (1, 0, 1)
+
+
+def test_who_claims_an_agent_and_what_is_missing_is_said(make_policy):
+    spans = [
+        call(1, **{semconv.AGENT_NAME: "solver", semconv.STREAM_COMPLETE: False}),
+        call(2, trace=2, **{semconv.AGENT_NAME: "judge"}),
+        call(3, trace=3),
+    ]
+    report = agents_report(count_agents(by_trace(spans)), [make_policy()])
+    assert [(row["agent"], row["policy"]) for row in report["agents"]] == [
+        ("judge", None),
+        ("solver", "math"),
+        (None, None),
+    ]
+    solver, nobody = report["agents"][1]["not_captured"], report["agents"][2]["not_captured"]
+    assert solver[0] == (
+        "1 call without token ids (not made through the gateway, so policy math did not answer and cannot learn from "
+        "them)"
+    )
+    assert solver[1] == "1 call cut short: the stream ended before its last chunk"
+    assert nobody[0].startswith("1 call without an agent's name: no policy can claim them")
+
+
+def test_memory_does_not_grow_with_the_number_of_traces():
+    def peak(traces: int) -> int:
+        def stream():
+            for number in range(1, traces + 1):
+                attributes = {**tokens(200, 50), semconv.AGENT_NAME: "a", semconv.RESPONSE_ID: f"r{number}"}
+                yield [slim(call(number, trace=number, **attributes))]
+
+        tracemalloc.start()
+        try:
+            (one,) = count_agents(stream())
+            assert one.calls == traces
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    # What is kept of a call is in SQLite's file, whose pages are not Python's memory; the rest is the same for both.
+    assert peak(2000) < peak(400) + 100_000

@@ -1,0 +1,128 @@
+"""``lightning-trainer agents`` over real stores: with a writer beside it, without one, and in any terminal."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from lightning_trainer.agents.report import AgentRow, AgentsReport
+from lightning_trainer.agents.terminal import show
+from lightning_trainer.cli.app import app
+from lightning_trainer.store import SqliteStore
+from tests.lightning_trainer.ingest.recordings import recording
+
+CONFIG = '[[policy]]\nname = "math"\nagents = ["sol*"]\nmodel = "random:tiny"\n'
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["agents", *arguments], env={"COLUMNS": "80"}, catch_exceptions=False)
+    return done.exit_code, done.output
+
+
+@pytest.fixture
+async def state_dir(tmp_path: Path) -> Path:
+    async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
+        await store.append([*recording("openinference"), *recording("openinference", "ours")])
+    (tmp_path / "lightning.toml").write_text(CONFIG)
+    return tmp_path / ".lightning"
+
+
+def test_the_table_has_who_claims_whom_and_fits_80_columns(state_dir):
+    code, said = run("--config", str(state_dir.parent / "lightning.toml"))
+    assert code == 0
+    lines = said.splitlines()
+    assert max(map(len, lines)) <= 80
+    solver, nobody = lines[1], lines[2]
+    assert solver.split()[:3] == ["solver", "math", "2"]
+    assert solver.split()[-2:] == ["calculator", "langchain"]
+    assert nobody.startswith("(no name)")
+    assert "claimed by none" in nobody
+    assert "without an agent's name: no policy can claim them" in " ".join(said.split())
+
+
+def test_json_has_everything(state_dir):
+    code, said = run("--state-dir", str(state_dir), "--json")
+    assert code == 0
+    report = json.loads(said)
+    solver = report["agents"][0]
+    assert report["policies"] is None
+    assert solver["agent"] == "solver"
+    assert solver["fidelity"] == {"exact": 2, "verified": 0, "text_only": 0}
+    assert (solver["tools"], solver["recognised_by"]) == (["calculator"], ["langchain"])
+
+
+async def test_it_reads_beside_a_daemon_that_has_the_store_open(state_dir):
+    async with SqliteStore(state_dir / "lightning.sqlite") as store:
+        before = run("--state-dir", str(state_dir), "--json")[1]
+        await store.append(recording("genai"))
+        after = run("--state-dir", str(state_dir), "--json")[1]
+    calls = [sum(row["calls"] for row in json.loads(said)["agents"]) for said in (before, after)]
+    assert calls == [6, 12]
+
+
+def test_a_store_that_may_only_be_read_is_read(state_dir):
+    os.chmod(state_dir / "lightning.sqlite", 0o400)
+    os.chmod(state_dir, 0o500)
+    try:
+        assert run("--state-dir", str(state_dir))[0] == 0
+    finally:
+        os.chmod(state_dir, 0o700)
+    assert not (state_dir / "lightning.sqlite-wal").exists()
+
+
+async def test_an_empty_store_is_one_clear_sentence(tmp_path):
+    async with SqliteStore(tmp_path / "lightning.sqlite"):
+        pass
+    code, said = run("--state-dir", str(tmp_path))
+    assert (code, len(said.strip().splitlines())) == (0, 1)
+    assert "no agent has made a call yet" in said
+
+
+def test_no_store_is_one_clear_sentence_and_makes_none(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "lightning_trainer", "agents", "--state-dir", str(tmp_path / "nowhere")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "there is no store" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_file_that_is_no_store_is_one_clear_sentence(tmp_path):
+    (tmp_path / "lightning.sqlite").write_text("hello" * 1000)
+    done = subprocess.run(
+        [sys.executable, "-m", "lightning_trainer", "agents", "--state-dir", str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "cannot be read: file is not a database" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("width", [30, 40, 80, 120])
+def test_long_names_and_many_agents_fit(width):
+    row = AgentRow(
+        agent="a_rather_long_agent_name_[bold]_with_brackets",
+        policy=None,
+        served_by=[],
+        calls=1_234_567,
+        prompt_tokens=123_456_789_012,
+        sampled_tokens=98_765_432,
+        tools=[f"tool_number_{number}" for number in range(40)],
+        recognised_by=["langchain", "decorator", "baggage"],
+        fidelity={"exact": 1_200_000, "verified": 0, "text_only": 34_567},
+        not_captured=["34,567 calls without token ids"],
+    )
+    text = io.StringIO()
+    show(AgentsReport(policies=["math"], agents=[row, row]), Console(file=text, width=width))
+    assert max(map(len, text.getvalue().splitlines())) <= width
+    assert "[bold]" in text.getvalue().replace("\n", "").replace(" ", "")
+    assert "claimed" in text.getvalue()

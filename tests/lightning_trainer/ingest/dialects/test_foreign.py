@@ -1,0 +1,105 @@
+"""Each dialect reads what the real packages of its family sent."""
+
+import pytest
+
+from lightning_trainer.ingest.dialects.openinference import DIALECT as OPENINFERENCE
+from lightning_trainer.ingest.dialects.record import Conversation
+from lightning_trainer.ingest.dialects.registry import dialect_of
+from lightning_trainer.types import Span
+from tests.lightning_trainer.ingest.recordings import ALL, recording
+
+EVERY = pytest.mark.parametrize("name", ALL)
+WITH_WORDS = pytest.mark.parametrize("name", [name for name in ALL if name != "genai_without_content"])
+WITH_AGENT = pytest.mark.parametrize("name", [name for name in ALL if name != "genai_without_content"])
+
+
+def call_spans(name: str) -> list[Span]:
+    return [span for span in recording(name) if dialect_of(span).model_call(span) is not None]
+
+
+def said(name: str, span: Span) -> Conversation:
+    return dialect_of(span).conversation(span)
+
+
+@EVERY
+def test_a_recording_is_read_in_the_dialect_of_its_packages(name):
+    dialects = {dialect_of(span).name for span in call_spans(name)}
+    assert dialects == {name.removesuffix("_without_content").removesuffix("_numbered")}
+
+
+@EVERY
+def test_model_name_response_id_counts_and_reasons_are_read(name):
+    first = dialect_of(span := call_spans(name)[0]).model_call(span)
+    assert first is not None
+    assert first.response_id is not None
+    assert first.response_id.startswith("chatcmpl-")
+    assert (first.model, first.finish_reasons, first.complete) == ("m", ("stop",), True)
+    assert (first.input_tokens, first.output_tokens) == (9, 5)
+
+
+@EVERY
+def test_several_choices_have_a_reason_each(name):
+    second = dialect_of(span := call_spans(name)[1]).model_call(span)
+    assert second is not None
+    assert second.finish_reasons == ("stop", "stop")
+
+
+@EVERY
+def test_a_stream_that_was_left_is_not_called_complete(name):
+    left = dialect_of(span := call_spans(name)[3]).model_call(span)
+    assert left is not None
+    # Neither of these two writes anything that shows how the stream ended: what is not known is not claimed.
+    unknown = name in ("genai_without_content", "openllmetry_numbered")
+    assert left.complete is (None if unknown else False)
+
+
+@EVERY
+def test_a_call_without_an_answer_is_a_failure_and_no_call(name):
+    failures = [span for span in recording(name) if dialect_of(span).failed(span)]
+    assert len(failures) == 1
+    assert dialect_of(failures[0]).model_call(failures[0]) is None
+
+
+@WITH_WORDS
+def test_messages_come_as_roles_and_parts(name):
+    conversation = said(name, call_spans(name)[0])
+    asked = [(message["role"], message["parts"]) for message in conversation.input_messages]
+    assert asked == [
+        ("system", [{"type": "text", "content": "be brief"}]),
+        ("user", [{"type": "text", "content": "raw"}]),
+    ]
+    assert [message["parts"] for message in conversation.output_messages] == [
+        [{"type": "text", "content": "answer0 to raw "}]
+    ]
+
+
+@WITH_WORDS
+def test_tools_offered_called_and_answered_are_read(name):
+    with_tools = [said(name, span) for span in call_spans(name) if said(name, span).tools]
+    first, *_, last = with_tools
+    assert [tool["name"] for tool in first.tools] == ["calculator"]
+    assert "expression" in first.tools[0]["parameters"]["properties"]
+    assert first.tools_called == ("calculator",)
+    (call,) = first.output_messages[0]["parts"]
+    assert (call["id"], call["arguments"]) == ("call_1", {"expression": "2+3"})
+    answers = [part for message in last.input_messages for part in message["parts"]]
+    assert [(part["id"], part["response"]) for part in answers if part["type"] == "tool_call_response"] == [
+        ("call_1", "5")
+    ]
+
+
+@WITH_AGENT
+def test_the_agent_and_its_tools_are_named(name):
+    spans = recording(name)
+    namings = {naming for span in spans if (naming := dialect_of(span).naming(span)) is not None}
+    assert {naming.agent for naming in namings} == {"solver"}
+    assert {naming.source for naming in namings} == {name.removesuffix("_numbered")}
+    assert {tool for span in spans if (tool := dialect_of(span).tool(span))} == {"calculator"}
+
+
+@pytest.mark.parametrize("value", ["{", "[]", "null", '"text"', '{"generations": [[null, 3], 4], "choices": "x"}'])
+def test_an_output_that_is_something_else_is_not_guessed_at(value):
+    attributes = {"openinference.span.kind": "LLM", "output.value": value, "llm.output_messages.x.y": 1}
+    call = OPENINFERENCE.model_call(Span("1" * 32, "1" * 16, None, "llm", 1, 2, attributes))
+    assert call is not None
+    assert (call.response_id, call.finish_reasons, call.complete) == (None, (None,), None)
