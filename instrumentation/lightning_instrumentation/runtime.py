@@ -88,10 +88,11 @@ def init(
         spool_full: what becomes of a span beyond it: ``drop`` counts it and says so once (the default); ``block`` makes
             the thread that ends the span wait for room (``LIGHTNING_SPOOL_FULL``).
         spool_block_s: longest such wait, seconds (``LIGHTNING_SPOOL_BLOCK_S``, else 5); then the span is dropped.
-        capture_content: False records no messages, tool arguments, results or error texts (``LIGHTNING_CAPTURE_CONTENT``).
-        redact: what is taken out of texts before they are written or sent, beside keys, which always are: ``"emails"``,
-            ``"regex:..."``, compiled patterns, functions from text to text, or several of them (``LIGHTNING_REDACT``).
-            ``"none"`` takes nothing out. Where a function raises, the text is left out and counted.
+        capture_content: False records no messages, tool arguments, results or error texts; token ids stay
+            (``LIGHTNING_CAPTURE_CONTENT``).
+        redact: what is taken out of texts before they are written or sent, beside keys, which always are:
+            ``"emails"``, ``"regex:..."``, compiled patterns, functions from text to text, or several of them
+            (``LIGHTNING_REDACT``). ``"none"`` takes nothing out. Where a function raises, the text is left out.
 
     Raises:
         ConfigurationError: a value that cannot be used.

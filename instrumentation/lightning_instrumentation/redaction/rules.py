@@ -66,7 +66,7 @@ class Redactor:
             try:
                 changed = self._walk(document)
                 # What did not change stays as it was written.
-                return text if changed == document else json.dumps(changed, ensure_ascii=False, separators=(",", ":"))
+                return text if changed == document else _written(changed)
             except RecursionError as error:
                 raise RedactionError("the document is nested too deeply to be redacted") from error
         return self._plain(text)
@@ -140,6 +140,12 @@ def _bounded(apply: Callable[[str], str]) -> Callable[[str], str]:
         return apply(text)
 
     return bounded
+
+
+def _written(document: Any) -> str:
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    # Half of a surrogate pair can be written in JSON and not in UTF-8.
+    return text if text.isprintable() else json.dumps(document, separators=(",", ":"))
 
 
 def _always(text: str) -> bool:

@@ -50,9 +50,9 @@ class Editor:
         if not self._capture_content:
             return False
         if kind == "array_value":
-            return all([self._edit_value(one) for one in value.array_value.values])
+            return all(self._edit_value(one) for one in value.array_value.values)
         if kind == "kvlist_value":
-            return all([self._edit_value(one.value) for one in value.kvlist_value.values])
+            return all(self._edit_value(one.value) for one in value.kvlist_value.values)
         return True
 
     def _allowed(self, text: str) -> str | None:

@@ -26,7 +26,7 @@ class ProgramRollout:
 
 
 def with_site(pythonpath: str | None) -> str:
-    """Return ``PYTHONPATH`` with our folder first, once. An empty entry would mean the working directory: none is added."""
+    """Return ``PYTHONPATH`` with our folder first, once. No empty entry is added: it means the working directory."""
     site = str(SITE)
     if not pythonpath:
         return site

@@ -32,10 +32,9 @@ def _install_ours():
             return
         # Subprocesses inherit that it was said.
         os.environ["LIGHTNING_RUN_SAID"] = "1"
-        sys.stderr.write(
-            "lightning-trainer run: %s is not captured (%s: %s); install lightning-trainer into its environment\n"
-            % (sys.executable, type(error).__name__, error)
-        )
+        cause = type(error).__name__ + ": " + str(error)
+        sys.stderr.write("lightning-trainer run: " + str(sys.executable) + " is not captured (" + cause + "); ")
+        sys.stderr.write("install lightning-trainer into its environment\n")
 
 
 try:
