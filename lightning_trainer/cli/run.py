@@ -104,7 +104,7 @@ def _rollout(order: _Order) -> ProgramRollout | None:
             raise ConfigurationError(f"{' and '.join(given)} says something of a rollout: name it with --task ID")
         return None
     path = shutil.which(order.command[0])
-    if path is not None and not _is_python(path):
+    if path is not None and not _may_become_python(path):
         raise ConfigurationError(
             f"{order.command[0]!r} is no Python program, so nothing in it can begin and end the rollout {task_id!r}; "
             "run the Python program in it with `lightning-trainer run --task`, or leave --task out"
@@ -119,17 +119,15 @@ def _rollout(order: _Order) -> ProgramRollout | None:
     )
 
 
-def _is_python(path: str) -> bool:
-    """An interpreter, or a script that names one: ``pytest`` and every other console script do."""
+def _may_become_python(path: str) -> bool:
+    """An interpreter, or a script: console scripts name one, and version managers' shims become one."""
     if os.path.basename(path).startswith(("python", "pypy")):
         return True
     try:
         with open(path, "rb") as program:
-            head = program.read(512)
+            return program.read(2) == b"#!"
     except OSError:
         return False
-    # A long path makes the second line of a console script name the interpreter.
-    return head.startswith(b"#!") and any(b"python" in line for line in head.splitlines()[:3])
 
 
 def _become(command: list[str], environment: dict[str, str]) -> NoReturn:

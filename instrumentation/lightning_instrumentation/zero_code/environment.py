@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 SITE = Path(__file__).parent / "site"
+BEGUN = "LIGHTNING_RUN_BEGUN"
+"""Set for whatever the process that has begun the rollout starts."""
 _RUN = "LIGHTNING_RUN"
 
 
@@ -34,7 +36,8 @@ def with_site(pythonpath: str | None) -> str:
 
 
 def write_rollout(environment: dict[str, str], rollout: ProgramRollout | None) -> None:
-    environment.pop(_RUN, None)
+    for name in (_RUN, BEGUN):
+        environment.pop(name, None)
     if rollout is not None:
         environment[_RUN] = json.dumps(asdict(rollout))
 

@@ -6,11 +6,11 @@ import atexit
 import os
 import sys
 
-from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.registry import install_hooks
 from lightning_instrumentation.rollout import Rollout
 from lightning_instrumentation.scope import Identity, Scope, entered
-from lightning_instrumentation.zero_code.environment import ProgramRollout, read_rollout
+from lightning_instrumentation.zero_code.environment import BEGUN, ProgramRollout, read_rollout
 
 
 def start() -> None:
@@ -23,6 +23,12 @@ def _join_rollout() -> None:
     if program is None:
         return
     if program.pid != os.getpid():
+        if not os.environ.get(BEGUN):
+            failures.note(
+                "program-rollout",
+                f"the command of `lightning-trainer run` is no Python program, so the rollout {program.rollout_id} has "
+                "no beginning and no end; run the Python program in it with --task instead",
+            )
         identity = Identity(program.rollout_id, program.attempt_id, program.task_id, program.group_id, program.mode)
         entered(Scope(identity)).__enter__()
         return
@@ -33,6 +39,7 @@ def _join_rollout() -> None:
         attempt_id=program.attempt_id,
         mode=program.mode,
     )
+    os.environ[BEGUN] = "1"
     rollout.__enter__()
     # Exit handlers run last in, first out: the program's own come before this one, the delivery after it.
     atexit.register(_end, rollout, program)

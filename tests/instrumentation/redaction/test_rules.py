@@ -1,5 +1,6 @@
 """No key survives redaction, nothing else is changed, and no text makes it slow."""
 
+import contextlib
 import json
 import re
 import string
@@ -127,9 +128,11 @@ def test_addresses_stay_unless_asked_for_and_what_is_none_stays():
 
 @pytest.mark.parametrize(
     "unit",
-    ["sk-", "eyJ-", "eyJ.", "eyJaaaaaaaaaa.", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "a@", "@", "a.@a.", "Bearer ",
-     "AKIA", "\\n", "a@" + "b." * 16, "x" * 63 + ".", '"', "{", "["],
-)  # fmt: skip
+    [
+        *("sk-", "eyJ-", "eyJ.", "eyJaaaaaaaaaa.", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "Bearer ", "AKIA"),
+        *("a@", "@", "a.@a.", "a@" + "b." * 16, "x" * 63 + ".", "\\n", '"', "{", "["),
+    ],
+)
 def test_no_text_is_read_more_than_a_few_times(unit):
     """Quadratic time would take hours here."""
     text = unit * (4_000_000 // len(unit))
@@ -176,7 +179,5 @@ def test_none_stands_alone_and_takes_nothing_out():
 
 def test_nesting_that_cannot_be_walked_is_left_out():
     deep = "[" * 900 + f'"{SECRETS[0]}"' + "]" * 900
-    try:
+    with contextlib.suppress(RedactionError):
         assert SECRETS[0] not in redactor(())(deep)
-    except RedactionError:
-        pass

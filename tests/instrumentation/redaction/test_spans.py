@@ -68,7 +68,7 @@ def test_keys_are_taken_out_without_being_asked(begin, receiver, model):
     assert said.count("[redacted key]") >= 9
     assert ADDRESS in said
     (chat,) = receiver.spans("chat")
-    system, user = json.loads(chat.attributes[semconv.INPUT_MESSAGES])
+    system, _ = json.loads(chat.attributes[semconv.INPUT_MESSAGES])
     assert system["parts"][0]["content"] == f"use [redacted key] and {ADDRESS}"
 
 
