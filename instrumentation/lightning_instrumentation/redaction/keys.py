@@ -50,17 +50,35 @@ _LONGEST_PEM_LABEL = 64
 _PREFIXED: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (prefix, re.compile(body)) for prefix, body in _BODIES.items()
 )
-_SCHEMES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (name, re.compile(_BEARER)) for name in ("Bearer ", "bearer ")
-)
-_ANCHORS = (*_BODIES, *(name for name, _ in _SCHEMES), _JWT, _PEM_BEGIN)
+_SCHEMES = tuple((name, re.compile(_BEARER)) for name in ("Bearer ", "bearer "))
+
+# Searching for one character is ten times as fast as for two: most prefixes are looked for by their last one.
+_BEFORE_UNDERSCORE = tuple(prefix[:-1] for prefix in _BODIES if prefix.endswith("_"))
+_BEFORE_DASH = (*(prefix[:-1] for prefix in _BODIES if prefix.endswith("-")), _PEM_KIND.rstrip("-"))
+_RARE = 150
+"""In more than one of so many characters a mark is not rare, and looking at each costs more than searching for words."""
+_OTHERS = ("IA", "AIza", "ya29.", "earer ", _JWT)
+assert all(p.endswith(("_", "-")) or any(other in p for other in _OTHERS) for p in _BODIES)
 
 Finder = Callable[[str, int], tuple[int, int] | None]
 
 
 def may_contain(text: str) -> bool:
     """False where there is certainly none; cheap."""
-    return any(anchor in text for anchor in _ANCHORS)
+    if any(other in text for other in _OTHERS):
+        return True
+    return _follows(text, "_", _BEFORE_UNDERSCORE) or _follows(text, "-", _BEFORE_DASH)
+
+
+def _follows(text: str, mark: str, endings: tuple[str, ...]) -> bool:
+    if text.count(mark) > len(text) // _RARE:
+        return any(ending + mark in text for ending in endings)
+    at = text.find(mark)
+    while at >= 0:
+        if text.endswith(endings, 0, at):
+            return True
+        at = text.find(mark, at + 1)
+    return False
 
 
 def redact(text: str) -> str:
