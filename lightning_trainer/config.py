@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+from lightning_instrumentation.redaction.rules import redactor
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
@@ -31,6 +32,14 @@ class DaemonConfig(Section):
     token: str | None = Field(default=None, min_length=16)
     """Required of every request when the host is not loopback."""
     max_body_bytes: int = Field(default=64 * 2**20, ge=2**16)
+    redact: tuple[str, ...] = ()
+    """Taken out of what the gateway records, beside keys: ``emails``, ``regex:...``; ``none`` takes nothing out."""
+
+    @field_validator("redact")
+    @classmethod
+    def _rules_that_can_be_read(cls, rules: tuple[str, ...]) -> tuple[str, ...]:
+        redactor(rules)
+        return rules
 
     @model_validator(mode="after")
     def _token_beyond_loopback(self) -> Self:
@@ -107,6 +116,8 @@ class PolicyConfig(Section):
     groups_per_step: int = Field(default=8, ge=1)
     group_timeout_s: float = Field(default=600.0, gt=0)
     """A group that has two ended attempts and hears nothing for this long is trained with what it has."""
+    span_timeout_s: float = Field(default=30.0, ge=0)
+    """An attempt that has ended and lacks spans is held back until none has come for this long; 0: never."""
     max_sample_tokens: int = Field(default=2048, ge=8)
     group_by: Literal["key", "task", "prompt"] = "key"
     """Which attempts are compared: those of one ``lightning.group.id`` (the task id where there is none), of one task

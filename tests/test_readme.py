@@ -32,6 +32,7 @@ def test_every_command_in_the_readme_is_known_here():
     known = (
         "make quickstart",
         "make test",
+        "lightning-trainer run --agent support -- python agent.py",  # tests/docs runs it
         "lightning-trainer doctor --config lightning.toml",
         "lightning-trainer serve --config lightning.toml",  # tests/loop runs it
         "export LIGHTNING_ENDPOINT=http://127.0.0.1:8321",
@@ -90,5 +91,7 @@ def test_the_runner_is_called_as_it_can_be():
 
 
 def test_files_that_the_readme_names_are_there():
-    for name in re.findall(r"`((?:lightning_trainer|instrumentation|adapters|examples|environment)/[\w./-]*)`", README):
+    for name in re.findall(
+        r"`((?:lightning_trainer|instrumentation|adapters|examples|environment)/[\w./-]*)`", README
+    ) + re.findall(r"\]\((docs/[\w./-]*)\)", README):
         assert (ROOT / name).exists(), name

@@ -9,6 +9,7 @@ from opentelemetry.trace import SpanContext
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.scope import Agent, Identity
+from lightning_instrumentation.sequence import sequences
 
 
 def traceparent(span: SpanContext) -> str:
@@ -18,6 +19,12 @@ def traceparent(span: SpanContext) -> str:
 def baggage(identity: Identity | None, agent: Agent | None) -> str:
     """Return our members alone: what else the user keeps in baggage is none of our business."""
     members = identity.attributes() if identity else {}
+    if identity is not None and identity.attempt_id is not None:
+        numbering = sequences.started(identity.attempt_id)
+        if numbering is not None:
+            # The gateway's record tells the daemon of spans that have not come yet, whichever process they are from.
+            members[semconv.SEQUENCE], members[semconv.SEQUENCE_STARTED] = numbering[0], str(numbering[1])
     if agent is not None:
         members[semconv.AGENT_NAME] = agent.name
-    return ",".join(f"{key}={quote(value, safe='')}" for key, value in members.items() if key in semconv.BAGGAGE_KEYS)
+    known = semconv.GATEWAY_BAGGAGE_KEYS
+    return ",".join(f"{key}={quote(value, safe='')}" for key, value in members.items() if key in known)

@@ -17,12 +17,14 @@ from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.failures import failures, log
 from lightning_instrumentation.hosts import Hosts
 from lightning_instrumentation.scope import set_default_agent
-from lightning_instrumentation.settings import DEFAULT_SPOOL_LIMIT_BYTES, Settings, read_settings
+from lightning_instrumentation.sequence import sequences
+from lightning_instrumentation.settings import RedactionRule, Settings, read_settings
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
     from lightning_instrumentation.delivery.outbox import Outbox
+    from lightning_instrumentation.redaction.spans import Editor
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Runtime:
     hosts: Hosts
     tracer: Tracer
     outbox: Outbox
+    editor: Editor
+    """Takes out of a span what must not be recorded."""
 
 
 _runtime: Runtime | None = None
@@ -64,21 +68,31 @@ def init(
     token: str | None = None,
     trusted_hosts: Iterable[str] = (),
     spool_dir: str | os.PathLike[str] | None = None,
-    spool_limit_bytes: int = DEFAULT_SPOOL_LIMIT_BYTES,
-    capture_content: bool = True,
+    spool_limit_bytes: int | None = None,
+    spool_full: str | None = None,
+    spool_block_s: float | None = None,
+    capture_content: bool | None = None,
+    redact: RedactionRule | Iterable[RedactionRule] | None = None,
 ) -> None:
     """Start recording. Calling it again changes nothing; the first use of anything else calls it by itself.
 
     Args:
         endpoint: base URL of the daemon (``LIGHTNING_ENDPOINT``, else http://127.0.0.1:8321).
-        agent: name for model calls that no decorator and no framework names.
+        agent: name for model calls that no decorator and no framework names (``LIGHTNING_AGENT``).
         service_name: name of this program (``OTEL_SERVICE_NAME``, else the script's).
         token: sent to the daemon as a bearer token (``LIGHTNING_TOKEN``).
         trusted_hosts: ``host``, ``host:port`` or URLs of inference servers, beside the endpoint, that may be sent trace
             context and asked for token ids. No other host ever sees a difference.
         spool_dir: where spans wait for the daemon (``LIGHTNING_SPOOL_DIR``, else the XDG state directory).
-        spool_limit_bytes: most that may wait there; beyond it new spans are dropped and counted.
-        capture_content: False records no messages, tool arguments or results.
+        spool_limit_bytes: most that may wait there (``LIGHTNING_SPOOL_LIMIT_BYTES``, else 1 GiB).
+        spool_full: what becomes of a span beyond it: ``drop`` counts it and says so once (the default); ``block`` makes
+            the thread that ends the span wait for room (``LIGHTNING_SPOOL_FULL``).
+        spool_block_s: longest such wait, seconds (``LIGHTNING_SPOOL_BLOCK_S``, else 5); then the span is dropped.
+        capture_content: False records no messages, tool arguments, results or error texts; token ids stay
+            (``LIGHTNING_CAPTURE_CONTENT``).
+        redact: what is taken out of texts before they are written or sent, beside keys, which always are:
+            ``"emails"``, ``"regex:..."``, compiled patterns, functions from text to text, or several of them
+            (``LIGHTNING_REDACT``). ``"none"`` takes nothing out. Where a function raises, the text is left out.
 
     Raises:
         ConfigurationError: a value that cannot be used.
@@ -93,6 +107,9 @@ def init(
             spool_dir=spool_dir,
             spool_limit_bytes=spool_limit_bytes,
             capture_content=capture_content,
+            spool_full=spool_full,
+            spool_block_s=spool_block_s,
+            redact=redact,
         )
         if _runtime is None:
             _start(wanted)
@@ -133,20 +150,24 @@ def _start(settings: Settings) -> None:
         _unusable = True
         return
     from lightning_instrumentation.delivery.outbox import Outbox
+    from lightning_instrumentation.redaction.rules import redactor
+    from lightning_instrumentation.redaction.spans import Editor
     from lightning_instrumentation.registry import install_hooks
 
     hosts = Hosts(settings.endpoint, settings.trusted_hosts)
+    editor = Editor(redactor(settings.redact), capture_content=settings.capture_content)
+    sequences.renew()
     outbox = Outbox(settings)
     set_default_agent(settings.agent)
-    _runtime = Runtime(settings, hosts, _tracer(settings, outbox), outbox)
+    _runtime = Runtime(settings, hosts, _tracer(settings, outbox, editor), outbox, editor)
     _unusable = False
     install_hooks()
 
 
-def _tracer(settings: Settings, outbox: Outbox) -> Tracer:
+def _tracer(settings: Settings, outbox: Outbox, editor: Editor) -> Tracer:
     from lightning_instrumentation.tracing import build_provider, client_version
 
-    provider = build_provider(settings.service_name, outbox.put, outbox.started)
+    provider = build_provider(settings.service_name, outbox.put, outbox.started, editor)
     return provider.get_tracer(semconv.CLIENT_SCOPE, client_version())
 
 
@@ -172,10 +193,11 @@ def _in_child() -> None:
     global _lock, _runtime
     _lock = threading.RLock()
     failures.renew_lock()
+    sequences.renew()
     if _runtime is not None:
         _runtime.outbox.after_fork_in_child()
         # Its spans say which process they come from.
-        _runtime = replace(_runtime, tracer=_tracer(_runtime.settings, _runtime.outbox))
+        _runtime = replace(_runtime, tracer=_tracer(_runtime.settings, _runtime.outbox, _runtime.editor))
 
 
 # Once a process and from the import on: they look the runtime up, so they serve whichever one is running.

@@ -66,7 +66,35 @@ ROLLOUT_INPUT: Final = "lightning.rollout.input"
 """What the task asked, as JSON text, on the root span where the user gave it."""
 AGENT_SOURCE: Final = "lightning.agent.source"
 """How the agent name was recognised: decorator, langchain, langgraph, baggage ..."""
+SEQUENCE: Final = "lightning.sequence.id"
+"""One process's spans of one attempt are numbered from 1 in the order of their starts: this is which numbering."""
+SEQUENCE_NUMBER: Final = "lightning.sequence.number"
+SEQUENCE_STARTED: Final = "lightning.sequence.started"
+"""How many spans of the numbering had started when this one ended, itself included: so many have to arrive."""
 BAGGAGE_KEYS: Final = (ROLLOUT_ID, ATTEMPT_ID, TASK_ID, GROUP_ID, ROLLOUT_MODE, AGENT_NAME)
+
+GATEWAY_BAGGAGE_KEYS: Final = (*BAGGAGE_KEYS, SEQUENCE, SEQUENCE_STARTED)
+"""What the gateway copies to its record: identity, and how many spans of the caller's it has to expect."""
+
+# -- what was said: redacted, and left out where content is not captured ---------------------------------------------
+EXCEPTION_MESSAGE: Final = "exception.message"
+EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
+SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
+CONTENT_KEYS: Final = frozenset(
+    {
+        INPUT_MESSAGES,
+        OUTPUT_MESSAGES,
+        SYSTEM_INSTRUCTIONS,
+        TOOL_DEFINITIONS,
+        TOOL_CALL_ARGUMENTS,
+        TOOL_CALL_RESULT,
+        ROLLOUT_INPUT,
+        EVALUATION_EXPLANATION,
+        EXCEPTION_MESSAGE,
+        EXCEPTION_STACKTRACE,
+    }
+)
+"""Attributes of spans and events. A new attribute that holds text of the user's or the model's belongs in here."""
 
 # -- lightning: exact tokens -------------------------------------------------------------------------------------------
 PROMPT_TOKEN_IDS: Final = "lightning.prompt.token_ids"

@@ -2,15 +2,22 @@
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from re import Pattern
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from lightning_instrumentation.errors import ConfigurationError
 
 DEFAULT_ENDPOINT = "http://127.0.0.1:8321"
 DEFAULT_SPOOL_LIMIT_BYTES = 1 << 30
+DEFAULT_SPOOL_BLOCK_S = 5.0
+SPOOL_FULL = ("drop", "block")
+
+RedactionRule: TypeAlias = str | Pattern[str] | Callable[[str], str]
+"""``"keys"``, ``"emails"``, ``"regex:..."``, a compiled pattern, or a function from text to text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,32 @@ class Settings:
     """Name for calls that nothing else names."""
     capture_content: bool
     """False: no messages, tool arguments or results are recorded, only their shape."""
+    spool_full: str = "drop"
+    """What a full spool does with a new span: ``drop`` it, or ``block`` its thread until there is room."""
+    spool_block_s: float = DEFAULT_SPOOL_BLOCK_S
+    """Longest wait for room, seconds; then the span is dropped after all."""
+    redact: tuple[RedactionRule, ...] = ()
+    """Rules beside that for keys, which holds always; ``("none",)`` for none at all."""
+
+
+def checked_endpoint(endpoint: str | None) -> str:
+    """Return the daemon's base URL, the default where none is given.
+
+    Raises:
+        ConfigurationError: it is no http(s) URL.
+    """
+    endpoint = (endpoint or DEFAULT_ENDPOINT).rstrip("/")
+    try:
+        parts = urlsplit(endpoint)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigurationError(
+            f"the endpoint {endpoint!r} is not an http(s) URL; write it like {DEFAULT_ENDPOINT} "
+            "in lightning.init(endpoint), LIGHTNING_ENDPOINT or --endpoint"
+        )
+    return endpoint
 
 
 def default_spool_dir() -> Path:
@@ -46,33 +79,65 @@ def read_settings(
     token: str | None,
     trusted_hosts: Iterable[str],
     spool_dir: str | os.PathLike[str] | None,
-    spool_limit_bytes: int,
-    capture_content: bool,
+    spool_limit_bytes: int | None,
+    capture_content: bool | None,
+    spool_full: str | None = None,
+    spool_block_s: float | None = None,
+    redact: RedactionRule | Iterable[RedactionRule] | None = None,
 ) -> Settings:
     """Raises ConfigurationError: a value that cannot be used, with the value and what to write instead."""
-    endpoint = (endpoint or os.environ.get("LIGHTNING_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
-    try:
-        parts = urlsplit(endpoint)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise ConfigurationError(
-            f"the endpoint {endpoint!r} is not an http(s) URL; write it like {DEFAULT_ENDPOINT} "
-            "in lightning.init(endpoint) or LIGHTNING_ENDPOINT"
-        )
-    if spool_limit_bytes <= 0:
-        raise ConfigurationError(f"spool_limit_bytes is {spool_limit_bytes}; it must be positive")
+    endpoint = checked_endpoint(endpoint or os.environ.get("LIGHTNING_ENDPOINT"))
+    limit = _number("LIGHTNING_SPOOL_LIMIT_BYTES", spool_limit_bytes, DEFAULT_SPOOL_LIMIT_BYTES)
+    if limit <= 0:
+        raise ConfigurationError(f"spool_limit_bytes is {limit:g}; it must be positive")
+    block_s = _number("LIGHTNING_SPOOL_BLOCK_S", spool_block_s, DEFAULT_SPOOL_BLOCK_S)
+    if not 0 <= block_s <= 3600:
+        raise ConfigurationError(f"spool_block_s is {block_s:g}; it is a number of seconds between 0 and 3600")
+    full = spool_full or os.environ.get("LIGHTNING_SPOOL_FULL") or "drop"
+    if full not in SPOOL_FULL:
+        raise ConfigurationError(f"spool_full is {full!r}; write one of {', '.join(map(repr, SPOOL_FULL))}")
     return Settings(
         endpoint=endpoint,
         token=token or os.environ.get("LIGHTNING_TOKEN") or None,
         trusted_hosts=(trusted_hosts,) if isinstance(trusted_hosts, str) else tuple(trusted_hosts),
         spool_dir=Path(spool_dir).expanduser() if spool_dir is not None else default_spool_dir(),
-        spool_limit_bytes=spool_limit_bytes,
+        spool_limit_bytes=int(limit),
         service_name=service_name or os.environ.get("OTEL_SERVICE_NAME") or _program_name(),
-        agent=agent,
-        capture_content=capture_content,
+        agent=agent or os.environ.get("LIGHTNING_AGENT") or None,
+        capture_content=_switch("LIGHTNING_CAPTURE_CONTENT", capture_content, True),
+        spool_full=full,
+        spool_block_s=block_s,
+        redact=_rules(redact),
     )
+
+
+def _number(variable: str, given: float | None, default: float) -> float:
+    text = os.environ.get(variable) if given is None else None
+    if not text:
+        return default if given is None else given
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigurationError(f"{variable} is {text!r}; it must be a number") from None
+
+
+def _switch(variable: str, given: bool | None, default: bool) -> bool:
+    text = os.environ.get(variable, "").strip().lower() if given is None else ""
+    if not text:
+        return default if given is None else given
+    if text not in ("0", "1", "false", "true"):
+        raise ConfigurationError(f"{variable} is {text!r}; write 1 or 0")
+    return text in ("1", "true")
+
+
+def _rules(given: RedactionRule | Iterable[RedactionRule] | None) -> tuple[RedactionRule, ...]:
+    """Names may come from the environment; a pattern may hold a comma, so there each is a variable's only one."""
+    if given is None:
+        text = os.environ.get("LIGHTNING_REDACT", "").strip()
+        return (text,) if text.startswith("regex:") else tuple(name.strip() for name in text.split(",") if name.strip())
+    if isinstance(given, (str, Pattern)) or callable(given):
+        return (given,)
+    return tuple(given)
 
 
 def _program_name() -> str:

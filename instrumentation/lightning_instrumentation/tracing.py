@@ -25,7 +25,9 @@ from opentelemetry.util.types import AttributeValue
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.redaction.spans import Editor
 from lightning_instrumentation.scope import current, speaker
+from lightning_instrumentation.sequence import sequences
 
 
 class OwnIdGenerator(IdGenerator):
@@ -79,21 +81,48 @@ class IdentityProcessor(SpanProcessor):
 class OutboxProcessor(SpanProcessor):
     """Hands each ended span over as a serialised request of its own: bodies of several are plain concatenation."""
 
-    def __init__(self, put: Callable[[bytes], None], started: Callable[[], None]) -> None:
+    def __init__(self, put: Callable[[bytes], None], started: Callable[[], None], editor: Editor) -> None:
         self._put = put
         self._started = started
+        self._editor = editor
+        self._pid = os.getpid()
 
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
         self._started()
+        guarded("sequence", _number, span)
 
     def on_end(self, span: ReadableSpan) -> None:
-        guarded("export", self._export, span)
+        # A forked child has copies of the spans that were open in its parent; each is its parent's to end.
+        if os.getpid() == self._pid:
+            guarded("export", self._export, span)
 
     def _export(self, span: ReadableSpan) -> None:
-        self._put(encode_spans([span]).SerializeToString())
+        request = encode_spans([span])
+        encoded = request.resource_spans[0].scope_spans[0].spans[0]
+        self._editor.edit(encoded)
+        started = _started_by_now(span)
+        if started is not None:
+            encoded.attributes.add(key=semconv.SEQUENCE_STARTED).value.int_value = started
+        self._put(request.SerializeToString())
 
 
-def build_provider(service_name: str, put: Callable[[bytes], None], started: Callable[[], None]) -> TracerProvider:
+def _number(span: SdkSpan) -> None:
+    attempt_id = (span.attributes or {}).get(semconv.ATTEMPT_ID)
+    if isinstance(attempt_id, str):
+        numbering, number = sequences.take(attempt_id)
+        span.set_attributes({semconv.SEQUENCE: numbering, semconv.SEQUENCE_NUMBER: number})
+
+
+def _started_by_now(span: ReadableSpan) -> int | None:
+    attributes = span.attributes or {}
+    attempt_id = attributes.get(semconv.ATTEMPT_ID)
+    numbering = sequences.started(attempt_id) if isinstance(attempt_id, str) else None
+    return numbering[1] if numbering is not None and numbering[0] == attributes.get(semconv.SEQUENCE) else None
+
+
+def build_provider(
+    service_name: str, put: Callable[[bytes], None], started: Callable[[], None], editor: Editor
+) -> TracerProvider:
     unlimited = SpanLimits.UNSET
     provider = TracerProvider(
         sampler=ALWAYS_ON,
@@ -123,7 +152,7 @@ def build_provider(service_name: str, put: Callable[[bytes], None], started: Cal
         meter_provider=NoOpMeterProvider(),
     )
     provider.add_span_processor(IdentityProcessor())
-    provider.add_span_processor(OutboxProcessor(put, started))
+    provider.add_span_processor(OutboxProcessor(put, started, editor))
     return provider
 
 

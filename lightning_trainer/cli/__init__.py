@@ -1,10 +1,15 @@
-"""The command line: ``lightning-trainer serve | quickstart | doctor``."""
+"""The command line: ``lightning-trainer serve | run | quickstart | doctor``."""
 
 import sys
 
 
 def main() -> None:
     """Entry point. The light client is installed without the command line's packages; then it says what to install."""
+    if sys.argv[1:2] == ["run"]:
+        # It starts other programs: nothing that they do not need is imported, and the light client suffices.
+        from lightning_trainer.cli.run import main as run
+
+        run(sys.argv[2:])
     try:
         from lightning_trainer.cli.app import app
     except ImportError as error:

@@ -57,6 +57,15 @@ def serve(
         run(config, verbose=verbose)
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def run(context: typer.Context) -> None:
+    """Run a program with every model call captured: run [--agent NAME] -- python agent.py; see run --help."""
+    # The entry point comes here only to list it: it takes `run` before anything of this file is imported.
+    from lightning_trainer.cli.run import main
+
+    main(context.args)
+
+
 @app.command()
 def doctor(
     config: Annotated[Path | None, typer.Option(help="Also check what this configuration needs.")] = None,

@@ -3,7 +3,7 @@
 Pure: the loop asks again whenever something was stored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from lightning_trainer.types import Attempt
@@ -25,11 +25,19 @@ class Collection:
         return tuple(attempt for _, attempts in self.ready[:groups_per_step] for attempt in attempts)
 
 
-def collect(attempts: Sequence[Attempt], *, group_size: int, group_timeout_s: float, now_ns: int) -> Collection:
+def collect(
+    attempts: Sequence[Attempt],
+    *,
+    group_size: int,
+    group_timeout_s: float,
+    now_ns: int,
+    expecting: Set[str] = frozenset(),
+) -> Collection:
     """Sort ended attempts into groups that are ready and groups that are waiting for more.
 
     A group is ready when ``group_size`` of its attempts have ended, or when it has heard nothing for
-    ``group_timeout_s`` seconds: a lost attempt must not hold up the others for ever.
+    ``group_timeout_s`` seconds: a lost attempt must not hold up the others for ever. Groups in ``expecting`` have an
+    attempt that has ended and is held back, so there the waiting has an end of its own.
     """
     by_group: dict[str, list[Attempt]] = {}
     for attempt in sorted(attempts, key=lambda a: (a.ended_ns or 0, a.attempt_id)):
@@ -40,7 +48,7 @@ def collect(attempts: Sequence[Attempt], *, group_size: int, group_timeout_s: fl
         last_ns = members[-1].ended_ns or 0
         if len(members) >= group_size:
             ready.append((members[group_size - 1].ended_ns or 0, group_id, tuple(members)))
-        elif now_ns - last_ns > group_timeout_s * 1e9:
+        elif group_id not in expecting and now_ns - last_ns > group_timeout_s * 1e9:
             ready.append((last_ns, group_id, tuple(members)))
         else:
             waiting[group_id] = len(members)

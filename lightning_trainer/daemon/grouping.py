@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.grouping import no_prompt_key, prompt_keys, regroup
-from lightning_trainer.ingest.dialects.lightning import read_spans
+from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.types import Attempt
 

@@ -29,6 +29,8 @@ class Progress:
         self.steps_done = 0
         self.waiting_groups: dict[str, int] = {}
         self.ready_groups = 0
+        self.held_attempts: dict[str, int] = {}
+        """Ended attempts that lack spans, and how many."""
         self.problems: list[str] = []
         self.late_rewards = 0
         """Rewards that came when their attempt was in a step already."""

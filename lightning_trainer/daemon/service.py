@@ -16,6 +16,7 @@ from socket import socket
 
 import uvicorn
 from fastapi import Depends, FastAPI
+from lightning_instrumentation.redaction.rules import redactor
 
 from lightning_trainer.config import Config
 from lightning_trainer.daemon.checkpoints import CheckpointFolder
@@ -28,6 +29,7 @@ from lightning_trainer.daemon.status import status_router
 from lightning_trainer.daemon.training_loop import TrainingLoop
 from lightning_trainer.errors import StoreError, TrainingError
 from lightning_trainer.gateway.auth import require_token
+from lightning_trainer.gateway.redacting import RedactingSink
 from lightning_trainer.gateway.routes import gateway_router
 from lightning_trainer.ingest.otlp import otlp_router
 from lightning_trainer.ingest.rewards import rewards_router
@@ -132,7 +134,7 @@ class Daemon:
         app.include_router(
             gateway_router(
                 engine,
-                sink,
+                RedactingSink(sink, redactor(config.daemon.redact)),
                 policy=policy.name,
                 max_body_bytes=config.daemon.max_body_bytes,
                 queue_timeout_s=config.engine.request_queue_timeout_s,

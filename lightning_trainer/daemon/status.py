@@ -66,6 +66,7 @@ def status_router(
             "groups_per_step": policy.groups_per_step,
             "waiting_groups": progress.waiting_groups,
             "ready_groups": progress.ready_groups,
+            "held_attempts": progress.held_attempts,
             "steps": [
                 {
                     "step": record.step,

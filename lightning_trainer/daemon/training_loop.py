@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.checkpoints import CheckpointFolder
-from lightning_trainer.daemon.collecting import collect
+from lightning_trainer.daemon.collecting import Collection, collect
+from lightning_trainer.daemon.completeness import Completeness
 from lightning_trainer.daemon.grouping import Grouping
 from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.daemon.publishing import Publisher
@@ -59,6 +60,7 @@ class TrainingLoop:
         self._stored = stored
         self._grouping = Grouping(policy, store)
         self._step = 0
+        self._completeness = Completeness(policy.span_timeout_s)
         self._collecting_since = time.monotonic()
 
     async def run(self) -> None:
@@ -123,12 +125,7 @@ class TrainingLoop:
         self._collecting_since = time.monotonic()
         while True:
             self._stored.clear()
-            collection = collect(
-                await self._grouping.regrouped(await self._store.ended_attempts()),
-                group_size=self._policy.group_size,
-                group_timeout_s=self._policy.group_timeout_s,
-                now_ns=time.time_ns(),
-            )
+            collection = await self._collect()
             self._progress.waiting_groups = collection.waiting
             self._progress.ready_groups = len(collection.ready)
             if attempts := collection.next_step(self._policy.groups_per_step):
@@ -137,6 +134,22 @@ class TrainingLoop:
                 await asyncio.wait_for(self._stored.wait(), _LOOK_AGAIN_S)
             except TimeoutError:
                 continue
+
+    async def _collect(self) -> Collection:
+        ended = await self._grouping.regrouped(await self._store.ended_attempts())
+        # Asked second, so that of an attempt in the list nothing counts as missing that has come since.
+        arrived = self._completeness.sort(ended, await self._store.missing_spans(), time.monotonic())
+        for sentence in arrived.given_up:
+            self._progress.say(sentence)
+            _log.warning("%s", sentence)
+        self._progress.held_attempts = dict(arrived.held)
+        return collect(
+            arrived.ready,
+            group_size=self._policy.group_size,
+            group_timeout_s=self._policy.group_timeout_s,
+            now_ns=time.time_ns(),
+            expecting={attempt.group_id for attempt in ended if attempt.attempt_id in arrived.held},
+        )
 
     async def _take_step(self, attempts: tuple[Attempt, ...]) -> None:
         seconds = {"rollout": time.monotonic() - self._collecting_since}
@@ -153,7 +166,7 @@ class TrainingLoop:
             attempt_ids=[attempt.attempt_id for attempt in attempts],
             ledger=build.ledger,
             state=StepState.ASSIGNED if build.batch else StepState.SKIPPED,
-            metrics=_collection_metrics(build),
+            metrics={**_collection_metrics(build), "attempts/incomplete": self._completeness.gave_up_on(attempts)},
         )
         self._step = step
         seconds["build"] = time.monotonic() - began

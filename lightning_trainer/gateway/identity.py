@@ -38,7 +38,7 @@ def read_caller(headers: Mapping[str, str]) -> Caller:
     members = baggage.get_all(context)
     attributes = {
         key: value
-        for key in semconv.BAGGAGE_KEYS
+        for key in semconv.GATEWAY_BAGGAGE_KEYS
         if isinstance(value := members.get(key), str) and 0 < len(value) <= _LONGEST_VALUE
     }
     if not parent.is_valid:

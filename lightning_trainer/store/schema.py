@@ -99,6 +99,16 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     CREATE UNIQUE INDEX one_live_version ON versions(policy) WHERE state = 'live';
     """,
+    """
+    CREATE TABLE arrivals (
+        attempt_id TEXT NOT NULL,
+        numbering  TEXT NOT NULL,
+        arrived    INTEGER NOT NULL,
+        started    INTEGER NOT NULL,
+        PRIMARY KEY (attempt_id, numbering)
+    ) WITHOUT ROWID;
+    CREATE INDEX incomplete ON arrivals(attempt_id) WHERE arrived < started;
+    """,
 )
 
 

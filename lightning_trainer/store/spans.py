@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.store import attempts
+from lightning_trainer.store import arrivals, attempts
 from lightning_trainer.store.span_codec import decode_resource, decode_span, encode_resource, encode_span
 from lightning_trainer.types import AttributeValue, Span
 
@@ -54,6 +54,7 @@ def insert(connection: sqlite3.Connection, rows: Sequence[SpanRow]) -> list[Span
         if connection.execute(_INSERT, _columns(row, resource_id)).rowcount == 1:
             new.append(row.span)
     attempts.upsert(connection, new)
+    arrivals.count(connection, new)
     return new
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from lightning_trainer.errors import StoreError
+from lightning_trainer.store import arrivals as arrival_table
 from lightning_trainer.store import attempts as attempt_table
 from lightning_trainer.store import spans as span_table
 from lightning_trainer.store import steps as step_table
@@ -129,6 +130,10 @@ class SqliteStore:
         """Return ended attempts that no step has consumed (of ``policy``, or of any), oldest end first."""
         wanted = None if mode is None else RolloutMode(mode)
         return await self._read(lambda connection: attempt_table.select_ended(connection, mode=wanted, policy=policy))
+
+    async def missing_spans(self) -> dict[str, int]:
+        """Return how many spans have not come, of every ended attempt that lacks some and that no step has consumed."""
+        return await self._read(arrival_table.select_missing)
 
     async def attempts(
         self,

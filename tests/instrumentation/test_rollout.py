@@ -38,6 +38,9 @@ def test_the_root_span_says_which_attempt_it_was(recording):
         semconv.GROUP_ID: "g",
         semconv.ROLLOUT_MODE: "evaluate",
         semconv.ROLLOUT_INPUT: '{"question": "2+3?"}',
+        semconv.SEQUENCE: root.attributes[semconv.SEQUENCE],
+        semconv.SEQUENCE_NUMBER: 1,
+        semconv.SEQUENCE_STARTED: 2,
     }
     agent = recording.span("invoke_agent")
     assert agent.parent_span_id == root.span_id

@@ -31,11 +31,13 @@ class Outbox:
 
     def _begin_afresh(self) -> None:
         self._lock = threading.Lock()
+        self._counting = threading.Lock()
         self._disk: Spool | None = None
         self._memory: Spool | None = None
         self._closed = False
         self._others_bytes = 0
         self._measure_at = 0.0
+        self._waited_in_vain = False
         self.spans_started = 0
         self.dropped = 0
         self._running = False
@@ -50,7 +52,8 @@ class Outbox:
         return sum(spool.rows for spool in self._spools())
 
     def started(self) -> None:
-        self.spans_started += 1
+        with self._counting:
+            self.spans_started += 1
 
     def put(self, body: bytes) -> None:
         """Keep one serialised span. Returns when it is on disk (or in memory, where there is no disk)."""
@@ -59,13 +62,31 @@ class Outbox:
             return
         if not self._running:
             self._open()
-        if not (self._put_on_disk(body) or self._put_in_memory(body)):
+        if not self._keep(body) and not (self._settings.spool_full == "block" and self._keep_when_there_is_room(body)):
             self._drop(
                 "spool-full",
                 f"spans for {self._settings.endpoint} fill the spool in {self._folder} "
                 f"({self._settings.spool_limit_bytes} bytes) and new ones are LOST; start the daemon to empty it",
             )
         self.sender.wake()
+
+    def _keep(self, body: bytes) -> bool:
+        kept = self._put_on_disk(body) or self._put_in_memory(body)
+        if kept:
+            self._waited_in_vain = False
+        return kept
+
+    def _keep_when_there_is_room(self, body: bytes) -> bool:
+        """Wait, no longer than was asked; after a wait in vain nobody waits again until a span has found room."""
+        deadline = time.monotonic() + (0.0 if self._waited_in_vain else self._settings.spool_block_s)
+        while (left_s := deadline - time.monotonic()) > 0:
+            if not self.sender.wait_for_round(left_s):
+                break
+            self._measure_at = 0.0
+            if self._keep(body):
+                return True
+        self._waited_in_vain = True
+        return False
 
     def flush(self, timeout_s: float) -> bool:
         return self.sender.flush(timeout_s) if self._running else True
@@ -123,7 +144,7 @@ class Outbox:
         now = time.monotonic()
         if now >= self._measure_at:
             self._measure_at = now + _MEASURE_EVERY_S
-            self._others_bytes = max(0, folder_bytes(self._folder) - spool.bytes)
+            self._others_bytes = folder_bytes(self._folder, but=spool.path)
         if spool.bytes + self._others_bytes + len(body) > self._settings.spool_limit_bytes:
             return False
         try:

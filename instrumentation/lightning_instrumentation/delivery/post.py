@@ -51,9 +51,10 @@ class Poster:
         kept = self._connection is not None
         try:
             return self._once(body, headers)
-        except (OSError, http.client.HTTPException):
+        except (OSError, http.client.HTTPException) as error:
             self.close()
-            if not kept:
+            # A daemon that hangs is not asked a second time at once.
+            if not kept or isinstance(error, TimeoutError):
                 raise
         # A kept connection that the daemon has closed meanwhile says nothing about the daemon.
         try:

@@ -106,6 +106,13 @@ class Sender:
             with self._round_ended:
                 self._hurry -= 1
 
+    def wait_for_round(self, timeout_s: float) -> bool:
+        """Wait until the thread has done something, which may have made room; False where it has stopped."""
+        with self._round_ended:
+            if not self._stopping:
+                self._round_ended.wait(timeout_s)
+        return not self._stopping
+
     def stop(self, timeout_s: float = 2.0) -> None:
         self._stopping = True
         self._wake.set()
@@ -208,7 +215,8 @@ class Sender:
         pause_s = self._pause_s * self._random.uniform(0.5, 1.0)
         self._asked_to_wait = answer is not None and answer.retry_after_s is not None
         if answer is not None and answer.retry_after_s is not None:
-            pause_s = min(answer.retry_after_s, _LONGEST_RETRY_AFTER_S)
+            # Never sooner than asked, and not all processes in the same moment.
+            pause_s = min(answer.retry_after_s, _LONGEST_RETRY_AFTER_S) * self._random.uniform(1.0, 1.2)
         self._not_before = time.monotonic() + pause_s
         with self._round_ended:
             self._rounds_failed += 1

@@ -219,10 +219,12 @@ def orphaned_spools(spool_dir: Path, endpoint: str, *, limit: int | None = None)
     return taken
 
 
-def folder_bytes(folder: Path) -> int:
-    """Size of all the files in it."""
+def folder_bytes(folder: Path, *, but: Path | None = None) -> int:
+    """Size of all the files in it, but for those of one spool: a file that was emptied has room and keeps its size."""
     size = 0
     for entry in os.scandir(folder) if folder.is_dir() else ():
+        if but is not None and entry.name.startswith(but.stem):
+            continue
         try:
             size += entry.stat().st_size
         except FileNotFoundError:

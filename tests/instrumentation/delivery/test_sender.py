@@ -169,6 +169,57 @@ def test_a_full_spool_drops_the_newest_and_says_so_once(recording, tmp_path, cap
     recording.receiver.wait_for(stats.waiting)
 
 
+def small_spool(recording, tmp_path, **options):
+    recording.receiver.stop()
+    lightning.shutdown(0.0)
+    lightning.init(recording.receiver.url, spool_dir=tmp_path / "small", spool_limit_bytes=200_000, **options)
+
+
+def large_span() -> None:
+    with lightning.rollout("t", input="x" * 40_000):
+        pass
+
+
+def test_a_spool_that_was_full_takes_spans_again_when_it_was_emptied(recording, tmp_path):
+    small_spool(recording, tmp_path)
+    for _ in range(8):
+        large_span()
+    dropped = lightning.stats().dropped
+    assert dropped > 0
+    recording.receiver.start()
+    assert lightning.flush(10)
+    running = runtime.runtime()
+    assert running is not None
+    running.outbox._measure_at = 0.0  # ten seconds later
+    recording.receiver.stop()
+    large_span()
+    assert lightning.stats().dropped == dropped
+    recording.receiver.start()
+    assert lightning.flush(10)
+
+
+def test_a_full_spool_that_blocks_loses_nothing_while_the_daemon_is_only_slow(recording, tmp_path):
+    small_spool(recording, tmp_path, spool_full="block", spool_block_s=30)
+    threading.Timer(0.3, recording.receiver.start).start()
+    for _ in range(12):
+        large_span()
+    assert lightning.flush(10)
+    assert (lightning.stats().dropped, lightning.stats().delivered) == (0, 12)
+
+
+def test_a_full_spool_that_blocks_waits_no_longer_than_was_said_and_once(recording, tmp_path):
+    small_spool(recording, tmp_path, spool_full="block", spool_block_s=0.3)
+    began = time.monotonic()
+    for _ in range(12):
+        large_span()
+    assert 0.3 <= time.monotonic() - began < 5
+    stats = lightning.stats()
+    assert stats.dropped > 1
+    assert stats.dropped + stats.waiting == 12
+    recording.receiver.start()
+    assert lightning.flush(10)
+
+
 def test_where_the_disk_cannot_be_written_spans_wait_in_memory(recording, tmp_path, caplog):
     recording.receiver.stop()
     lightning.shutdown(0.0)

@@ -1,0 +1,57 @@
+"""Numbers on an attempt's spans, so that the daemon can tell whether all of them have come.
+
+Each process numbers its spans of an attempt from 1 in the order of their starts, under a random id of its own, and a
+span says when it ends how many had started by then. So whoever has a span knows which others it must have; the root
+span, which ends last, speaks for its whole process. A numbering that is forgotten is begun anew under another id, never
+continued: what was said before stays true.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+
+_MOST_ATTEMPTS = 4096
+
+
+class _Sequence:
+    __slots__ = ("id", "started")
+
+    def __init__(self) -> None:
+        self.id = os.urandom(8).hex()
+        self.started = 0
+
+
+class Sequences:
+    """The numberings of this process, by attempt; the least recently used is forgotten beyond ``_MOST_ATTEMPTS``."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """In a forked child, and where another daemon is the receiver from now on: begin anew."""
+        self._lock = threading.Lock()
+        self._of_attempt: OrderedDict[str, _Sequence] = OrderedDict()
+
+    def take(self, attempt_id: str) -> tuple[str, int]:
+        """A span starts: return the numbering and its number in it."""
+        with self._lock:
+            sequence = self._of_attempt.get(attempt_id)
+            if sequence is None:
+                sequence = self._of_attempt[attempt_id] = _Sequence()
+                if len(self._of_attempt) > _MOST_ATTEMPTS:
+                    self._of_attempt.popitem(last=False)
+            else:
+                self._of_attempt.move_to_end(attempt_id)
+            sequence.started += 1
+            return sequence.id, sequence.started
+
+    def started(self, attempt_id: str) -> tuple[str, int] | None:
+        """Return the numbering and how many spans of it have started; None where none has."""
+        with self._lock:
+            sequence = self._of_attempt.get(attempt_id)
+            return None if sequence is None else (sequence.id, sequence.started)
+
+
+sequences = Sequences()

@@ -1,0 +1,48 @@
+"""What the launcher tells the interpreters below it: environment variables, the one thing that every child inherits."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+SITE = Path(__file__).parent / "site"
+BEGUN = "LIGHTNING_RUN_BEGUN"
+"""Set for whatever the process that has begun the rollout starts."""
+_RUN = "LIGHTNING_RUN"
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRollout:
+    """The rollout that a whole program run is."""
+
+    pid: int
+    """The process that begins and ends it; every other one below only belongs to it."""
+    task_id: str
+    rollout_id: str
+    attempt_id: str
+    group_id: str
+    mode: str
+
+
+def with_site(pythonpath: str | None) -> str:
+    """Return ``PYTHONPATH`` with our folder first, once. No empty entry is added: it means the working directory."""
+    site = str(SITE)
+    if not pythonpath:
+        return site
+    return pythonpath if site in pythonpath.split(os.pathsep) else f"{site}{os.pathsep}{pythonpath}"
+
+
+def write_rollout(environment: dict[str, str], rollout: ProgramRollout | None) -> None:
+    for name in (_RUN, BEGUN):
+        environment.pop(name, None)
+    if rollout is not None:
+        environment[_RUN] = json.dumps(asdict(rollout))
+
+
+def read_rollout(environment: Mapping[str, str]) -> ProgramRollout | None:
+    """Raises ValueError or TypeError: somebody else has written the variable."""
+    text = environment.get(_RUN)
+    return ProgramRollout(**json.loads(text)) if text else None

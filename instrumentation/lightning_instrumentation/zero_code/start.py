@@ -1,0 +1,53 @@
+"""What happens at the start of every interpreter below ``lightning-trainer run``: hooks, and the program's rollout."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+
+from lightning_instrumentation.failures import failures, guarded
+from lightning_instrumentation.registry import install_hooks
+from lightning_instrumentation.rollout import Rollout
+from lightning_instrumentation.scope import Identity, Scope, entered
+from lightning_instrumentation.zero_code.environment import BEGUN, ProgramRollout, read_rollout
+
+
+def start() -> None:
+    install_hooks()
+    guarded("program-rollout", _join_rollout)
+
+
+def _join_rollout() -> None:
+    program = read_rollout(os.environ)
+    if program is None:
+        return
+    if program.pid != os.getpid():
+        if not os.environ.get(BEGUN):
+            failures.note(
+                "program-rollout",
+                f"the command of `lightning-trainer run` is no Python program, so the rollout {program.rollout_id} has "
+                "no beginning and no end; run the Python program in it with --task instead",
+            )
+        identity = Identity(program.rollout_id, program.attempt_id, program.task_id, program.group_id, program.mode)
+        entered(Scope(identity)).__enter__()
+        return
+    rollout = Rollout(
+        program.task_id,
+        group_id=program.group_id,
+        rollout_id=program.rollout_id,
+        attempt_id=program.attempt_id,
+        mode=program.mode,
+    )
+    os.environ[BEGUN] = "1"
+    rollout.__enter__()
+    # Exit handlers run last in, first out: the program's own come before this one, the delivery after it.
+    atexit.register(_end, rollout, program)
+
+
+def _end(rollout: Rollout, program: ProgramRollout) -> None:
+    if os.getpid() != program.pid:
+        return  # a forked child that ends in good order: the rollout is its parent's
+    # What ended the program, where it was an exception that nobody caught; `sys.exit` leaves nothing here.
+    error = getattr(sys, "last_value", None)
+    rollout.__exit__(type(error) if error is not None else None, error, None)

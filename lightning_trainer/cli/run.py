@@ -1,0 +1,150 @@
+"""``lightning-trainer run -- python agent.py``: capture of a program that has no line of ours.
+
+This process becomes the program (``exec``), so exit code, signals and streams are the program's own. It works with the
+light client alone and imports nothing beyond it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from lightning_instrumentation.errors import ConfigurationError
+from lightning_instrumentation.settings import checked_endpoint
+from lightning_instrumentation.zero_code.environment import ProgramRollout, with_site, write_rollout
+
+_USAGE = """\
+usage: lightning-trainer run [OPTIONS] -- COMMAND [ARGUMENT ...]
+
+Run a program with every model call captured, in it and in its Python subprocesses. Nothing in it is changed.
+
+  --endpoint URL   the daemon (LIGHTNING_ENDPOINT, else http://127.0.0.1:8321)
+  --agent NAME     name for calls that no framework and no decorator names
+  --task ID        the whole run is one attempt at this task: it begins with the program and ends with it
+  --rollout ID     id of that rollout (new unless given); alone, it names the task too
+  --group ID       attempts with one group id are compared with each other (the task's id unless given)
+  --mode MODE      train (default) or evaluate
+"""
+_EXIT_USAGE, _EXIT_NOT_EXECUTABLE, _EXIT_NOT_FOUND = 2, 126, 127
+_NAMES = ("endpoint", "agent", "task", "rollout", "group", "mode")
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    options: dict[str, str]
+    command: list[str]
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Become the program. Returns only by ending the process."""
+    if arguments and arguments[0] in ("--help", "-h"):
+        print(_USAGE, end="")
+        sys.exit(0)
+    try:
+        order = _read(arguments)
+        environment = _environment(order)
+    except ConfigurationError as error:
+        _fail(_EXIT_USAGE, str(error))
+    _become(order.command, environment)
+
+
+def _read(arguments: Sequence[str]) -> _Order:
+    """Raises ConfigurationError: an unknown option, one without its value, or no command."""
+    options: dict[str, str] = {}
+    rest = list(arguments)
+    while rest and rest[0].startswith("-"):
+        head = rest.pop(0)
+        if head == "--":
+            break
+        name, equals, value = head.removeprefix("--").partition("=")
+        if name not in _NAMES or not head.startswith("--"):
+            raise ConfigurationError(
+                f"run has no option {head!r}; it has {', '.join(f'--{one}' for one in _NAMES)}, and `--` before COMMAND"
+            )
+        if not equals:
+            if not rest or rest[0] == "--":
+                raise ConfigurationError(f"--{name} needs a value: --{name} {name.upper()}")
+            value = rest.pop(0)
+        if not value.strip():
+            raise ConfigurationError(f"--{name} is empty; leave it out, or give it a value")
+        options[name] = value
+    if not rest:
+        raise ConfigurationError("there is no command to run; write: lightning-trainer run -- python agent.py")
+    return _Order(options, rest)
+
+
+def _environment(order: _Order) -> dict[str, str]:
+    environment = dict(os.environ)
+    options = order.options
+    if "endpoint" in options:
+        environment["LIGHTNING_ENDPOINT"] = options["endpoint"]
+    checked_endpoint(environment.get("LIGHTNING_ENDPOINT"))
+    if "agent" in options:
+        environment["LIGHTNING_AGENT"] = options["agent"]
+    environment["PYTHONPATH"] = with_site(environment.get("PYTHONPATH"))
+    write_rollout(environment, _rollout(order))
+    return environment
+
+
+def _rollout(order: _Order) -> ProgramRollout | None:
+    options = order.options
+    task_id = options.get("task") or options.get("rollout")
+    mode = options.get("mode", "train")
+    if mode not in ("train", "evaluate"):
+        raise ConfigurationError(f"--mode is {mode!r}; write train or evaluate")
+    if task_id is None:
+        given = [f"--{name}" for name in ("group", "mode") if name in options]
+        if given:
+            raise ConfigurationError(f"{' and '.join(given)} says something of a rollout: name it with --task ID")
+        return None
+    path = shutil.which(order.command[0])
+    if path is not None and not _may_become_python(path):
+        raise ConfigurationError(
+            f"{order.command[0]!r} is no Python program, so nothing in it can begin and end the rollout {task_id!r}; "
+            "run the Python program in it with `lightning-trainer run --task`, or leave --task out"
+        )
+    return ProgramRollout(
+        pid=os.getpid(),
+        task_id=task_id,
+        rollout_id=options.get("rollout") or uuid.uuid4().hex,
+        attempt_id=uuid.uuid4().hex,
+        group_id=options.get("group") or task_id,
+        mode=mode,
+    )
+
+
+def _may_become_python(path: str) -> bool:
+    """An interpreter, or a script: console scripts name one, and version managers' shims become one."""
+    if os.path.basename(path).startswith(("python", "pypy")):
+        return True
+    try:
+        with open(path, "rb") as program:
+            return program.read(2) == b"#!"
+    except OSError:
+        return False
+
+
+def _become(command: list[str], environment: dict[str, str]) -> NoReturn:
+    # Python ignores these, and what is ignored stays ignored across exec.
+    for name in ("SIGPIPE", "SIGXFSZ"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(command[0], command, environment)
+    except FileNotFoundError:
+        _fail(_EXIT_NOT_FOUND, f"there is no command {command[0]!r} on PATH; check its spelling, or give its path")
+    except OSError as error:
+        _fail(_EXIT_NOT_EXECUTABLE, f"{command[0]!r} cannot be run ({error.strerror}); run its interpreter with it")
+
+
+def _fail(code: int, sentence: str) -> NoReturn:
+    print(f"error: {sentence}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,57 @@
+"""Which spans of an attempt have come, and how many there must be: counts by numbering.
+
+Every process numbers its spans of an attempt; a span that ends says how many of its numbering had started, and a record
+of the gateway says so of its caller's. What is missing is the difference. A re-delivered span is not new and is not
+counted again, so the counts do not depend on order or on re-delivery. Spans without numbers ask for nothing.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.types import Span
+
+_MOST = 2**31
+
+
+def count(connection: sqlite3.Connection, spans: Iterable[Span]) -> None:
+    """Count newly stored spans."""
+    seen: dict[tuple[str, str], tuple[int, int]] = {}
+    for span in spans:
+        attempt_id = span.attributes.get(semconv.ATTEMPT_ID)
+        numbering = span.attributes.get(semconv.SEQUENCE)
+        if not isinstance(attempt_id, str) or not isinstance(numbering, str):
+            continue
+        number = _number(span, semconv.SEQUENCE_NUMBER)
+        arrived, started = seen.get((attempt_id, numbering), (0, 0))
+        seen[attempt_id, numbering] = (
+            arrived + (number > 0),
+            max(started, number, _number(span, semconv.SEQUENCE_STARTED)),
+        )
+    connection.executemany(
+        """INSERT INTO arrivals(attempt_id, numbering, arrived, started) VALUES (?, ?, ?, ?)
+           ON CONFLICT(attempt_id, numbering) DO UPDATE SET
+           arrived = arrived + excluded.arrived, started = max(started, excluded.started)""",
+        [(*key, *counts) for key, counts in seen.items()],
+    )
+
+
+def _number(span: Span, name: str) -> int:
+    """The gateway copies its caller's numbers from a header, as text."""
+    value = span.attributes.get(name)
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 10:
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MOST else 0
+
+
+def select_missing(connection: sqlite3.Connection) -> dict[str, int]:
+    """Return how many spans have not come, of every ended attempt that lacks some and that no step has consumed."""
+    return dict(
+        connection.execute(
+            """SELECT attempt_id, sum(started - arrived) FROM arrivals JOIN attempts USING (attempt_id)
+               WHERE arrived < started AND ended_ns IS NOT NULL
+               AND NOT EXISTS (SELECT 1 FROM assignments WHERE assignments.attempt_id = attempts.attempt_id)
+               GROUP BY attempt_id"""
+        ).fetchall()
+    )

@@ -1,0 +1,183 @@
+"""No key survives redaction, nothing else is changed, and no text makes it slow."""
+
+import contextlib
+import json
+import re
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lightning_instrumentation.errors import ConfigurationError
+from lightning_instrumentation.redaction import emails, keys
+from lightning_instrumentation.redaction.rules import LONGEST_FOR_USERS_RULES, RedactionError, redactor
+
+ALNUM = string.ascii_letters + string.digits
+
+
+def token(alphabet: str, length: int) -> str:
+    return "".join(alphabet[(7 * n + 3) % len(alphabet)] for n in range(length))
+
+
+SECRETS = [
+    "sk-" + token(ALNUM, 48),
+    "sk-proj-" + token(ALNUM + "_-", 120),
+    "sk-ant-api03-" + token(ALNUM + "-", 90),
+    "AKIA" + token(string.ascii_uppercase + string.digits, 16),
+    "AIza" + token(ALNUM, 35),
+    "ghp_" + token(ALNUM, 36),
+    "github_pat_" + token(ALNUM + "_", 60),
+    "glpat-" + token(ALNUM, 20),
+    "hf_" + token(ALNUM, 34),
+    "gsk_" + token(ALNUM, 52),
+    "xoxb-" + token(string.digits, 12) + "-" + token(ALNUM, 24),
+    "sk_live_" + token(ALNUM, 24),
+    "npm_" + token(ALNUM, 36),
+    "pypi-" + token(ALNUM, 100),
+    ".".join(("eyJ" + token(ALNUM, 30), "eyJ" + token(ALNUM, 60), token(ALNUM, 43))),
+    "-----BEGIN RSA PRIVATE KEY-----\n" + token(ALNUM, 64) + "\n-----END RSA PRIVATE KEY-----",
+    "-----BEGIN PRIVATE KEY-----\n" + token(ALNUM, 64),  # cut off
+]
+secrets = st.sampled_from(SECRETS)
+BEARER = "q" + token(ALNUM + "._~+/", 40)
+
+# What may stand beside a key without being taken for a part of it.
+edges = st.text(alphabet=" \n\t.,;:()[]{}\"'<>=\\|é中", min_size=1, max_size=3)
+words = st.text(max_size=60)
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | words,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(words, inner, max_size=4),
+    max_leaves=12,
+)
+every = redactor(["emails"])
+
+
+@given(words, edges, secrets, edges, words)
+def test_a_key_does_not_survive_wherever_it_stands(before, left, secret, right, after):
+    redacted = redactor(())(f"{before}{left}{secret}{right}{after}")
+    assert secret not in redacted
+    assert keys.REPLACEMENT in redacted
+
+
+@given(words, edges, secrets, edges, words)
+def test_a_key_does_not_survive_in_json_and_json_it_stays(before, left, secret, right, after):
+    text = f"{before}{left}{secret}{right}{after}"
+    for ascii_only in (True, False):
+        document = [{"role": "user", "parts": [{"type": "text", "content": text}]}, {text: 1}]
+        written = json.dumps(document, ensure_ascii=ascii_only)
+        redacted = json.loads(redactor(())(written))
+        assert redacted == [
+            {"role": "user", "parts": [{"type": "text", "content": keys.redact(text)}]},
+            {keys.redact(text): 1},
+        ]
+        assert secret not in str(redacted)
+
+
+@pytest.mark.parametrize("secret", SECRETS, ids=lambda secret: secret[:12])
+def test_a_key_in_json_inside_json_is_found(secret):
+    inner = json.dumps({"text": f"a line\n{secret}\n"})
+    outer = json.dumps([{"arguments": inner}, f"\\n{secret}"])
+    assert not any(part in redactor(())(outer) for part in (secret, secret.splitlines()[-1]))
+
+
+def test_a_bearer_token_is_cut_out_and_its_scheme_stays():
+    assert redactor(())(f"Authorization: Bearer {BEARER}, no") == "Authorization: Bearer [redacted key], no"
+
+
+@given(documents)
+def test_what_holds_no_key_and_no_address_stays_as_it_was_written(document):
+    text = json.dumps(document, indent=1)
+    if "@" not in text and not keys.may_contain(text):
+        assert every(text) is text or json.loads(every(text)) == document
+        assert every(text) == text
+
+
+@given(words)
+def test_redacting_twice_changes_nothing_more(text):
+    once = every(text)
+    assert every(once) == once
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "task-force-of-twenty-people",
+        "risk-adjusted-returns-of-2024",
+        "AKIA",
+        "sk-short",
+        "eyJ is no token",
+        "a key: none",
+    ],
+)
+def test_ordinary_words_are_no_keys(text):
+    assert redactor(())(text) is text
+
+
+@pytest.mark.parametrize("address", ["ann@example.com", "a.b+c_d@mail.example.co.uk", "jürgen@exämple.de", "x@a-b.org"])
+@given(before=words, after=words)
+def test_an_address_does_not_survive_where_it_was_asked_for(address, before, after):
+    assert address not in every(f"{before} <{address}> {after}")
+
+
+def test_addresses_stay_unless_asked_for_and_what_is_none_stays():
+    assert redactor(())("ann@example.com") == "ann@example.com"
+    for text in ("@", "a @ b", "@app.route", "price@", "user@localhost", "a@b.c1"):
+        assert every(text) == text
+    assert every("mail ann@example.com.") == f"mail {emails.REPLACEMENT}."
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *("sk-", "eyJ-", "eyJ.", "eyJaaaaaaaaaa.", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "Bearer ", "AKIA"),
+        *("a@", "@", "a.@a.", "a@" + "b." * 16, "x" * 63 + ".", "\\n", '"', "{", "["),
+    ],
+)
+def test_no_text_is_read_more_than_a_few_times(unit):
+    """Quadratic time would take hours here."""
+    text = unit * (4_000_000 // len(unit))
+    every(text)
+    every(f"a@{text}")
+
+
+def test_a_pattern_and_a_function_of_the_users_see_each_string_alone():
+    seen = []
+
+    def shout(text: str) -> str:
+        seen.append(text)
+        return text.upper()
+
+    redacted = redactor([re.compile("b+"), "regex:c", shout])('{"k": ["abbc", 1]}')
+    assert json.loads(redacted) == {"K": ["A[REDACTED][REDACTED]", 1]}
+    assert seen == ["k", "a[redacted][redacted]"]
+
+
+@pytest.mark.parametrize("rule", [lambda text: 1 / 0, lambda text: None, lambda text: text.encode()])
+def test_a_rule_that_fails_says_so_and_not_what_the_text_was(rule):
+    with pytest.raises(RedactionError) as raised:
+        redactor([rule])("my secret")
+    assert "secret" not in str(raised.value)
+
+
+def test_a_text_too_long_for_a_rule_of_the_users_is_not_given_to_it():
+    with pytest.raises(RedactionError):
+        redactor(["regex:(a|a)*b"])("a" * (LONGEST_FOR_USERS_RULES + 1))
+    assert redactor(())("a" * (LONGEST_FOR_USERS_RULES + 1))
+
+
+@pytest.mark.parametrize("rule", ["email", "regex:(", re.compile(b"x"), 7])
+def test_a_rule_that_is_none_is_named(rule):
+    with pytest.raises(ConfigurationError, match="redact has"):
+        redactor([rule])
+
+
+def test_none_stands_alone_and_takes_nothing_out():
+    assert redactor(["none"])(SECRETS[0]) == SECRETS[0]
+    with pytest.raises(ConfigurationError, match="stands alone"):
+        redactor(["none", "emails"])
+
+
+def test_nesting_that_cannot_be_walked_is_left_out():
+    deep = "[" * 900 + f'"{SECRETS[0]}"' + "]" * 900
+    with contextlib.suppress(RedactionError):
+        assert SECRETS[0] not in redactor(())(deep)

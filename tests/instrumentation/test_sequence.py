@@ -1,0 +1,30 @@
+"""A numbering never lies: it is continued, or another is begun."""
+
+from lightning_instrumentation.sequence import _MOST_ATTEMPTS, Sequences
+
+
+def test_each_attempt_has_a_numbering_of_its_own():
+    sequences = Sequences()
+    (a, first), (b, other), (a_again, second) = (sequences.take(attempt) for attempt in "aba")
+    assert (first, second, other) == (1, 2, 1)
+    assert a == a_again != b
+    assert sequences.started("a") == (a, 2)
+    assert sequences.started("never") is None
+
+
+def test_what_was_forgotten_is_not_continued():
+    sequences = Sequences()
+    old, _ = sequences.take("old")
+    for number in range(_MOST_ATTEMPTS):
+        sequences.take(f"attempt-{number}")
+    assert sequences.started("old") is None
+    new, number = sequences.take("old")
+    assert (new != old, number) == (True, 1)
+
+
+def test_a_new_process_numbers_under_another_id():
+    sequences = Sequences()
+    before, _ = sequences.take("a")
+    sequences.renew()
+    after, number = sequences.take("a")
+    assert (before != after, number) == (True, 1)

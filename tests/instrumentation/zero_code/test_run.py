@@ -1,0 +1,275 @@
+"""``lightning-trainer run``: programs without a line of ours are captured, and behave as they do without us."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import sysconfig
+import textwrap
+from pathlib import Path
+
+import pytest
+from lightning_instrumentation import semconv
+from lightning_instrumentation.zero_code.environment import SITE, with_site
+
+BIN = Path(sysconfig.get_path("scripts"))
+LAUNCHER = str(BIN / "lightning-trainer")
+
+AGENT = """
+import os, sys
+import openai
+client = openai.OpenAI(base_url=os.environ["MODEL_URL"], api_key="k", max_retries=0)
+def ask(said):
+    client.chat.completions.create(model="m", messages=[{"role": "user", "content": said}])
+"""
+
+
+@pytest.fixture
+def launch(receiver, model, tmp_path):
+    """Run a command under the launcher; ``agent.py`` and what else is given lies in the working directory."""
+    folder = tmp_path / "program"
+    folder.mkdir()
+    (folder / "helper.py").write_text(AGENT)
+    receiver.model = model
+
+    def launch(options: list[str], command: list[str], *, files: dict[str, str] | None = None, plain=False, **extra):
+        for name, code in (files or {}).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(textwrap.dedent(code))
+        environment = {
+            **os.environ,
+            "LIGHTNING_ENDPOINT": receiver.url,
+            "LIGHTNING_SPOOL_DIR": str(tmp_path / "spool"),
+            "MODEL_URL": model.base_url,
+            **extra.pop("env", {}),
+        }
+        whole = command if plain else [LAUNCHER, "run", *options, "--", *command]
+        return subprocess.run(whole, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, **extra)
+
+    return launch
+
+
+def agents(receiver) -> list[tuple[str | None, str | None]]:
+    """(agent, attempt) of every captured call."""
+    said = [span.attributes for span in receiver.spans("chat")]
+    return [(of.get(semconv.AGENT_NAME), of.get(semconv.ATTEMPT_ID)) for of in said]
+
+
+SCRIPT = "from helper import ask\nask('hi')\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "command"),
+    [
+        ({"agent.py": SCRIPT}, [sys.executable, "agent.py"]),
+        ({"pack/__main__.py": SCRIPT}, [sys.executable, "-m", "pack"]),
+        ({}, [sys.executable, "-c", SCRIPT]),
+        (
+            {"test_it.py": "from helper import ask\ndef test_it(): ask('hi')\n"},
+            [str(BIN / "pytest"), "-q", "-p", "no:cacheprovider"],
+        ),
+        ({"agent.py": SCRIPT, "run.sh": f"cd .\n{sys.executable} agent.py\n"}, ["sh", "run.sh"]),
+        (
+            {"agent.py": f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {SCRIPT!r}], check=True)\n"},
+            [sys.executable, "agent.py"],
+        ),
+        (
+            {"agent.py": """
+                import multiprocessing
+                from helper import ask
+                if __name__ == "__main__":
+                    with multiprocessing.get_context("spawn").Pool(1) as pool:
+                        pool.map(ask, ["hi"])
+                        pool.close()
+                        pool.join()
+                """},
+            [sys.executable, "agent.py"],
+        ),
+    ],
+    ids=["script", "module", "code", "console script", "shell", "subprocess", "spawned"],
+)  # fmt: skip
+def test_a_program_is_captured(launch, receiver, files, command):
+    done = launch(["--agent", "helper"], command, files=files)
+    assert done.returncode == 0, done.stderr
+    assert agents(receiver) == [("helper", None)], done.stderr
+    assert "lightning" not in done.stderr
+
+
+def test_exit_code_streams_arguments_and_path_are_the_programs_own(launch):
+    files = {
+        "agent.py": """
+        import sys
+        print(sys.argv, sys.path, "sitecustomize" in sys.modules and sys.modules["sitecustomize"].__file__)
+        print(sys.stdin.read(), file=sys.stderr)
+        sys.exit(7)
+        """
+    }
+    command = [sys.executable, "agent.py", "--agent", "--", "-x"]
+    captured, plain = (launch([], command, files=files, input="typed", plain=plain) for plain in (False, True))
+    assert (captured.returncode, captured.stderr) == (plain.returncode, plain.stderr) == (7, "typed\n")
+    ours = str(SITE / "sitecustomize.py")
+    assert captured.stdout == plain.stdout or captured.stdout == plain.stdout.replace("False", ours)
+
+
+def test_signals_reach_the_program_itself(launch, tmp_path):
+    code = "import os, signal; print(os.getpid(), flush=True); os.kill(os.getpid(), signal.SIGTERM)"
+    assert launch([], [sys.executable, "-c", code]).returncode == -signal.SIGTERM
+    # What Python ignores, another program must not inherit as ignored.
+    assert launch([], ["sh", "-c", "kill -PIPE $$; echo alive"]).returncode == -signal.SIGPIPE
+
+
+def test_the_users_own_sitecustomize_runs_first_and_its_mistakes_are_its_own(launch, receiver, tmp_path):
+    site = tmp_path / "theirs"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import sys; sys.theirs = 'openai' in sys.modules\nVALUE = 4\n")
+    code = SCRIPT + "import sys, sitecustomize; print(sys.theirs, sitecustomize.VALUE)"
+    done = launch([], [sys.executable, "-c", code], env={"PYTHONPATH": str(site)})
+    assert done.stdout == "False 4\n", done.stderr
+    assert len(agents(receiver)) == 1
+    (site / "sitecustomize.py").write_text("raise ValueError('theirs')\n")
+    broken = launch([], [sys.executable, "-c", SCRIPT], env={"PYTHONPATH": str(site)})
+    assert (broken.returncode, len(agents(receiver))) == (0, 2)
+    assert "ValueError: theirs" in broken.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(None, "S"), ("", "S"), ("/a", "S:/a"), (":/a", "S::/a"), ("/a:S", "/a:S")]
+)
+def test_pythonpath_gets_our_folder_once_and_no_empty_entry(before, after):
+    given = before and before.replace("S", str(SITE))
+    assert with_site(given) == after.replace("S", str(SITE))
+
+
+class TestRollout:
+    def test_the_whole_run_is_one_attempt_of_all_its_processes(self, launch, receiver):
+        files = {
+            "agent.py": f"""
+            import os, subprocess, sys, threading
+            from helper import ask
+            ask("one")
+            thread = threading.Thread(target=ask, args=("two",)); thread.start(); thread.join()
+            subprocess.run([sys.executable, "-c", {SCRIPT!r}], check=True)
+            if os.fork() == 0:
+                ask("four")
+                sys.exit(0)
+            os.wait()
+            import lightning_instrumentation as lightning
+            lightning.reward(1.0)
+            """
+        }
+        options = ["--task=t", "--rollout", "r", "--group", "g", "--agent", "a"]
+        done = launch(options, [sys.executable, "agent.py"], files=files)
+        assert done.returncode == 0, done.stderr
+        (root,) = receiver.spans("rollout")
+        assert root.attributes[semconv.ROLLOUT_ROOT] is True
+        named = (semconv.ROLLOUT_ID, semconv.TASK_ID, semconv.GROUP_ID)
+        assert [root.attributes[key] for key in named] == ["r", "t", "g"]
+        attempt = root.attributes[semconv.ATTEMPT_ID]
+        assert agents(receiver) == [("a", attempt)] * 4
+        assert len(receiver.spans("evaluate")) == 1
+        assert root.end_ns >= max(span.end_ns for span in receiver.spans())
+        assert root.error is None
+
+    def test_an_uncaught_exception_fails_the_attempt_and_sys_exit_does_not(self, launch, receiver):
+        assert launch(["--task", "t"], [sys.executable, "-c", "raise ValueError('no')"]).returncode == 1
+        assert launch(["--task", "t"], [sys.executable, "-c", "import sys; sys.exit(3)"]).returncode == 3
+        assert [root.error for root in receiver.spans("rollout")] == ["no", None]
+
+    def test_a_program_that_replaces_itself_is_still_one_attempt(self, launch, receiver):
+        again = "import os, sys; os.execv(sys.executable, [sys.executable, '-c', 'pass'])"
+        assert launch(["--task", "t"], [sys.executable, "-c", again]).returncode == 0
+        assert len(receiver.spans("rollout")) == 1
+
+    def test_what_cannot_begin_a_rollout_is_refused_or_says_so(self, launch, receiver):
+        done = launch(["--task", "t"], ["env", "true"])
+        assert done.returncode == 2
+        assert "'env' is no Python program" in done.stderr
+        script = launch(["--task", "t"], ["./run.sh"], files={"run.sh": ""})  # not executable
+        assert script.returncode == 126
+
+    def test_a_shell_script_is_told_that_the_rollout_has_no_end(self, launch, receiver, tmp_path):
+        script = tmp_path / "run.sh"
+        script.write_text(f"#!/bin/sh\n{sys.executable} -c pass\n")
+        script.chmod(0o755)
+        done = launch(["--task", "t"], [str(script)])
+        assert done.returncode == 0
+        assert "no beginning and no end" in done.stderr
+        assert receiver.spans("rollout") == []
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("arguments", "code", "sentence"),
+        [
+            ([], 2, "there is no command to run"),
+            (["--agent", "a", "--"], 2, "there is no command to run"),
+            (["--endpoint", "localhost:1", "--", "true"], 2, "'localhost:1' is not an http(s) URL"),
+            (["--", "no-such-command"], 127, "no command 'no-such-command'"),
+            (["--", "/etc/passwd"], 126, "'/etc/passwd' cannot be run"),
+            (["--agnet", "a", "--", "true"], 2, "no option '--agnet'"),
+            (["--agent"], 2, "--agent needs a value"),
+            (["--agent", " ", "--", "true"], 2, "--agent is empty"),
+            (["--task", "t", "--mode", "test", "--", "true"], 2, "--mode is 'test'"),
+            (["--group", "g", "--", "true"], 2, "name it with --task"),
+        ],
+    )
+    def test_each_is_one_sentence(self, arguments, code, sentence):
+        done = subprocess.run([LAUNCHER, "run", *arguments], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (code, "")
+        assert sentence in done.stderr
+        assert done.stderr.count("\n") == 1
+
+    def test_help_is_there(self):
+        done = subprocess.run([LAUNCHER, "run", "--help"], capture_output=True, text=True)
+        assert done.returncode == 0
+        assert "--agent" in done.stdout
+
+
+def cpu_s(command: list[str], folder: Path) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, cwd=folder)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_starting_adds_little_cpu_time_and_imports_nothing_heavy(tmp_path):
+    heavy = "{'opentelemetry.sdk', 'openai', 'typer', 'pydantic'}"
+    program = [sys.executable, "-c", f"import sys; assert not {heavy} & set(sys.modules)"]
+    added = min(cpu_s([LAUNCHER, "run", "--", *program], tmp_path) - cpu_s(program, tmp_path) for _ in range(3))
+    assert added < 0.6
+
+
+def test_the_launcher_needs_nothing_beyond_the_light_client():
+    code = """
+    import sys
+    sys.argv = ["lightning-trainer", "run"]
+    from lightning_trainer.cli import main
+    try:
+        main()
+    except SystemExit:
+        print(*({"typer", "rich", "pydantic", "fastapi", "httpx", "opentelemetry.sdk"} & set(sys.modules)))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert done.stdout.split() == [], done.stderr
+
+
+def test_an_interpreter_without_the_client_says_so_once_and_runs(tmp_path):
+    base = getattr(sys, "_base_executable", sys.executable)
+    again = f"import subprocess; subprocess.run([{base!r}, '-c', 'print(1)'])"
+    environment = {**os.environ, "PYTHONPATH": str(SITE)}
+    environment.pop("VIRTUAL_ENV", None)
+    done = subprocess.run(
+        [base, "-c", f"print('ran', flush=True); {again}"], env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "ran\n1\n")
+    assert done.stderr.count("is not captured (ModuleNotFoundError") == 1
+
+
+def test_opentelemetrys_own_launcher_captures_too_where_a_daemon_is_named(launch, receiver):
+    command = [str(BIN / "opentelemetry-instrument"), "--traces_exporter", "none", sys.executable, "-c", SCRIPT]
+    named = launch([], command, plain=True, env={"LIGHTNING_AGENT": "theirs"})
+    assert named.returncode == 0, named.stderr
+    assert agents(receiver) == [("theirs", None)]
+    unnamed = launch([], command, plain=True, env={"LIGHTNING_ENDPOINT": ""})
+    assert (unnamed.returncode, len(agents(receiver))) == (0, 1)
