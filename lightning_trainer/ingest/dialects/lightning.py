@@ -9,7 +9,7 @@ the spans nor on duplicates; time is linear in their number.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightning_instrumentation import semconv
 
@@ -65,6 +65,12 @@ def _read_calls(
     gateway_of_response = _first_by_response(gateway)
     gateway_of_client = {(span.trace_id, span.parent_span_id): span for span in reversed(gateway)}
 
+    abandoned = {
+        (span.trace_id, span.parent_span_id)
+        for span in known.values()
+        if span.attributes.get(semconv.CALL_ABANDONED) is True
+    }
+
     calls: list[Call] = []
     for span in gateway:
         response_id = _response_id(span)
@@ -79,7 +85,9 @@ def _read_calls(
         client = clients_of_response.get(response_id or "")
         if client is not None:
             identity = identity.else_from(identities[key_of(client)])
-        calls.extend(_calls_of(span, identity, read_tokens(span), problems))
+        of_span = _calls_of(span, identity, read_tokens(span), problems)
+        # What its caller never had the end of is an interrupted call, however complete the record.
+        calls.extend(of_span if key_of(span) not in abandoned else (replace(call, complete=False) for call in of_span))
 
     for span in clients:
         if not carries_tokens(span):
