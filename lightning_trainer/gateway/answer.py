@@ -23,4 +23,3 @@ class Answer(Protocol):
     def broken(self, refusal: RefusalError) -> bytes:
         """Return the event that ends a stream which went wrong."""
         ...
-

@@ -12,12 +12,12 @@ from typing import Any
 from lightning_trainer.gateway.errors import RefusalError
 
 _REFUSED = ("container", "mcp_servers", "context_management")
-_UNUSED = frozenset(("metadata", "service_tier", "inference_geo", "cache_control"))
-_OWN = (
-    _UNUSED
-    | frozenset(_REFUSED)
-    | frozenset("system messages max_tokens stop_sequences tools tool_choice thinking output_config".split())
+_UNUSED = ("metadata", "service_tier", "inference_geo", "cache_control")
+_TRANSLATED = (
+    *("system", "messages", "max_tokens", "stop_sequences"),
+    *("tools", "tool_choice", "thinking", "output_config"),
 )
+_OWN = frozenset((*_UNUSED, *_REFUSED, *_TRANSLATED))
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ERROR_TYPES = {
     401: "authentication_error",

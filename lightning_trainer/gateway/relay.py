@@ -46,6 +46,8 @@ class RelayResponse(Response):
         self._exchange = exchange
         self._answer = answer
         self._ended = ended
+        self._delivered = False
+        """Whether all that the engine sampled was sent: many clients hang up without waiting for the stream's end."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = "the caller disconnected"
@@ -58,7 +60,7 @@ class RelayResponse(Response):
         finally:
             try:
                 await self._upstream.aclose()
-                if gone:
+                if gone and not self._delivered:
                     await self._exchange.end_without_caller(gone)
             finally:
                 self._ended()
@@ -99,6 +101,7 @@ class RelayResponse(Response):
                 await exchange.commit()
             ready.append(self._answer.end(event) if chunk is None else self._answer.chunk(event, chunk))
         await _send(send, ready)
+        self._delivered = exchange.settlement.settled
 
     async def _break_off(self, reason: str, refusal: RefusalError) -> bytes:
         await self._exchange.end_without_caller(reason)

@@ -79,7 +79,7 @@ def engine_request(
     """Read a body in the engine's words.
 
     Raises:
-        RefusalError: it names no model (400), one that is not served here (404), or asks what has no exact record (400).
+        RefusalError: it names no model, or asks what has no exact record (400), or the model is not served here (404).
     """
     model = body.get("model")
     if not isinstance(model, str):
@@ -108,7 +108,9 @@ def _asked_logprobs(body: Mapping[str, Any], api: EngineApi) -> bool:
 def _one_prompt(body: dict[str, Any]) -> dict[str, Any]:
     if body.get("echo"):
         raise RefusalError(
-            400, "echo = true is not supported here: send echo = false and put the prompt in front yourself", param="echo"
+            400,
+            "echo = true is not supported here: send echo = false and put the prompt in front yourself",
+            param="echo",
         )
     prompt = body.get("prompt")
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):

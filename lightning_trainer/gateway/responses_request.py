@@ -2,7 +2,7 @@
 
 Nothing is stored here and no tool runs here, so what needs either is refused by name. Fields that this API does not
 have (``seed``, ``top_k`` ...) are passed on to the engine. An assistant's turn comes as several items (reasoning, text,
-calls) and becomes one message again, as the engine sampled it: the next prompt then extends the last one token by token.
+calls) and becomes one message again, as the engine sampled it, so that the next prompt extends the last token by token.
 Source: OpenAI API reference, Responses, 2026.
 """
 
@@ -19,11 +19,12 @@ _REFUSED = {
     "prompt": "there are no stored prompts here: send instructions and input",
     "max_tool_calls": "no tool runs here: leave it out",
 }
-_UNUSED = frozenset(
-    "include metadata prompt_cache_key prompt_cache_retention safety_identifier service_tier store stream_options "
-    "truncation".split()
+_UNUSED = (
+    *("include", "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
+    *("service_tier", "store", "stream_options", "truncation"),
 )
-_OWN = _UNUSED | frozenset(_REFUSED) | frozenset("input instructions max_output_tokens reasoning text tools".split())
+_TRANSLATED = ("input", "instructions", "max_output_tokens", "reasoning", "text", "tools")
+_OWN = frozenset((*_UNUSED, *_REFUSED, *_TRANSLATED))
 
 
 def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,7 +141,9 @@ def _tool(tool: Any) -> dict[str, Any]:
 
 def _tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
     if choice.get("type") != "function":
-        raise RefusalError(400, f"tool_choice of type {choice.get('type')!r} is not supported here", param="tool_choice")
+        raise RefusalError(
+            400, f"tool_choice of type {choice.get('type')!r} is not supported here", param="tool_choice"
+        )
     return {"type": "function", "function": {"name": choice.get("name")}}
 
 

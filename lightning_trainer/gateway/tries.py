@@ -7,8 +7,8 @@ A client that ran out of patience makes its call again. What makes two requests 
    ``traceparent`` of exactly one call of late: instrumented clients keep one span over all tries at a call. Where
    several calls fit, none is taken for the earlier try: dropping the wrong one would lose a good sample.
 
-The earlier try is given up: cancelled where it still runs, and interrupted in the records. A client that hangs up before
-the end of its answer gives that call up anyway, with or without such headers.
+The earlier try is given up: cancelled where it still runs, and interrupted in the records. A client that hangs up
+before the end of its answer gives that call up anyway, with or without such headers.
 """
 
 import hashlib

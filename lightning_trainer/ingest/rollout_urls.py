@@ -34,5 +34,7 @@ class RolloutUrl:
 
 def root_span_ids(rollout_id: str, attempt_id: str) -> tuple[str, str]:
     """Return trace id and span id, in hex, of the root span of an attempt whose caller keeps no spans of its own."""
-    digits = hashlib.blake2b(json.dumps([rollout_id, attempt_id]).encode(), digest_size=24, person=b"rollout").hexdigest()
+    digits = hashlib.blake2b(
+        json.dumps([rollout_id, attempt_id]).encode(), digest_size=24, person=b"rollout"
+    ).hexdigest()
     return digits[:32], digits[32:]

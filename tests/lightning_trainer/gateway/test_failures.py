@@ -10,6 +10,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import unpack_token_ids
 
 from lightning_trainer.errors import EngineError
+from lightning_trainer.ingest.dialects.lightning import read_spans
 from lightning_trainer.types import SpanStatus
 
 
@@ -54,14 +55,17 @@ async def test_a_caller_who_does_not_wait_for_a_response_cancels_it(gateway) -> 
     assert (span.attributes[semconv.STREAM_COMPLETE], span.status) == (False, SpanStatus.ERROR)
 
 
-async def test_a_caller_who_leaves_while_the_record_is_committed_does_not_take_it_along(gateway) -> None:
+async def test_a_caller_who_leaves_while_the_record_is_committed_gives_the_call_up(gateway) -> None:
     gateway.sink.hold = asyncio.Event()
     async with gateway.http.stream("POST", "/v1/chat/completions", json=gateway.body(stream=True)):
         await gateway.sink.asked.wait()
     await asyncio.sleep(0.05)
     gateway.sink.hold.set()
-    span = await gateway.record()
-    assert span.attributes[semconv.STREAM_COMPLETE] is True
+    note = await gateway.record(2)
+    record = gateway.sink.spans[0]
+    assert (record.attributes[semconv.STREAM_COMPLETE], note.parent_span_id) == (True, record.span_id)
+    (call,) = read_spans(gateway.sink.spans).calls
+    assert (call.response_ids, call.complete) == (tuple(gateway.engine.tokens(0)), False)
 
 
 async def test_a_call_waits_for_an_engine_that_is_starting(gateway) -> None:
