@@ -10,7 +10,7 @@ import httpx
 import orjson
 import pytest
 import uvicorn
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from lightning_trainer.errors import EngineError
@@ -22,7 +22,8 @@ TEXT = ["The", " café", " is", " open", "."]
 
 
 class StubEngine:
-    """Speaks ``/v1/chat/completions`` and ``/v1/completions`` like vLLM 0.31: null where vLLM writes null, absent where it writes nothing."""
+    """Speaks ``/v1/chat/completions`` and ``/v1/completions`` like vLLM 0.31: null where vLLM writes null, absent where it
+    writes nothing."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
@@ -306,15 +307,17 @@ class Gateway:
 
 @pytest.fixture
 def open_gateway():
-    """Return an async context manager that serves a gateway with the given options."""
+    """Return an async context manager that serves a gateway with the given options, and other routers ``beside`` it."""
 
     @contextlib.asynccontextmanager
-    async def opened(**options: Any) -> AsyncIterator[Gateway]:
-        engine, sink = StubEngine(), Sink()
+    async def opened(*, beside: Sequence[APIRouter] = (), sink: Any = None, **options: Any) -> AsyncIterator[Gateway]:
+        engine, sink = StubEngine(), sink or Sink()
         async with serving(engine.app) as engine_url:
             endpoint = Endpoint(engine_url)
             app = FastAPI()
             app.include_router(gateway_router(endpoint, sink, policy="sql", **{"queue_timeout_s": 5.0, **options}))
+            for router in beside:
+                app.include_router(router)
             async with serving(app) as url:
                 gateway = Gateway(url, engine_url, engine, endpoint, sink)
                 async with gateway.http:

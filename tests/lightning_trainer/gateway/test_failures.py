@@ -172,6 +172,26 @@ async def test_calls_beyond_the_bound_are_429_until_one_has_ended(open_gateway) 
             assert (await gateway.post(model="unknown")).status_code == 404
 
 
+async def test_an_engine_that_sends_elsewhere_is_not_followed(gateway) -> None:
+    gateway.engine.redirect = f"{gateway.engine_url}/lightning/version"
+    for stream in (False, True):
+        answer = await gateway.post(stream=stream)
+        assert (answer.status_code, "the engine answered 307" in answer.json()["error"]["message"]) == (502, True)
+    assert len(gateway.engine.requests) == 2
+    assert gateway.sink.spans == []
+
+
+async def test_a_body_that_does_not_come_gives_its_place_back(open_gateway, monkeypatch) -> None:
+    monkeypatch.setattr("lightning_trainer.gateway.door._BODY_TIMEOUT_S", 0.05)
+    async with open_gateway(max_concurrent=1) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.url.rpartition(":")[2]))
+        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        writer.write(f"{head}content-length: 100\r\n\r\n".encode())
+        assert b" 408 " in await asyncio.wait_for(reader.readline(), 10)
+        writer.close()
+        assert (await gateway.post()).status_code == 200
+
+
 async def test_many_callers_at_once_each_get_their_own(gateway) -> None:
     async def call(number: int) -> str:
         answer = await gateway.post(stream=bool(number % 2), n=1 + number % 3)
