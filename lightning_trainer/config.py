@@ -32,6 +32,9 @@ class DaemonConfig(Section):
     token: str | None = Field(default=None, min_length=16)
     """Required of every request when the host is not loopback."""
     max_body_bytes: int = Field(default=64 * 2**20, ge=2**16)
+    """Of a delivery of spans, as sent and inflated; more is answered 413."""
+    trusted_hosts: tuple[str, ...] = ()
+    """Names, beside loopback and ``host``, by which the daemon is called; for any other ``Host`` it answers 421."""
     redact: tuple[str, ...] = ()
     """Taken out of what the gateway records, beside keys: ``emails``, ``regex:...``; ``none`` takes nothing out."""
 
@@ -63,12 +66,23 @@ class EngineConfig(Section):
     tool_call_parser: str | None = None
     """vLLM's name of the parser that turns text into tool calls (``hermes`` ...); None: no tools."""
     startup_timeout_s: float = Field(default=600.0, gt=0)
-    request_queue_timeout_s: float = Field(default=180.0, gt=0)
-    """How long the gateway holds a request while the engine is starting or changing weights, before it answers 503."""
     probe_max_abs: float | None = Field(default=None, gt=0)
     """Largest |trainer - engine| of a probe logprob, nats. Default: 1e-3 in float32, 1.0 in bfloat16."""
     probe_mean_abs: float | None = Field(default=None, gt=0)
     """Mean difference. Default: 2e-4 in float32, 0.1 in bfloat16."""
+
+
+class GatewayConfig(Section):
+    """``[gateway]``: the bounds on model calls."""
+
+    max_body_bytes: int = Field(default=16 * 2**20, ge=2**16)
+    """Of a call; more is answered 413."""
+    max_concurrent: int = Field(default=512, ge=1)
+    """Calls in flight; more are answered 429 with Retry-After."""
+    queue_timeout_s: float = Field(default=180.0, gt=0)
+    """How long a call is held while the engine is starting or changing weights; then 503 with Retry-After."""
+    silence_timeout_s: float = Field(default=600.0, gt=0)
+    """How long the engine may send nothing; then 503, or an error that ends the stream."""
 
 
 class AlgorithmConfig(Section):
@@ -211,6 +225,7 @@ class Config(Section):
 
     daemon: DaemonConfig = DaemonConfig()
     engine: EngineConfig = EngineConfig()
+    gateway: GatewayConfig = GatewayConfig()
     training: TrainingConfig = TrainingConfig()
     policy: tuple[PolicyConfig, ...] = Field(min_length=1)
 

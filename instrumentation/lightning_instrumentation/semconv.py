@@ -10,6 +10,7 @@ from typing import Final
 # -- gen_ai: operations ------------------------------------------------------------------------------------------------
 OPERATION: Final = "gen_ai.operation.name"
 CHAT: Final = "chat"
+TEXT_COMPLETION: Final = "text_completion"
 INVOKE_AGENT: Final = "invoke_agent"
 INVOKE_WORKFLOW: Final = "invoke_workflow"
 EXECUTE_TOOL: Final = "execute_tool"
@@ -104,8 +105,12 @@ POLICY: Final = "lightning.policy.name"
 POLICY_VERSION: Final = "lightning.policy.version"
 STREAM_COMPLETE: Final = "lightning.stream.complete"
 """False on the span of a stream that ended before its last chunk."""
+CALL_ABANDONED: Final = "lightning.call.abandoned"
+"""True on a span below a gateway's record: the caller never had the end of that answer, so it counts as interrupted."""
 
 GATEWAY_SCOPE: Final = "lightning.gateway"
+GATEWAY_NOTE_SCOPE: Final = "lightning.gateway.notes"
+"""Of what the gateway says about its records afterwards; not calls."""
 CLIENT_SCOPE: Final = "lightning.instrumentation"
 
 

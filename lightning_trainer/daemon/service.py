@@ -27,12 +27,14 @@ from lightning_trainer.daemon.sockets import listen
 from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.daemon.status import status_router
 from lightning_trainer.daemon.training_loop import TrainingLoop
+from lightning_trainer.daemon.trusted_hosts import TrustedHosts
 from lightning_trainer.errors import StoreError, TrainingError
 from lightning_trainer.gateway.auth import require_token
 from lightning_trainer.gateway.redacting import RedactingSink
 from lightning_trainer.gateway.routes import gateway_router
 from lightning_trainer.ingest.otlp import otlp_router
 from lightning_trainer.ingest.rewards import rewards_router
+from lightning_trainer.ingest.rollouts import rollouts_router
 from lightning_trainer.models.resolve import resolve_model
 from lightning_trainer.serving.settings import engine_settings
 from lightning_trainer.serving.shared_memory import WeightFiles
@@ -128,16 +130,20 @@ class Daemon:
     ) -> FastAPI:
         config, policy = self.config, self.config.only_policy
         app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
+        app.add_middleware(TrustedHosts, host=config.daemon.host, listed=config.daemon.trusted_hosts)
         guarded = [Depends(require_token(config.daemon.token))]
         app.include_router(otlp_router(sink, max_body_bytes=config.daemon.max_body_bytes), dependencies=guarded)
         app.include_router(rewards_router(store, sink), dependencies=guarded)
+        app.include_router(rollouts_router(store, sink), dependencies=guarded)
         app.include_router(
             gateway_router(
                 engine,
                 RedactingSink(sink, redactor(config.daemon.redact)),
                 policy=policy.name,
-                max_body_bytes=config.daemon.max_body_bytes,
-                queue_timeout_s=config.engine.request_queue_timeout_s,
+                max_body_bytes=config.gateway.max_body_bytes,
+                max_concurrent=config.gateway.max_concurrent,
+                queue_timeout_s=config.gateway.queue_timeout_s,
+                silence_timeout_s=config.gateway.silence_timeout_s,
             ),
             dependencies=guarded,
         )

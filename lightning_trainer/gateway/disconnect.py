@@ -1,4 +1,4 @@
-"""Work for a caller who may hang up: it is cancelled as soon as the connection is closed."""
+"""Work for a caller who may hang up: it is cancelled as soon as the connection is closed, or the caller tries again."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -10,22 +10,25 @@ Result = TypeVar("Result")
 
 
 class CallerGoneError(Exception):
-    """The caller closed the connection before the work was done."""
+    """Nobody waits for the answer any longer; the message says why."""
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Run the work to its end, or until the caller is gone. The request's body must have been read before.
+async def unless_gone(receive: Receive, given_up: asyncio.Future[str], work: Coroutine[Any, Any, Result]) -> Result:
+    """Run the work to its end, or until nobody waits for it. The request's body must have been read before.
+
+    Args:
+        given_up: done when the caller made the same call again; its result says so in a sentence.
 
     Raises:
-        CallerGoneError: the caller is gone and the work has been cancelled.
+        CallerGoneError: the work has been cancelled.
     """
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_gone(receive))
     try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, watching, given_up}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise CallerGoneError
+        raise CallerGoneError(given_up.result() if given_up.done() else "the caller disconnected")
     finally:
         for task in (working, watching):
             task.cancel()

@@ -3,9 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-from fastapi import Response
-
 
 class RefusalError(Exception):
     """A request that ends here; the message is what the caller reads."""
@@ -24,9 +21,6 @@ class RefusalError(Exception):
         self.status = status
         self.body: Mapping[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
         self.headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
-
-    def response(self) -> Response:
-        return Response(orjson.dumps(self.body), self.status, self.headers, "application/json")
 
 
 def unavailable(message: str, *, retry_after_s: int = 5) -> RefusalError:

@@ -8,10 +8,10 @@ so there is none to hide.
 
 from typing import Any
 
-from lightning_trainer.gateway.request import ChatRequest
+from lightning_trainer.gateway.request import EngineRequest
 
 
-def restore(document: dict[str, Any], request: ChatRequest) -> None:
+def restore(document: dict[str, Any], request: EngineRequest) -> None:
     """Rewrite a response or a chunk in place: model as the caller named it, nothing that was not asked for."""
     if "model" in document:
         document["model"] = request.model
@@ -20,12 +20,18 @@ def restore(document: dict[str, Any], request: ChatRequest) -> None:
         _blank(document, "prompt_token_ids")
         for choice in choices:
             _blank(choice, "token_ids")
+            _blank(choice, "prompt_token_ids")
     if not request.asked_logprobs:
         for choice in choices:
             _blank(choice, "logprobs")
 
 
-def carries_only_tokens(chunk: dict[str, Any], request: ChatRequest) -> bool:
+def hides_nothing(request: EngineRequest, served_name: str) -> bool:
+    """Whether the engine's bytes can go out as they are."""
+    return request.asked_token_ids and request.asked_logprobs and request.model == served_name
+
+
+def carries_only_tokens(chunk: dict[str, Any], request: EngineRequest) -> bool:
     """Whether a chunk exists only because ids and log-probabilities were asked for; to be asked before `restore`."""
     if request.asked_token_ids or request.asked_logprobs:
         return False

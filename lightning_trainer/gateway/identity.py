@@ -1,7 +1,8 @@
 """Who is calling: W3C ``traceparent`` and our own keys of W3C ``baggage``, read with OpenTelemetry's propagators.
 
 They bound what they read (8 KiB of baggage, 180 members) and ignore what is malformed. Nothing else of the headers is
-looked at: no credential ever gets into a span.
+looked at: no credential ever gets into a span. A caller who sends neither may be known by its URL
+(``/rollouts/{id}/v1``): then all calls of a rollout are one trace, below the span that its end will bring.
 """
 
 import os
@@ -13,6 +14,8 @@ from opentelemetry import baggage, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from lightning_trainer.ingest.rollout_urls import RolloutUrl, root_span_ids
 
 _LONGEST_VALUE = 1024
 _trace_context = TraceContextTextMapPropagator()
@@ -30,8 +33,12 @@ class Caller:
     """Identity, by attribute name; only what the caller sent."""
 
 
-def read_caller(headers: Mapping[str, str]) -> Caller:
-    """Read the caller's identity from request headers (names in lower case)."""
+def read_caller(headers: Mapping[str, str], place: RolloutUrl | None = None) -> Caller:
+    """Read the caller's identity from request headers (names in lower case).
+
+    Args:
+        place: the rollout whose base URL the call came by; baggage is said call by call and goes before it.
+    """
     carrier = {name: headers[name] for name in ("traceparent", "baggage") if name in headers}
     context = _baggage.extract(carrier, _trace_context.extract(carrier, Context()))
     parent = trace.get_current_span(context).get_span_context()
@@ -41,6 +48,11 @@ def read_caller(headers: Mapping[str, str]) -> Caller:
         for key in semconv.GATEWAY_BAGGAGE_KEYS
         if isinstance(value := members.get(key), str) and 0 < len(value) <= _LONGEST_VALUE
     }
+    if place is not None:
+        named = {semconv.ROLLOUT_ID: place.rollout_id, semconv.ATTEMPT_ID: place.rollout_id}
+        attributes = {**named, semconv.AGENT_NAME: place.agent, **attributes}
     if not parent.is_valid:
+        if place is not None:
+            return Caller(*root_span_ids(attributes[semconv.ROLLOUT_ID], attributes[semconv.ATTEMPT_ID]), attributes)
         return Caller(os.urandom(16).hex(), None, attributes)
     return Caller(f"{parent.trace_id:032x}", f"{parent.span_id:016x}", attributes)

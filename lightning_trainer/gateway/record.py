@@ -5,18 +5,19 @@ It is the authority on tokens; its name and scope are what the dialect reader lo
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import pack_logprobs, pack_token_ids
 
 from lightning_trainer.gateway.identity import Caller
 from lightning_trainer.gateway.messages import input_messages, output_messages, tool_definitions
-from lightning_trainer.gateway.request import ChatRequest
+from lightning_trainer.gateway.request import EngineApi, EngineRequest
 from lightning_trainer.gateway.transcript import Transcript
 from lightning_trainer.types import AttributeValue, Span, SpanStatus
 
 SPAN_NAME = "gateway chat"
+_ABANDONED_NAME = "gateway abandoned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Sampler:
 
 
 def record_of(
-    request: ChatRequest,
+    request: EngineRequest,
     caller: Caller,
     sampler: Sampler,
     transcript: Transcript,
@@ -63,11 +64,37 @@ def record_of(
     )
 
 
-def _request_attributes(request: ChatRequest) -> dict[str, AttributeValue]:
+def without_content(record: Span) -> Span:
+    """Return what says which call it is and whose, without tokens and messages."""
+    named = (*semconv.BAGGAGE_KEYS, semconv.RESPONSE_ID)
+    return replace(record, attributes={name: record.attributes[name] for name in named if name in record.attributes})
+
+
+def abandonment_of(record: Span, reason: str) -> Span:
+    """Return the span that takes a complete record back: its caller never had the end of that answer.
+
+    A committed span cannot be changed, so this one below it says what readers do: they treat the call as interrupted.
+    """
+    now = time.time_ns()
+    return Span(
+        trace_id=record.trace_id,
+        span_id=os.urandom(8).hex(),
+        parent_span_id=record.span_id,
+        name=_ABANDONED_NAME,
+        start_ns=now,
+        end_ns=now,
+        attributes={**without_content(record).attributes, semconv.CALL_ABANDONED: True},
+        status=SpanStatus.ERROR,
+        status_message=reason,
+        scope=semconv.GATEWAY_NOTE_SCOPE,
+    )
+
+
+def _request_attributes(request: EngineRequest) -> dict[str, AttributeValue]:
     attributes: dict[str, AttributeValue] = {
-        semconv.OPERATION: semconv.CHAT,
+        semconv.OPERATION: request.operation,
         semconv.REQUEST_MODEL: request.model,
-        semconv.INPUT_MESSAGES: input_messages(request.body.get("messages")),
+        semconv.INPUT_MESSAGES: input_messages(_messages(request)),
     }
     if request.body.get("tools"):
         attributes[semconv.TOOL_DEFINITIONS] = tool_definitions(request.body["tools"])
@@ -83,6 +110,14 @@ def _request_attributes(request: ChatRequest) -> dict[str, AttributeValue]:
     return attributes
 
 
+def _messages(request: EngineRequest) -> object:
+    if request.api is EngineApi.CHAT:
+        return request.body.get("messages")
+    prompt = request.body.get("prompt")
+    # A prompt of token ids is in the record as what it is.
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else []
+
+
 def _response_attributes(transcript: Transcript, sampler: Sampler) -> dict[str, AttributeValue]:
     choices = [choice for _, choice in sorted(transcript.choices.items())]
     attributes: dict[str, AttributeValue] = {
@@ -90,7 +125,7 @@ def _response_attributes(transcript: Transcript, sampler: Sampler) -> dict[str, 
         semconv.FINISH_REASONS: tuple(choice.finish_reason or "" for choice in choices),
         semconv.OUTPUT_MESSAGES: output_messages(choices),
         semconv.INPUT_TOKENS: len(transcript.prompt_ids),
-        semconv.OUTPUT_TOKENS: sum(len(choice.token_ids) for choice in choices),
+        semconv.OUTPUT_TOKENS: transcript.output_tokens,
     }
     if transcript.response_id is not None:
         attributes[semconv.RESPONSE_ID] = transcript.response_id

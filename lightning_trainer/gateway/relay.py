@@ -1,8 +1,8 @@
-"""A streamed response on its way from the engine to the caller, chunk by chunk, as soon as each arrives.
+"""A streamed response on its way from the engine to the caller, as soon as each piece arrives.
 
-The record is committed before the chunk that ends the last choice goes out, so also before ``[DONE]``: whoever has
-read the end of a response finds it in the store. A caller who hangs up cancels the engine's request, and what had
-been sampled by then is recorded as incomplete.
+The record is committed before the chunk that ends the last choice goes out, so also before the end of the stream:
+whoever has read the end of a response finds it in the store. A caller who hangs up cancels the engine's request, and
+what had been sampled by then is recorded as incomplete.
 """
 
 import logging
@@ -13,11 +13,11 @@ import orjson
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
+from lightning_trainer.gateway.answer import Answer
 from lightning_trainer.gateway.disconnect import CallerGoneError, unless_gone
 from lightning_trainer.gateway.errors import RefusalError, unavailable
 from lightning_trainer.gateway.exchange import Exchange
-from lightning_trainer.gateway.hiding import carries_only_tokens, restore
-from lightning_trainer.gateway.sse import DONE, data_of, event_of, events
+from lightning_trainer.gateway.sse import DONE, data_of, events
 
 logger = logging.getLogger(__name__)
 
@@ -32,60 +32,82 @@ class RelayResponse(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, upstream: httpx.Response, exchange: Exchange, *, headers: Mapping[str, str], ended: Callable[[], None]
+        self,
+        upstream: httpx.Response,
+        exchange: Exchange,
+        answer: Answer,
+        *,
+        headers: Mapping[str, str],
+        ended: Callable[[], None],
     ) -> None:
         super().__init__(None, upstream.status_code, dict(headers))
         del self.headers["content-length"]
         self._upstream = upstream
         self._exchange = exchange
+        self._answer = answer
         self._ended = ended
+        self._delivered = False
+        """Whether all that the engine sampled was sent: many clients hang up without waiting for the stream's end."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gone = "the caller disconnected"
         try:
-            await unless_gone(receive, self._relay(send))
-        except CallerGoneError:
-            logger.info("the caller of %s hung up; the engine's request is cancelled", self._exchange.request.model)
+            await unless_gone(receive, self._exchange.settlement.given_up, self._relay(send))
+            gone = ""
+        except CallerGoneError as error:
+            gone = str(error)
+            logger.info("%s: the engine's request for %s is cancelled", gone, self._exchange.request.model)
         finally:
             try:
                 await self._upstream.aclose()
-                await self._exchange.commit_interrupted("the caller disconnected")
+                if gone and not self._delivered:
+                    await self._exchange.end_without_caller(gone)
             finally:
                 self._ended()
 
     async def _relay(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        last = b""
         try:
-            async for event in events(self._upstream.aiter_bytes()):
-                if (passed_on := await self._pass_on(event)) is not None:
-                    await send({"type": "http.response.body", "body": passed_on, "more_body": True})
-            if not self._exchange.settled:
+            async for whole in events(self._upstream.aiter_raw()):
+                await self._pass_on(whole, send)
+            if not self._exchange.settlement.settled:
                 raise unavailable("the engine's answer ended early")
-        except httpx.TransportError as error:
-            await self._exchange.commit_interrupted(f"the engine went away: {type(error).__name__}")
-            await _send_error(send, unavailable(f"the engine went away in the middle of the answer ({error})"))
+        except (httpx.TransportError, orjson.JSONDecodeError) as error:
+            reason = f"the engine went away: {type(error).__name__}"
+            last = await self._break_off(
+                reason, unavailable(f"the engine went away in the middle of the answer ({error})")
+            )
         except RefusalError as refusal:
-            await self._exchange.commit_interrupted(str(refusal))
-            await _send_error(send, refusal)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            last = await self._break_off(str(refusal), refusal)
+        await send({"type": "http.response.body", "body": last, "more_body": False})
 
-    async def _pass_on(self, event: bytes) -> bytes | None:
-        data = data_of(event)
-        if data is None:
-            return event
+    async def _pass_on(self, whole: list[bytes], send: Send) -> None:
+        """Send on what arrived at once as one piece; what ends the answer waits for its record, the rest does not."""
+        ready: list[bytes] = []
         exchange = self._exchange
-        if data == DONE:
-            await exchange.commit()
-            return event
-        chunk = orjson.loads(data)
-        exchange.transcript.add_chunk(chunk)
-        if exchange.transcript.complete:
-            await exchange.commit()
-        if carries_only_tokens(chunk, exchange.request):
-            return None
-        restore(chunk, exchange.request)
-        return event_of(orjson.dumps(chunk))
+        for event in whole:
+            data = data_of(event)
+            if data is None:
+                ready.append(event)
+                continue
+            chunk = None
+            if data != DONE:
+                chunk = orjson.loads(data)
+                exchange.transcript.add_chunk(chunk)
+            if (chunk is None or exchange.transcript.complete) and not exchange.settlement.settled:
+                await _send(send, ready)
+                ready = []
+                await exchange.commit()
+            ready.append(self._answer.end(event) if chunk is None else self._answer.chunk(event, chunk))
+        await _send(send, ready)
+        self._delivered = exchange.settlement.settled
+
+    async def _break_off(self, reason: str, refusal: RefusalError) -> bytes:
+        await self._exchange.end_without_caller(reason)
+        return self._answer.broken(refusal)
 
 
-async def _send_error(send: Send, refusal: RefusalError) -> None:
-    # The status line is long gone; OpenAI clients raise on a chunk with "error".
-    await send({"type": "http.response.body", "body": event_of(orjson.dumps(refusal.body)), "more_body": True})
+async def _send(send: Send, ready: list[bytes]) -> None:
+    if body := b"".join(ready):
+        await send({"type": "http.response.body", "body": body, "more_body": True})

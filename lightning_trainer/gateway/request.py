@@ -6,19 +6,29 @@ so that the engine refuses it as it would have without us.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import orjson
+from lightning_instrumentation import semconv
 
 from lightning_trainer.gateway.errors import RefusalError
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """A chat completion request."""
+class EngineApi(StrEnum):
+    """The two routes of the engine that give exact token ids."""
 
+    CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One call, in the words of the engine's API."""
+
+    api: EngineApi
     body: Mapping[str, Any]
-    """As the caller sent it."""
+    """As the caller sent it, or as it was translated."""
     model: str
     """As the caller named it; the response names it so as well."""
     version: int | None
@@ -26,24 +36,33 @@ class ChatRequest:
     asked_token_ids: bool
     asked_logprobs: bool
     choices: int
+    id_prefix: str | None = None
+    """What the response's id begins with where the caller's API is not the engine's; None leaves the engine's id."""
+
+    @property
+    def operation(self) -> str:
+        return semconv.CHAT if self.api is EngineApi.CHAT else semconv.TEXT_COMPLETION
 
     def upstream(self, served_name: str) -> bytes:
         """Return the engine's request body."""
         body = {**self.body, "model": served_name}
         if not self.asked_token_ids and body.get("return_token_ids") in (None, False):
             body["return_token_ids"] = True
+        if self.api is EngineApi.COMPLETIONS:
+            if body.get("logprobs") is None:
+                body["logprobs"] = 0  # of the sampled token alone
         # `top_logprobs` without `logprobs` is the caller's mistake: the engine says so.
-        if not self.asked_logprobs and body.get("logprobs") in (None, False) and not body.get("top_logprobs"):
+        elif not self.asked_logprobs and body.get("logprobs") in (None, False) and not body.get("top_logprobs"):
             body["logprobs"] = True
             body["top_logprobs"] = 0
         return orjson.dumps(body)
 
 
-def read_request(raw: bytes, *, policy: str) -> ChatRequest:
+def read_body_object(raw: bytes) -> dict[str, Any]:
     """Read a request body.
 
     Raises:
-        RefusalError: it is not a JSON object (400), or names a model that is not served here (404).
+        RefusalError: it is not a JSON object (400).
     """
     try:
         body = orjson.loads(raw)
@@ -51,18 +70,58 @@ def read_request(raw: bytes, *, policy: str) -> ChatRequest:
         raise RefusalError(400, f"the body is not valid JSON: {error}", code="invalid_json") from error
     if not isinstance(body, dict):
         raise RefusalError(400, f"the body is a JSON {type(body).__name__}, not an object", code="invalid_json")
+    return body
+
+
+def engine_request(
+    body: dict[str, Any], *, policy: str, api: EngineApi = EngineApi.CHAT, id_prefix: str | None = None
+) -> EngineRequest:
+    """Read a body in the engine's words.
+
+    Raises:
+        RefusalError: it names no model, or asks what has no exact record (400), or the model is not served here (404).
+    """
     model = body.get("model")
     if not isinstance(model, str):
         raise RefusalError(400, f"model is {model!r}; name {policy!r}", param="model", code="missing_model")
+    version = _version(model, policy)
     count = body.get("n")
-    return ChatRequest(
+    if api is EngineApi.COMPLETIONS:
+        body = _one_prompt(body)
+    return EngineRequest(
+        api=api,
         body=body,
         model=model,
-        version=_version(model, policy),
+        version=version,
         asked_token_ids=body.get("return_token_ids") is True,
-        asked_logprobs=body.get("logprobs") is True,
+        asked_logprobs=_asked_logprobs(body, api),
         choices=count if isinstance(count, int) and count > 0 else 1,
+        id_prefix=id_prefix,
     )
+
+
+def _asked_logprobs(body: Mapping[str, Any], api: EngineApi) -> bool:
+    asked = body.get("logprobs")
+    return asked is True if api is EngineApi.CHAT else asked is not None
+
+
+def _one_prompt(body: dict[str, Any]) -> dict[str, Any]:
+    if body.get("echo"):
+        raise RefusalError(
+            400,
+            "echo = true is not supported here: send echo = false and put the prompt in front yourself",
+            param="echo",
+        )
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+        if len(prompt) > 1:
+            raise RefusalError(
+                400,
+                f"prompt holds {len(prompt)} prompts; a call is recorded with one prompt, so send one call for each",
+                param="prompt",
+            )
+        body = {**body, "prompt": prompt[0]}
+    return body
 
 
 def _version(model: str, policy: str) -> int | None:

@@ -10,24 +10,32 @@ DONE = b"[DONE]"
 _END = re.compile(rb"\r?\n\r?\n")
 
 
-async def events(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Yield each event as it was sent, its empty line included, as soon as it is whole."""
-    buffer = b""
-    async for chunk in chunks:
-        buffer += chunk
-        while (end := _END.search(buffer)) is not None:
-            yield buffer[: end.end()]
-            buffer = buffer[end.end() :]
-    if buffer.strip():
-        yield buffer
+async def events(chunks: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
+    """Yield the events that each piece completes, as they were sent, their empty lines included."""
+    rest = b""
+    async for piece in chunks:
+        rest, start = rest + piece if rest else piece, 0
+        whole: list[bytes] = []
+        for end in _END.finditer(rest):
+            whole.append(rest[start : end.end()])
+            start = end.end()
+        rest = rest[start:]
+        if whole:
+            yield whole
+    if rest.strip():
+        yield [rest]
 
 
 def data_of(event: bytes) -> bytes | None:
     """Return an event's data; None for one without (a keep-alive comment)."""
+    if event.startswith(b"data: ") and event.endswith(b"\n\n") and b"\n" not in event[:-2]:
+        return event[6:-2]  # one line, as the engine writes it
     lines = [line.removeprefix(b"data:").removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
     return b"\n".join(lines) if lines else None
 
 
-def event_of(data: bytes) -> bytes:
+def event_of(data: bytes, name: str | None = None) -> bytes:
     """Return data as an event."""
-    return b"data: " + data + b"\n\n"
+    if name is None:
+        return b"data: " + data + b"\n\n"
+    return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"

@@ -23,20 +23,25 @@ class ChoiceTranscript:
 
     def add(self, choice: Mapping[str, Any], message: Mapping[str, Any]) -> None:
         self.token_ids.extend(choice.get("token_ids") or ())
-        for entry in (choice.get("logprobs") or {}).get("content") or ():
-            logprob = entry.get("logprob")
-            if logprob is None:
-                self.unscored += 1
-            else:
-                self.logprobs.append(logprob)
-        if message.get("content"):
-            self.content.append(message["content"])
+        logprobs = choice.get("logprobs") or {}
+        for entry in logprobs.get("content") or ():
+            self._add_logprob(entry.get("logprob"))
+        for logprob in logprobs.get("token_logprobs") or ():  # as /v1/completions has them
+            self._add_logprob(logprob)
+        if text := message.get("content") or choice.get("text"):
+            self.content.append(text)
         if message.get("reasoning"):
             self.reasoning.append(message["reasoning"])
         for position, call in enumerate(message.get("tool_calls") or ()):
             self._add_tool_call(call.get("index", position), call)
         if choice.get("finish_reason") is not None:
             self.finish_reason = choice["finish_reason"]
+
+    def _add_logprob(self, logprob: float | None) -> None:
+        if logprob is None:
+            self.unscored += 1
+        else:
+            self.logprobs.append(logprob)
 
     def _add_tool_call(self, index: int, call: Mapping[str, Any]) -> None:
         known = self.tool_calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
@@ -56,6 +61,8 @@ class Transcript:
     """One response of the engine."""
 
     expected_choices: int
+    id_prefix: str | None = None
+    """Replaces the prefix of the engine's response id, where the caller's API has another."""
     response_id: str | None = None
     prompt_ids: list[int] = field(default_factory=list)
     choices: dict[int, ChoiceTranscript] = field(default_factory=dict)
@@ -74,12 +81,22 @@ class Transcript:
         if document.get("error"):
             error = document["error"]
             self.error = str(error.get("message") if isinstance(error, dict) else error)
-        self.response_id = self.response_id or document.get("id")
-        if not self.prompt_ids:
-            self.prompt_ids = list(document.get("prompt_token_ids") or ())
+        if self.response_id is None and (response_id := document.get("id")):
+            self.response_id = response_id if self.id_prefix is None else self._renamed(response_id)
+        if prompt_ids := document.get("prompt_token_ids"):
+            self.prompt_ids = self.prompt_ids or prompt_ids
         for choice in document.get("choices") or ():
+            if prompt_ids := choice.get("prompt_token_ids"):  # where /v1/completions has them
+                self.prompt_ids = self.prompt_ids or prompt_ids
             transcript = self.choices.setdefault(choice.get("index", 0), ChoiceTranscript())
             transcript.add(choice, choice.get(message) or {})
+
+    def _renamed(self, response_id: str) -> str:
+        return f"{self.id_prefix}{response_id.removeprefix('chatcmpl-')}"
+
+    @property
+    def output_tokens(self) -> int:
+        return sum(len(choice.token_ids) for choice in self.choices.values())
 
     @property
     def complete(self) -> bool:

@@ -61,27 +61,28 @@ class Upstream:
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(silence_timeout_s, connect=_CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            follow_redirects=False,  # the engine's credentials and prompts go to the engine and nowhere else
             trust_env=False,  # the engine is on loopback: a proxy of the environment must not see prompts
         )
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def open(self, body: bytes) -> httpx.Response:
-        """Send a chat request and return its response with the body still to be read; the caller closes it.
+    async def open(self, path: str, body: bytes) -> httpx.Response:
+        """Send a request and return its response with the body still to be read; the caller closes it.
 
         Raises:
             EngineError: the engine is not there, or died on this request.
         """
-        return await self._send("POST", "/v1/chat/completions", body)
+        return await self._send("POST", path, body)
 
-    async def complete(self, body: bytes) -> httpx.Response:
-        """Send a chat request and return its response, read to the end.
+    async def complete(self, path: str, body: bytes) -> httpx.Response:
+        """Send a request and return its response, read to the end.
 
         Raises:
             EngineError: the engine is not there, or died on this request.
         """
-        return await self._send("POST", "/v1/chat/completions", body, whole=True)
+        return await self._send("POST", path, body, whole=True)
 
     async def live_version(self) -> int | None:
         """Return the version that is served now; None where the engine does not say."""
@@ -120,10 +121,10 @@ class Upstream:
 
     async def _once(self, method: str, path: str, body: bytes | None, whole: bool) -> httpx.Response:
         url = self._engine.base_url.rstrip("/") + path
-        headers = {**self._engine.headers, "content-type": "application/json"}
+        headers = {**self._engine.headers, "content-type": "application/json", "accept-encoding": "identity"}
         request = self._client.build_request(method, url, content=body, headers=headers)
         response = await self._client.send(request, stream=True)
-        if whole or response.is_error:
+        if whole or not response.is_success:
             try:
                 await response.aread()
             finally:

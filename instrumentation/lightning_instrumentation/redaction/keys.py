@@ -56,7 +56,7 @@ _SCHEMES = tuple((name, re.compile(_BEARER)) for name in ("Bearer ", "bearer "))
 _BEFORE_UNDERSCORE = tuple(prefix[:-1] for prefix in _BODIES if prefix.endswith("_"))
 _BEFORE_DASH = (*(prefix[:-1] for prefix in _BODIES if prefix.endswith("-")), _PEM_KIND.rstrip("-"))
 _RARE = 150
-"""In more than one of so many characters a mark is not rare, and looking at each costs more than searching for words."""
+"""In more than one of so many characters a mark is not rare: looking at each costs more than searching for words."""
 _OTHERS = ("IA", "AIza", "ya29.", "earer ", _JWT)
 assert all(p.endswith(("_", "-")) or any(other in p for other in _OTHERS) for p in _BODIES)
 

@@ -6,7 +6,7 @@ from lightning_instrumentation import semconv
 from lightning_trainer.daemon.late_rewards import late_rewards
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.daemon.service import NotifyingSink
-from lightning_trainer.ingest.dialects.lightning import read_spans
+from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.records import StepState
 from lightning_trainer.types import Span, SpanEvent

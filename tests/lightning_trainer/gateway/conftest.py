@@ -10,7 +10,7 @@ import httpx
 import orjson
 import pytest
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from lightning_trainer.errors import EngineError
@@ -22,7 +22,8 @@ TEXT = ["The", " café", " is", " open", "."]
 
 
 class StubEngine:
-    """Speaks ``/v1/chat/completions`` like vLLM 0.31: null where vLLM writes null, absent where it writes nothing."""
+    """Speaks ``/v1/chat/completions`` and ``/v1/completions`` like vLLM 0.31: null where vLLM writes null, absent where it
+    writes nothing."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
@@ -33,6 +34,9 @@ class StubEngine:
         self.tool_call = False
         self.fixed_id: str | None = None
         self.error: tuple[int, dict[str, Any]] | None = None
+        self.redirect: str | None = None
+        self.finish_reason = "stop"
+        self.stop_reason: str | None = None
         self.cut_after: int | None = None
         """Streams end without a word after so many tokens."""
         self.pace: Callable[[int], Any] | None = None
@@ -40,13 +44,14 @@ class StubEngine:
         self.cancelled = asyncio.Event()
         self._numbers = itertools.count(1)
         self.app = FastAPI()
-        self.app.post("/v1/chat/completions")(self.chat)
+        self.app.post("/v1/chat/completions")(self.generate)
+        self.app.post("/v1/completions")(self.generate)
         self.app.get("/lightning/version")(self.report_version)
 
     async def report_version(self) -> dict[str, Any]:
         return {"policy": "sql", "version": self.reported_version or self.version}
 
-    async def chat(self, request: Request):
+    async def generate(self, request: Request):
         body = await request.json()
         self.requests.append(body)
         self.headers_seen.append(dict(request.headers))
@@ -54,20 +59,24 @@ class StubEngine:
             return JSONResponse({"error": "unauthorized"}, 401)
         if self.error is not None:
             return JSONResponse(self.error[1], self.error[0])
+        if self.redirect is not None:
+            return Response(status_code=307, headers={"location": self.redirect})
         headers = {"x-lightning-policy": "sql", "x-lightning-policy-version": str(self.version)}
         base = {
             "id": self.fixed_id or f"chatcmpl-{next(self._numbers)}",
             "created": 1_700_000_000,
             "model": body["model"],
         }
+        chat = request.url.path == "/v1/chat/completions"
         if body.get("stream"):
-            return StreamingResponse(self._stream(body, base), headers=headers, media_type="text/event-stream")
+            stream = self._stream(body, base) if chat else self._completion_stream(body, base)
+            return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
         watching = asyncio.create_task(self._watch(request))
         for position in range(len(TEXT)):
             if self.pace is not None:
                 await self.pace(position)
         watching.cancel()
-        return JSONResponse(self._whole(body, base), headers=headers)
+        return JSONResponse((self._whole if chat else self._completion)(body, base), headers=headers)
 
     async def _watch(self, request: Request) -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -111,8 +120,8 @@ class StubEngine:
                     "index": index,
                     "message": message,
                     "logprobs": self._logprobs(body, index, range(len(TEXT))),
-                    "finish_reason": "tool_calls" if self.tool_call else "stop",
-                    "stop_reason": None,
+                    "finish_reason": "tool_calls" if self.tool_call else self.finish_reason,
+                    "stop_reason": self.stop_reason,
                     "token_ids": self.tokens(index) if ids else None,
                 }
             )
@@ -125,6 +134,45 @@ class StubEngine:
             "prompt_logprobs": None,
             "prompt_token_ids": PROMPT_IDS if ids else None,
         }
+
+    def _completion_choice(self, body, index: int, positions: Sequence[int], finish: str | None) -> dict[str, Any]:
+        ids = bool(body.get("return_token_ids"))
+        logprobs = None
+        if body.get("logprobs") is not None:
+            logprobs = {
+                "text_offset": [0 for _ in positions],
+                "token_logprobs": [self.logprobs(index)[p] for p in positions],
+                "tokens": [TEXT[p] for p in positions],
+                "top_logprobs": [{TEXT[p]: self.logprobs(index)[p]} for p in positions],
+            }
+        return {
+            "index": index,
+            "text": "".join(TEXT[p] for p in positions),
+            "logprobs": logprobs,
+            "finish_reason": finish,
+            "stop_reason": None,
+            "prompt_token_ids": PROMPT_IDS if ids and 0 in positions else None,
+            "token_ids": [self.tokens(index)[p] for p in positions] if ids else None,
+        }
+
+    def _completion(self, body, base) -> dict[str, Any]:
+        everything = range(len(TEXT))
+        choices = [self._completion_choice(body, index, everything, "stop") for index in range(body.get("n") or 1)]
+        usage = {"prompt_tokens": 3, "total_tokens": 8, "completion_tokens": 5}
+        return {**base, "object": "text_completion", "choices": choices, "usage": usage}
+
+    async def _completion_stream(self, body, base) -> AsyncIterator[str]:
+        try:
+            for position, index in itertools.product(range(len(TEXT)), range(body.get("n") or 1)):
+                if self.pace is not None:
+                    await self.pace(position)
+                finish = "stop" if position == len(TEXT) - 1 else None
+                choice = self._completion_choice(body, index, [position], finish)
+                yield _event({**base, "object": "text_completion", "choices": [choice]})
+            yield "data: [DONE]\n\n"
+        except (asyncio.CancelledError, GeneratorExit):
+            self.cancelled.set()
+            raise
 
     async def _stream(self, body, base) -> AsyncIterator[str]:
         ids = bool(body.get("return_token_ids"))
@@ -153,7 +201,8 @@ class StubEngine:
                     continue
                 choice = {"index": index, "delta": delta or {}, "logprobs": logprobs, "finish_reason": None}
                 if last:
-                    choice |= {"finish_reason": "tool_calls" if self.tool_call else "stop", "stop_reason": None}
+                    reason = "tool_calls" if self.tool_call else self.finish_reason
+                    choice |= {"finish_reason": reason, "stop_reason": self.stop_reason}
                 yield chunk({**choice, "token_ids": [self.tokens(index)[position]] if ids else None})
             if (body.get("stream_options") or {}).get("include_usage"):
                 usage = {"prompt_tokens": 3, "total_tokens": 8, "completion_tokens": 5}
@@ -258,15 +307,17 @@ class Gateway:
 
 @pytest.fixture
 def open_gateway():
-    """Return an async context manager that serves a gateway with the given options."""
+    """Return an async context manager that serves a gateway with the given options, and other routers ``beside`` it."""
 
     @contextlib.asynccontextmanager
-    async def opened(**options: Any) -> AsyncIterator[Gateway]:
-        engine, sink = StubEngine(), Sink()
+    async def opened(*, beside: Sequence[APIRouter] = (), sink: Any = None, **options: Any) -> AsyncIterator[Gateway]:
+        engine, sink = StubEngine(), sink or Sink()
         async with serving(engine.app) as engine_url:
             endpoint = Endpoint(engine_url)
             app = FastAPI()
             app.include_router(gateway_router(endpoint, sink, policy="sql", **{"queue_timeout_s": 5.0, **options}))
+            for router in beside:
+                app.include_router(router)
             async with serving(app) as url:
                 gateway = Gateway(url, engine_url, engine, endpoint, sink)
                 async with gateway.http:

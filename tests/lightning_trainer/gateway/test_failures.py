@@ -10,6 +10,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import unpack_token_ids
 
 from lightning_trainer.errors import EngineError
+from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.types import SpanStatus
 
 
@@ -54,14 +55,17 @@ async def test_a_caller_who_does_not_wait_for_a_response_cancels_it(gateway) -> 
     assert (span.attributes[semconv.STREAM_COMPLETE], span.status) == (False, SpanStatus.ERROR)
 
 
-async def test_a_caller_who_leaves_while_the_record_is_committed_does_not_take_it_along(gateway) -> None:
+async def test_a_caller_who_leaves_while_the_record_is_committed_gives_the_call_up(gateway) -> None:
     gateway.sink.hold = asyncio.Event()
     async with gateway.http.stream("POST", "/v1/chat/completions", json=gateway.body(stream=True)):
         await gateway.sink.asked.wait()
     await asyncio.sleep(0.05)
     gateway.sink.hold.set()
-    span = await gateway.record()
-    assert span.attributes[semconv.STREAM_COMPLETE] is True
+    note = await gateway.record(2)
+    record = gateway.sink.spans[0]
+    assert (record.attributes[semconv.STREAM_COMPLETE], note.parent_span_id) == (True, record.span_id)
+    (call,) = read_spans(gateway.sink.spans).calls
+    assert (call.response_ids, call.complete) == (tuple(gateway.engine.tokens(0)), False)
 
 
 async def test_a_call_waits_for_an_engine_that_is_starting(gateway) -> None:
@@ -166,6 +170,26 @@ async def test_calls_beyond_the_bound_are_429_until_one_has_ended(open_gateway) 
         for _ in range(3):
             assert (await gateway.post(stream=True)).status_code == 200
             assert (await gateway.post(model="unknown")).status_code == 404
+
+
+async def test_an_engine_that_sends_elsewhere_is_not_followed(gateway) -> None:
+    gateway.engine.redirect = f"{gateway.engine_url}/lightning/version"
+    for stream in (False, True):
+        answer = await gateway.post(stream=stream)
+        assert (answer.status_code, "the engine answered 307" in answer.json()["error"]["message"]) == (502, True)
+    assert len(gateway.engine.requests) == 2
+    assert gateway.sink.spans == []
+
+
+async def test_a_body_that_does_not_come_gives_its_place_back(open_gateway, monkeypatch) -> None:
+    monkeypatch.setattr("lightning_trainer.gateway.door._BODY_TIMEOUT_S", 0.05)
+    async with open_gateway(max_concurrent=1) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.url.rpartition(":")[2]))
+        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        writer.write(f"{head}content-length: 100\r\n\r\n".encode())
+        assert b" 408 " in await asyncio.wait_for(reader.readline(), 10)
+        writer.close()
+        assert (await gateway.post()).status_code == 200
 
 
 async def test_many_callers_at_once_each_get_their_own(gateway) -> None:

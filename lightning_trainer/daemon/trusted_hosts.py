@@ -1,0 +1,57 @@
+"""Which names the daemon answers to: a web page whose own name was made to point here (DNS rebinding) gets nothing.
+
+A browser sends the name it looked up as ``Host``. Loopback names, the configured host and the listed names are ours.
+Where the daemon listens on all addresses, any address will do as well, and the machine's name: no one can rebind an
+address, and by then a token is required.
+"""
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+_LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+_ALL_ADDRESSES = frozenset(("0.0.0.0", "::"))
+
+
+class TrustedHosts:
+    """ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, *, host: str, listed: Iterable[str] = ()) -> None:
+        self._app = app
+        self._any_address = host in _ALL_ADDRESSES
+        own = {socket.gethostname().lower()} if self._any_address else {host.lower()}
+        self._names = _LOOPBACK | own | {name.lower() for name in listed}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+            if len(given) != 1 or not self._trusted(host_name(given[0])):
+                shown = given[0][:256] if given else None
+                message = (
+                    f"the request is for the host {shown!r}; if that is this daemon, list it in [daemon] trusted_hosts"
+                )
+                await JSONResponse({"error": {"message": message}}, 421)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _trusted(self, name: str) -> bool:
+        return name in self._names or (self._any_address and _is_address(name))
+
+
+def host_name(header: str) -> str:
+    """Return a Host header's name without port and brackets, in lower case."""
+    header = header.strip().lower()
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0].removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

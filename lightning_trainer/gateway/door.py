@@ -1,0 +1,182 @@
+"""One request after another: in at the gateway's door, to the engine, and out as a response.
+
+Refused here: a body that is not JSON (400, 415), comes too slowly (408), is too large (413), or names another model
+(404); a call beyond the bound on concurrency (429); and any call while the engine stays away longer than the queue's
+patience (503). Everything else is the engine's to judge, and its errors are passed on.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import orjson
+from fastapi import Request, Response
+
+from lightning_trainer.errors import EngineError
+from lightning_trainer.gateway.answer import Answer
+from lightning_trainer.gateway.apis import Api
+from lightning_trainer.gateway.disconnect import CallerGoneError, unless_gone
+from lightning_trainer.gateway.errors import RefusalError, unavailable
+from lightning_trainer.gateway.exchange import Exchange
+from lightning_trainer.gateway.identity import read_caller
+from lightning_trainer.gateway.record import Sampler
+from lightning_trainer.gateway.relay import RelayResponse
+from lightning_trainer.gateway.request import EngineRequest, read_body_object, unknown_model
+from lightning_trainer.gateway.settlement import Settlement
+from lightning_trainer.gateway.slots import Slots
+from lightning_trainer.gateway.tries import Tries, try_key
+from lightning_trainer.gateway.upstream import Upstream
+from lightning_trainer.ingest.bodies import BodyTooLargeError, read_body
+from lightning_trainer.ingest.rollout_urls import DEFAULT_AGENT, RolloutUrl
+from lightning_trainer.types import SpanSink
+
+_POLICY_HEADER = "x-lightning-policy"
+_VERSION_HEADER = "x-lightning-policy-version"
+_PASSED_HEADERS = ("retry-after", _POLICY_HEADER, _VERSION_HEADER)
+_BODY_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Answers calls of one policy."""
+
+    upstream: Upstream
+    sink: SpanSink
+    policy: str
+    served_name: str
+    max_body_bytes: int
+    slots: Slots
+    tries: Tries
+
+    async def answer(self, request: Request, api: Api) -> Response:
+        """Answer a call."""
+        try:
+            return await self._answer(request, api)
+        except RefusalError as refusal:
+            return _error(refusal.status, api.error_body(refusal.status, refusal.body), refusal.headers)
+
+    async def _answer(self, request: Request, api: Api) -> Response:
+        place = _place(request)
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type != "application/json":
+            raise RefusalError(415, f"content type {media_type or 'missing'!r}: send application/json")
+        slot = self.slots.take()
+        response: Response | None = None
+        try:
+            raw = await self._body(request)
+            body = read_body_object(raw)
+            asked = api.read(body, self.policy)
+            settlement = Settlement(self.sink)
+            exchange = Exchange(asked, read_caller(request.headers, place), Sampler(self.policy, None), settlement)
+            if (key := try_key(request.url.path, request.headers, raw)) is not None:
+                await self.tries.begin(key, settlement)
+            del raw
+            answer = api.answer(body, asked, exchange.transcript, self.served_name)
+            forwarding = self._forward(exchange, answer, api, slot.release)
+            try:
+                response = await unless_gone(request.receive, settlement.given_up, forwarding)
+            except CallerGoneError as error:
+                await exchange.end_without_caller(str(error))
+                if settlement.given_up.done():
+                    raise RefusalError(409, "this call was made again; only the later try is answered") from error
+                return Response(status_code=499)
+            return response
+        finally:
+            if not isinstance(response, RelayResponse):  # which gives its slot back when it ends
+                slot.release()
+
+    async def _body(self, request: Request) -> bytes:
+        try:
+            async with asyncio.timeout(_BODY_TIMEOUT_S):
+                return await read_body(request.stream(), limit=self.max_body_bytes)
+        except BodyTooLargeError as error:
+            raise RefusalError(413, str(error), code="body_too_large") from error
+        except TimeoutError as error:
+            raise RefusalError(
+                408, f"the body did not arrive within {_BODY_TIMEOUT_S:.0f} s", retry_after_s=1
+            ) from error
+
+    async def _forward(self, exchange: Exchange, answer: Answer, api: Api, ended: Callable[[], None]) -> Response:
+        try:
+            upstream = await self._ask(exchange.request)
+        except EngineError as error:
+            raise unavailable(str(error)) from error
+        headers = {name: upstream.headers[name] for name in _PASSED_HEADERS if name in upstream.headers}
+        if upstream.is_error:
+            return _engine_error(upstream, api, headers)
+        if not upstream.is_success:
+            message = f"the engine answered {upstream.status_code}, which is neither an answer nor an error"
+            raise RefusalError(502, message, kind="engine_error")
+        exchange.sampler = _sampler(upstream.headers, self.policy)
+        try:
+            _check_version(exchange)
+        except RefusalError:
+            await upstream.aclose()
+            raise
+        if not upstream.is_closed:
+            return RelayResponse(upstream, exchange, answer, headers=headers, ended=ended)
+        try:
+            document = orjson.loads(upstream.content)
+        except orjson.JSONDecodeError as error:
+            raise RefusalError(502, f"the engine's answer is not JSON: {error}", kind="engine_error") from error
+        exchange.transcript.add_response(document)
+        await exchange.commit()
+        return Response(answer.whole(upstream.content, document), upstream.status_code, headers, "application/json")
+
+    async def _ask(self, asked: EngineRequest) -> httpx.Response:
+        if asked.version is not None:
+            live = await self.upstream.live_version()
+            if live is not None and live != asked.version:
+                raise unknown_model(asked.model, [self.policy, f"{self.policy}@v{live}"])
+        body = asked.upstream(self.served_name)
+        if asked.body.get("stream") in (None, False):
+            return await self.upstream.complete(asked.api, body)
+        answer = await self.upstream.open(asked.api, body)
+        if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+            # The engine reads some odd values of `stream` as false.
+            try:
+                await answer.aread()
+            finally:
+                await answer.aclose()
+        return answer
+
+
+def _place(request: Request) -> RolloutUrl | None:
+    named = request.path_params
+    if "rollout_id" not in named:
+        return None
+    try:
+        return RolloutUrl(named["rollout_id"], named.get("agent", DEFAULT_AGENT))
+    except ValueError as error:
+        raise RefusalError(400, str(error)) from error
+
+
+def _engine_error(upstream: httpx.Response, api: Api, headers: Mapping[str, str]) -> Response:
+    content_type = upstream.headers.get("content-type")
+    try:
+        body = orjson.loads(upstream.content)
+        changed = api.error_body(upstream.status_code, body)
+    except (orjson.JSONDecodeError, AttributeError):
+        body = changed = None
+    if changed is body:
+        return Response(upstream.content, upstream.status_code, dict(headers), content_type)
+    return _error(upstream.status_code, changed, headers)
+
+
+def _error(status: int, body: Any, headers: Mapping[str, str]) -> Response:
+    return Response(orjson.dumps(body), status, dict(headers), "application/json")
+
+
+def _sampler(headers: httpx.Headers, policy: str) -> Sampler:
+    version = headers.get(_VERSION_HEADER, "")
+    return Sampler(headers.get(_POLICY_HEADER, policy), int(version) if version.isdecimal() else None)
+
+
+def _check_version(exchange: Exchange) -> None:
+    """A caller who insists on a version gets it or nothing: it may have changed while the request waited."""
+    wanted, got = exchange.request.version, exchange.sampler.version
+    if wanted is not None and got is not None and wanted != got:
+        policy = exchange.sampler.policy
+        raise unknown_model(exchange.request.model, [policy, f"{policy}@v{got}"])

@@ -1,0 +1,153 @@
+"""OpenAI Responses requests as chat completions: a conversation that the caller keeps, with tools of the caller's own.
+
+Nothing is stored here and no tool runs here, so what needs either is refused by name. Fields that this API does not
+have (``seed``, ``top_k`` ...) are passed on to the engine. An assistant's turn comes as several items (reasoning, text,
+calls) and becomes one message again, as the engine sampled it, so that the next prompt extends the last token by token.
+Source: OpenAI API reference, Responses, 2026.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_trainer.gateway.errors import RefusalError
+
+_STATELESS = "this gateway keeps no conversations: send the whole conversation as input"
+_REFUSED = {
+    "previous_response_id": _STATELESS,
+    "conversation": _STATELESS,
+    "background": "a response is made while you wait: leave it out",
+    "prompt": "there are no stored prompts here: send instructions and input",
+    "max_tool_calls": "no tool runs here: leave it out",
+}
+_UNUSED = (
+    *("include", "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
+    *("service_tier", "store", "stream_options", "truncation"),
+)
+_TRANSLATED = ("input", "instructions", "max_output_tokens", "reasoning", "text", "tools")
+_OWN = frozenset((*_UNUSED, *_REFUSED, *_TRANSLATED))
+
+
+def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate a request body.
+
+    Raises:
+        RefusalError: it asks for something that chat completions do not have; 400 names it.
+    """
+    _refuse_what_is_not_here(body)
+    chat = {name: value for name, value in body.items() if name not in _OWN and value is not None}
+    chat["messages"] = _messages(body)
+    if body.get("max_output_tokens") is not None:
+        chat["max_completion_tokens"] = body["max_output_tokens"]
+    if body.get("tools"):
+        chat["tools"] = [_tool(tool) for tool in body["tools"]]
+    if isinstance(choice := body.get("tool_choice"), dict):
+        chat["tool_choice"] = _tool_choice(choice)
+    if isinstance(reasoning := body.get("reasoning"), dict) and reasoning.get("effort"):
+        chat["reasoning_effort"] = reasoning["effort"]
+    if isinstance(text := body.get("text"), dict) and isinstance(text.get("format"), dict):
+        chat["response_format"] = _response_format(text["format"])
+    return chat
+
+
+def _refuse_what_is_not_here(body: Mapping[str, Any]) -> None:
+    for name, why in _REFUSED.items():
+        if body.get(name):
+            raise RefusalError(400, f"{name} is not supported here: {why}", param=name)
+    if body.get("store"):
+        raise RefusalError(400, "store = true is not supported here: responses are not kept, send false", param="store")
+    if body.get("truncation") not in (None, "disabled"):
+        raise RefusalError(400, f"truncation = {body['truncation']!r} is not supported here", param="truncation")
+    if body.get("n") not in (None, 1):
+        raise RefusalError(400, f"n = {body['n']!r}: a response has one answer; make several calls", param="n")
+    for wanted in body.get("include") or ():
+        if wanted != "reasoning.encrypted_content":  # reasoning comes in plain text
+            raise RefusalError(400, f"include = {wanted!r} is not supported here", param="include")
+
+
+def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    if body.get("instructions"):
+        messages.append({"role": "system", "content": body["instructions"]})
+    given = body.get("input")
+    if isinstance(given, str):
+        return [*messages, {"role": "user", "content": given}]
+    if not isinstance(given, list):
+        raise RefusalError(400, f"input is a {type(given).__name__}; send text or a list of items", param="input")
+    turn: dict[str, Any] | None = None  # the assistant's, while it may go on
+    for item in given:
+        kind = item.get("type", "message") if isinstance(item, dict) else None
+        if kind == "function_call_output":
+            turn = None
+            content = _content(item.get("output"))
+            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
+        elif kind == "message" and item.get("role") != "assistant":
+            turn = None
+            role = "system" if item.get("role") == "developer" else item.get("role")
+            messages.append({"role": role, "content": _content(item.get("content"))})
+        elif kind in ("message", "reasoning", "function_call"):
+            if turn is None or not _continues(turn, kind):
+                turn = {"role": "assistant", "content": None}
+                messages.append(turn)
+            _add_to_turn(turn, kind, item)
+        else:
+            raise RefusalError(400, f"an input item of type {kind!r} is not supported here", param="input")
+    return [message for message in messages if len(message) > 2 or message["content"] is not None]
+
+
+def _continues(turn: Mapping[str, Any], kind: str) -> bool:
+    if kind == "function_call":
+        return True
+    return "tool_calls" not in turn and turn["content"] is None and (kind == "message" or "reasoning" not in turn)
+
+
+def _add_to_turn(turn: dict[str, Any], kind: str, item: Mapping[str, Any]) -> None:
+    if kind == "function_call":
+        function = {"name": item.get("name"), "arguments": item.get("arguments")}
+        call = {"id": item.get("call_id"), "type": "function", "function": function}
+        turn.setdefault("tool_calls", []).append(call)
+    elif kind == "message":
+        turn["content"] = _content(item.get("content"))
+    elif texts := [part.get("text", "") for part in item.get("content") or () if isinstance(part, dict)]:
+        turn["reasoning"] = "".join(texts)
+
+
+def _content(content: Any) -> Any:
+    if not isinstance(content, list):
+        return content
+    parts = [_part(part) for part in content]
+    return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
+
+
+def _part(part: Any) -> dict[str, Any]:
+    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+    if kind in ("input_text", "output_text", "text"):
+        return {"type": "text", "text": part.get("text", "")}
+    if kind == "refusal":
+        return {"type": "text", "text": part.get("refusal", "")}
+    if kind == "input_image" and part.get("image_url"):
+        return {"type": "image_url", "image_url": {"url": part["image_url"]}}  # the engine knows whether its model sees
+    raise RefusalError(400, f"a content part of type {kind!r} is not supported here", param="input")
+
+
+def _tool(tool: Any) -> dict[str, Any]:
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if kind != "function":
+        raise RefusalError(
+            400, f"a tool of type {kind!r} is not supported here: no tool runs here, send functions", param="tools"
+        )
+    names = ("name", "description", "parameters", "strict")
+    return {"type": "function", "function": {name: tool[name] for name in names if tool.get(name) is not None}}
+
+
+def _tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
+    if choice.get("type") != "function":
+        raise RefusalError(
+            400, f"tool_choice of type {choice.get('type')!r} is not supported here", param="tool_choice"
+        )
+    return {"type": "function", "function": {"name": choice.get("name")}}
+
+
+def _response_format(given: Mapping[str, Any]) -> dict[str, Any]:
+    if given.get("type") != "json_schema":
+        return dict(given)
+    return {"type": "json_schema", "json_schema": {name: value for name, value in given.items() if name != "type"}}

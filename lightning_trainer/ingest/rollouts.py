@@ -1,0 +1,107 @@
+"""``POST /rollouts/{id}/end``: says that an attempt has ended, for agents that keep no spans of their own.
+
+It is stored as what it is everywhere else: the attempt's root span. Its ids follow from the attempt's, so sending it
+twice changes nothing (the first counts), and the calls made by the rollout's base URL lie below it. A reward given with
+it is committed with it: training may begin as soon as an attempt has ended.
+"""
+
+import time
+from typing import Annotated, Protocol
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from lightning_instrumentation import semconv
+from pydantic import BaseModel, ConfigDict, Field
+
+from lightning_trainer.errors import StoreError
+from lightning_trainer.ingest.json_bodies import JsonBodyError, error_response, read_json
+from lightning_trainer.ingest.rewards import RewardBody, finite, reward_span
+from lightning_trainer.ingest.rollout_urls import root_span_ids
+from lightning_trainer.types import Attempt, AttemptState, AttributeValue, RolloutMode, Span, SpanSink, SpanStatus
+
+SCOPE = "lightning.rollouts"
+_Label = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class EndBody(BaseModel):
+    """What is posted; an empty object will do."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    reward: Annotated[float, Field(strict=True)] | None = None
+    task_id: _Label | None = None
+    """What was attempted; what the calls' baggage said, or else the rollout's own id."""
+    group_id: _Label | None = None
+    """Attempts with one group id are compared with each other; the task's id unless given."""
+    mode: RolloutMode | None = None
+    attempt_id: _Label | None = None
+    """The rollout's id unless given, as it is for calls by a rollout's base URL."""
+    error: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """Why the attempt failed; absent where it did not."""
+
+
+class KnownAttempts(Protocol):
+    """What the store is asked here."""
+
+    async def attempt(self, attempt_id: str) -> Attempt | None: ...
+
+
+def rollouts_router(store: KnownAttempts, sink: SpanSink) -> APIRouter:
+    """Return the route; ``sink`` commits the span, ``store`` knows the attempts."""
+    router = APIRouter()
+
+    @router.post("/rollouts/{rollout_id}/end")
+    async def end(rollout_id: str, request: Request) -> JSONResponse:
+        try:
+            body = await read_json(request, EndBody)
+            if body.reward is not None:
+                finite(body.reward)
+            attempt = await store.attempt(body.attempt_id or rollout_id)
+            if attempt is None or attempt.rollout_id != rollout_id:
+                named = body.attempt_id or rollout_id
+                raise JsonBodyError(404, f"no call of attempt {named!r} of rollout {rollout_id!r} has been seen")
+            spans = []
+            if body.reward is not None:
+                # Its id follows from the attempt's too: an end that is sent again rewards once.
+                given = RewardBody(value=body.reward, attempt_id=attempt.attempt_id, id=f"end {attempt.attempt_id}")
+                about = {semconv.ROLLOUT_ID: rollout_id, semconv.ATTEMPT_ID: attempt.attempt_id}
+                spans.append(reward_span(about, given))
+            state = attempt.state
+            if state is AttemptState.RUNNING:
+                spans.append(_root_span(attempt, body))
+                state = AttemptState.SUCCEEDED if body.error is None else AttemptState.FAILED
+            new = await sink.append(spans) if spans else 0
+        except JsonBodyError as error:
+            return error.response()
+        except StoreError as error:
+            return error_response(503, str(error), retry_after_s=1)
+        return JSONResponse({"accepted": True, "new": bool(new), "state": state})
+
+    return router
+
+
+def _root_span(attempt: Attempt, body: EndBody) -> Span:
+    task = body.task_id or attempt.task_id
+    said = attempt.group_id if attempt.group_id != attempt.task_id else None
+    attributes: dict[str, AttributeValue] = {
+        semconv.OPERATION: semconv.INVOKE_WORKFLOW,
+        semconv.ROLLOUT_ROOT: True,
+        semconv.ROLLOUT_ID: attempt.rollout_id,
+        semconv.ATTEMPT_ID: attempt.attempt_id,
+        semconv.TASK_ID: task,
+        semconv.GROUP_ID: body.group_id or said or task,
+        semconv.ROLLOUT_MODE: str(body.mode or attempt.mode),
+    }
+    trace_id, span_id = root_span_ids(attempt.rollout_id, attempt.attempt_id)
+    return Span(
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_span_id=None,
+        name=f"rollout {task}",
+        start_ns=attempt.started_ns,
+        end_ns=max(time.time_ns(), attempt.started_ns),
+        attributes=attributes,
+        status=SpanStatus.OK if body.error is None else SpanStatus.ERROR,
+        status_message=body.error or "",
+        scope=SCOPE,
+    )

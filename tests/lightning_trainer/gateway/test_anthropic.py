@@ -1,0 +1,174 @@
+"""``/v1/messages`` through chat completions: Anthropic's own client, exact records, clear refusals."""
+
+import asyncio
+import json
+from typing import Any
+
+import anthropic
+import pytest
+from lightning_instrumentation import semconv
+from lightning_instrumentation.packing import unpack_token_ids
+
+from lightning_trainer.gateway.anthropic_request import chat_body
+
+_ASKED: Any = {"model": "sql", "max_tokens": 9, "messages": [{"role": "user", "content": "Is it open?"}]}
+_TOOLS: Any = [{"name": "calculator", "description": "computes", "input_schema": {"type": "object"}}]
+
+
+@pytest.fixture
+async def client(gateway):
+    async with anthropic.AsyncAnthropic(base_url=gateway.url, api_key="none", max_retries=0) as opened:
+        yield opened
+
+
+async def test_a_message(gateway, client) -> None:
+    message = await client.messages.create(**_ASKED, system="Be brief.", stop_sequences=["\n"])
+    (block,) = message.content
+    assert (block.text, message.stop_reason, message.model) == ("The café is open.", "end_turn", "sql")
+    assert (message.usage.input_tokens, message.usage.output_tokens) == (3, 5)
+    sent = gateway.engine.requests[0]
+    assert sent["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Is it open?"},
+    ]
+    assert (sent["max_completion_tokens"], sent["stop"]) == (9, ["\n"])
+    span = await gateway.record()
+    assert unpack_token_ids(span.attributes[semconv.response_token_ids(0)]) == tuple(gateway.engine.tokens(0))
+    assert span.attributes[semconv.RESPONSE_ID] == message.id == "msg_1"
+
+
+async def test_a_streamed_message_ends_as_the_whole_one_does(gateway, client) -> None:
+    async with client.messages.stream(**_ASKED) as stream:
+        pieces = [text async for text in stream.text_stream]
+        message = await stream.get_final_message()
+    assert pieces == ["The", " café", " is", " open", "."]
+    assert (message.content[0].text, message.stop_reason) == ("The café is open.", "end_turn")
+    assert (message.usage.input_tokens, message.usage.output_tokens) == (3, 5)
+    span = await gateway.record()
+    assert (span.attributes[semconv.STREAM_COMPLETE], span.attributes[semconv.RESPONSE_ID]) == (True, message.id)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_tools_are_called_and_answered(gateway, client, streamed: bool) -> None:
+    gateway.engine.tool_call = True
+    asked: Any = {**_ASKED, "tools": _TOOLS, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}
+    if streamed:
+        async with client.messages.stream(**asked) as stream:
+            message = await stream.get_final_message()
+    else:
+        message = await client.messages.create(**asked)
+    (block,) = message.content
+    assert (block.type, block.name, block.input) == ("tool_use", "calculator", {"expression": "6*7"})
+    assert message.stop_reason == "tool_use"
+    sent = gateway.engine.requests[0]
+    function = {"name": "calculator", "description": "computes", "parameters": {"type": "object"}}
+    assert sent["tools"] == [{"type": "function", "function": function}]
+    assert (sent["tool_choice"], sent["parallel_tool_calls"]) == ("required", False)
+
+    gateway.engine.tool_call = False
+    result: Any = {"type": "tool_result", "tool_use_id": block.id, "content": [{"type": "text", "text": "42"}]}
+    said: Any = {"type": "text", "text": "Well?"}
+    turn: Any = {"role": "assistant", "content": [block.to_dict()]}
+    await client.messages.create(**{**_ASKED, "messages": [turn, {"role": "user", "content": [result, said]}]})
+    messages = gateway.engine.requests[1]["messages"]
+    (call,) = messages[0]["tool_calls"]
+    assert (call["id"], json.loads(call["function"]["arguments"])) == ("call_1", {"expression": "6*7"})
+    assert messages[1:] == [
+        {"role": "tool", "tool_call_id": "call_1", "content": "42"},
+        {"role": "user", "content": "Well?"},
+    ]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("finish", "stop", "reason"), [("length", None, "max_tokens"), ("stop", "END", "stop_sequence")]
+)
+async def test_why_it_stopped_is_said(gateway, client, streamed, finish, stop, reason) -> None:
+    gateway.engine.finish_reason, gateway.engine.stop_reason = finish, stop
+    if streamed:
+        async with client.messages.stream(**_ASKED) as stream:
+            message = await stream.get_final_message()
+    else:
+        message = await client.messages.create(**_ASKED)
+    assert (message.stop_reason, message.stop_sequence) == (reason, stop)
+
+
+def test_thinking_formats_images_and_unknown_fields_are_passed_on() -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
+    thought = [{"type": "thinking", "thinking": "Hm.", "signature": ""}, {"type": "text", "text": "Yes."}]
+    chat = chat_body(
+        {
+            "max_tokens": 5,
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "What?", "cache_control": {}}, image]},
+                {"role": "assistant", "content": thought},
+            ],
+            "thinking": {"type": "disabled"},
+            "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}},
+            "top_k": 5,
+            "metadata": {"user_id": "u"},
+        }
+    )
+    question, answer = chat.pop("messages")
+    assert question["content"] == [
+        {"type": "text", "text": "What?"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+    ]
+    assert answer == {"role": "assistant", "content": "Yes.", "reasoning": "Hm."}
+    assert chat == {
+        "max_completion_tokens": 5,
+        "reasoning_effort": "none",
+        "response_format": {"type": "json_schema", "json_schema": {"name": "output", "schema": {"type": "object"}}},
+        "top_k": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"max_tokens": None}, "max_tokens is None; a number is required"),
+        ({"container": "c"}, "container is not supported here"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "a tool of type 'bash_20250124' is not supported"),
+        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "a content block of type 'document'"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "a message has the role 'tool'"),
+        ({"messages": "hello"}, "messages is a str; send a list"),
+        ({"tools": 5}, "a field of the body has a shape that cannot be read"),
+    ],
+)
+async def test_what_cannot_be_translated_is_refused_in_anthropics_shape(gateway, fields, sentence: str) -> None:
+    answer = await gateway.http.post("/v1/messages", json={**_ASKED, **fields})
+    body = answer.json()
+    assert (answer.status_code, body["type"], body["error"]["type"]) == (400, "error", "invalid_request_error")
+    assert sentence in body["error"]["message"]
+    assert gateway.engine.requests == gateway.sink.spans == []
+
+
+async def test_errors_reach_the_client_as_its_own(gateway, client) -> None:
+    with pytest.raises(anthropic.NotFoundError, match="known models: sql"):
+        await client.messages.create(**{**_ASKED, "model": "claude"})
+    gateway.engine.error = (400, {"error": {"message": "maximum context length is 2048 tokens", "code": 400}})
+    with pytest.raises(anthropic.BadRequestError, match="maximum context length is 2048"):
+        await client.messages.create(**_ASKED)
+    gateway.engine.error, gateway.engine.cut_after = None, 2
+    with pytest.raises(anthropic.APIStatusError, match="the engine went away"):
+        async with client.messages.stream(**_ASKED) as stream:
+            await stream.get_final_message()
+    span = await gateway.record()
+    assert span.attributes[semconv.STREAM_COMPLETE] is False
+
+
+async def test_a_caller_who_leaves_cancels_the_engines_work(gateway, client) -> None:
+    held = asyncio.Event()
+
+    async def pace(position: int) -> None:
+        if position == 2:
+            await held.wait()
+
+    gateway.engine.pace = pace
+    async with asyncio.timeout(10):
+        async with client.messages.stream(**_ASKED) as stream:
+            async for text in stream.text_stream:
+                if text == " café":
+                    break
+        await gateway.engine.cancelled.wait()
+    assert (await gateway.record()).attributes[semconv.STREAM_COMPLETE] is False

@@ -1,0 +1,138 @@
+"""A base URL is all that an agent needs: its calls are its rollout's, and it ends and is rewarded by two posts."""
+
+import openai
+import pytest
+from lightning_instrumentation import semconv
+
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.ingest.rewards import rewards_router
+from lightning_trainer.ingest.rollouts import rollouts_router
+from lightning_trainer.store import SqliteStore
+from lightning_trainer.types import AttemptState, RolloutMode
+
+_BODY = {"model": "sql", "messages": [{"role": "user", "content": "Is it open?"}]}
+
+
+@pytest.fixture
+async def store(tmp_path):
+    async with SqliteStore(tmp_path / "lightning.sqlite") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def daemon(open_gateway, store):
+    """A gateway with what the daemon puts beside it, over one store."""
+    routers = (rewards_router(store, store), rollouts_router(store, store))
+    async with open_gateway(sink=store, beside=routers) as gateway:
+        yield gateway
+
+
+def _identity(span) -> tuple:
+    return tuple(span.attributes.get(name) for name in (semconv.ROLLOUT_ID, semconv.ATTEMPT_ID, semconv.AGENT_NAME))
+
+
+@pytest.mark.parametrize(
+    ("base", "identity"),
+    [
+        ("/rollouts/run-7/v1", ("run-7", "run-7", "default")),
+        ("/rollouts/run-7/agents/sql_writer/v1", ("run-7", "run-7", "sql_writer")),
+        ("/v1", (None, None, None)),
+    ],
+)
+async def test_the_url_says_whose_call_it_is(gateway, base: str, identity: tuple) -> None:
+    paths = ("/chat/completions", "/completions", "/responses", "/messages")
+    for path in paths:
+        body = {**_BODY, "prompt": "?", "input": "?", "max_tokens": 5}
+        answer = await gateway.http.post(base + path, json=body)
+        assert answer.status_code == 200, answer.text
+    assert [_identity(span) for span in gateway.sink.spans] == [identity] * len(paths)
+    assert (await gateway.http.get(f"{base}/models")).json()["data"][0]["id"] == "sql"
+    assert (await gateway.http.get(f"{base}/models/sql")).json()["id"] == "sql"
+
+
+async def test_baggage_goes_before_the_url(gateway) -> None:
+    headers = {
+        "baggage": "lightning.attempt.id=a2,gen_ai.agent.name=fixer",
+        "traceparent": f"00-{'a' * 32}-{'b' * 16}-01",
+    }
+    await gateway.http.post("/rollouts/r/v1/chat/completions", json=_BODY, headers=headers)
+    span = await gateway.record()
+    assert _identity(span) == ("r", "a2", "fixer")
+    assert (span.trace_id, span.parent_span_id) == ("a" * 32, "b" * 16)
+
+
+@pytest.mark.parametrize("name", ["a%20b", "-x", "x" * 129, "%C3%BC", "a;b"])
+async def test_a_name_that_is_none_is_refused(gateway, name: str) -> None:
+    for base in (f"/rollouts/{name}/v1", f"/rollouts/r/agents/{name}/v1"):
+        answer = await gateway.http.post(f"{base}/chat/completions", json=_BODY)
+        assert (answer.status_code, "in the URL: use 1 to 128" in answer.json()["error"]["message"]) == (400, True)
+    assert gateway.engine.requests == []
+
+
+async def test_an_openai_client_needs_nothing_but_the_environment(gateway, monkeypatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{gateway.url}/rollouts/run-7/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    async with openai.AsyncOpenAI(max_retries=0) as client:
+        await client.chat.completions.create(model="sql", messages=[{"role": "user", "content": "?"}])
+    assert _identity(await gateway.record())[0] == "run-7"
+
+
+async def test_a_rollout_is_rewarded_and_ended_and_is_then_one_trace(daemon, store) -> None:
+    for _ in range(2):
+        assert (await daemon.http.post("/rollouts/run-7/v1/chat/completions", json=_BODY)).status_code == 200
+    assert (await daemon.http.post("/rollouts/run-7/reward", json={"value": 0.5})).json()["new"] is True
+    ended = await daemon.http.post("/rollouts/run-7/end", json={"task_id": "opening hours", "group_id": "g"})
+    assert ended.json() == {"accepted": True, "new": True, "state": "succeeded"}
+
+    attempt = await store.attempt("run-7")
+    assert (attempt.rollout_id, attempt.task_id, attempt.group_id) == ("run-7", "opening hours", "g")
+    assert (attempt.state, attempt.mode) == (AttemptState.SUCCEEDED, RolloutMode.TRAIN)
+    spans = await store.spans_of_attempts(["run-7"])
+    reading = read_spans(spans)
+    assert [(call.agent, call.attempt_id, call.complete) for call in reading.calls] == [("default", "run-7", True)] * 2
+    assert [(e.name, e.value, e.rollout_id) for e in reading.evaluations] == [("reward", 0.5, "run-7")]
+    assert reading.problems == ()
+    (root,) = [span for span in spans if span.attributes.get(semconv.ROLLOUT_ROOT)]
+    assert {(call.trace_id, call.parent_span_id) for call in reading.calls} == {(root.trace_id, root.span_id)}
+
+
+async def test_an_end_may_bring_the_reward_and_is_counted_once(daemon, store) -> None:
+    await daemon.http.post("/rollouts/r/v1/chat/completions", json=_BODY)
+    body = {"reward": -1, "error": "gave up", "mode": "evaluate"}
+    answers = [(await daemon.http.post("/rollouts/r/end", json=body)).json() for _ in range(2)]
+    assert [(answer["new"], answer["state"]) for answer in answers] == [(True, "failed"), (False, "failed")]
+    attempt = await store.attempt("r")
+    assert (attempt.state, attempt.error, attempt.mode) == (AttemptState.FAILED, "gave up", RolloutMode.EVALUATE)
+    (evaluation,) = read_spans(await store.spans_of_attempts(["r"])).evaluations
+    assert (evaluation.value, evaluation.attempt_id) == (-1.0, "r")
+
+
+async def test_a_reward_that_comes_with_a_second_end_is_not_lost(daemon, store) -> None:
+    await daemon.http.post("/rollouts/r/v1/chat/completions", json=_BODY)
+    await daemon.http.post("/rollouts/r/end", json={})
+    assert (await daemon.http.post("/rollouts/r/end", json={"reward": 1.0})).json()["new"] is True
+    assert [e.value for e in read_spans(await store.spans_of_attempts(["r"])).evaluations] == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "sentence"),
+    [
+        ("{}", 404, "no call of attempt 'unknown' of rollout 'unknown' has been seen"),
+        ('{"reward": NaN}', 422, "value is nan"),
+        ('{"reward": "good"}', 422, "reward: Input should be a valid number"),
+        ('{"task": "x"}', 422, "task: Extra inputs"),
+        ('{"mode": "test"}', 422, "mode: Input should be 'train' or 'evaluate'"),
+        ("", 400, "the body is not JSON"),
+    ],
+)
+async def test_an_end_that_is_none_is_refused(daemon, content: str, status: int, sentence: str) -> None:
+    headers = {"content-type": "application/json"}
+    answer = await daemon.http.post("/rollouts/unknown/end", content=content, headers=headers)
+    assert (answer.status_code, sentence in answer.json()["error"]["message"]) == (status, True), answer.text
+    assert (await daemon.http.post("/rollouts/unknown/end")).status_code == 415
+
+
+async def test_a_caller_who_keeps_spans_of_his_own_is_recorded_in_them(gateway) -> None:
+    headers = {"traceparent": f"00-{'c' * 32}-{'d' * 16}-01"}
+    await gateway.http.post("/rollouts/r/v1/chat/completions", json=_BODY, headers=headers)
+    assert (await gateway.record()).trace_id == "c" * 32
