@@ -65,6 +65,7 @@ def init(
     trusted_hosts: Iterable[str] = (),
     spool_dir: str | os.PathLike[str] | None = None,
     spool_limit_bytes: int = DEFAULT_SPOOL_LIMIT_BYTES,
+    max_body_bytes: int | None = None,
     capture_content: bool = True,
 ) -> None:
     """Start recording. Calling it again changes nothing; the first use of anything else calls it by itself.
@@ -78,6 +79,8 @@ def init(
             context and asked for token ids. No other host ever sees a difference.
         spool_dir: where spans wait for the daemon (``LIGHTNING_SPOOL_DIR``, else the XDG state directory).
         spool_limit_bytes: most that may wait there; beyond it new spans are dropped and counted.
+        max_body_bytes: longest request or answer that is read (``LIGHTNING_MAX_BODY_BYTES``, else 16 MiB); longer ones
+            are counted and not parsed.
         capture_content: False records no messages, tool arguments or results.
 
     Raises:
@@ -92,6 +95,7 @@ def init(
             trusted_hosts=trusted_hosts,
             spool_dir=spool_dir,
             spool_limit_bytes=spool_limit_bytes,
+            max_body_bytes=max_body_bytes,
             capture_content=capture_content,
         )
         if _runtime is None:
