@@ -71,6 +71,7 @@ def init(
     spool_limit_bytes: int | None = None,
     spool_full: str | None = None,
     spool_block_s: float | None = None,
+    max_body_bytes: int | None = None,
     capture_content: bool | None = None,
     redact: RedactionRule | Iterable[RedactionRule] | None = None,
 ) -> None:
@@ -88,6 +89,8 @@ def init(
         spool_full: what becomes of a span beyond it: ``drop`` counts it and says so once (the default); ``block`` makes
             the thread that ends the span wait for room (``LIGHTNING_SPOOL_FULL``).
         spool_block_s: longest such wait, seconds (``LIGHTNING_SPOOL_BLOCK_S``, else 5); then the span is dropped.
+        max_body_bytes: longest request or answer that is read (``LIGHTNING_MAX_BODY_BYTES``, else 16 MiB); longer ones
+            are counted and not parsed.
         capture_content: False records no messages, tool arguments, results or error texts; token ids stay
             (``LIGHTNING_CAPTURE_CONTENT``).
         redact: what is taken out of texts before they are written or sent, beside keys, which always are:
@@ -106,6 +109,7 @@ def init(
             trusted_hosts=trusted_hosts,
             spool_dir=spool_dir,
             spool_limit_bytes=spool_limit_bytes,
+            max_body_bytes=max_body_bytes,
             capture_content=capture_content,
             spool_full=spool_full,
             spool_block_s=spool_block_s,

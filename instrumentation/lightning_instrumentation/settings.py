@@ -14,6 +14,7 @@ from lightning_instrumentation.errors import ConfigurationError
 DEFAULT_ENDPOINT = "http://127.0.0.1:8321"
 DEFAULT_SPOOL_LIMIT_BYTES = 1 << 30
 DEFAULT_SPOOL_BLOCK_S = 5.0
+DEFAULT_MAX_BODY_BYTES = 16 << 20
 SPOOL_FULL = ("drop", "block")
 
 RedactionRule: TypeAlias = str | Pattern[str] | Callable[[str], str]
@@ -32,6 +33,8 @@ class Settings:
     service_name: str
     agent: str | None
     """Name for calls that nothing else names."""
+    max_body_bytes: int
+    """Longest request or answer that is read; longer ones are counted and not parsed."""
     capture_content: bool
     """False: no messages, tool arguments or results are recorded, only their shape."""
     spool_full: str = "drop"
@@ -80,6 +83,7 @@ def read_settings(
     trusted_hosts: Iterable[str],
     spool_dir: str | os.PathLike[str] | None,
     spool_limit_bytes: int | None,
+    max_body_bytes: int | None,
     capture_content: bool | None,
     spool_full: str | None = None,
     spool_block_s: float | None = None,
@@ -104,6 +108,7 @@ def read_settings(
         spool_limit_bytes=int(limit),
         service_name=service_name or os.environ.get("OTEL_SERVICE_NAME") or _program_name(),
         agent=agent or os.environ.get("LIGHTNING_AGENT") or None,
+        max_body_bytes=_max_body_bytes(max_body_bytes),
         capture_content=_switch("LIGHTNING_CAPTURE_CONTENT", capture_content, True),
         spool_full=full,
         spool_block_s=block_s,
@@ -138,6 +143,20 @@ def _rules(given: RedactionRule | Iterable[RedactionRule] | None) -> tuple[Redac
     if isinstance(given, (str, Pattern)) or callable(given):
         return (given,)
     return tuple(given)
+
+
+def _max_body_bytes(given: int | None) -> int:
+    named: object = given if given is not None else os.environ.get("LIGHTNING_MAX_BODY_BYTES") or DEFAULT_MAX_BODY_BYTES
+    try:
+        limit = int(str(named))
+    except ValueError:
+        limit = 0
+    if limit <= 0:
+        raise ConfigurationError(
+            f"max_body_bytes is {named!r}; write a positive number of bytes in lightning.init(max_body_bytes) or "
+            "LIGHTNING_MAX_BODY_BYTES"
+        )
+    return limit
 
 
 def _program_name() -> str:

@@ -6,14 +6,15 @@ It is the authority on tokens; its name and scope are what the dialect reader lo
 import os
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lightning_instrumentation import semconv
+from lightning_instrumentation.messages import as_json, input_messages, output_message
 from lightning_instrumentation.packing import pack_logprobs, pack_token_ids
 
 from lightning_trainer.gateway.identity import Caller
-from lightning_trainer.gateway.messages import input_messages, output_messages, tool_definitions
 from lightning_trainer.gateway.request import EngineApi, EngineRequest
-from lightning_trainer.gateway.transcript import Transcript
+from lightning_trainer.gateway.transcript import ChoiceTranscript, Transcript
 from lightning_trainer.types import AttributeValue, Span, SpanStatus
 
 SPAN_NAME = "gateway chat"
@@ -94,10 +95,10 @@ def _request_attributes(request: EngineRequest) -> dict[str, AttributeValue]:
     attributes: dict[str, AttributeValue] = {
         semconv.OPERATION: request.operation,
         semconv.REQUEST_MODEL: request.model,
-        semconv.INPUT_MESSAGES: input_messages(_messages(request)),
+        semconv.INPUT_MESSAGES: as_json(input_messages(_messages(request))),
     }
     if request.body.get("tools"):
-        attributes[semconv.TOOL_DEFINITIONS] = tool_definitions(request.body["tools"])
+        attributes[semconv.TOOL_DEFINITIONS] = as_json(request.body["tools"])
     if request.choices > 1:
         attributes[semconv.REQUEST_CHOICE_COUNT] = request.choices
     for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty"):
@@ -123,7 +124,7 @@ def _response_attributes(transcript: Transcript, sampler: Sampler) -> dict[str, 
     attributes: dict[str, AttributeValue] = {
         semconv.POLICY: sampler.policy,
         semconv.FINISH_REASONS: tuple(choice.finish_reason or "" for choice in choices),
-        semconv.OUTPUT_MESSAGES: output_messages(choices),
+        semconv.OUTPUT_MESSAGES: as_json([_message(choice) for choice in choices]),
         semconv.INPUT_TOKENS: len(transcript.prompt_ids),
         semconv.OUTPUT_TOKENS: transcript.output_tokens,
     }
@@ -133,6 +134,17 @@ def _response_attributes(transcript: Transcript, sampler: Sampler) -> dict[str, 
         attributes[semconv.POLICY_VERSION] = sampler.version
         attributes[semconv.RESPONSE_MODEL] = f"{sampler.policy}@v{sampler.version}"
     return attributes
+
+
+def _message(choice: ChoiceTranscript) -> dict[str, Any]:
+    return output_message(
+        "assistant",
+        content="".join(choice.content),
+        reasoning="".join(choice.reasoning),
+        refusal=None,
+        tool_calls=[{"id": call["id"], "function": call} for _, call in sorted(choice.tool_calls.items())],
+        finish_reason=choice.finish_reason,
+    )
 
 
 def _token_attributes(transcript: Transcript) -> dict[str, AttributeValue]:

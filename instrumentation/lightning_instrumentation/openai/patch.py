@@ -1,4 +1,4 @@
-"""The hooks in the openai client: its ``request`` method and the closing of its streams.
+"""The hook in the openai client: its ``request`` method.
 
 ``request`` and not ``post``: resources keep a bound ``post`` from the moment when they were made, which may be before
 the first line of ours ran; ``request`` is looked up at every call. Retries happen inside it.
@@ -12,8 +12,8 @@ from typing import Any
 import wrapt
 
 from lightning_instrumentation.failures import guarded
-from lightning_instrumentation.openai import call as chat
-from lightning_instrumentation.openai.stream import closed
+from lightning_instrumentation.openai import call as openai_call
+from lightning_instrumentation.wire.call import carrying
 
 
 def wrap_client(module: Any) -> None:
@@ -21,16 +21,11 @@ def wrap_client(module: Any) -> None:
     wrapt.wrap_function_wrapper(module, "AsyncAPIClient.request", _async_request)
 
 
-def wrap_streams(module: Any) -> None:
-    wrapt.wrap_function_wrapper(module, "Stream.close", _close)
-    wrapt.wrap_function_wrapper(module, "AsyncStream.close", _async_close)
-
-
 def _begin(
     instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
     options = args[1] if len(args) > 1 else kwargs.get("options")
-    begun = chat.begin(instance, options)
+    begun = openai_call.begin(instance, options)
     if begun is None:
         return None
     call, options = begun
@@ -45,11 +40,12 @@ def _request(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], 
         return wrapped(*args, **kwargs)
     call, args, kwargs = begun
     try:
-        response = wrapped(*args, **kwargs)
+        with carrying(call):
+            response = wrapped(*args, **kwargs)
     except BaseException as error:
         call.failed(error)
         raise
-    guarded("chat-response", chat.answered, call, response, stream=bool(kwargs.get("stream")))
+    guarded("chat-response", openai_call.answered, call)
     return response
 
 
@@ -61,21 +57,10 @@ async def _async_request(
         return await wrapped(*args, **kwargs)
     call, args, kwargs = begun
     try:
-        response = await wrapped(*args, **kwargs)
+        with carrying(call):
+            response = await wrapped(*args, **kwargs)
     except BaseException as error:
         call.failed(error)
         raise
-    guarded("chat-response", chat.answered, call, response, stream=bool(kwargs.get("stream")))
+    guarded("chat-response", openai_call.answered, call)
     return response
-
-
-def _close(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    closed(instance)
-    return wrapped(*args, **kwargs)
-
-
-async def _async_close(
-    wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    closed(instance)
-    return await wrapped(*args, **kwargs)

@@ -22,8 +22,8 @@ TEXT = ["The", " café", " is", " open", "."]
 
 
 class StubEngine:
-    """Speaks ``/v1/chat/completions`` and ``/v1/completions`` like vLLM 0.31: null where vLLM writes null, absent where it
-    writes nothing."""
+    """Speaks ``/v1/chat/completions`` and ``/v1/completions`` like vLLM 0.31: null where vLLM writes null, absent where
+    it writes nothing."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
