@@ -14,7 +14,7 @@ from typing import Any
 
 import wrapt
 from lightning_instrumentation.failures import guarded
-from lightning_instrumentation.scope import Agent, Scope, carried, each_inside, entered, speaking
+from lightning_instrumentation.scope import Agent, Scope, await_inside, carried, each_inside, speaking
 from lightning_instrumentation.tool import ToolCall
 
 _TEAM_ID = re.compile(r"_[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
@@ -42,11 +42,10 @@ def _sealed(wrapped: Callable[..., Any], envelope: Any, args: tuple[Any, ...], k
     guarded("autogen-message", lambda: setattr(envelope, _CARRIED, carried()))
 
 
-async def _processed(wrapped: Callable[..., Any], runtime: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _processed(wrapped: Callable[..., Any], runtime: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     envelope = args[0] if args else kwargs.get("message_envelope")
     # Also where nothing was carried: the task has the scope of whoever started the runtime, which may be a rollout.
-    with entered(getattr(envelope, _CARRIED, Scope())):
-        return await wrapped(*args, **kwargs)
+    return await_inside(getattr(envelope, _CARRIED, Scope()), wrapped(*args, **kwargs))
 
 
 def watch_handlers(module: Any) -> None:
@@ -54,12 +53,10 @@ def watch_handlers(module: Any) -> None:
     wrapt.wrap_function_wrapper(module, "BaseAgent.on_message", _handled)
 
 
-async def _handled(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _handled(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     scope = guarded("autogen-agent", lambda: speaking(_named(_TEAM_ID.sub("", agent.id.type))))
-    if scope is None:
-        return await wrapped(*args, **kwargs)
-    with entered(scope):
-        return await wrapped(*args, **kwargs)
+    work = wrapped(*args, **kwargs)
+    return work if scope is None else await_inside(scope, work)
 
 
 # -- agents of AgentChat ---------------------------------------------------------------------------------------------
@@ -76,12 +73,10 @@ def watch_agents(module: Any) -> None:
                     wrapt.wrap_function_wrapper(kind, entrance, wrapper)
 
 
-async def _answering(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _answering(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     scope = guarded("autogen-agent", lambda: speaking(_named(agent.name)))
-    if scope is None:
-        return await wrapped(*args, **kwargs)
-    with entered(scope):
-        return await wrapped(*args, **kwargs)
+    work = wrapped(*args, **kwargs)
+    return work if scope is None else await_inside(scope, work)
 
 
 def _streaming(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import wrapt
 from lightning_instrumentation.failures import guarded
-from lightning_instrumentation.scope import Agent, Scope, entered, speaking
+from lightning_instrumentation.scope import Agent, Scope, await_inside, speaking
 from lightning_instrumentation.tool import ToolCall
 
 _RUN_LOOP = "agents.run_internal.run_loop"
@@ -34,12 +34,10 @@ def watch_turns(module: Any) -> None:
             wrapt.wrap_function_wrapper(module, name, _turn)
 
 
-async def _turn(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _turn(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     scope = guarded("openai-agents-turn", _scope_of, args, kwargs)
-    if scope is None:
-        return await wrapped(*args, **kwargs)
-    with entered(scope):
-        return await wrapped(*args, **kwargs)
+    work = wrapped(*args, **kwargs)
+    return work if scope is None else await_inside(scope, work)
 
 
 def _scope_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:

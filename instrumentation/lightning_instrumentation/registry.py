@@ -27,6 +27,10 @@ _HOOKS: tuple[tuple[str, str], ...] = (
     ("agents.run_internal.run_loop", "lightning_adapters.openai_agents:watch_turns"),
     ("agents.run", "lightning_adapters.openai_agents:watch_turns"),
     ("agents.run_internal.tool_execution", "lightning_adapters.openai_agents:wrap_tools"),
+    ("crewai.agent.core", "lightning_adapters.crewai:watch_agents"),
+    ("crewai.task", "lightning_adapters.crewai:watch_tasks"),
+    ("crewai.tools.base_tool", "lightning_adapters.crewai:wrap_tools"),
+    ("crewai.tools.structured_tool", "lightning_adapters.crewai:wrap_structured_tools"),
 )
 
 _installed = False

@@ -8,7 +8,7 @@ baggage is read where this process knows of none.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -147,6 +147,11 @@ def for_another_thread() -> Scope | None:
     """Return what another thread has to enter, or None where there is nothing to carry."""
     scope = carried()
     return None if scope is _EMPTY else scope
+
+
+async def await_inside(scope: Scope, work: Awaitable[T]) -> T:
+    with entered(scope):
+        return await work
 
 
 async def each_inside(scope: Scope, stream: AsyncIterator[T]) -> AsyncGenerator[T]:

@@ -12,13 +12,18 @@ import pytest
 from lightning_instrumentation import semconv
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = re.findall(r"`python (examples/\S+/agent\.py .*?)`", (ROOT / "examples" / "README.md").read_text())
+COMMANDS = re.findall(
+    r"`(?:\.venv-crewai/bin/)?python (examples/\S+/agent\.py .*?)`", (ROOT / "examples" / "README.md").read_text()
+)
 SPOKEN = {
     "calculator": {"calculator": 2},
     "autogen": {"writer": 2, "critic": 2},
     "openai_agents": {"triage": 1, "counter": 3},
 }
-"""Calls by agent, where the model calls a tool whenever it has one and nothing was answered by a tool last."""
+"""Calls by agent, where the model calls a tool whenever it has one and nothing was answered by a tool last.
+
+CrewAI's example runs in an environment of its own, by tests/adapters/test_crewai.py.
+"""
 
 
 def name_of(command: str) -> str:
