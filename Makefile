@@ -41,11 +41,14 @@ bench: setup
 	@set -e; for file in $(BENCH); do echo "== $$file"; $(BIN)/python "$$file" $(ARGS); done
 
 # CrewAI cannot share our environment: it wants openai < 3 and pydantic < 2.13.
-crewai: setup
-	$(UV) venv --quiet --allow-existing --python $(BIN)/python .venv-crewai
-	$(UV) pip install --quiet --python .venv-crewai/bin/python -r environment/crewai-py311.txt
-	PYTHONPATH=instrumentation:adapters .venv-crewai/bin/python -m pytest --confcutdir=tests/adapters \
-	    -p no:cacheprovider tests/adapters/test_crewai.py $(ARGS)
+.venv-crewai/installed: environment/crewai-py311.txt | setup
+	$(BIN)/python -m venv --clear .venv-crewai
+	.venv-crewai/bin/python -m pip install --quiet --no-input --requirement $<
+	printf '%s\n' "$(CURDIR)/instrumentation" "$(CURDIR)/adapters" > .venv-crewai/lib/python3.11/site-packages/lightning.pth
+	touch $@
+
+crewai: .venv-crewai/installed
+	.venv-crewai/bin/python -m pytest --confcutdir=tests/adapters -p no:cacheprovider tests/adapters/test_crewai.py $(ARGS)
 
 check: setup
 	$(BIN)/ruff check .

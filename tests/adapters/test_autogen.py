@@ -2,11 +2,8 @@
 
 import asyncio
 import gc
-import importlib.util
 import json
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import lightning_instrumentation as lightning
@@ -30,14 +27,8 @@ from autogen_ext.models.openai import OpenAIChatCompletionClient
 from lightning_instrumentation import semconv
 from lightning_instrumentation.scope import speaker
 
-_spec = importlib.util.spec_from_file_location("adapters_truth", Path(__file__).with_name("truth.py"))
-assert _spec is not None
-assert _spec.loader is not None
-truth = importlib.util.module_from_spec(_spec)
-sys.modules["adapters_truth"] = truth
-_spec.loader.exec_module(truth)
-
-SAYS = truth.SAYS
+SAYS = "You are AGENT[{}]."
+"""System message: the prompt itself says who asks, and the task in which rollout (tests/adapters/truth.py)."""
 
 
 @pytest.fixture
@@ -74,7 +65,7 @@ def agents_of(spans: Any) -> list:
     return [(span.attributes.get(semconv.AGENT_NAME), span.attributes.get(semconv.AGENT_SOURCE)) for span in spans]
 
 
-async def test_an_agent_with_a_tool(recording, client):
+async def test_an_agent_with_a_tool(truth, recording, client):
     agent = assistant("solver", client, tools=[calculator], reflect_on_tool_use=True)
     async with lightning.rollout("t", rollout_id="r1"):
         result = await agent.run(task="rollout 1: how much is 2+3")
@@ -89,7 +80,7 @@ async def test_an_agent_with_a_tool(recording, client):
 
 
 @pytest.mark.parametrize("streams_tokens", [False, True])
-async def test_a_streamed_run_names_its_agent_and_not_the_code_that_consumes_it(recording, client, streams_tokens):
+async def test_a_streamed_run_names_its_agent_and_not_its_consumer(truth, recording, client, streams_tokens):
     agent = assistant("solver", client, tools=[calculator], model_client_stream=streams_tokens)
     async with lightning.rollout("t", rollout_id="r1"):
         async for _ in agent.run_stream(task="rollout 1: how much is 2+3"):
@@ -119,7 +110,7 @@ async def test_a_stream_that_was_left_early_leaves_nothing_behind(recording, cli
     assert agents_of([span]) == [("solver", "autogen")]
 
 
-async def test_an_agent_that_is_called_without_run(recording, client):
+async def test_an_agent_that_is_called_without_run(truth, recording, client):
     agent = assistant("solver", client)
     message = TextMessage(content="rollout 1: hello", source="user")
     async with lightning.rollout("t", rollout_id="r1"):
@@ -129,7 +120,7 @@ async def test_an_agent_that_is_called_without_run(recording, client):
     truth.check_every_call(recording, calls=2)
 
 
-async def test_round_robin_each_call_under_its_own_name(recording, client):
+async def test_round_robin_each_call_under_its_own_name(truth, recording, client):
     async with lightning.rollout("t", rollout_id="r1"):
         await team_of(client, ["writer", "critic"], turns=4).run(task="rollout 1: write")
     truth.check_every_call(recording, calls=4)
@@ -141,7 +132,7 @@ def team_of(client: Any, names: list[str], *, turns: int, **options: Any) -> Rou
     return RoundRobinGroupChat(agents, termination_condition=MaxMessageTermination(turns + 1), **options)
 
 
-async def test_swarm_hands_over_and_the_next_agent_speaks(recording, client):
+async def test_swarm_hands_over_and_the_next_agent_speaks(truth, recording, client):
     alice = assistant("alice", client, handoffs=["bob"])
     bob = assistant("bob", client, tools=[calculator])
     team = Swarm([alice, bob], termination_condition=MaxMessageTermination(6))
@@ -161,7 +152,7 @@ def tools(recording: Any) -> list:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_the_selectors_own_calls_are_the_managers(recording, client, streams):
+async def test_the_selectors_own_calls_are_the_managers(truth, recording, client, streams):
     team = SelectorGroupChat(
         [assistant("writer", client), assistant("critic", client)],
         client,
@@ -194,7 +185,7 @@ async def test_an_agent_used_as_a_tool_speaks_for_itself_below_the_tool(recordin
     assert tool.attributes[semconv.TOOL_CALL_RESULT] == "answer0 to 2+3 "
 
 
-async def test_a_team_inside_a_team_and_a_decorated_function_inside_an_agent(recording, client):
+async def test_a_team_inside_a_team_and_a_decorated_function_inside_an_agent(truth, recording, client):
     @lightning.agent("inner")
     async def ask(text: str) -> str:
         """Ask."""
@@ -214,7 +205,7 @@ async def test_a_team_inside_a_team_and_a_decorated_function_inside_an_agent(rec
     assert [name for name, _ in agents_of(recording.spans("chat"))] == ["writer", "boss", "inner"]
 
 
-async def test_an_agent_of_the_core_api_goes_by_its_type(recording, client):
+async def test_an_agent_of_the_core_api_goes_by_its_type(truth, recording, client):
     class Worker(RoutedAgent):
         @message_handler
         async def handle(self, message: TextMessage, ctx: MessageContext) -> TextMessage:
@@ -230,7 +221,7 @@ async def test_an_agent_of_the_core_api_goes_by_its_type(recording, client):
     truth.check_every_call(recording, calls=1)
 
 
-async def test_a_custom_agent_behaves_and_is_named(recording, client):
+async def test_a_custom_agent_behaves_and_is_named(truth, recording, client):
     class Custom(BaseChatAgent):
         produced_message_types = (TextMessage,)
 
@@ -248,7 +239,7 @@ async def test_a_custom_agent_behaves_and_is_named(recording, client):
     truth.check_every_call(recording, calls=2)
 
 
-async def test_forty_rollouts_on_one_runtime_that_was_started_before_them_stay_apart(recording, client):
+async def test_forty_rollouts_on_one_runtime_that_was_started_before_them_stay_apart(truth, recording, client):
     runtime = SingleThreadedAgentRuntime()
     runtime.start()
 
@@ -286,7 +277,7 @@ async def test_a_runtime_started_inside_a_rollout_does_not_lend_it_to_others(rec
     assert span.attributes[semconv.AGENT_NAME] == "writer"
 
 
-def test_forty_rollouts_in_threads_and_tasks_each_with_a_tool_stay_apart(recording, model):
+def test_forty_rollouts_in_threads_and_tasks_each_with_a_tool_stay_apart(truth, recording, model):
     async def attempt(client: Any, number: int) -> None:
         agent = assistant("solver", client, tools=[calculator], reflect_on_tool_use=True)
         async with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):

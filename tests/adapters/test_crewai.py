@@ -2,7 +2,6 @@
 # pyright: reportMissingImports=false
 
 import asyncio
-import importlib.util
 import json
 import os
 import subprocess
@@ -20,13 +19,6 @@ pytestmark = pytest.mark.slow
 # Nothing of CrewAI's own leaves the machine. Not OTEL_SDK_DISABLED, which CrewAI suggests: it silences us too.
 os.environ.update(CREWAI_DISABLE_TELEMETRY="true", CREWAI_TRACING_ENABLED="false", CREWAI_TESTING="true")
 crewai = pytest.importorskip("crewai", reason="needs CrewAI, which has an environment of its own: make crewai")
-
-_spec = importlib.util.spec_from_file_location("adapters_truth", Path(__file__).with_name("truth.py"))
-assert _spec is not None
-assert _spec.loader is not None
-truth = importlib.util.module_from_spec(_spec)
-sys.modules["adapters_truth"] = truth
-_spec.loader.exec_module(truth)
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,7 +50,7 @@ def named(spans: Any) -> list:
     return [(span.attributes.get(semconv.AGENT_NAME), span.attributes.get(semconv.AGENT_SOURCE)) for span in spans]
 
 
-def check_one(recording: Any) -> None:
+def check_one(truth: Any, recording: Any) -> None:
     truth.check_every_call(recording, calls=3)
     (tool,) = recording.spans("execute_tool")
     assert named(recording.spans("chat")) == [(name, "crewai") for name in ("solver", "solver", "writer")]
@@ -69,21 +61,21 @@ def check_one(recording: Any) -> None:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_each_agent_of_a_crew_speaks_for_itself(recording, streams):
+def test_each_agent_of_a_crew_speaks_for_itself(truth, recording, streams):
     with lightning.rollout("t", rollout_id="r1"):
         result = crew(recording.model, 1, streams=streams).kickoff()
     assert str(result).startswith("answer0 to")
-    check_one(recording)
+    check_one(truth, recording)
 
 
 @pytest.mark.parametrize("way", ["kickoff_async", "akickoff"])
-async def test_each_agent_of_an_async_crew_speaks_for_itself(recording, way):
+async def test_each_agent_of_an_async_crew_speaks_for_itself(truth, recording, way):
     async with lightning.rollout("t", rollout_id="r1"):
         await getattr(crew(recording.model, 1), way)()
-    check_one(recording)
+    check_one(truth, recording)
 
 
-def test_an_agent_without_a_crew(recording):
+def test_an_agent_without_a_crew(truth, recording):
     solver = crew(recording.model, 1).agents[0]
     with lightning.rollout("t", rollout_id="r1"):
         solver.kickoff("rollout 1: how much is 2+3")
@@ -91,7 +83,7 @@ def test_an_agent_without_a_crew(recording):
     truth.check_every_call(recording, calls=2)
 
 
-def test_forty_rollouts_in_threads_and_tasks_stay_apart(recording):
+def test_forty_rollouts_in_threads_and_tasks_stay_apart(truth, recording):
     def attempt(number: int) -> None:
         with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
             crew(recording.model, number).kickoff()

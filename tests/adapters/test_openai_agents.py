@@ -1,12 +1,10 @@
 """OpenAI Agents SDK with real agents: who speaks, in which rollout, what tools do, and its own tracing as it was."""
 
 import asyncio
-import importlib.util
 import json
 import sys
 import threading
 import types
-from pathlib import Path
 from typing import Any
 
 import agents
@@ -29,14 +27,8 @@ from lightning_adapters import openai_agents
 from lightning_instrumentation import semconv
 from lightning_instrumentation.scope import current, speaker
 
-_spec = importlib.util.spec_from_file_location("adapters_truth", Path(__file__).with_name("truth.py"))
-assert _spec is not None
-assert _spec.loader is not None
-truth = importlib.util.module_from_spec(_spec)
-sys.modules["adapters_truth"] = truth
-_spec.loader.exec_module(truth)
-
-SAYS = truth.SAYS
+SAYS = "You are AGENT[{}]."
+"""System message: the prompt itself says who asks, and the task in which rollout (tests/adapters/truth.py)."""
 QUESTION = "rollout 1: how much is 2+3"
 
 
@@ -74,7 +66,7 @@ def named(spans: Any) -> list:
     return [(span.attributes.get(semconv.AGENT_NAME), span.attributes.get(semconv.AGENT_SOURCE)) for span in spans]
 
 
-def check_the_calculator(recording: Any, call_count: int = 2) -> None:
+def check_the_calculator(truth: Any, recording: Any, call_count: int = 2) -> None:
     truth.check_every_call(recording, calls=call_count)
     (span,) = recording.spans("execute_tool")
     assert named([*recording.spans("chat"), span]) == [("solver", "openai-agents")] * (call_count + 1)
@@ -85,24 +77,24 @@ def check_the_calculator(recording: Any, call_count: int = 2) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_an_agent_with_a_tool(recording, chat, way):
+async def test_an_agent_with_a_tool(truth, recording, chat, way):
     async with lightning.rollout("t", rollout_id="r1"):
         result = await WAYS[way](agent("solver", chat, tools=[calculator]), QUESTION)
     assert result.final_output == "answer0 to 5 "
-    check_the_calculator(recording)
+    check_the_calculator(truth, recording)
     complete = [span.attributes.get(semconv.STREAM_COMPLETE) for span in recording.spans("chat")]
     assert complete == [True if way == "streamed" else None] * 2
 
 
-def test_an_agent_with_a_tool_sync(recording, chat):
+def test_an_agent_with_a_tool_sync(truth, recording, chat):
     with lightning.rollout("t", rollout_id="r1"):
         result = Runner.run_sync(agent("solver", chat, tools=[calculator]), QUESTION)
     assert result.final_output == "answer0 to 5 "
-    check_the_calculator(recording)
+    check_the_calculator(truth, recording)
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_after_a_handoff_the_other_agent_speaks(recording, chat, way):
+async def test_after_a_handoff_the_other_agent_speaks(truth, recording, chat, way):
     triage = agent("triage", chat, handoffs=[agent("expert", chat)])
     async with lightning.rollout("t", rollout_id="r1"):
         result = await WAYS[way](triage, QUESTION)
@@ -125,7 +117,7 @@ async def test_an_agent_used_as_a_tool_speaks_for_itself_below_the_tool(recordin
     assert tool.attributes[semconv.TOOL_CALL_RESULT] == "answer0 to 2+3 "
 
 
-async def test_an_agent_that_guards_another_speaks_for_itself(recording, chat):
+async def test_an_agent_that_guards_another_speaks_for_itself(truth, recording, chat):
     guard = agent("guard", chat)
 
     @input_guardrail
@@ -138,7 +130,7 @@ async def test_an_agent_that_guards_another_speaks_for_itself(recording, chat):
     truth.check_every_call(recording, calls=2)
 
 
-async def test_a_decorated_function_inside_a_tool_and_an_agent_inside_a_decorated_function(recording, chat, model):
+async def test_a_decorated_function_inside_a_tool_and_one_around_an_agent(truth, recording, chat, model):
     raw = openai.AsyncOpenAI(base_url=model.base_url, api_key="x")
 
     @lightning.agent("inner")
@@ -161,7 +153,7 @@ async def test_a_decorated_function_inside_a_tool_and_an_agent_inside_a_decorate
     truth.check_every_call(recording, calls=3)
 
 
-async def test_a_tool_that_waited_for_approval_is_its_agents(recording, chat):
+async def test_a_tool_that_waited_for_approval_is_its_agents(truth, recording, chat):
     @function_tool(needs_approval=True)
     def guarded(expression: str) -> str:
         """Compute."""
@@ -191,7 +183,7 @@ async def test_a_tool_that_fails_tells_the_model_and_its_span_says_so(recording,
     assert span.error in result.final_output
 
 
-async def test_forty_rollouts_run_and_streamed_at_once_stay_apart(recording, chat):
+async def test_forty_rollouts_run_and_streamed_at_once_stay_apart(truth, recording, chat):
     triage = agent("triage", chat, handoffs=[agent("expert", chat)])
     solver = agent("solver", chat, tools=[calculator])
 
@@ -205,7 +197,7 @@ async def test_forty_rollouts_run_and_streamed_at_once_stay_apart(recording, cha
     assert len(recording.spans("execute_tool")) == 20
 
 
-def test_forty_rollouts_in_threads_stay_apart(recording, model):
+def test_forty_rollouts_in_threads_stay_apart(truth, recording, model):
     def attempts(first: int) -> None:
         solver = agent("solver", new_model(model), tools=[calculator])
         for number in range(first, first + 5):
@@ -250,12 +242,12 @@ async def test_its_own_tracing_has_the_same_processors_and_the_same_spans(record
     assert sorted(collecting.kinds) == ["agent", "function", "generation", "generation", "task", "turn", "turn"]
 
 
-async def test_where_its_tracing_is_off_agents_are_named_all_the_same(recording, chat):
+async def test_where_its_tracing_is_off_agents_are_named_all_the_same(truth, recording, chat):
     async with lightning.rollout("t", rollout_id="r1"):
         await Runner.run(
             agent("solver", chat, tools=[calculator]), QUESTION, run_config=RunConfig(tracing_disabled=True)
         )
-    check_the_calculator(recording)
+    check_the_calculator(truth, recording)
 
 
 # -- the Responses API -----------------------------------------------------------------------------------------------

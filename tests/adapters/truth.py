@@ -7,9 +7,6 @@ from typing import Any
 from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import unpack_token_ids
 
-SAYS = "You are AGENT[{}]."
-"""System message of an agent in these tests."""
-
 
 def said_in(text: str) -> tuple[str | None, str | None]:
     """Agent and rollout that a request names."""
