@@ -56,7 +56,9 @@ def sized_script(model: str) -> Script:
     return Script(f"chatcmpl-{next(_numbers):09d}", None, None, "".join(words), None, words, prompt_ids, response_ids)
 
 
-def script(system: str, everything: str, tools: list[str], called: list[str], properties: dict[str, list[str]]) -> Script:
+def script(
+    system: str, everything: str, tools: list[str], called: list[str], properties: dict[str, list[str]]
+) -> Script:
     """Decide on an answer.
 
     Args:
@@ -170,7 +172,9 @@ def chunks(script: Script, body: dict[str, Any]) -> list[dict[str, Any]]:
         }
         return {**head, "choices": [choice], **extra}
 
-    said = [chunk({"role": "assistant", "content": ""}, None, prompt_token_ids=script.prompt_ids if asked_ids else None)]
+    said = [
+        chunk({"role": "assistant", "content": ""}, None, prompt_token_ids=script.prompt_ids if asked_ids else None)
+    ]
     last = len(script.words) - 1
     for number, word in enumerate(script.words):
         finish = ("tool_calls" if script.call else "stop") if number == last else None

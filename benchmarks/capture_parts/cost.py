@@ -1,7 +1,7 @@
 """CPU that an instrumentation adds to a model call, delivery to a receiver included, beside its peers.
 
 ``ids-asked``: the program itself asks for token ids and logprobs, so every instrumentation sees the same large answer.
-``ids-added``: the program asks for neither and ours adds them (a host that the user named); parsing them counts as ours.
+``ids-added``: the program asks for neither and ours adds them (a host that the user named); parsing counts as ours.
 ``text``: an ordinary call to a host that nobody named; no ids.
 """
 
@@ -39,11 +39,11 @@ def run(sizes: Sizes, folder: Path) -> list[Row]:
 def _case(case: str, sizes: Sizes, urls: tuple[str, str], folder: Path, peers: Path | None) -> list[Row]:
     # The program without instrumentation runs in both environments: each is compared with its own.
     own = [("none", sys.executable), ("ours", sys.executable)]
-    theirs = [(name, str(peers)) for name in ("none", "openinference", "official")] if peers and case != "ids-added" else []
+    theirs = (
+        [(name, str(peers)) for name in ("none", "openinference", "official")] if peers and case != "ids-added" else []
+    )
     with ExitStack() as stack:
-        children = [
-            stack.enter_context(_agent(name, python, case, urls, folder)) for name, python in [*own, *theirs]
-        ]
+        children = [stack.enter_context(_agent(name, python, case, urls, folder)) for name, python in [*own, *theirs]]
         for child in children:
             child.read()
         measured = take_turns(children, calls=sizes.cost_calls, blocks=sizes.cost_blocks)

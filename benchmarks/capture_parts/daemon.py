@@ -1,6 +1,6 @@
 """A process: the daemon's own ingest, take-over of spools, gateway and store under uvicorn; no engine, no trainer.
 
-    python -m capture_parts.daemon --folder FOLDER [--port 0] [--engine URL]
+python -m capture_parts.daemon --folder FOLDER [--port 0] [--engine URL]
 """
 
 import argparse

@@ -75,7 +75,9 @@ class _Memory:
 def _send(url: str, bodies: Bodies, spans: int, memory: _Memory) -> int:
     """Send from a few connections in turns: the next body is made while the daemon stores the last ones."""
     place = urlsplit(url)
-    connections = [http.client.HTTPConnection(place.hostname or "", place.port, timeout=120) for _ in range(_CONNECTIONS)]
+    connections = [
+        http.client.HTTPConnection(place.hostname or "", place.port, timeout=120) for _ in range(_CONNECTIONS)
+    ]
     waiting: list[tuple[http.client.HTTPConnection, int]] = []
     headers = {"content-type": "application/x-protobuf", "content-encoding": "gzip"}
     sent = 0

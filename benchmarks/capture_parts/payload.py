@@ -16,10 +16,11 @@ PROMPT, SAMPLED = 512, 128
 _TRACE, _SPAN = bytes(range(1, 17)), bytes(range(101, 109))
 _PLACES = {"attempt": b"attempt-PLACE-00", "response": b"chatcmpl-PLACE-0"}
 _SPANS_OF_ATTEMPT = 8
+_KINDS = 16
 
 
-def attributes() -> dict[str, str | int | bytes | list[str]]:
-    source = random.Random(0)
+def attributes(seed: int = 0) -> dict[str, str | int | bytes | list[str]]:
+    source = random.Random(seed)
     ids = [source.randrange(150_000) for _ in range(PROMPT + SAMPLED)]
     asked = [{"role": "user", "parts": [{"type": "text", "content": "how much is 23 + 19 ? " * 90}]}]
     said = [{"role": "assistant", "parts": [{"type": "text", "content": "let us add them up " * 25}]}]
@@ -40,34 +41,23 @@ def attributes() -> dict[str, str | int | bytes | list[str]]:
 
 
 class Bodies:
-    """OTLP requests of many spans, each a request of its own laid end to end, as the client sends them."""
+    """OTLP requests of many spans, each a request of its own laid end to end, as the client sends them.
+
+    The token ids of neighbours differ, so that compression finds no more to save than it does in real bodies.
+    """
 
     def __init__(self) -> None:
-        template = _template()
-        cuts = sorted(
-            (template.index(mark), len(mark), name)
-            for name, mark in {"trace": _TRACE, "span": _SPAN, **_PLACES}.items()
-        )
-        self._pieces: list[bytes] = []
-        self._names: list[str] = []
-        position = 0
-        for start, length, name in cuts:
-            self._pieces.append(template[position:start])
-            self._names.append(name)
-            position = start + length
-        self._tail = template[position:]
-        self.span_bytes = len(template)
+        self._templates = [_Template(_span(seed)) for seed in range(_KINDS)]
+        self.span_bytes = self._templates[0].size
 
     def span(self, number: int) -> bytes:
         attempt = number // _SPANS_OF_ATTEMPT
-        filled = {
-            "trace": struct.pack(">QQ", 1, attempt + 1),
-            "span": struct.pack(">Q", number + 1),
-            "attempt": b"a%015d" % attempt,
-            "response": b"r%015d" % number,
-        }
-        parts = [part for piece, name in zip(self._pieces, self._names, strict=True) for part in (piece, filled[name])]
-        return b"".join([*parts, self._tail])
+        return self._templates[number % _KINDS].filled(
+            trace=struct.pack(">QQ", 1, attempt + 1),
+            span=struct.pack(">Q", number + 1),
+            attempt=b"a%015d" % attempt,
+            response=b"r%015d" % number,
+        )
 
     def requests(self, spans: int, *, at_once: int = 512) -> Iterator[tuple[int, bytes]]:
         """Return (number of spans, gzipped body) until there were so many spans."""
@@ -77,7 +67,22 @@ class Bodies:
             yield count, gzip.compress(body, compresslevel=1)
 
 
-def _template() -> bytes:
+class _Template:
+    def __init__(self, text: bytes) -> None:
+        self.size = len(text)
+        marks = {"trace": _TRACE, "span": _SPAN, **_PLACES}
+        self._pieces: list[tuple[bytes, str]] = []
+        position = 0
+        for start, name in sorted((text.index(mark), name) for name, mark in marks.items()):
+            self._pieces.append((text[position:start], name))
+            position = start + len(marks[name])
+        self._tail = text[position:]
+
+    def filled(self, **values: bytes) -> bytes:
+        return b"".join([part for piece, name in self._pieces for part in (piece, values[name])]) + self._tail
+
+
+def _span(seed: int) -> bytes:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     from lightning_trainer.store.span_codec import attributes_to_proto
@@ -94,12 +99,10 @@ def _template() -> bytes:
         start_time_unix_nano=1_700_000_000_000_000_000,
         end_time_unix_nano=1_700_000_001_000_000_000,
     )
-    filled = attributes() | {
+    filled = attributes(seed) | {
         semconv.ATTEMPT_ID: _PLACES["attempt"].decode(),
         semconv.ROLLOUT_ID: "rollout",
         semconv.RESPONSE_ID: _PLACES["response"].decode(),
     }
-    span.attributes.extend(
-        attributes_to_proto({k: tuple(v) if isinstance(v, list) else v for k, v in filled.items()})
-    )
+    span.attributes.extend(attributes_to_proto({k: tuple(v) if isinstance(v, list) else v for k, v in filled.items()}))
     return request.SerializeToString()

@@ -1,4 +1,4 @@
-"""How much of everything: ``FULL`` is what the goals are stated for, ``QUICK`` takes minutes, ``TINY`` keeps it working."""
+"""How much of everything: ``FULL`` is what the goals are for, ``QUICK`` takes minutes, ``TINY`` keeps it working."""
 
 from dataclasses import dataclass
 
