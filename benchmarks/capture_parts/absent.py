@@ -1,4 +1,4 @@
-"""A program whose daemon is absent, hangs or answers 500, beside one without instrumentation: time a call, and to end."""
+"""A program whose daemon is absent, hangs or answers 500, beside one without instrumentation: time a call."""
 
 import time
 from contextlib import ExitStack

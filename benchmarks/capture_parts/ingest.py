@@ -5,6 +5,7 @@ Beside it, in the same run and on the same bodies, what the parts alone take: in
 
 import http.client
 import itertools
+import math
 import sqlite3
 import time
 from pathlib import Path
@@ -35,7 +36,6 @@ def run(sizes: Sizes, folder: Path) -> list[Row]:
         began_cpu_s, began_s = daemon.cpu_s(), time.monotonic()
         sent = _send(url, bodies, sizes.ingest_spans, rss)
         cpu_s, wall_s = daemon.cpu_s() - began_cpu_s, time.monotonic() - began_s
-        rss.look(1.0)
         peak_mib = daemon.peak_mib()
         daemon.stop()
     found = stored.count(folder / STORE)
@@ -55,14 +55,14 @@ class _Memory:
 
     def __init__(self, daemon: Child) -> None:
         self._daemon = daemon
-        self._marks = iter((0.2, 0.6))
+        self._marks = iter((0.2, 0.6, 1.0))
         self._next = next(self._marks)
         self._seen_mib: list[float] = []
 
     def look(self, done: float) -> None:
         if done >= self._next:
             self._seen_mib.append(self._daemon.rss_mib())
-            self._next = next(self._marks, 1.0)
+            self._next = next(self._marks, math.inf)
 
     @property
     def growth(self) -> float:

@@ -17,7 +17,7 @@ from capture_parts import scenarios, stored
 from capture_parts.daemon import STORE
 from capture_parts.matrix_agent import LOADS
 from capture_parts.processes import Child
-from capture_parts.rows import Row
+from capture_parts.rows import Row, at_least
 from capture_parts.sizes import Sizes
 from lightning_trainer.ingest.dialects.ancestry import Identity, key_of, resolve_identities, unique
 from lightning_trainer.ingest.dialects.lightning import read_spans
@@ -74,7 +74,10 @@ def run(sizes: Sizes, folder: Path, frameworks: Sequence[str] | None = None) -> 
             truth += httpx.get(f"{url}/truth", timeout=60).json()
         daemon.stop()
     cells = _compare(truth, stored.spans(folder / STORE))
-    return [row for name in told for row in _rows(name, told[name], cells)]
+    rows = [row for name in told for row in _rows(name, told[name], cells)]
+    complete, all_cells = sum(row.met is True for row in rows), sum(row.met is not None for row in rows)
+    note = f"{sizes.rollouts} concurrent rollouts in one process"
+    return [*rows, at_least(SECTION, "complete cells", complete, all_cells, "cells", note)]
 
 
 def _compare(truth: Sequence[Mapping[str, Any]], spans: Sequence[Span]) -> dict[str, Cell]:

@@ -12,6 +12,7 @@ import inspect
 import json
 import threading
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import lightning_instrumentation as lightning
@@ -32,15 +33,18 @@ async def _one_async(play: Callable[[Task], Any], task: Task) -> None:
         await play(task)
 
 
-def run_cell(play: Callable[[Task], Any], tasks: Sequence[Task]) -> list[str]:
-    """Play all tasks at once, in threads or as tasks of one event loop; return what went wrong."""
+def run_cell(play: Callable[[Task], Any], tasks: Sequence[Task], loop: asyncio.Runner) -> list[str]:
+    """Play all tasks at once, in threads or as tasks of one event loop; return what went wrong.
+
+    The loop is the program's only one: frameworks share connections, and those belong to the loop that opened them.
+    """
     errors: list[str] = []
     if inspect.iscoroutinefunction(play):
 
         async def together() -> list[Any]:
             return await asyncio.gather(*(_one_async(play, task) for task in tasks), return_exceptions=True)
 
-        return [_sentence(error) for error in asyncio.run(together()) if isinstance(error, BaseException)]
+        return [_sentence(error) for error in loop.run(together()) if isinstance(error, BaseException)]
     # Nobody starts before all are there.
     gate = threading.Barrier(len(tasks))
 
@@ -65,11 +69,11 @@ def _sentence(error: BaseException) -> str:
 
 def play_all(name: str, scenario: Scenario, engine: str, rollouts: int) -> dict[str, list[str]]:
     failed = {}
-    for mode, play in scenario.modes().items():
-        for load in LOADS:
+    with asyncio.Runner() as loop:
+        for (mode, play), load in product(scenario.modes().items(), LOADS):
             cell = f"{name}/{mode}/{load}"
             count = rollouts if load == "concurrent" else 1
-            errors = run_cell(play, [Task(engine, f"{cell}/{number}") for number in range(count)])
+            errors = run_cell(play, [Task(engine, f"{cell}/{number}") for number in range(count)], loop)
             if errors:
                 failed[cell] = errors
     return failed
