@@ -1,0 +1,83 @@
+"""The capture side measured: what it costs, what it loses, what it takes, and whether every framework is complete.
+
+    python benchmarks/capture.py                      # everything, at the sizes that the goals are stated for
+    python benchmarks/capture.py --quick              # the same in minutes, rougher
+    python benchmarks/capture.py --only cost,matrix   # some sections
+    python benchmarks/capture.py --json figures.json  # figures, goals and verdicts, for machines
+
+Peers run beside ours in the same run; they are installed into an environment of their own (benchmarks/peers.txt).
+CPU-seconds and ratios are reported rather than times wherever that is possible: other work on the machine disturbs
+them less. The exit status is 0 even where a goal is missed: the table says so.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from importlib import import_module
+from pathlib import Path
+
+from capture_parts.rows import Row, as_json, print_table
+from capture_parts.sizes import FULL, QUICK, TINY, Sizes
+
+SECTIONS = {
+    "cost": "CPU added to a model call",
+    "loss": "Spans lost and doubled, and the most memory that a writer used",
+    "ingest": "Ingest: OTLP over HTTP to the commit",
+    "gateway": "Gateway, beside a direct connection to the same engine",
+    "absent": "Daemon absent, hung or failing",
+    "matrix": "Frameworks: calls made, captured, and right",
+}
+
+
+def main() -> None:
+    options = _options()
+    sizes: Sizes = TINY if options.tiny else QUICK if options.quick else FULL
+    rows: list[Row] = []
+    for section in options.only:
+        began_s = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix=f"lightning-bench-{section}-") as folder:
+            found = _run(section, sizes, Path(folder), options)
+        print_table(f"\n{SECTIONS[section]} ({sizes.name}, {time.monotonic() - began_s:.0f} s)", found)
+        rows.extend(found)
+    _summary(rows)
+    if options.json:
+        options.json.write_text(json.dumps({"sizes": sizes.name, "rows": as_json(rows)}, indent=1) + "\n")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", type=_sections, default=list(SECTIONS), help=",".join(SECTIONS))
+    parser.add_argument("--quick", action="store_true", help="small sizes")
+    parser.add_argument("--tiny", action="store_true", help="only whether it works; the figures mean nothing")
+    parser.add_argument("--frameworks", help="of the matrix: names separated by commas; all of them without")
+    parser.add_argument("--json", type=Path, help="write figures, goals and verdicts to this file")
+    return parser.parse_args()
+
+
+def _sections(text: str) -> list[str]:
+    wanted = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in wanted if name not in SECTIONS]
+    if unknown or not wanted:
+        raise argparse.ArgumentTypeError(f"{text!r}: choose from {', '.join(SECTIONS)}")
+    return wanted
+
+
+def _run(section: str, sizes: Sizes, folder: Path, options: argparse.Namespace) -> list[Row]:
+    print(f"{section} ...", file=sys.stderr, flush=True)
+    run = import_module(f"capture_parts.{section}").run
+    if section == "matrix":
+        return run(sizes, folder, options.frameworks.split(",") if options.frameworks else None)
+    return run(sizes, folder)
+
+
+def _summary(rows: list[Row]) -> None:
+    with_goal = [row for row in rows if row.goal]
+    print_table("\nGoals", with_goal)
+    met = sum(row.met is True for row in with_goal)
+    print(f"{met} of {len(with_goal)} goals met")
+
+
+if __name__ == "__main__":
+    main()

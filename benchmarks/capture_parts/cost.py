@@ -1,0 +1,70 @@
+"""CPU that an instrumentation adds to a model call, delivery to a receiver included, beside its peers.
+
+``ids-asked``: the program itself asks for token ids and logprobs, so every instrumentation sees the same large answer.
+``ids-added``: the program asks for neither and ours adds them (a host that the user named); parsing counts as ours.
+``text``: an ordinary call to a host that nobody named; no ids.
+"""
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from capture_parts.alternating import take_turns
+from capture_parts.peers import peers_python
+from capture_parts.processes import Child
+from capture_parts.rows import Row, at_most
+from capture_parts.sizes import Sizes
+
+SECTION = "cost"
+_GOALS = {"ids-asked": 0.4, "ids-added": 0.4, "text": 0.2}
+_TITLES = {
+    "ids-asked": "2,000 + 256 ids with logprobs, asked by the program",
+    "ids-added": "2,000 + 256 ids with logprobs, added by us",
+    "text": "plain text",
+}
+
+
+def run(sizes: Sizes, folder: Path) -> list[Row]:
+    peers, missing = peers_python() if sizes.peers else (None, "left out at this size")
+    rows = []
+    with Child("engine") as engine, Child("engine") as receiver:
+        urls = engine.read()["url"], f"{receiver.read()['url']}/ok"
+        for case in _GOALS:
+            rows.extend(_case(case, sizes, urls, folder, peers))
+    if peers is None:
+        rows.append(Row(SECTION, "peers", None, note=missing))
+    return rows
+
+
+def _case(case: str, sizes: Sizes, urls: tuple[str, str], folder: Path, peers: Path | None) -> list[Row]:
+    # The program without instrumentation runs in both environments: each is compared with its own.
+    own = [("none", sys.executable), ("ours", sys.executable)]
+    theirs = (
+        [(name, str(peers)) for name in ("none", "openinference", "official")] if peers and case != "ids-added" else []
+    )
+    with ExitStack() as stack:
+        children = [stack.enter_context(_agent(name, python, case, urls, folder)) for name, python in [*own, *theirs]]
+        for child in children:
+            child.read()
+        measured = take_turns(children, calls=sizes.cost_calls, blocks=sizes.cost_blocks)
+        stats = [child.ask("end") for child in children]
+    base = measured[0].cpu_ms
+    lost = stats[1]["dropped"] or stats[1]["failed"] or not stats[1]["created"]
+    note = f"the call itself: {base:.2f} ms" + (f"; NOT CAPTURED: {stats[1]}" if lost else "")
+    rows = [at_most(SECTION, f"{_TITLES[case]}: ours", measured[1].added_cpu_ms, _GOALS[case], "ms CPU/call", note)]
+    for (name, _), one, counted in list(zip([*own, *theirs], measured, stats, strict=True))[3:]:
+        added = one.added_cpu_ms - measured[2].added_cpu_ms
+        note = "captures no token ids" if counted["created"] else "made no span at all: it does not know this client"
+        rows.append(Row(SECTION, f"{_TITLES[case]}: {name}", added, "ms CPU/call", note=note))
+    return rows
+
+
+def _agent(name: str, python: str, case: str, urls: tuple[str, str], folder: Path) -> Child:
+    engine, telemetry = urls
+    return Child(
+        "agent",
+        *("--instrument", name, "--engine", engine, "--telemetry", telemetry, "--case", case),
+        python=python,
+        environment={"LIGHTNING_SPOOL_DIR": str(folder / "spool")},
+        errors=folder / f"agent-{name}.log",
+    )

@@ -1,0 +1,69 @@
+"""A process: the daemon's own ingest, take-over of spools, gateway and store under uvicorn; no engine, no trainer.
+
+python -m capture_parts.daemon --folder FOLDER [--port 0] [--engine URL]
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from capture_parts.lifeline import end_with_parent
+from lightning_trainer.daemon.sockets import listen
+from lightning_trainer.daemon.spools import drain_spools
+from lightning_trainer.gateway.routes import gateway_router
+from lightning_trainer.ingest.otlp import otlp_router
+from lightning_trainer.store import SqliteStore
+
+STORE = "lightning.sqlite"
+POLICY = "policy"
+
+
+class _Endpoint:
+    """The scripted engine: always there."""
+
+    headers: Mapping[str, str] = {}
+
+    def __init__(self, base_url: str) -> None:
+        self.base_url = base_url
+
+    async def ready(self, timeout_s: float) -> None:
+        pass
+
+
+async def serve(options: argparse.Namespace) -> None:
+    listener = listen("127.0.0.1", options.port)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    async with SqliteStore(options.folder / STORE) as store:
+        app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+        app.include_router(otlp_router(store))
+        if options.engine:
+            # The model's name is the one that the scripted engine answers to.
+            app.include_router(gateway_router(_Endpoint(options.engine), store, policy=options.model))
+        draining = asyncio.create_task(drain_spools(url, store))
+        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, lifespan="on")
+        print(json.dumps({"url": url}), flush=True)
+        await uvicorn.Server(config).serve(sockets=[listener])
+        draining.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await draining
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--engine")
+    parser.add_argument("--model", default=POLICY)
+    options = parser.parse_args()
+    end_with_parent()
+    asyncio.run(serve(options))
+
+
+if __name__ == "__main__":
+    main()

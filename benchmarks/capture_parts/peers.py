@@ -1,0 +1,45 @@
+"""The environment in which other instrumentations live: ``.bench-peers``, made on demand from ``peers.txt``.
+
+Installed as the project's own environment is (``environment/install.py``): with uv where there is one, else with pip,
+from wherever the user's configuration says.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from capture_parts.processes import ROOT
+
+_VENV = ROOT / ".bench-peers"
+_LIST = Path(__file__).parents[1] / "peers.txt"
+_STAMP = _VENV / "peers.sha256"
+
+
+def peers_python() -> tuple[Path | None, str]:
+    """Return the interpreter, or None and one sentence that says why there is none."""
+    python, wanted = _VENV / "bin" / "python", hashlib.sha256(_LIST.read_bytes()).hexdigest()
+    if _STAMP.exists() and _STAMP.read_text() == wanted and python.exists():
+        return python, ""
+    sys.path.insert(0, str(ROOT / "environment"))
+    import install
+    import install_plan as plan
+
+    shutil.rmtree(_VENV, ignore_errors=True)
+    uv = install.uv_command("uv")
+    additions = plan.uv_environment(
+        install.pip_settings(), install.os.environ, uv_has_config_file=install.uv_has_config_file()
+    )
+    try:
+        if uv is not None:
+            install.run([*uv, "venv", "--quiet", "--python", sys.executable, str(_VENV)], {})
+            install.run([*uv, "pip", "install", "--quiet", "--python", str(python), "-r", str(_LIST)], additions)
+        else:
+            install.run([sys.executable, "-m", "venv", str(_VENV)], {})
+            install.run([str(python), "-m", "pip", "install", "--quiet", "--no-input", "-r", str(_LIST)], {})
+    except (plan.SetupError, OSError, subprocess.SubprocessError) as error:
+        shutil.rmtree(_VENV, ignore_errors=True)
+        return None, f"the peers of {_LIST.name} could not be installed: {str(error).splitlines()[0]}"
+    _STAMP.write_text(wanted)
+    return python, ""

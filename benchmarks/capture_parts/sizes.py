@@ -1,0 +1,31 @@
+"""How much of everything: ``FULL`` is what the goals are for, ``QUICK`` takes minutes, ``TINY`` keeps it working."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    name: str
+    cost_calls: int
+    """Calls a block; blocks of all instrumentations alternate."""
+    cost_blocks: int
+    burst_spans: int
+    outage_s: float
+    kills: int
+    """How often the daemon is killed in the middle of ingest."""
+    killed_spans: int
+    agent_kills: int
+    writers: int
+    writer_spans: int
+    ingest_spans: int
+    gateway_calls: int
+    streams: int
+    absent_calls: int
+    rollouts: int
+    """Concurrent rollouts in one process."""
+    peers: bool = True
+
+
+FULL = Sizes("full", 300, 9, 50_000, 60.0, 5, 20_000, 10, 8, 2_000, 1_000_000, 4_000, 500, 200, 40)
+QUICK = Sizes("quick", 60, 5, 5_000, 3.0, 5, 2_500, 3, 8, 300, 50_000, 400, 500, 60, 40)
+TINY = Sizes("tiny", 3, 1, 200, 0.5, 1, 200, 1, 2, 20, 600, 10, 5, 3, 3, peers=False)
