@@ -16,6 +16,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.failures import failures, log
 from lightning_instrumentation.hosts import Hosts
+from lightning_instrumentation.routing import Router
 from lightning_instrumentation.scope import set_default_agent
 from lightning_instrumentation.settings import DEFAULT_SPOOL_LIMIT_BYTES, Settings, read_settings
 
@@ -49,6 +50,7 @@ class Runtime:
     hosts: Hosts
     tracer: Tracer
     outbox: Outbox
+    router: Router
 
 
 _runtime: Runtime | None = None
@@ -66,6 +68,7 @@ def init(
     spool_dir: str | os.PathLike[str] | None = None,
     spool_limit_bytes: int = DEFAULT_SPOOL_LIMIT_BYTES,
     capture_content: bool = True,
+    route: bool | None = None,
 ) -> None:
     """Start recording. Calling it again changes nothing; the first use of anything else calls it by itself.
 
@@ -79,6 +82,8 @@ def init(
         spool_dir: where spans wait for the daemon (``LIGHTNING_SPOOL_DIR``, else the XDG state directory).
         spool_limit_bytes: most that may wait there; beyond it new spans are dropped and counted.
         capture_content: False records no messages, tool arguments or results.
+        route: False leaves every call where it goes; else calls of agents that a policy claims go to the daemon's
+            gateway (``LIGHTNING_ROUTE``, ``LIGHTNING_ROUTE_FALLBACK``).
 
     Raises:
         ConfigurationError: a value that cannot be used.
@@ -93,6 +98,7 @@ def init(
             spool_dir=spool_dir,
             spool_limit_bytes=spool_limit_bytes,
             capture_content=capture_content,
+            route=route,
         )
         if _runtime is None:
             _start(wanted)
@@ -138,7 +144,8 @@ def _start(settings: Settings) -> None:
     hosts = Hosts(settings.endpoint, settings.trusted_hosts)
     outbox = Outbox(settings)
     set_default_agent(settings.agent)
-    _runtime = Runtime(settings, hosts, _tracer(settings, outbox), outbox)
+    router = Router(settings.endpoint, settings.token, enabled=settings.route, fallback=settings.route_fallback)
+    _runtime = Runtime(settings, hosts, _tracer(settings, outbox), outbox, router)
     _unusable = False
     install_hooks()
 
@@ -175,7 +182,8 @@ def _in_child() -> None:
     if _runtime is not None:
         _runtime.outbox.after_fork_in_child()
         # Its spans say which process they come from.
-        _runtime = replace(_runtime, tracer=_tracer(_runtime.settings, _runtime.outbox))
+        tracer = _tracer(_runtime.settings, _runtime.outbox)
+        _runtime = replace(_runtime, tracer=tracer, router=_runtime.router.in_child())
 
 
 # Once a process and from the import on: they look the runtime up, so they serve whichever one is running.

@@ -75,6 +75,16 @@ POLICY_VERSION: Final = "lightning.policy.version"
 STREAM_COMPLETE: Final = "lightning.stream.complete"
 """False on the span of a stream that ended before its last chunk."""
 
+# -- lightning: a call that was routed to the gateway; its own attributes say where it went ----------------------------
+ROUTE_POLICY: Final = "lightning.route.policy"
+"""The policy that claims the agent: to its gateway the call was sent."""
+ROUTE_FROM_URL: Final = "lightning.route.from.url"
+"""Where the call would have gone; without query, user name and password."""
+ROUTE_FROM_MODEL: Final = "lightning.route.from.model"
+"""The model that the caller named."""
+ROUTE_FELL_BACK: Final = "lightning.route.fell_back"
+"""True where the daemon was away and the call went where it always went."""
+
 GATEWAY_SCOPE: Final = "lightning.gateway"
 CLIENT_SCOPE: Final = "lightning.instrumentation"
 

@@ -27,6 +27,10 @@ class Settings:
     """Name for calls that nothing else names."""
     capture_content: bool
     """False: no messages, tool arguments or results are recorded, only their shape."""
+    route: bool = True
+    """Whether calls of agents that a policy claims go to the daemon's gateway."""
+    route_fallback: bool = True
+    """Whether such a call goes to the user's own URL while the daemon is away, or fails."""
 
 
 def default_spool_dir() -> Path:
@@ -48,6 +52,7 @@ def read_settings(
     spool_dir: str | os.PathLike[str] | None,
     spool_limit_bytes: int,
     capture_content: bool,
+    route: bool | None = None,
 ) -> Settings:
     """Raises ConfigurationError: a value that cannot be used, with the value and what to write instead."""
     endpoint = (endpoint or os.environ.get("LIGHTNING_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
@@ -72,7 +77,19 @@ def read_settings(
         service_name=service_name or os.environ.get("OTEL_SERVICE_NAME") or _program_name(),
         agent=agent,
         capture_content=capture_content,
+        route=_switch("LIGHTNING_ROUTE") if route is None else bool(route),
+        route_fallback=_switch("LIGHTNING_ROUTE_FALLBACK"),
     )
+
+
+def _switch(name: str) -> bool:
+    """Return an environment variable as yes (also where it is not set) or no."""
+    value = os.environ.get(name, "").strip().lower()
+    if value in ("", "1", "true", "yes", "on"):
+        return True
+    if value in ("0", "false", "no", "off"):
+        return False
+    raise ConfigurationError(f"{name} is {value!r}; write 1 or 0")
 
 
 def _program_name() -> str:

@@ -21,6 +21,7 @@ from lightning_trainer.config import Config
 from lightning_trainer.daemon.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.daemon.publishing import Publisher
+from lightning_trainer.daemon.selection import selection_router
 from lightning_trainer.daemon.sockets import listen
 from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.daemon.status import status_router
@@ -132,6 +133,7 @@ class Daemon:
             status_router(policy, store=store, progress=self.progress, engine=engine, trainer=trainer),
             dependencies=guarded,
         )
+        app.include_router(selection_router(config.policy), dependencies=guarded)
         return app
 
     def _loop(

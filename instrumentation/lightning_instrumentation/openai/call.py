@@ -18,8 +18,10 @@ from lightning_instrumentation.hosts import Standing
 from lightning_instrumentation.messages import field
 from lightning_instrumentation.openai import request
 from lightning_instrumentation.openai.answer import Answer
+from lightning_instrumentation.openai.gateway import is_gateway_client
 from lightning_instrumentation.openai.hiding import hide, hide_raw, is_ours_alone
 from lightning_instrumentation.openai.request import Wanted
+from lightning_instrumentation.openai.route import Route, fell_back, route_of
 from lightning_instrumentation.runtime import Runtime, runtime
 from lightning_instrumentation.scope import current, speaker
 
@@ -39,6 +41,8 @@ class ChatCall:
         self._capture_content = capture_content
         self._answer = Answer()
         self._ending = threading.Lock()
+        self.route: Route | None = None
+        """Set where the call goes to the daemon's gateway instead of to the caller's host."""
 
     @property
     def seen(self) -> bool:
@@ -66,6 +70,27 @@ class ChatCall:
         first = not self._answer.choices
         self.add(chunk)
         return first or not is_ours_alone(chunk, self._asked)
+
+    def unrouted(self, reason: object) -> Any:
+        """Take the call back from a daemon that is away; return the options with which it goes to the caller's host."""
+        route, self.route = self.route, None
+        assert route is not None
+        options = guarded("route-fallback", self._take_back, route, reason)
+        return route.own_options if options is None else options
+
+    def _take_back(self, route: Route, reason: object) -> Any:
+        started, span = runtime(), self._span
+        if started is None or span is None:
+            return None
+        fell_back(started, route, reason)
+        own = request.attributes(route.own_url, route.own_body, capture_content=False)
+        moved = (semconv.REQUEST_MODEL, semconv.SERVER_ADDRESS, semconv.SERVER_PORT)
+        span.set_attributes({name: own[name] for name in moved if name in own} | {semconv.ROUTE_FELL_BACK: True})
+        self._secret = _secret(route.own_client)
+        options, self._asked = _addressed(
+            started, span, route.own_client, route.own_options, route.own_url, route.own_body
+        )
+        return _watching_parser(options, self)
 
     def ended(self) -> None:
         self._end(None, stream=False)
@@ -99,6 +124,8 @@ class ChatCall:
 
 def begin(client: Any, options: Any) -> tuple[ChatCall, Any] | None:
     """Start the span of a chat request and return it with the options to send; None for any other request."""
+    if is_gateway_client(client):
+        return None  # a routed call, which is recorded already
     if not request.is_chat(options):
         if request.is_generation(options) and current().span is not None:
             failures.note(
@@ -116,34 +143,40 @@ def _begin(started: Runtime, client: Any, options: Any) -> tuple[ChatCall, Any] 
     body = request.body_of(options)
     url = request.url_of(client, options)
     capture_content = started.settings.capture_content
-    standing = started.hosts.standing(url)
     unread = request.is_unread(options)
-    span = spans.begin(
-        started,
-        f"{semconv.CHAT} {body.get('model', '')}",
-        request.attributes(url, body, capture_content=capture_content),
-        kind=SpanKind.CLIENT,
-    )
+    route = guarded("route", route_of, started, client, options, url, body)
+    if route is not None:
+        client, options, url, body = route.client, route.options, route.url, route.body
+    attributes = request.attributes(url, body, capture_content=capture_content)
+    if route is not None:
+        attributes |= route.attributes()
+    span = spans.begin(started, f"{semconv.CHAT} {body.get('model', '')}", attributes, kind=SpanKind.CLIENT)
     if span is None:
         return None
+    options, asked = _addressed(started, span, client, options, url, body)
+    call = ChatCall(span, asked, secret=_secret(client), unread=unread, capture_content=capture_content)
+    call.route = route
+    return call, _watching_parser(options, call)
+
+
+def _addressed(started: Runtime, span: Span, client: Any, options: Any, url: str, body: Any) -> tuple[Any, Wanted]:
+    """Return the options with what the host at ``url`` may be sent beside them, and what it was asked on top."""
+    standing = started.hosts.standing(url)
     asked = Wanted()
     if standing is not Standing.STRANGER:
         headers = {
             "traceparent": propagation.traceparent(span.get_span_context()),
             "baggage": propagation.baggage(current().identity, speaker()),
         }
-        if standing is Standing.TRUSTED and not unread:
+        if standing is Standing.TRUSTED and not request.is_unread(options):
             asked = request.wanted(body)
         options = request.with_additions(client, options, headers, asked)
+    return options, asked
+
+
+def _secret(client: Any) -> str | None:
     secret = field(client, "api_key")
-    call = ChatCall(
-        span,
-        asked,
-        secret=secret if isinstance(secret, str) else None,
-        unread=unread,
-        capture_content=capture_content,
-    )
-    return call, _watching_parser(options, call)
+    return secret if isinstance(secret, str) else None
 
 
 def _watching_parser(options: Any, call: ChatCall) -> Any:

@@ -13,12 +13,17 @@ import wrapt
 
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.openai import call as chat
+from lightning_instrumentation.openai.gateway import DaemonAwayError
 from lightning_instrumentation.openai.stream import closed
+from lightning_instrumentation.runtime import runtime
 
 
 def wrap_client(module: Any) -> None:
     wrapt.wrap_function_wrapper(module, "SyncAPIClient.request", _request)
     wrapt.wrap_function_wrapper(module, "AsyncAPIClient.request", _async_request)
+    started = runtime()
+    if started is not None:
+        started.router.keep_fresh()  # model calls are likely from here on
 
 
 def wrap_streams(module: Any) -> None:
@@ -34,9 +39,14 @@ def _begin(
     if begun is None:
         return None
     call, options = begun
+    return call, *_asking(options, args, kwargs)
+
+
+def _asking(options: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of ``request`` with other options."""
     if len(args) > 1:
-        return call, (args[0], options, *args[2:]), kwargs
-    return call, args, {**kwargs, "options": options}
+        return (args[0], options, *args[2:]), kwargs
+    return args, {**kwargs, "options": options}
 
 
 def _request(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -45,12 +55,33 @@ def _request(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], 
         return wrapped(*args, **kwargs)
     call, args, kwargs = begun
     try:
-        response = wrapped(*args, **kwargs)
+        response = _send(wrapped, call, args, kwargs)
     except BaseException as error:
         call.failed(error)
         raise
     guarded("chat-response", chat.answered, call, response, stream=bool(kwargs.get("stream")))
     return response
+
+
+def _send(wrapped: Callable[..., Any], call: chat.ChatCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Send a call to where it goes; a routed one whose daemon is away goes where it always went."""
+    if call.route is not None:
+        try:
+            return call.route.client.request(*args, **kwargs)
+        except DaemonAwayError as away:
+            args, kwargs = _asking(call.unrouted(away), args, kwargs)
+    return wrapped(*args, **kwargs)
+
+
+async def _async_send(
+    wrapped: Callable[..., Any], call: chat.ChatCall, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if call.route is not None:
+        try:
+            return await call.route.client.request(*args, **kwargs)
+        except DaemonAwayError as away:
+            args, kwargs = _asking(call.unrouted(away), args, kwargs)
+    return await wrapped(*args, **kwargs)
 
 
 async def _async_request(
@@ -61,7 +92,7 @@ async def _async_request(
         return await wrapped(*args, **kwargs)
     call, args, kwargs = begun
     try:
-        response = await wrapped(*args, **kwargs)
+        response = await _async_send(wrapped, call, args, kwargs)
     except BaseException as error:
         call.failed(error)
         raise
