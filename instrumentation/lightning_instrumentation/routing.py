@@ -44,6 +44,7 @@ class Router:
         self._first_deadline: float | None = None
         self._fetch_at = 0.0
         self._confirmed_at = 0.0
+        self._untold: tuple[str, str, Exception] | None = None
         self._said: set[str] = set()
 
     def policy_of(self, agent: str | None) -> str | None:
@@ -53,6 +54,8 @@ class Router:
         self.keep_fresh()
         if not self._answered.is_set() and self._first_deadline is not None:
             self._answered.wait(max(0.0, self._first_deadline - time.monotonic()))
+        if self._untold is not None:
+            self._tell()
         remembered = self._policies
         if agent not in remembered:
             if len(remembered) >= _MOST_REMEMBERED:
@@ -96,6 +99,7 @@ class Router:
             self._not_told(error)
         else:
             self._confirmed_at = time.monotonic()
+            self._untold = None
             if selection != self._selection:
                 self._select(selection)
         finally:
@@ -108,16 +112,18 @@ class Router:
         if self.fallback and (gone or stale or isinstance(error, SelectionError)):
             self._select(Selection())
         if isinstance(error, SelectionError) and error.status in (401, 403):
-            self._say(
-                "token", "the daemon at %s refuses our token and no call is routed: set LIGHTNING_TOKEN (%s)", error
-            )
+            words = "token", "the daemon at %s refuses our token and no call is routed: set LIGHTNING_TOKEN (%s)"
         elif isinstance(error, SelectionError):
-            self._say("answer", "the daemon at %s names no agents whose calls to route: %s", error)
+            words = "answer", "the daemon at %s names no agents whose calls to route: %s"
         else:
-            self._say("away", "the daemon at %s is away: calls go where they always went until it answers (%s)", error)
+            words = "away", "the daemon at %s is away: calls go where they always went until it answers (%s)"
+        self._untold = (*words, error)
 
-    def _say(self, reason: str, sentence: str, error: Exception) -> None:
-        if reason not in self._said:
+    def _tell(self) -> None:
+        """Once a reason, and only in a process where an agent makes calls: to others it is no news."""
+        untold, self._untold = self._untold, None
+        if untold is not None and untold[0] not in self._said:
+            reason, sentence, error = untold
             self._said.add(reason)
             log.warning(sentence, self.endpoint, error)
 

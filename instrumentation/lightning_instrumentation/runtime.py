@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lightning_instrumentation import semconv
+from lightning_instrumentation import later, semconv
 from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.failures import failures, log
 from lightning_instrumentation.hosts import Hosts
@@ -159,6 +159,7 @@ def _tracer(settings: Settings, outbox: Outbox) -> Tracer:
 
 def deliver_at_exit() -> None:
     """Deliver what can be delivered quickly; this process is about to end."""
+    later.do_waiting()
     if _runtime is not None:
         _runtime.outbox.close_at_exit()
 
@@ -179,6 +180,7 @@ def _in_child() -> None:
     global _lock, _runtime
     _lock = threading.RLock()
     failures.renew_lock()
+    later.forget()
     if _runtime is not None:
         _runtime.outbox.after_fork_in_child()
         # Its spans say which process they come from.
@@ -194,12 +196,14 @@ if hasattr(os, "register_at_fork"):
 
 def flush(timeout_s: float = 5.0) -> bool:
     """Wait until the daemon has accepted every span of this process; False when it has not within the limit."""
+    later.do_waiting()
     return True if _runtime is None else _runtime.outbox.flush(timeout_s)
 
 
 def shutdown(timeout_s: float = 5.0) -> None:
     """Deliver what can be delivered, leave the rest on disk and stop; the next use starts afresh."""
     global _runtime
+    later.do_waiting()
     with _lock:
         stopping, _runtime = _runtime, None
     if stopping is not None:

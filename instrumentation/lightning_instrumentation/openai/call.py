@@ -103,15 +103,23 @@ class ChatCall:
         self._end(error, stream=False)
 
     def stream_ended(self, error: BaseException | None = None) -> None:
-        """Called at the end, on an error, on ``close`` and when the stream is forgotten: the first one counts."""
+        """Called at the end, on an error and on ``close``: the first one counts."""
         self._end(error, stream=True)
 
-    def _end(self, error: BaseException | None, *, stream: bool) -> None:
+    def stream_forgotten(self, end_ns: int) -> None:
+        """Called after the stream was given up at ``end_ns`` without any of that."""
+        self._end(None, stream=True, end_ns=end_ns)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._span is None
+
+    def _end(self, error: BaseException | None, *, stream: bool, end_ns: int | None = None) -> None:
         with self._ending:
             span, self._span = self._span, None
         if span is not None:
             guarded("chat-response", self._describe, span, error, stream)
-            spans.end(span)
+            spans.end(span, end_ns=end_ns)
 
     def _describe(self, span: Span, error: BaseException | None, stream: bool) -> None:
         if stream:

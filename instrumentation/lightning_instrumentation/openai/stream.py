@@ -6,10 +6,12 @@ middle is noticed when it is closed or when nobody holds it any more.
 
 from __future__ import annotations
 
+import time
 import weakref
 from typing import Any
 
 from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.later import do_later
 from lightning_instrumentation.openai.call import ChatCall
 
 
@@ -65,7 +67,13 @@ class AsyncTap(_Tap):
 def tap(stream: Any, call: ChatCall) -> None:
     iterator = stream._iterator
     stream._iterator = AsyncTap(iterator, call) if hasattr(iterator, "__anext__") else SyncTap(iterator, call)
-    weakref.finalize(stream, call.stream_ended)
+    weakref.finalize(stream, _forgotten, call)
+
+
+def _forgotten(call: ChatCall) -> None:
+    """Run by the garbage collector, and at the end of the program."""
+    if not call.has_ended:
+        do_later(call.stream_forgotten, time.time_ns())
 
 
 def closed(stream: Any) -> None:

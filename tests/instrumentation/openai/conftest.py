@@ -106,12 +106,12 @@ def daemon():
 
 @pytest.fixture
 def begin(daemon, tmp_path, monkeypatch):
-    """Start the client towards the daemon; every call asks for a fresh selection, the first one waits long enough."""
-    monkeypatch.setattr(routing, "REFRESH_S", 0.0)
+    """Start the client towards the daemon; the first call waits long enough, and no selection grows old unless said."""
     monkeypatch.setattr(routing, "FIRST_WAIT_S", 10.0)
     lightning.shutdown(0.0)
 
-    def start(**options: Any) -> None:
+    def start(refresh_s: float = 3600.0, **options: Any) -> None:
+        monkeypatch.setattr(routing, "REFRESH_S", refresh_s)
         lightning.init(daemon.url, spool_dir=tmp_path, service_name="test", **options)
 
     yield start

@@ -316,7 +316,7 @@ def test_one_async_client_in_several_event_loops(begin, daemon, host):
 def test_without_a_daemon_calls_go_where_they_always_went(begin, daemon, host, client, caplog):
     daemon.select("prose", "writer")
     daemon.stop()
-    begin()
+    begin(refresh_s=0.0)
     for _ in range(3):
         writer(client.chat.completions.create, **asking())
     assert [body["model"] for body in bodies(host)] == ["gpt-4o"] * 3
@@ -326,7 +326,7 @@ def test_without_a_daemon_calls_go_where_they_always_went(begin, daemon, host, c
 def test_a_daemon_that_comes_later_is_found(begin, daemon, host, client):
     daemon.select("prose", "writer")
     daemon.stop()
-    begin()
+    begin(refresh_s=0.0)
     writer(client.chat.completions.create, **asking())
     assert len(host.requests) == 1
     daemon.start()
