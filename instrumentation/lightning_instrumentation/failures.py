@@ -21,7 +21,8 @@ class Failures:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._said: set[str] = set()
-        self._lock = threading.Lock()
+        # Re-entrant: a stream that is forgotten ends in a finalizer, which may run in the middle of anything.
+        self._lock = threading.RLock()
 
     def note(
         self, reason: str, sentence: str, *, error: BaseException | None = None, level: int = logging.ERROR
@@ -44,7 +45,7 @@ class Failures:
 
     def renew_lock(self) -> None:
         """After a fork: the lock may have been held by a thread that the child does not have."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
 
 failures = Failures()

@@ -8,6 +8,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+_TEXT_KINDS = ("text", "input_text", "output_text")
+
 
 def field(thing: Any, name: str) -> Any:
     """Read a field of a mapping or of a model object; None where it has none."""
@@ -27,8 +29,10 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def input_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
-    return [_message(message) for message in messages]
+def input_messages(messages: Any) -> list[Any]:
+    """Return a request's messages; what has an unknown shape is kept as it is."""
+    listed = messages if isinstance(messages, Iterable) and not isinstance(messages, (str, Mapping)) else ()
+    return [message if field(message, "role") is None else _message(message) for message in listed]
 
 
 def output_message(
@@ -57,9 +61,11 @@ def _message(message: Any) -> dict[str, Any]:
     if role == "tool":
         return {
             "role": role,
-            "parts": [{"type": "tool_call_response", "id": field(message, "tool_call_id"), "response": _text(content)}],
+            "parts": [
+                {"type": "tool_call_response", "id": field(message, "tool_call_id"), "response": tool_text(content)}
+            ],
         }
-    parts = _content_parts(content)
+    parts = content_parts(content)
     reasoning = field(message, "reasoning_content") or field(message, "reasoning")
     if reasoning:
         parts.insert(0, {"type": "reasoning", "content": reasoning})
@@ -72,19 +78,18 @@ def _message(message: Any) -> dict[str, Any]:
     return formatted
 
 
-def _content_parts(content: Any) -> list[dict[str, Any]]:
-    if content is None:
-        return []
+def content_parts(content: Any) -> list[dict[str, Any]]:
+    """Return a message's content as parts: text is one part, a list one part for each of its own."""
     if isinstance(content, str):
         return [{"type": "text", "content": content}] if content else []
-    return [_part(part) for part in content]
+    return [_part(part) for part in content] if isinstance(content, Iterable) else []
 
 
 def _part(part: Any) -> Any:
     kind = field(part, "type")
     if isinstance(part, str):
         return {"type": "text", "content": part}
-    if kind == "text":
+    if kind in _TEXT_KINDS:
         return {"type": "text", "content": field(part, "text")}
     if kind == "image_url":
         url = field(field(part, "image_url"), "url") or ""
@@ -95,12 +100,14 @@ def _part(part: Any) -> Any:
     return part
 
 
-def _text(content: Any) -> Any:
+def tool_text(content: Any) -> Any:
     """The text of a tool's answer; several text parts are one text."""
     if isinstance(content, str) or content is None:
         return content or ""
+    if not isinstance(content, Iterable):
+        return content
     parts = list(content)
-    if all(field(part, "type") == "text" for part in parts):
+    if all(field(part, "type") in _TEXT_KINDS for part in parts):
         return "".join(field(part, "text") or "" for part in parts)
     return [_part(part) for part in parts]
 
@@ -111,11 +118,11 @@ def _tool_call(call: Any) -> dict[str, Any]:
         "type": "tool_call",
         "id": field(call, "id"),
         "name": field(function, "name"),
-        "arguments": _arguments(field(function, "arguments") or field(function, "input")),
+        "arguments": parsed_arguments(field(function, "arguments") or field(function, "input")),
     }
 
 
-def _arguments(arguments: Any) -> Any:
+def parsed_arguments(arguments: Any) -> Any:
     """Arguments as the object that they are; text that is no JSON object stays text: the model wrote it that way."""
     if not isinstance(arguments, str):
         return arguments

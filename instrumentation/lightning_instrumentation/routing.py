@@ -63,6 +63,11 @@ class Router:
             remembered[agent] = self._selection.policy_of(agent)
         return remembered.get(agent)
 
+    @property
+    def paths(self) -> frozenset[str]:
+        """What the gateway serves."""
+        return self._selection.paths
+
     def keep_fresh(self) -> None:
         """Start a fetch where one is due and none is under way."""
         now = time.monotonic()

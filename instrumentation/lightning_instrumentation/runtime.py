@@ -67,6 +67,7 @@ def init(
     trusted_hosts: Iterable[str] = (),
     spool_dir: str | os.PathLike[str] | None = None,
     spool_limit_bytes: int = DEFAULT_SPOOL_LIMIT_BYTES,
+    max_body_bytes: int | None = None,
     capture_content: bool = True,
     route: bool | None = None,
 ) -> None:
@@ -81,6 +82,8 @@ def init(
             context and asked for token ids. No other host ever sees a difference.
         spool_dir: where spans wait for the daemon (``LIGHTNING_SPOOL_DIR``, else the XDG state directory).
         spool_limit_bytes: most that may wait there; beyond it new spans are dropped and counted.
+        max_body_bytes: longest request or answer that is read (``LIGHTNING_MAX_BODY_BYTES``, else 16 MiB); longer ones
+            are counted and not parsed.
         capture_content: False records no messages, tool arguments or results.
         route: False leaves every call where it goes; else calls of agents that a policy claims go to the daemon's
             gateway (``LIGHTNING_ROUTE``, ``LIGHTNING_ROUTE_FALLBACK``).
@@ -97,6 +100,7 @@ def init(
             trusted_hosts=trusted_hosts,
             spool_dir=spool_dir,
             spool_limit_bytes=spool_limit_bytes,
+            max_body_bytes=max_body_bytes,
             capture_content=capture_content,
             route=route,
         )

@@ -28,6 +28,8 @@ class SelectionError(RuntimeError):
 class Selection:
     policies: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Name and agent patterns of each policy; the first one that matches has the agent."""
+    paths: frozenset[str] = frozenset({"/chat/completions"})
+    """What the gateway serves below ``/v1``."""
 
     def policy_of(self, agent: str) -> str | None:
         for name, patterns in self.policies:
@@ -70,17 +72,18 @@ def fetch_selection(endpoint: str, token: str | None) -> Selection:
 
 
 def read_selection(document: Any) -> Selection:
-    """Read ``{"policies": [{"name": ..., "agents": [...]}]}``; other keys are a newer daemon's and do not matter.
+    """Read ``{"policies": [{"name": ..., "agents": [...]}], "paths": [...]}``; other keys are a newer daemon's.
 
     Raises:
         KeyError, TypeError: something is missing or of another type.
     """
-    return Selection(
-        tuple(
-            (_text(policy["name"]), tuple(_text(pattern) for pattern in policy["agents"]))
-            for policy in document["policies"]
-        )
+    policies = tuple(
+        (_text(policy["name"]), tuple(_text(pattern) for pattern in policy["agents"]))
+        for policy in document["policies"]
     )
+    if "paths" not in document:
+        return Selection(policies)
+    return Selection(policies, frozenset(_text(path) for path in document["paths"]))
 
 
 def _text(value: Any) -> str:

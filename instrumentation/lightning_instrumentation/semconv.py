@@ -10,6 +10,9 @@ from typing import Final
 # -- gen_ai: operations ------------------------------------------------------------------------------------------------
 OPERATION: Final = "gen_ai.operation.name"
 CHAT: Final = "chat"
+TEXT_COMPLETION: Final = "text_completion"
+MODEL_CALLS: Final = (CHAT, TEXT_COMPLETION)
+"""Operations that are a model call, whatever its wire format."""
 INVOKE_AGENT: Final = "invoke_agent"
 INVOKE_WORKFLOW: Final = "invoke_workflow"
 EXECUTE_TOOL: Final = "execute_tool"
@@ -39,6 +42,9 @@ TOOL_NAME: Final = "gen_ai.tool.name"
 TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
 TOOL_CALL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 TOOL_CALL_RESULT: Final = "gen_ai.tool.call.result"
+HTTP_STATUS: Final = "http.response.status_code"
+RETRIES: Final = "http.request.resend_count"
+"""How often the client sent a request again before the answer that it returned; absent where it did not."""
 ERROR_TYPE: Final = "error.type"
 SERVER_ADDRESS: Final = "server.address"
 SERVER_PORT: Final = "server.port"
@@ -74,6 +80,11 @@ POLICY: Final = "lightning.policy.name"
 POLICY_VERSION: Final = "lightning.policy.version"
 STREAM_COMPLETE: Final = "lightning.stream.complete"
 """False on the span of a stream that ended before its last chunk."""
+
+API: Final = "lightning.api"
+"""Wire format of a model call: chat_completions, completions, responses or messages."""
+CAPTURED_BY: Final = "lightning.captured_by"
+"""The library whose hook recorded a model call: openai, httpx, httpx2, requests or aiohttp."""
 
 # -- lightning: a call that was routed to the gateway; its own attributes say where it went ----------------------------
 ROUTE_POLICY: Final = "lightning.route.policy"

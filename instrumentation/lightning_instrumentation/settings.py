@@ -11,6 +11,7 @@ from lightning_instrumentation.errors import ConfigurationError
 
 DEFAULT_ENDPOINT = "http://127.0.0.1:8321"
 DEFAULT_SPOOL_LIMIT_BYTES = 1 << 30
+DEFAULT_MAX_BODY_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Settings:
     service_name: str
     agent: str | None
     """Name for calls that nothing else names."""
+    max_body_bytes: int
+    """Longest request or answer that is read; longer ones are counted and not parsed."""
     capture_content: bool
     """False: no messages, tool arguments or results are recorded, only their shape."""
     route: bool = True
@@ -51,6 +54,7 @@ def read_settings(
     trusted_hosts: Iterable[str],
     spool_dir: str | os.PathLike[str] | None,
     spool_limit_bytes: int,
+    max_body_bytes: int | None,
     capture_content: bool,
     route: bool | None = None,
 ) -> Settings:
@@ -76,10 +80,25 @@ def read_settings(
         spool_limit_bytes=spool_limit_bytes,
         service_name=service_name or os.environ.get("OTEL_SERVICE_NAME") or _program_name(),
         agent=agent,
+        max_body_bytes=_max_body_bytes(max_body_bytes),
         capture_content=capture_content,
         route=_switch("LIGHTNING_ROUTE") if route is None else bool(route),
         route_fallback=_switch("LIGHTNING_ROUTE_FALLBACK"),
     )
+
+
+def _max_body_bytes(given: int | None) -> int:
+    named: object = given if given is not None else os.environ.get("LIGHTNING_MAX_BODY_BYTES") or DEFAULT_MAX_BODY_BYTES
+    try:
+        limit = int(str(named))
+    except ValueError:
+        limit = 0
+    if limit <= 0:
+        raise ConfigurationError(
+            f"max_body_bytes is {named!r}; write a positive number of bytes in lightning.init(max_body_bytes) or "
+            "LIGHTNING_MAX_BODY_BYTES"
+        )
+    return limit
 
 
 def _switch(name: str) -> bool:

@@ -119,21 +119,19 @@ class Daemon:
         guarded = [Depends(require_token(config.daemon.token))]
         app.include_router(otlp_router(sink, max_body_bytes=config.daemon.max_body_bytes), dependencies=guarded)
         app.include_router(rewards_router(store, sink), dependencies=guarded)
-        app.include_router(
-            gateway_router(
-                engine,
-                sink,
-                policy=policy.name,
-                max_body_bytes=config.daemon.max_body_bytes,
-                queue_timeout_s=config.engine.request_queue_timeout_s,
-            ),
-            dependencies=guarded,
+        gateway = gateway_router(
+            engine,
+            sink,
+            policy=policy.name,
+            max_body_bytes=config.daemon.max_body_bytes,
+            queue_timeout_s=config.engine.request_queue_timeout_s,
         )
+        app.include_router(gateway, dependencies=guarded)
         app.include_router(
             status_router(policy, store=store, progress=self.progress, engine=engine, trainer=trainer),
             dependencies=guarded,
         )
-        app.include_router(selection_router(config.policy), dependencies=guarded)
+        app.include_router(selection_router(config.policy, gateway), dependencies=guarded)
         return app
 
     def _loop(

@@ -6,14 +6,15 @@ It is the authority on tokens; its name and scope are what the dialect reader lo
 import os
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from lightning_instrumentation import semconv
+from lightning_instrumentation.messages import as_json, input_messages, output_message
 from lightning_instrumentation.packing import pack_logprobs, pack_token_ids
 
 from lightning_trainer.gateway.identity import Caller
-from lightning_trainer.gateway.messages import input_messages, output_messages, tool_definitions
 from lightning_trainer.gateway.request import ChatRequest
-from lightning_trainer.gateway.transcript import Transcript
+from lightning_trainer.gateway.transcript import ChoiceTranscript, Transcript
 from lightning_trainer.types import AttributeValue, Span, SpanStatus
 
 SPAN_NAME = "gateway chat"
@@ -67,10 +68,10 @@ def _request_attributes(request: ChatRequest) -> dict[str, AttributeValue]:
     attributes: dict[str, AttributeValue] = {
         semconv.OPERATION: semconv.CHAT,
         semconv.REQUEST_MODEL: request.model,
-        semconv.INPUT_MESSAGES: input_messages(request.body.get("messages")),
+        semconv.INPUT_MESSAGES: as_json(input_messages(request.body.get("messages"))),
     }
     if request.body.get("tools"):
-        attributes[semconv.TOOL_DEFINITIONS] = tool_definitions(request.body["tools"])
+        attributes[semconv.TOOL_DEFINITIONS] = as_json(request.body["tools"])
     if request.choices > 1:
         attributes[semconv.REQUEST_CHOICE_COUNT] = request.choices
     for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty"):
@@ -88,7 +89,7 @@ def _response_attributes(transcript: Transcript, sampler: Sampler) -> dict[str, 
     attributes: dict[str, AttributeValue] = {
         semconv.POLICY: sampler.policy,
         semconv.FINISH_REASONS: tuple(choice.finish_reason or "" for choice in choices),
-        semconv.OUTPUT_MESSAGES: output_messages(choices),
+        semconv.OUTPUT_MESSAGES: as_json([_message(choice) for choice in choices]),
         semconv.INPUT_TOKENS: len(transcript.prompt_ids),
         semconv.OUTPUT_TOKENS: sum(len(choice.token_ids) for choice in choices),
     }
@@ -98,6 +99,17 @@ def _response_attributes(transcript: Transcript, sampler: Sampler) -> dict[str, 
         attributes[semconv.POLICY_VERSION] = sampler.version
         attributes[semconv.RESPONSE_MODEL] = f"{sampler.policy}@v{sampler.version}"
     return attributes
+
+
+def _message(choice: ChoiceTranscript) -> dict[str, Any]:
+    return output_message(
+        "assistant",
+        content="".join(choice.content),
+        reasoning="".join(choice.reasoning),
+        refusal=None,
+        tool_calls=[{"id": call["id"], "function": call} for _, call in sorted(choice.tool_calls.items())],
+        finish_reason=choice.finish_reason,
+    )
 
 
 def _token_attributes(transcript: Transcript) -> dict[str, AttributeValue]:

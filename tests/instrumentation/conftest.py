@@ -4,17 +4,32 @@ import importlib.util
 import sys
 from pathlib import Path
 
-_NAME = "lightning_test_stubs"
-if _NAME not in sys.modules:
-    _spec = importlib.util.spec_from_file_location(_NAME, Path(__file__).parent / "stubs.py")
-    assert _spec is not None
-    assert _spec.loader is not None
-    sys.modules[_NAME] = importlib.util.module_from_spec(_spec)
-    _spec.loader.exec_module(sys.modules[_NAME])
-_stubs = sys.modules[_NAME]
+import pytest
+
+
+def _loaded(name: str, file: str):
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / file)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+_stubs = _loaded("lightning_test_stubs", "stubs.py")
+_formats = _loaded("lightning_test_formats", "formats.py")
 
 receiver = _stubs.receiver
-shared_model_server = _stubs.shared_model_server
 model = _stubs.model
 recording = _stubs.recording
 nothing_of_the_users = _stubs.nothing_of_the_users
+
+
+@pytest.fixture(scope="session")
+def shared_model_server():
+    server = _stubs.ModelServer()
+    server.formats = _formats.FORMATS
+    server.start()
+    yield server
+    server.stop()

@@ -169,23 +169,39 @@ class ModelServer(_Server):
             def do_POST(self) -> None:
                 body = json.loads(self.read())
                 server.requests.append((self.path, {k.lower(): v for k, v in self.headers.items()}, body))
-                said = str(body["messages"][-1]["content"]) if body.get("messages") else ""
+                form = server.formats.get(self.path.partition("?")[0])
+                said = form.said(body) if form else str(body["messages"][-1]["content"]) if body.get("messages") else ""
+                if said.startswith("flaky") and server.fails(said):
+                    self.answer(503, b"{}", {"retry-after-ms": "1"})
+                    return
                 if said.startswith("status"):
                     # Servers like to quote keys back.
                     message = f"no: {self.headers.get('authorization')}"
                     self.answer(int(said.split()[1]), json.dumps({"error": {"message": message}}).encode())
+                elif self.path.endswith("/embeddings"):
+                    embedding = {"object": "embedding", "index": 0, "embedding": [0.5]}
+                    self._answer_json({"object": "list", "data": [embedding], "model": "m", "usage": None})
                 elif body.get("stream"):
-                    self._stream(body, said)
+                    self._stream(body, said, form)
                 else:
-                    self.answer(
-                        200, json.dumps(server.completion(body, said)).encode(), {"content-type": "application/json"}
-                    )
+                    self._answer_json(form.whole(body) if form else server.completion(body, said))
 
-            def _stream(self, body: dict[str, Any], said: str) -> None:
+            def _answer_json(self, document: Any) -> None:
+                content, headers = json.dumps(document).encode(), {"content-type": "application/json"}
+                if "gzip" in self.headers.get("accept-encoding", ""):
+                    content, headers = gzip.compress(content), {**headers, "content-encoding": "gzip"}
+                self.answer(200, content, headers)
+
+            def _stream(self, body: dict[str, Any], said: str, form: Any) -> None:
                 self.send_response(200)
                 self.send_header("content-type", "text/event-stream")
                 self.send_header("transfer-encoding", "chunked")
                 self.end_headers()
+                if form:
+                    for event in form.events(body):
+                        self._send(event.decode())
+                    self.wfile.write(b"0\r\n\r\n")
+                    return
                 for number, chunk in enumerate(server.chunks(body, said)):
                     if said == "cut" and number == 3:
                         self.close_connection = True
@@ -200,7 +216,16 @@ class ModelServer(_Server):
         super().__init__(Handler)
         self.requests: list[tuple[str, Mapping[str, str], dict[str, Any]]] = []
         self.base_url = f"{self.url}/v1"
+        self.formats: Mapping[str, Any] = {}
+        """Further wire formats by path."""
         self._lock = threading.Lock()
+        self._failed: dict[str, int] = {}
+
+    def fails(self, said: str) -> bool:
+        """``flaky 2 ...`` fails twice and then answers."""
+        with self._lock:
+            self._failed[said] = self._failed.get(said, 0) + 1
+            return self._failed[said] <= int(said.split()[1])
 
     @staticmethod
     def words(body: Mapping[str, Any], said: str, index: int) -> list[str]:

@@ -48,7 +48,7 @@ class Spool:
         """None for a spool in memory."""
         self._connection = connection
         self._ownership = ownership
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._since_checkpoint = 0
         connection.executescript(_SCHEMA)
         self.rows, self.bytes = connection.execute(

@@ -1,5 +1,5 @@
-"""Capture of chat completions at the openai client's own request method, below every framework that uses it.
+"""Capture of model calls at the openai client's own request method, below every framework that uses it.
 
-``patch`` puts the hooks in, ``call`` is one request's life, ``request`` what is read from and added to it, ``answer``
-what came back, ``stream`` a stream that is read through us, ``hiding`` takes out what the caller did not ask for.
+``patch`` puts the hook in, ``call`` begins and ends a call, ``options`` reads and changes the client's request options.
+The answer is read off the wire by the hook of the HTTP library below (``lightning_instrumentation.http``).
 """

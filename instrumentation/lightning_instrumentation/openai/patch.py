@@ -1,4 +1,4 @@
-"""The hooks in the openai client: its ``request`` method and the closing of its streams.
+"""The hook in the openai client: its ``request`` method.
 
 ``request`` and not ``post``: resources keep a bound ``post`` from the moment when they were made, which may be before
 the first line of ours ran; ``request`` is looked up at every call. Retries happen inside it.
@@ -12,10 +12,11 @@ from typing import Any
 import wrapt
 
 from lightning_instrumentation.failures import guarded
-from lightning_instrumentation.openai import call as chat
+from lightning_instrumentation.openai import call as openai_call
 from lightning_instrumentation.openai.gateway import DaemonAwayError
-from lightning_instrumentation.openai.stream import closed
+from lightning_instrumentation.openai.route import Route
 from lightning_instrumentation.runtime import runtime
+from lightning_instrumentation.wire.call import ModelCall, carrying
 
 
 def wrap_client(module: Any) -> None:
@@ -26,20 +27,15 @@ def wrap_client(module: Any) -> None:
         started.router.keep_fresh()  # model calls are likely from here on
 
 
-def wrap_streams(module: Any) -> None:
-    wrapt.wrap_function_wrapper(module, "Stream.close", _close)
-    wrapt.wrap_function_wrapper(module, "AsyncStream.close", _async_close)
-
-
 def _begin(
     instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+) -> tuple[ModelCall, Route | None, tuple[Any, ...], dict[str, Any]] | None:
     options = args[1] if len(args) > 1 else kwargs.get("options")
-    begun = chat.begin(instance, options)
+    begun = openai_call.begin(instance, options)
     if begun is None:
         return None
-    call, options = begun
-    return call, *_asking(options, args, kwargs)
+    call, options, route = begun
+    return call, route, *_asking(options, args, kwargs)
 
 
 def _asking(options: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -53,34 +49,45 @@ def _request(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], 
     begun = guarded("chat-request", _begin, instance, args, kwargs)
     if begun is None:
         return wrapped(*args, **kwargs)
-    call, args, kwargs = begun
+    call, route, args, kwargs = begun
     try:
-        response = _send(wrapped, call, args, kwargs)
+        with carrying(call):
+            response = _send(wrapped, call, route, args, kwargs)
     except BaseException as error:
         call.failed(error)
         raise
-    guarded("chat-response", chat.answered, call, response, stream=bool(kwargs.get("stream")))
+    guarded("chat-response", openai_call.answered, call)
     return response
 
 
-def _send(wrapped: Callable[..., Any], call: chat.ChatCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _send(
+    wrapped: Callable[..., Any],
+    call: ModelCall,
+    route: Route | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
     """Send a call to where it goes; a routed one whose daemon is away goes where it always went."""
-    if call.route is not None:
+    if route is not None:
         try:
-            return call.route.client.request(*args, **kwargs)
+            return route.client.request(*args, **kwargs)
         except DaemonAwayError as away:
-            args, kwargs = _asking(call.unrouted(away), args, kwargs)
+            args, kwargs = _asking(openai_call.taken_back(call, route, away), args, kwargs)
     return wrapped(*args, **kwargs)
 
 
 async def _async_send(
-    wrapped: Callable[..., Any], call: chat.ChatCall, args: tuple[Any, ...], kwargs: dict[str, Any]
+    wrapped: Callable[..., Any],
+    call: ModelCall,
+    route: Route | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
-    if call.route is not None:
+    if route is not None:
         try:
-            return await call.route.client.request(*args, **kwargs)
+            return await route.client.request(*args, **kwargs)
         except DaemonAwayError as away:
-            args, kwargs = _asking(call.unrouted(away), args, kwargs)
+            args, kwargs = _asking(openai_call.taken_back(call, route, away), args, kwargs)
     return await wrapped(*args, **kwargs)
 
 
@@ -90,23 +97,12 @@ async def _async_request(
     begun = guarded("chat-request", _begin, instance, args, kwargs)
     if begun is None:
         return await wrapped(*args, **kwargs)
-    call, args, kwargs = begun
+    call, route, args, kwargs = begun
     try:
-        response = await _async_send(wrapped, call, args, kwargs)
+        with carrying(call):
+            response = await _async_send(wrapped, call, route, args, kwargs)
     except BaseException as error:
         call.failed(error)
         raise
-    guarded("chat-response", chat.answered, call, response, stream=bool(kwargs.get("stream")))
+    guarded("chat-response", openai_call.answered, call)
     return response
-
-
-def _close(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    closed(instance)
-    return wrapped(*args, **kwargs)
-
-
-async def _async_close(
-    wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    closed(instance)
-    return await wrapped(*args, **kwargs)

@@ -96,7 +96,7 @@ def _read_calls(
 
 
 def _is_client_chat(span: Span) -> bool:
-    return span.scope != semconv.GATEWAY_SCOPE and span.attributes.get(semconv.OPERATION) == semconv.CHAT
+    return span.scope != semconv.GATEWAY_SCOPE and span.attributes.get(semconv.OPERATION) in semconv.MODEL_CALLS
 
 
 def _response_id(span: Span) -> str | None:

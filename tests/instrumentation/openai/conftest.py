@@ -17,6 +17,7 @@ TOKEN = "daemon-token-0123456789"
 class UserHost(_stubs.ModelServer):
     def __init__(self) -> None:
         super().__init__()
+        self.formats = sys.modules["lightning_test_formats"].FORMATS
         host = self
         self.raw: list[bytes] = []
         """Request line, headers and body of each request, as they came."""
@@ -37,6 +38,7 @@ class Daemon(UserHost):
         super().__init__()
         daemon = self
         self.policies: list[dict[str, Any]] = []
+        self.paths = ["/chat/completions", "/completions", "/responses"]
         self.token: str | None = None
         self.spans: dict[str, Any] = {}
         self.asked = 0
@@ -50,7 +52,7 @@ class Daemon(UserHost):
             def do_GET(self) -> None:
                 daemon.asked += 1
                 if self._let_in():
-                    document = {"version": "9.9", "policies": daemon.policies, "new": 1}
+                    document = {"version": "9.9", "policies": daemon.policies, "paths": daemon.paths, "new": 1}
                     self.answer(200, json.dumps(document).encode(), {"content-type": "application/json"})
 
             def do_POST(self) -> None:

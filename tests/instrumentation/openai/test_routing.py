@@ -443,6 +443,26 @@ def test_limits_of_the_users_client_hold(begin, daemon, host, client):
     assert [headers["x-stainless-read-timeout"] for _, headers, _ in daemon.requests] == ["7", "9"]
 
 
+def test_what_the_gateway_does_not_serve_goes_where_it_always_went(begin, daemon, host, client, caplog):
+    daemon.paths = ["/chat/completions"]
+    daemon.select("prose", "writer")
+    begin()
+    writer(client.responses.create, model="gpt-4o", input="hello")
+    writer(client.completions.create, model="gpt-4o", prompt="hello")
+    assert [path for path, _, _ in host.requests] == ["/v1/responses", "/v1/completions"]
+    assert not daemon.requests
+    assert len([record for record in caplog.records if "does not serve" in record.getMessage()]) == 2
+
+
+def test_other_formats_are_routed_where_the_gateway_serves_them(begin, daemon, host, client):
+    daemon.select("prose", "writer")
+    begin()
+    writer(client.responses.create, model="gpt-4o", input="hello")
+    writer(client.responses.create, model="gpt-4o", input="hello", previous_response_id="resp_1")
+    assert [(path, body["model"]) for path, _, body in daemon.requests] == [("/v1/responses", "prose")]
+    assert [body["previous_response_id"] for body in bodies(host)] == ["resp_1"]
+
+
 def test_a_closed_client_stays_closed(begin, daemon, host):
     daemon.select("prose", "writer")
     begin()

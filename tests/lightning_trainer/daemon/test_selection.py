@@ -2,7 +2,7 @@
 
 import httpx
 import pytest
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from lightning_instrumentation.selection import Selection, read_selection
 
 from lightning_trainer.config import PolicyConfig
@@ -17,8 +17,11 @@ def policy(name: str, *agents: str) -> PolicyConfig:
 
 
 async def ask(policies, headers=None) -> httpx.Response:
-    app = FastAPI()
-    app.include_router(selection_router(policies), dependencies=[Depends(require_token(TOKEN))])
+    app, gateway = FastAPI(), APIRouter()
+    gateway.add_api_route("/v1/chat/completions", lambda: None, methods=["POST"])
+    gateway.add_api_route("/v1/models", lambda: None, methods=["GET"])
+    gateway.add_api_route("/rollouts/{rollout}/v1/chat/completions", lambda: None, methods=["POST"])
+    app.include_router(selection_router(policies, gateway), dependencies=[Depends(require_token(TOKEN))])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://daemon") as client:
         return await client.get("/lightning/selection", headers=headers or {"Authorization": f"Bearer {TOKEN}"})
 
@@ -29,6 +32,7 @@ async def test_the_client_reads_what_the_daemon_says():
         {"name": "sql", "agents": ["sql_writer", "fixer*"]},
         {"name": "prose", "agents": ["*"]},
     ]
+    assert answer.json()["paths"] == ["/chat/completions"]
     assert read_selection(answer.json()) == Selection((("sql", ("sql_writer", "fixer*")), ("prose", ("*",))))
 
 

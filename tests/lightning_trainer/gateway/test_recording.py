@@ -82,10 +82,10 @@ async def test_tool_calls_pass_through_and_are_recorded_whole(gateway, stream: b
     assert json.loads(attributes[semconv.TOOL_DEFINITIONS]) == tools
     assert json.loads(attributes[semconv.INPUT_MESSAGES]) == [
         {"role": "system", "parts": [{"type": "text", "content": "Be brief."}]},
-        {"role": "assistant", "parts": [{"type": "tool_call", "id": "c", "name": "f", "arguments": "{}"}]},
+        {"role": "assistant", "parts": [{"type": "tool_call", "id": "c", "name": "f", "arguments": {}}]},
         {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c", "response": "42"}]},
     ]
-    called = {"type": "tool_call", "id": "call_1", "name": "calculator", "arguments": '{"expression": "6*7"}'}
+    called = {"type": "tool_call", "id": "call_1", "name": "calculator", "arguments": {"expression": "6*7"}}
     (message,) = json.loads(attributes[semconv.OUTPUT_MESSAGES])
     assert (message["parts"], message["finish_reason"]) == ([called], "tool_calls")
 

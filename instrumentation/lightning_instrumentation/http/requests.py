@@ -1,0 +1,149 @@
+"""Hook in requests: ``Session.send``, below every way to make a request and above redirects and adapters."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import wrapt
+
+from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.http.request import Outgoing, concerns, going_out
+from lightning_instrumentation.wire.body import Body, rewritten
+from lightning_instrumentation.wire.call import ModelCall, silence
+
+_PIECE_BYTES = 1 << 16
+
+
+def wrap(module: Any) -> None:
+    wrapt.wrap_function_wrapper(module, "Session.send", _send)
+
+
+def _send(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    request = args[0] if args else kwargs.get("request")
+    outgoing = guarded("http-request", _outgoing, request)
+    if outgoing is None:
+        return wrapped(*args, **kwargs)
+    out, changed = outgoing
+    args, kwargs = ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "request": changed})
+    try:
+        with silence():
+            response = wrapped(*args, **kwargs)
+    except BaseException as error:
+        out.failed(error)
+        raise
+    guarded("http-response", _answered, out, request, changed, response)
+    return response
+
+
+def _outgoing(request: Any) -> tuple[Outgoing, Any] | None:
+    url = getattr(request, "url", None)
+    if not url or not concerns(request.method or "", urlsplit(url).path):
+        return None
+    present = {name.lower() for name in request.headers} - {"accept-encoding"}
+    out = going_out("requests", url, request.body, present)
+    if out is None or not (out.headers or out.document):
+        return None if out is None else (out, request)
+    changed = request.copy()
+    changed.headers.update(out.headers)
+    body = out.body()
+    if body is not None:
+        changed.body = body
+        changed.headers["Content-Length"] = str(len(body))
+    return out, changed
+
+
+def _answered(out: Outgoing, request: Any, changed: Any, response: Any) -> None:
+    if response.request is changed:
+        response.request = request
+    if response.status_code >= 400:
+        out.refused(response.status_code)
+        return
+    content_type = response.headers.get("content-type", "")
+    if response._content is not False:
+        content = rewritten(out.call, response.content, content_type)
+        if content is not None:
+            response._content = content
+            if "content-length" in response.headers:
+                response.headers["content-length"] = str(len(content))
+        out.ended()
+        return
+    response.raw = _WatchedRaw(response.raw, out.call, content_type, response.headers.get("content-encoding"))
+    out.call.under_way = True
+    weakref.finalize(response, out.call.given_up)
+
+
+class _WatchedRaw(wrapt.ObjectProxy):
+    """urllib3's response: ``stream`` is what requests reads it with, ``read`` and iteration are for its users."""
+
+    def __init__(self, raw: Any, call: ModelCall, content_type: str, encoding: str | None) -> None:
+        super().__init__(raw)
+        self._self_call = call
+        self._self_content_type = content_type
+        self._self_encoding = encoding
+        self._self_body: Body | None = None
+        self._self_pieces: Iterator[bytes] | None = None
+        self._self_held = b""
+
+    def stream(self, amt: int | None = _PIECE_BYTES, decode_content: bool | None = None) -> Iterator[bytes]:
+        body = self._body(decode_content)
+        try:
+            for piece in self.__wrapped__.stream(amt, decode_content):
+                handed_on = body.take(piece)
+                if handed_on:
+                    yield handed_on
+            rest = body.rest()
+            if rest:
+                yield rest
+        except BaseException as error:
+            body.failed(error)
+            raise
+        body.ended()
+
+    def read(self, amt: int | None = None, decode_content: bool | None = None, **options: Any) -> bytes:
+        body = self._body(decode_content)
+        if body.rewrites:
+            return self._read_rewritten(amt, decode_content)
+        piece = self.__wrapped__.read(amt, decode_content=decode_content, **options)
+        body.take(piece)
+        if not piece or amt is None:
+            body.rest()
+            body.ended()
+        return piece
+
+    def _read_rewritten(self, amt: int | None, decode_content: bool | None) -> bytes:
+        """What is handed on is not as long as what comes, so it is collected until there is enough."""
+        if self._self_pieces is None:
+            self._self_pieces = self.stream(_PIECE_BYTES, decode_content)
+        while amt is None or amt < 0 or len(self._self_held) < amt:
+            piece = next(self._self_pieces, None)
+            if piece is None:
+                break
+            self._self_held += piece
+        end = len(self._self_held) if amt is None or amt < 0 else amt
+        piece, self._self_held = self._self_held[:end], self._self_held[end:]
+        return piece
+
+    def __iter__(self) -> Iterator[bytes]:
+        held = b""
+        for piece in self.stream(decode_content=True):
+            lines = (held + piece).splitlines(keepends=True)
+            held = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+            yield from lines
+        if held:
+            yield held
+
+    def close(self) -> None:
+        try:
+            self.__wrapped__.close()
+        finally:
+            self._self_call.given_up()
+
+    def _body(self, decode_content: bool | None) -> Body:
+        if self._self_body is None:
+            decodes = self.__wrapped__.decode_content if decode_content is None else decode_content
+            encoding = None if decodes else self._self_encoding
+            self._self_body = Body(self._self_call, self._self_content_type, encoding)
+        return self._self_body

@@ -1,0 +1,58 @@
+"""The openai client's request options: what is read from them and what is added for hosts that the user named.
+
+Nothing that the user set is overwritten, and their own options object stays as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from lightning_instrumentation.wire.api import Api
+from lightning_instrumentation.wire.apis import api_at
+
+
+def api_of(options: Any) -> Api | None:
+    """Return the wire format of a request; None where it is no model call, or has a body that is sent as it is."""
+    if str(options.method).lower() != "post" or not isinstance(options.json_data, Mapping):
+        return None
+    return api_at(urlsplit(str(options.url)).path)
+
+
+def url_of(client: Any, options: Any) -> str:
+    url = str(options.url)
+    return url if "://" in url else str(client.base_url).rstrip("/") + "/" + url.lstrip("/")
+
+
+def body_of(options: Any) -> dict[str, Any]:
+    """Return the request's JSON as it will be sent: the user's ``extra_body`` counts over the arguments."""
+    extra = options.extra_json
+    return {**options.json_data, **(extra if isinstance(extra, Mapping) else {})}
+
+
+def key_of(client: Any) -> str | None:
+    key = getattr(client, "api_key", None)
+    return key if isinstance(key, str) and key else None
+
+
+def headers_of(options: Any) -> dict[str, str]:
+    """Headers of this request alone; the placeholder for "not given" is no mapping."""
+    return dict(options.headers) if isinstance(options.headers, Mapping) else {}
+
+
+def with_additions(client: Any, options: Any, headers: Mapping[str, str], fields: Mapping[str, Any]) -> Any:
+    """Return a copy of the options with more headers and, at the top of the body, more fields."""
+    changed = copy.copy(options)
+    merged = headers_of(options)
+    present = {name.lower() for name in merged} | {
+        name.lower() for name in getattr(client, "_custom_headers", None) or {}
+    }
+    merged.update({name: value for name, value in headers.items() if name not in present})
+    if merged:
+        changed.headers = merged
+    if fields:
+        extra = options.extra_json if isinstance(options.extra_json, Mapping) else {}
+        changed.extra_json = {**extra, **fields}
+    return changed

@@ -1,0 +1,127 @@
+"""What the model answered, gathered from a whole answer or from the events of a stream.
+
+Sampled token ids and log-probabilities are kept choice by choice; a choice whose two lists differ in length keeps
+its ids and loses its log-probabilities, which is counted: a wrong pairing would be worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightning_instrumentation import semconv
+from lightning_instrumentation.failures import failures
+from lightning_instrumentation.messages import as_json, output_message
+from lightning_instrumentation.packing import pack_logprobs, pack_token_ids
+
+
+@dataclass(slots=True)
+class ToolCall:
+    id: str | None = None
+    name: str = ""
+    arguments: str = ""
+
+    def as_wire(self) -> dict[str, Any]:
+        return {"id": self.id, "function": {"name": self.name, "arguments": self.arguments}}
+
+
+@dataclass(slots=True)
+class Choice:
+    role: str = "assistant"
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    refusal: list[str] = field(default_factory=list)
+    tool_calls: dict[Any, ToolCall] = field(default_factory=dict)
+    finish_reason: str | None = None
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def as_message(self) -> dict[str, Any]:
+        return output_message(
+            self.role,
+            content="".join(self.content),
+            reasoning="".join(self.reasoning),
+            refusal="".join(self.refusal),
+            tool_calls=[call.as_wire() for _, call in sorted(self.tool_calls.items())],
+            finish_reason=self.finish_reason,
+        )
+
+
+class Answer:
+    """Subclasses read one wire format; what was read is the same for all."""
+
+    def __init__(self) -> None:
+        self.choices: dict[int, Choice] = {}
+        self.response_id: str | None = None
+        self.model: str | None = None
+        self.prompt_ids: list[int] | None = None
+        self.input_tokens: int | None = None
+        self.output_tokens: int | None = None
+        self.error: str | None = None
+        """What the server says went wrong, in an answer or in the middle of a stream."""
+
+    def add(self, part: Mapping[str, Any]) -> None:
+        """Take a whole answer or one event of a stream."""
+        raise NotImplementedError
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.choices) or self.response_id is not None or self.error is not None
+
+    @property
+    def finished(self) -> bool:
+        """Whether every choice that began has ended for a reason."""
+        return bool(self.choices) and all(choice.finish_reason for choice in self.choices.values())
+
+    def choice(self, index: int) -> Choice:
+        return self.choices.setdefault(index, Choice())
+
+    def identify(self, part: Mapping[str, Any]) -> None:
+        """Read what says whose answer it is."""
+        self.response_id = part.get("id") or self.response_id
+        self.model = part.get("model") or self.model
+        if part.get("error"):
+            error = part["error"]
+            self.error = str(error.get("message", error) if isinstance(error, Mapping) else error)
+
+    def attributes(self, *, capture_content: bool) -> dict[str, Any]:
+        choices = sorted(self.choices.items())
+        read: dict[str, Any] = {
+            semconv.RESPONSE_ID: self.response_id,
+            semconv.RESPONSE_MODEL: self.model,
+            semconv.INPUT_TOKENS: self._known_input_tokens(),
+            semconv.OUTPUT_TOKENS: self._known_output_tokens(),
+        }
+        if choices:
+            read[semconv.CHOICES] = len(choices)
+            read[semconv.FINISH_REASONS] = [choice.finish_reason or "" for _, choice in choices]
+            if capture_content:
+                read[semconv.OUTPUT_MESSAGES] = as_json([choice.as_message() for _, choice in choices])
+        if self.prompt_ids is not None:
+            read[semconv.PROMPT_TOKEN_IDS] = pack_token_ids(self.prompt_ids)
+        for index, choice in choices:
+            if not choice.token_ids:
+                continue
+            read[semconv.response_token_ids(index)] = pack_token_ids(choice.token_ids)
+            if len(choice.logprobs) == len(choice.token_ids):
+                read[semconv.response_logprobs(index)] = pack_logprobs(choice.logprobs)
+            elif choice.logprobs:
+                failures.note(
+                    "logprobs-mismatch",
+                    f"a response brought {len(choice.token_ids)} token ids and {len(choice.logprobs)} logprobs; "
+                    "its logprobs are left out",
+                )
+        return {key: value for key, value in read.items() if value is not None}
+
+    def _known_input_tokens(self) -> int | None:
+        """Where the caller asked for no usage (a stream), the exact ids give the count."""
+        if self.input_tokens is None and self.prompt_ids is not None:
+            return len(self.prompt_ids)
+        return self.input_tokens
+
+    def _known_output_tokens(self) -> int | None:
+        chosen = self.choices.values()
+        if self.output_tokens is None and chosen and all(choice.token_ids for choice in chosen):
+            return sum(len(choice.token_ids) for choice in chosen)
+        return self.output_tokens

@@ -1,0 +1,151 @@
+"""Reads the answer of a call as its bytes pass, and hands on what the caller shall get.
+
+Where nothing was asked for on top, the bytes are handed on as they come, the same ones at once. Where something was,
+a stream is handed on event by event without it, a whole answer when it is whole. A failure in here hands on what came.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from lightning_instrumentation.failures import failures, guarded
+from lightning_instrumentation.wire import sse
+from lightning_instrumentation.wire.call import ModelCall
+from lightning_instrumentation.wire.decoding import decoder
+
+_DONE = b"[DONE]"
+
+
+def rewritten(call: ModelCall, content: bytes, content_type: str) -> bytes | None:
+    """Read an answer that is whole and decoded; return it without what we asked for where that differs."""
+    body = Body(call, content_type, None)
+    handed_on = body.take(content) + body.rest()
+    return handed_on if call.asked and handed_on != content else None
+
+
+class Body:
+    def __init__(self, call: ModelCall, content_type: str, encoding: str | None) -> None:
+        """Args: encoding: the ``Content-Encoding`` of the bytes that will pass; None where they are decoded."""
+        self._call = call
+        self._events = sse.EventSplitter() if content_type.lower().startswith("text/event-stream") else None
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._first = True
+        self._decode = decoder(encoding)
+        self._reading = self._decode is not None
+        self.rewrites = bool(call.asked) and self._decode is bytes
+        call.streamed = self._events is not None
+        if self._decode is None:
+            failures.note(
+                f"not-captured:content-encoding-{encoding}",
+                f"an answer came with Content-Encoding {encoding!r}, which cannot be read here; its call is recorded "
+                "without it",
+            )
+
+    def take(self, data: bytes) -> bytes:
+        """Take what came and return what to hand on now (nothing, where an event is not complete yet)."""
+        if not self._reading:
+            return data
+        if not self.rewrites:
+            guarded("stream-chunk", self._watch, data)
+            return data
+        self._grow(len(data))
+        if not self._reading:
+            return self._held() + data
+        if self._events is None:
+            self._pieces.append(data)
+            return b""
+        return b"".join([self._pass_on(event) for event in self._events.take(data)])
+
+    def rest(self) -> bytes:
+        """The answer is complete: return what is still to hand on."""
+        held = self._held()
+        if not self._reading or not held:
+            return held if self.rewrites else b""
+        if self._events is None:
+            cleaned = guarded("chat-response", self._take_json, held)
+            return (cleaned or held) if self.rewrites else b""
+        if self.rewrites:
+            return self._pass_on(held)
+        guarded("stream-chunk", self._take_json, sse.data_of(held))
+        return b""
+
+    def ended(self) -> None:
+        """The caller has all of it, or wants no more."""
+        self._call.ended()
+
+    def failed(self, error: BaseException) -> None:
+        if isinstance(error, GeneratorExit):
+            self._call.given_up()
+        else:
+            self._call.failed(error)
+
+    def given_up(self) -> None:
+        """The caller has closed the answer or holds it no more, read to its end or not."""
+        self._call.given_up()
+
+    def _watch(self, data: bytes) -> None:
+        assert self._decode is not None
+        plain = self._decode(data)
+        self._grow(len(plain))
+        if not self._reading:
+            self._held()
+        elif self._events is None:
+            self._pieces.append(plain)
+        else:
+            for event in self._events.take(plain):
+                self._take_json(sse.data_of(event))
+
+    def _grow(self, size: int) -> None:
+        self._size += size
+        if self._size > self._call.limit_bytes:
+            self._reading = False
+            failures.note(
+                "response-over-limit",
+                f"an answer is longer than {self._call.limit_bytes} bytes and the rest of it is not read; the limit is "
+                "max_body_bytes of lightning.init or LIGHTNING_MAX_BODY_BYTES",
+            )
+
+    def _held(self) -> bytes:
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces) + (self._events.rest() if self._events is not None else b"")
+
+    def _pass_on(self, event: bytes) -> bytes:
+        """Return an event as the caller shall see it, empty where it was sent for us alone."""
+        data = sse.data_of(event)
+        if not data or data.startswith(_DONE):
+            return event
+        cleaned = guarded("stream-chunk", self._cleaned_event, event, data)
+        return event if cleaned is None else cleaned
+
+    def _cleaned_event(self, event: bytes, data: bytes) -> bytes | None:
+        cleaned = self._take_json(data)
+        return sse.with_data(event, cleaned) if cleaned else cleaned
+
+    def _take_json(self, data: bytes) -> bytes | None:
+        """Read a document; return it cleaned, empty where it was ours alone, None where it stays as it is."""
+        if not data or data.startswith(_DONE):
+            return None
+        part: Any = json.loads(data)
+        if not isinstance(part, dict):
+            return None
+        first, self._first = self._first, False
+        try:
+            self._call.answer.add(part)
+        except Exception as error:
+            # What could not be read must be cleaned all the same.
+            failures.note("chat-response", "lightning could not read an answer; the agent goes on", error=error)
+        call = self._call
+        if not self.rewrites or not call.api.hide(part, call.asked):
+            return None
+        if not first and call.streamed and call.api.is_ours_alone(part, call.asked):
+            return b""
+        return _dumped(part, data)
+
+
+def _dumped(part: Any, like: bytes) -> bytes:
+    """Write JSON in the manner of what came: spaces after separators or none, characters escaped or not."""
+    spaced = b'": ' in like[:200]
+    escaped = b"\\u" in like
+    return json.dumps(part, ensure_ascii=escaped, separators=(", ", ": ") if spaced else (",", ":")).encode()

@@ -1,0 +1,225 @@
+"""The life of one model call: a CLIENT span from before it is sent until its answer is complete.
+
+Every step is guarded: a failure in here changes nothing for the caller. Attempts of one call (a client's own retries)
+are one span. Where a client library of its own sits on an HTTP library, the inner hook finds the outer one's call here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import context as otel_context
+from opentelemetry.trace import SpanKind
+
+from lightning_instrumentation import propagation, semconv, spans
+from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.hosts import Standing
+from lightning_instrumentation.later import do_later
+from lightning_instrumentation.runtime import Runtime, runtime
+from lightning_instrumentation.scope import current, speaker
+from lightning_instrumentation.wire import request
+from lightning_instrumentation.wire.api import NOTHING, Api, Wanted
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+_SUPPRESS = getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", "suppress_instrumentation")
+
+
+class ModelCall:
+    def __init__(
+        self, api: Api, span: Span, asked: Wanted, *, secret: str | None, capture_content: bool, limit_bytes: int
+    ) -> None:
+        self.api = api
+        self.asked = asked
+        self.limit_bytes = limit_bytes
+        """Longest answer that is read."""
+        self.answer = api.answer()
+        self.streamed = False
+        """The answer comes as a stream of events."""
+        self.under_way = False
+        """The answer is still to be read by the caller: its body ends the span."""
+        self.sent = 0
+        """How often the request went out."""
+        # Taken out by whoever ends the call; a list, because its ``pop`` needs no lock (a finalizer may run anywhere).
+        self._open: list[Span] = [span]
+        self._secret = secret
+        self._capture_content = capture_content
+
+    def ended(self) -> None:
+        """Called at the end: the first end counts."""
+        self._end(None)
+
+    def failed(self, error: BaseException) -> None:
+        self._end(error)
+
+    def given_up(self) -> None:
+        """Called when the answer is closed or forgotten: the garbage collector does that, and must wait for no lock."""
+        if self._open:
+            do_later(self._end_at, time.time_ns())
+
+    def _end_at(self, end_ns: int) -> None:
+        self._end(None, end_ns=end_ns)
+
+    @property
+    def open_span(self) -> Span | None:
+        """None once the call has ended."""
+        return next(iter(self._open), None)
+
+    def describe(self, attributes: Mapping[str, Any]) -> None:
+        """Add to the span what is known of the call beside request and answer."""
+        for span in self._open:
+            guarded("chat-request", span.set_attributes, attributes)
+
+    def goes_to(self, asked: Wanted, *, secret: str | None) -> None:
+        """The call goes to another host than was thought; nothing of it was sent before."""
+        self.asked, self._secret, self.sent = asked, secret, 0
+
+    def refused(self, status: int) -> None:
+        """The server answered with an error that is handed on to the caller as an answer."""
+        if self._open:
+            guarded("chat-response", spans.mark_failed, self._open[0], str(status), f"HTTP status {status}")
+            guarded("chat-response", self._open[0].set_attribute, semconv.HTTP_STATUS, status)
+        self._end(None)
+
+    def _end(self, error: BaseException | None, *, end_ns: int | None = None) -> None:
+        try:
+            span = self._open.pop()
+        except IndexError:
+            return
+        guarded("chat-response", self._describe, span, error)
+        spans.end(span, end_ns=end_ns)
+
+    def _describe(self, span: Span, error: BaseException | None) -> None:
+        if self.streamed:
+            span.set_attribute(semconv.STREAM_COMPLETE, error is None and self.answer.finished)
+        if self.sent > 1:
+            span.set_attribute(semconv.RETRIES, self.sent - 1)
+        if error is not None and not isinstance(error, GeneratorExit):
+            spans.mark_error(span, error, secret=self._secret)
+        elif self.answer.error is not None:
+            message = self.answer.error.replace(self._secret, "[secret]") if self._secret else self.answer.error
+            spans.mark_failed(span, "server_error", message)
+        if self.answer.begun:
+            span.set_attributes(self.answer.attributes(capture_content=self._capture_content))
+
+
+def begin(
+    api: Api, url: str, body: Mapping[str, Any], *, captured_by: str, secret: str | None
+) -> tuple[ModelCall, dict[str, str]] | None:
+    """Start a call's span; return it with the headers to add, which are none for a host that nobody named.
+
+    Args:
+        secret: cut out of error messages.
+    """
+    if is_suppressed():
+        return None
+    started = runtime()
+    return None if started is None else _begin(started, api, url, body, captured_by, secret)
+
+
+def _begin(
+    started: Runtime, api: Api, url: str, body: Mapping[str, Any], captured_by: str, secret: str | None
+) -> tuple[ModelCall, dict[str, str]] | None:
+    settings = started.settings
+    span = spans.begin(
+        started,
+        f"{api.operation} {body.get('model') or ''}",
+        request.attributes(
+            api,
+            url,
+            body,
+            captured_by=captured_by,
+            capture_content=settings.capture_content,
+            limit_bytes=settings.max_body_bytes,
+        ),
+        kind=SpanKind.CLIENT,
+    )
+    if span is None:
+        return None
+    asked, headers = _additions(started, api, span, url, body)
+    call = ModelCall(
+        api,
+        span,
+        asked,
+        secret=secret,
+        capture_content=settings.capture_content,
+        limit_bytes=settings.max_body_bytes,
+    )
+    return call, headers
+
+
+def _additions(
+    started: Runtime, api: Api, span: Span, url: str, body: Mapping[str, Any]
+) -> tuple[Wanted, dict[str, str]]:
+    """Return what the host at ``url`` is asked on top, and the headers it gets: nothing for one that nobody named."""
+    standing = started.hosts.standing(url)
+    headers: dict[str, str] = {}
+    asked = NOTHING
+    if standing is not Standing.STRANGER:
+        headers["traceparent"] = propagation.traceparent(span.get_span_context())
+        headers["baggage"] = propagation.baggage(current().identity, speaker())
+    if standing is Standing.TRUSTED:
+        asked = api.wanted(body)
+    if asked:
+        # What we take out of the answer again must be readable on the way.
+        headers["accept-encoding"] = "identity"
+    return asked, {name: value for name, value in headers.items() if value}
+
+
+def readdress(
+    started: Runtime, call: ModelCall, url: str, body: Mapping[str, Any], *, secret: str | None
+) -> dict[str, str]:
+    """A call of which nothing was sent goes elsewhere: correct its span and return the headers to add there."""
+    span = call.open_span
+    if span is None:
+        return {}
+    call.describe(request.place(url, body))
+    asked, headers = _additions(started, call.api, span, url, body)
+    call.goes_to(asked, secret=secret)
+    return headers
+
+
+def is_suppressed() -> bool:
+    return bool(otel_context.get_value(_SUPPRESS) or otel_context.get_value("suppress_instrumentation"))
+
+
+# -- an outer hook and the inner one ---------------------------------------------------------------------------------
+
+_SILENT = object()
+_carried: ContextVar[Any] = ContextVar("lightning.carried_call", default=None)
+
+
+def carried() -> ModelCall | None:
+    """The call that an outer hook has begun and whose request goes out now."""
+    found = _carried.get()
+    return found if isinstance(found, ModelCall) else None
+
+
+def is_silent() -> bool:
+    """Whether a request that goes out now belongs to a hook further out, which sees it."""
+    return _carried.get() is _SILENT
+
+
+@contextmanager
+def _carrying(what: Any) -> Iterator[None]:
+    before = _carried.get()
+    _carried.set(what)
+    try:
+        yield
+    finally:
+        _carried.set(before)
+
+
+def carrying(call: ModelCall) -> Any:
+    """Inside the block, the next HTTP hook takes answers for ``call`` instead of beginning one of its own."""
+    return _carrying(call)
+
+
+def silence() -> Any:
+    """Inside the block, HTTP hooks further in see nothing."""
+    return _carrying(_SILENT)

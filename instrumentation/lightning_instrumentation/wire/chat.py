@@ -1,0 +1,96 @@
+"""Chat completions: ``/v1/chat/completions``, of OpenAI and of every server that speaks like it.
+
+vLLM, asked with ``return_token_ids``, puts the prompt's ids on the answer (on a stream's first chunk) and the sampled
+ids on each choice. Source: OpenAI API reference, vLLM's OpenAI-compatible server.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning_instrumentation.messages import input_messages
+from lightning_instrumentation.wire.answer import Answer, Choice, ToolCall
+from lightning_instrumentation.wire.api import Api, Json, Wanted, blank
+
+_NOTHING_SAID = (None, [], {})
+
+
+class ChatAnswer(Answer):
+    def add(self, part: Json) -> None:
+        self.identify(part)
+        if self.prompt_ids is None:
+            self.prompt_ids = part.get("prompt_token_ids")
+        usage = part.get("usage")
+        if usage:
+            self.input_tokens = usage.get("prompt_tokens")
+            self.output_tokens = usage.get("completion_tokens")
+        for position, said in enumerate(part.get("choices") or ()):
+            choice = self.choice(said.get("index", position))
+            choice.finish_reason = said.get("finish_reason") or choice.finish_reason
+            _add_message(choice, said.get("message") or said.get("delta") or {})
+            if said.get("token_ids"):
+                choice.token_ids.extend(said["token_ids"])
+            logprobs = (said.get("logprobs") or {}).get("content")
+            if logprobs:
+                choice.logprobs.extend([float(token["logprob"]) for token in logprobs])
+
+
+def _add_message(choice: Choice, said: Json) -> None:
+    """Take a message, or the part of one that a chunk brings."""
+    if said.get("content"):
+        choice.content.append(said["content"])
+    reasoning = said.get("reasoning_content") or said.get("reasoning")
+    if isinstance(reasoning, str):
+        choice.reasoning.append(reasoning)
+    if said.get("refusal"):
+        choice.refusal.append(said["refusal"])
+    for position, part in enumerate(said.get("tool_calls") or ()):
+        index = part.get("index")
+        call = choice.tool_calls.setdefault(position if index is None else index, ToolCall())
+        function = part.get("function") or part.get("custom") or {}
+        call.id = part.get("id") or call.id
+        call.name += function.get("name") or ""
+        call.arguments += function.get("arguments") or function.get("input") or ""
+
+
+class ChatCompletions(Api):
+    name = "chat_completions"
+
+    def fits(self, body: Json) -> bool:
+        return isinstance(body.get("messages"), list | tuple)
+
+    def wanted(self, body: Json) -> Wanted:
+        return Wanted(token_ids="return_token_ids" not in body, logprobs="logprobs" not in body)
+
+    def additions(self, wanted: Wanted) -> dict[str, Any]:
+        return {
+            **({"return_token_ids": True} if wanted.token_ids else {}),
+            **({"logprobs": True} if wanted.logprobs else {}),
+        }
+
+    def input_messages(self, body: Json) -> list[Any]:
+        return input_messages(body.get("messages"))
+
+    def answer(self) -> Answer:
+        return ChatAnswer()
+
+    def hide(self, part: dict[str, Any], asked: Wanted) -> bool:
+        changed = asked.token_ids and blank(part, "prompt_token_ids")
+        for choice in part.get("choices") or ():
+            if asked.token_ids:
+                changed |= blank(choice, "token_ids")
+            if asked.logprobs:
+                changed |= blank(choice, "logprobs")
+        return changed
+
+    def is_ours_alone(self, part: Json, asked: Wanted) -> bool:
+        choices = part.get("choices")
+        if not choices or part.get("usage") is not None:
+            return False
+        return all(
+            choice.get("finish_reason") is None and _says_nothing(choice.get("delta") or {}) for choice in choices
+        )
+
+
+def _says_nothing(delta: Json) -> bool:
+    return all(value in _NOTHING_SAID for value in delta.values())

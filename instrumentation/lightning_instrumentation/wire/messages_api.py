@@ -1,0 +1,131 @@
+"""Anthropic's Messages API: ``/v1/messages``, whole and as server-sent events.
+
+No server returns token ids in this format, so none are asked for. Source: Anthropic API reference, Messages.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning_instrumentation.messages import as_json, content_parts, tool_text
+from lightning_instrumentation.wire.answer import Answer, Choice, ToolCall
+from lightning_instrumentation.wire.api import Api, Json
+
+
+class MessagesAnswer(Answer):
+    def add(self, part: Json) -> None:
+        kind = part.get("type")
+        if kind == "message_start":
+            self._add_message(part.get("message") or {})
+        elif kind == "content_block_start":
+            _add_block(self.choice(0), part.get("index") or 0, part.get("content_block") or {})
+        elif kind == "content_block_delta":
+            _add_delta(self.choice(0), part.get("index") or 0, part.get("delta") or {})
+        elif kind == "message_delta":
+            self.choice(0).finish_reason = (part.get("delta") or {}).get("stop_reason")
+            self._add_usage(part.get("usage") or {})
+        elif kind in ("message", "error") or "content" in part:
+            self._add_message(part)
+
+    def _add_message(self, message: Json) -> None:
+        self.identify(message)
+        if self.error is not None:
+            return
+        choice = self.choice(0)
+        for position, block in enumerate(message.get("content") or ()):
+            _add_block(choice, position, block, no_input="{}")
+        choice.finish_reason = message.get("stop_reason") or choice.finish_reason
+        self._add_usage(message.get("usage") or {})
+
+    def _add_usage(self, usage: Json) -> None:
+        # Tokens read from and written to the cache are part of the prompt and are counted apart on the wire.
+        read = [usage.get(f"{kind}input_tokens") for kind in ("", "cache_read_", "cache_creation_")]
+        if read[0] is not None:
+            self.input_tokens = sum(count or 0 for count in read)
+        if usage.get("output_tokens") is not None:
+            self.output_tokens = usage["output_tokens"]
+
+
+def _add_block(choice: Choice, index: int, block: Json, *, no_input: str = "") -> None:
+    """Args: no_input: what an empty input means; in a stream its text is still to come."""
+    kind = block.get("type")
+    if kind == "text":
+        choice.content.append(block.get("text") or "")
+    elif kind == "thinking":
+        choice.reasoning.append(block.get("thinking") or "")
+    elif kind in ("tool_use", "server_tool_use"):
+        given = block.get("input")
+        arguments = as_json(given) if given else no_input
+        choice.tool_calls[index] = ToolCall(block.get("id"), block.get("name") or "", arguments)
+
+
+def _add_delta(choice: Choice, index: int, delta: Json) -> None:
+    kind = delta.get("type")
+    if kind == "text_delta":
+        choice.content.append(delta.get("text") or "")
+    elif kind == "thinking_delta":
+        choice.reasoning.append(delta.get("thinking") or "")
+    elif kind == "input_json_delta":
+        choice.tool_calls.setdefault(index, ToolCall()).arguments += delta.get("partial_json") or ""
+
+
+class Messages(Api):
+    name = "messages"
+    provider = "anthropic"
+
+    def fits(self, body: Json) -> bool:
+        return (
+            isinstance(body.get("messages"), list | tuple)
+            and isinstance(body.get("model"), str)
+            and "max_tokens" in body
+        )
+
+    def input_messages(self, body: Json) -> list[Any]:
+        said: list[Any] = []
+        if body.get("system"):
+            said.append({"role": "system", "parts": content_parts(body["system"])})
+        for message in body["messages"]:
+            said.extend(_split(message) if isinstance(message, dict) else [message])
+        return said
+
+    def answer(self) -> Answer:
+        return MessagesAnswer()
+
+
+def _split(message: Json) -> list[dict[str, Any]]:
+    """A message whose tool results become messages of the tool, which they are in every other format."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return [{"role": message.get("role"), "parts": content_parts(content)}]
+    results = [block for block in content if isinstance(block, dict) and block.get("type") == "tool_result"]
+    rest = [block for block in content if block not in results]
+    said: list[dict[str, Any]] = [
+        {
+            "role": "tool",
+            "parts": [
+                {
+                    "type": "tool_call_response",
+                    "id": block.get("tool_use_id"),
+                    "response": tool_text(block.get("content")),
+                }
+            ],
+        }
+        for block in results
+    ]
+    if rest or not results:
+        said.append({"role": message.get("role"), "parts": [_part(block) for block in rest]})
+    return said
+
+
+def _part(block: Any) -> Any:
+    kind = block.get("type") if isinstance(block, dict) else None
+    if kind == "tool_use":
+        return {
+            "type": "tool_call",
+            "id": block.get("id"),
+            "name": block.get("name"),
+            "arguments": block.get("input"),
+        }
+    if kind == "thinking":
+        return {"type": "reasoning", "content": block.get("thinking")}
+    return content_parts([block])[0]

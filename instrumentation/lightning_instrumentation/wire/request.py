@@ -1,0 +1,77 @@
+"""What a request asks, as span attributes. No header, key or query is ever recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from lightning_instrumentation import semconv
+from lightning_instrumentation.failures import failures
+from lightning_instrumentation.messages import as_json
+from lightning_instrumentation.wire.api import Api
+
+_PLAIN: Mapping[str, str] = {
+    "temperature": semconv.REQUEST_TEMPERATURE,
+    "top_p": semconv.REQUEST_TOP_P,
+    "seed": semconv.REQUEST_SEED,
+    "frequency_penalty": semconv.REQUEST_FREQUENCY_PENALTY,
+    "presence_penalty": semconv.REQUEST_PRESENCE_PENALTY,
+}
+_MOST_TOKENS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+
+
+def attributes(
+    api: Api, url: str, body: Mapping[str, Any], *, captured_by: str, capture_content: bool, limit_bytes: int
+) -> dict[str, Any]:
+    """Args: limit_bytes: messages or tools whose JSON is longer are left out and counted."""
+    read: dict[str, Any] = {
+        semconv.OPERATION: api.operation,
+        semconv.PROVIDER_NAME: api.provider,
+        semconv.API: api.name,
+        semconv.CAPTURED_BY: captured_by,
+        **place(url, body),
+    }
+    for key, name in _PLAIN.items():
+        if isinstance(body.get(key), (int, float)):
+            read[name] = body[key]
+    for key in _MOST_TOKENS:
+        if isinstance(body.get(key), int):
+            read[semconv.REQUEST_MAX_TOKENS] = body[key]
+            break
+    if isinstance(body.get("n"), int):
+        read[semconv.REQUEST_CHOICE_COUNT] = body["n"]
+    stop = body.get("stop") or body.get("stop_sequences")
+    if stop:
+        read[semconv.REQUEST_STOP_SEQUENCES] = [stop] if isinstance(stop, str) else [str(one) for one in stop]
+    if body.get("stream"):
+        read[semconv.REQUEST_STREAM] = True
+    if capture_content:
+        _add_content(read, semconv.INPUT_MESSAGES, api.input_messages(body), limit_bytes)
+        if body.get("tools"):
+            _add_content(read, semconv.TOOL_DEFINITIONS, body["tools"], limit_bytes)
+    return read
+
+
+def place(url: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Where a call goes and to which model there."""
+    parts = urlsplit(url)
+    read: dict[str, Any] = {
+        semconv.REQUEST_MODEL: str(body.get("model") or ""),
+        semconv.SERVER_ADDRESS: parts.hostname or "",
+    }
+    if parts.port:
+        read[semconv.SERVER_PORT] = parts.port
+    return read
+
+
+def _add_content(read: dict[str, Any], name: str, value: Any, limit_bytes: int) -> None:
+    text = as_json(value)
+    if len(text) <= limit_bytes:
+        read[name] = text
+    else:
+        failures.note(
+            "request-over-limit",
+            f"{name} of a request is {len(text)} characters long and is left out; "
+            f"the limit is max_body_bytes={limit_bytes} of lightning.init or LIGHTNING_MAX_BODY_BYTES",
+        )

@@ -1,0 +1,160 @@
+"""The Responses API: ``/v1/responses``.
+
+vLLM, asked with ``enable_response_messages``, returns the rendered prompt and the sampled text with their exact token
+ids, in a stream on its last event. Log-probabilities are not asked for: servers refuse the whole request where the
+model's format does not support them. Source: OpenAI API reference, vLLM's ``ResponsesRequest``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lightning_instrumentation.messages import content_parts, parsed_arguments, tool_text
+from lightning_instrumentation.wire.answer import Answer, Choice, ToolCall
+from lightning_instrumentation.wire.api import Api, Json, Wanted, blank
+
+_ENDINGS = {"response.completed", "response.incomplete", "response.failed"}
+_FINISH_REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
+
+
+class ResponsesAnswer(Answer):
+    """One choice: the items of the output are parts of one message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._partial = Choice()
+        """What a stream has brought so far; the last event brings all of it again."""
+
+    def add(self, part: Json) -> None:
+        kind = part.get("type")
+        if not isinstance(kind, str):
+            self._add_response(part)
+        elif kind in _ENDINGS:
+            self._add_response(part.get("response") or {})
+        elif kind == "response.created":
+            self.identify(part.get("response") or {})
+        elif kind == "error":
+            self.error = str(part.get("message") or part)
+        else:
+            self._add_event(kind, part)
+
+    def _add_event(self, kind: str, event: Json) -> None:
+        choice = self.choices.setdefault(0, self._partial)
+        delta = event.get("delta")
+        if kind == "response.output_text.delta" and isinstance(delta, str):
+            choice.content.append(delta)
+        elif kind in ("response.reasoning_text.delta", "response.reasoning_summary_text.delta"):
+            choice.reasoning.append(str(delta or ""))
+        elif kind == "response.refusal.delta":
+            choice.refusal.append(str(delta or ""))
+        elif kind in ("response.output_item.added", "response.output_item.done"):
+            _add_tool_call(choice, event.get("output_index") or 0, event.get("item") or {})
+
+    def _add_response(self, response: Json) -> None:
+        self.identify(response)
+        usage = response.get("usage")
+        if usage:
+            self.input_tokens = usage.get("input_tokens")
+            self.output_tokens = usage.get("output_tokens")
+        choice = self.choices[0] = Choice()
+        for position, item in enumerate(response.get("output") or ()):
+            _add_item(choice, position, item)
+        choice.finish_reason = _finish_reason(response, choice)
+        self.prompt_ids = _only_tokens(response.get("input_messages"))
+        choice.token_ids = _only_tokens(response.get("output_messages")) or []
+
+
+def _add_item(choice: Choice, position: int, item: Json) -> None:
+    if item.get("type") == "message":
+        for part in item.get("content") or ():
+            if part.get("type") == "output_text":
+                choice.content.append(part.get("text") or "")
+            elif part.get("type") == "refusal":
+                choice.refusal.append(part.get("refusal") or "")
+    elif item.get("type") == "reasoning":
+        for part in item.get("content") or item.get("summary") or ():
+            choice.reasoning.append(part.get("text") or "")
+    else:
+        _add_tool_call(choice, position, item)
+
+
+def _add_tool_call(choice: Choice, position: int, item: Json) -> None:
+    if item.get("type") in ("function_call", "custom_tool_call"):
+        arguments = item.get("arguments") or item.get("input") or ""
+        choice.tool_calls[position] = ToolCall(item.get("call_id"), item.get("name") or "", arguments)
+
+
+def _finish_reason(response: Json, choice: Choice) -> str | None:
+    """The API names none; these are the words of chat completions for the same thing."""
+    status = response.get("status")
+    if status == "completed":
+        return "tool_calls" if choice.tool_calls else "stop"
+    if status == "incomplete":
+        reason = (response.get("incomplete_details") or {}).get("reason")
+        return _FINISH_REASONS.get(reason, "length")
+    return "error" if status == "failed" else None
+
+
+def _only_tokens(messages: Any) -> list[int] | None:
+    """The ids of the one raw message; several (a turn with a server's own tools) are no single prompt and sample."""
+    if isinstance(messages, list) and len(messages) == 1 and isinstance(messages[0], dict):
+        tokens = messages[0].get("tokens")
+        return tokens if isinstance(tokens, list) else None
+    return None
+
+
+class Responses(Api):
+    name = "responses"
+
+    def fits(self, body: Json) -> bool:
+        return "input" in body and isinstance(body.get("model"), str)
+
+    def wanted(self, body: Json) -> Wanted:
+        return Wanted(token_ids="enable_response_messages" not in body)
+
+    def additions(self, wanted: Wanted) -> dict[str, Any]:
+        return {"enable_response_messages": True} if wanted.token_ids else {}
+
+    def input_messages(self, body: Json) -> list[Any]:
+        said: list[Any] = []
+        if isinstance(body.get("instructions"), str):
+            said.append({"role": "system", "parts": [{"type": "text", "content": body["instructions"]}]})
+        given = body.get("input")
+        items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+        said.extend(_input_item(item) for item in (items if isinstance(items, Iterable) else ()))
+        return said
+
+    def answer(self) -> Answer:
+        return ResponsesAnswer()
+
+    def hide(self, part: dict[str, Any], asked: Wanted) -> bool:
+        whole = part.get("response") if isinstance(part.get("type"), str) else part
+        if not isinstance(whole, dict):
+            return False
+        return blank(whole, "input_messages") | blank(whole, "output_messages")
+
+
+def _input_item(item: Any) -> Any:
+    if hasattr(item, "model_dump"):
+        item = item.model_dump(mode="json", exclude_unset=True)
+    if not isinstance(item, dict):
+        return item
+    kind = item.get("type")
+    if kind == "function_call":
+        call = {
+            "type": "tool_call",
+            "id": item.get("call_id"),
+            "name": item.get("name"),
+            "arguments": parsed_arguments(item.get("arguments")),
+        }
+        return {"role": "assistant", "parts": [call]}
+    if kind == "function_call_output":
+        answered = {"type": "tool_call_response", "id": item.get("call_id"), "response": tool_text(item.get("output"))}
+        return {"role": "tool", "parts": [answered]}
+    if kind == "reasoning":
+        texts = [part.get("text") or "" for part in item.get("content") or item.get("summary") or ()]
+        return {"role": "assistant", "parts": [{"type": "reasoning", "content": "".join(texts)}]}
+    if "role" in item:
+        return {"role": item["role"], "parts": content_parts(item.get("content"))}
+    return item
