@@ -12,12 +12,13 @@ OUT ?=
 ARGS ?=
 BENCH ?= $(wildcard benchmarks/*.py)
 
-.PHONY: help setup quickstart test bench check format doctor clean
+.PHONY: help setup quickstart test bench check format doctor crewai clean
 
 help:
 	@echo 'make quickstart [SEED=0] [STEPS=] [HELDOUT=] [OUT=]   watch a real agent learn; writes runs/.../report.html'
 	@echo 'make test [ARGS="-k words"]                           all tests, with real engines and a tiny model'
 	@echo 'make bench [BENCH=benchmarks/loop.py]                 benchmarks; each prints a table'
+	@echo 'make crewai                                           CrewAI adapter and example, in .venv-crewai'
 	@echo 'make check                                            ruff and pyright; make format mends what can be mended'
 	@echo 'make doctor                                           check interpreter, packages, memory, ports and model'
 	@echo 'make setup                                            only make .venv (every command does it by itself)'
@@ -39,6 +40,16 @@ test: setup
 bench: setup
 	@set -e; for file in $(BENCH); do echo "== $$file"; $(BIN)/python "$$file" $(ARGS); done
 
+# CrewAI cannot share our environment: it wants openai < 3 and pydantic < 2.13.
+.venv-crewai/installed: environment/crewai-py311.txt | setup
+	$(BIN)/python -m venv --clear .venv-crewai
+	.venv-crewai/bin/python -m pip install --quiet --no-input --requirement $<
+	printf '%s\n' "$(CURDIR)/instrumentation" "$(CURDIR)/adapters" > .venv-crewai/lib/python3.11/site-packages/lightning.pth
+	touch $@
+
+crewai: .venv-crewai/installed
+	.venv-crewai/bin/python -m pytest --confcutdir=tests/adapters -p no:cacheprovider tests/adapters/test_crewai.py $(ARGS)
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -52,5 +63,5 @@ doctor: setup
 	@$(BIN)/lightning-trainer doctor
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache environment/.ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-crewai .pytest_cache .ruff_cache environment/.ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

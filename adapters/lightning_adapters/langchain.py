@@ -14,11 +14,9 @@ from typing import Any
 from uuid import UUID
 
 import wrapt
-from lightning_instrumentation import semconv, spans
 from lightning_instrumentation.failures import guarded
-from lightning_instrumentation.messages import as_json
-from lightning_instrumentation.runtime import runtime
-from lightning_instrumentation.scope import Agent, Scope, add_framework, current, entered
+from lightning_instrumentation.scope import Agent, add_framework
+from lightning_instrumentation.tool import ToolCall
 
 _GENERIC_NODES = frozenset({"model", "agent", "tools", "__start__", "__end__"})
 _MIDDLEWARE_HOOKS = (".before_agent", ".before_model", ".after_model", ".after_agent")
@@ -125,74 +123,31 @@ def wrap_tools(module: Any) -> None:
     wrapt.wrap_function_wrapper(module, "BaseTool.arun", _arun)
 
 
-class _ToolCall:
-    def __init__(self, tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.scope = current()
-        self._span = None
-        self._capture_content = False
-        guarded("tool", self._begin, tool, args[0] if args else kwargs.get("tool_input"), kwargs.get("tool_call_id"))
-
-    def _begin(self, tool: Any, tool_input: Any, call_id: str | None) -> None:
-        started = runtime()
-        if started is None:
-            return
-        self._capture_content = started.settings.capture_content
-        name = str(tool.name)
-        attributes = {semconv.OPERATION: semconv.EXECUTE_TOOL, semconv.TOOL_NAME: name}
-        if call_id is not None:
-            attributes[semconv.TOOL_CALL_ID] = str(call_id)
-        if self._capture_content:
-            attributes[semconv.TOOL_CALL_ARGUMENTS] = _arguments(tool, tool_input)
-        self._span = spans.begin(started, f"{semconv.EXECUTE_TOOL} {name}", attributes)
-        if self._span is not None:
-            self.scope = Scope(self.scope.identity, self.scope.agent, self.scope.around, self._span)
-
-    def returned(self, output: Any) -> None:
-        if self._span is not None:
-            guarded("tool", self._describe, output)
-        spans.end(self._span)
-
-    def raised(self, error: BaseException) -> None:
-        spans.end(self._span, error)
-
-    def _describe(self, output: Any) -> None:
-        assert self._span is not None
-        result = getattr(output, "content", output)
-        text = result if isinstance(result, str) else as_json(result)
-        if self._capture_content:
-            self._span.set_attribute(semconv.TOOL_CALL_RESULT, text)
-        if getattr(output, "status", None) == "error":
-            # The tool failed and told the model so instead of raising.
-            spans.mark_failed(self._span, "tool_error", text if self._capture_content else "the tool reported an error")
+def _begin(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolCall:
+    tool_input = args[0] if args else kwargs.get("tool_input")
+    return ToolCall(tool.name, kwargs.get("tool_call_id"), lambda: _arguments(tool, tool_input))
 
 
-def _arguments(tool: Any, tool_input: Any) -> str:
+def _arguments(tool: Any, tool_input: Any) -> Any:
     """What the model passed; what the framework injects (state, store) is not the model's."""
     keep = getattr(tool, "_filter_injected_args", None)
-    if isinstance(tool_input, dict) and callable(keep):
-        tool_input = keep(tool_input)
-    return tool_input if isinstance(tool_input, str) else as_json(tool_input)
+    return keep(tool_input) if isinstance(tool_input, dict) and callable(keep) else tool_input
+
+
+def _returned(call: ToolCall, output: Any) -> None:
+    # The tool may have failed and told the model so instead of raising.
+    call.returned(lambda: getattr(output, "content", output), failed=getattr(output, "status", None) == "error")
 
 
 def _run(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    call = _ToolCall(instance, args, kwargs)
-    try:
-        with entered(call.scope):
-            output = wrapped(*args, **kwargs)
-    except BaseException as error:
-        call.raised(error)
-        raise
-    call.returned(output)
+    with _begin(instance, args, kwargs) as call:
+        output = wrapped(*args, **kwargs)
+        _returned(call, output)
     return output
 
 
 async def _arun(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    call = _ToolCall(instance, args, kwargs)
-    try:
-        with entered(call.scope):
-            output = await wrapped(*args, **kwargs)
-    except BaseException as error:
-        call.raised(error)
-        raise
-    call.returned(output)
+    with _begin(instance, args, kwargs) as call:
+        output = await wrapped(*args, **kwargs)
+        _returned(call, output)
     return output

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from lightning_instrumentation import semconv, spans
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.runtime import runtime
-from lightning_instrumentation.scope import Agent, Scope, current, entered, framework_agent
+from lightning_instrumentation.scope import Agent, current, entered, speaking
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -38,7 +38,6 @@ class _Invocation:
         started = runtime()
         if started is None:
             return
-        before = current()
         agent = Agent(name, "decorator")
         self._span = spans.begin(
             started,
@@ -49,7 +48,7 @@ class _Invocation:
                 semconv.AGENT_SOURCE: agent.source,
             },
         )
-        self._scope = Scope(before.identity, agent, framework_agent(), self._span or before.span)
+        self._scope = speaking(agent, self._span)
 
     def body(self) -> entered:
         return entered(self._scope)

@@ -23,6 +23,17 @@ _HOOKS: tuple[tuple[str, str], ...] = (
     ("langchain_core.runnables.config", "lightning_adapters.langchain:watch_config"),
     ("langchain_core.tracers.context", "lightning_adapters.langchain:watch_models"),
     ("langchain_core.tools.base", "lightning_adapters.langchain:wrap_tools"),
+    ("autogen_core._single_threaded_agent_runtime", "lightning_adapters.autogen:carry_scope"),
+    ("autogen_core._base_agent", "lightning_adapters.autogen:watch_handlers"),
+    ("autogen_core.tools._base", "lightning_adapters.autogen:wrap_tools"),
+    ("autogen_agentchat.agents", "lightning_adapters.autogen:watch_agents"),
+    ("agents.run_internal.run_loop", "lightning_adapters.openai_agents:watch_turns"),
+    ("agents.run", "lightning_adapters.openai_agents:watch_turns"),
+    ("agents.run_internal.tool_execution", "lightning_adapters.openai_agents:wrap_tools"),
+    ("crewai.agent.core", "lightning_adapters.crewai:watch_agents"),
+    ("crewai.task", "lightning_adapters.crewai:watch_tasks"),
+    ("crewai.tools.base_tool", "lightning_adapters.crewai:wrap_tools"),
+    ("crewai.tools.structured_tool", "lightning_adapters.crewai:wrap_structured_tools"),
 )
 
 _installed = False

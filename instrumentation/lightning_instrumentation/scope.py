@@ -8,10 +8,10 @@ baggage is read where this process knows of none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lightning_instrumentation import semconv
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from opentelemetry.trace import Span
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +127,45 @@ def speaker() -> Agent | None:
     return scope.agent or (_default_agent[0] if _default_agent else inside)
 
 
-def for_another_thread() -> Scope | None:
-    """Return the current scope with the framework's agent made part of it, or None where there is nothing to carry."""
+def speaking(agent: Agent, span: Span | None = None) -> Scope:
+    """Return the current scope with ``agent`` as the one who speaks in it, below ``span`` where one is given."""
+    before = _current.get()
+    return Scope(before.identity, agent, framework_agent(), span or before.span)
+
+
+def carried() -> Scope:
+    """Return the current scope with the framework's agent made part of it: for code that runs in another context."""
     scope = _current.get()
     agent = speaker()
     if agent is not scope.agent and agent is not None and agent.source != "init":
-        # The other thread does not see the framework's context.
+        # The other context does not hold what the framework answers from.
         return replace(scope, agent=agent, around=agent)
+    return scope
+
+
+def for_another_thread() -> Scope | None:
+    """Return what another thread has to enter, or None where there is nothing to carry."""
+    scope = carried()
     return None if scope is _EMPTY else scope
+
+
+async def await_inside(scope: Scope, work: Awaitable[T]) -> T:
+    with entered(scope):
+        return await work
+
+
+async def each_inside(scope: Scope, stream: AsyncIterator[T]) -> AsyncGenerator[T]:
+    """Yield what ``stream`` yields; its body runs in ``scope``, whoever consumes it does not."""
+    try:
+        while True:
+            try:
+                with entered(scope):
+                    item = await anext(stream)
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            with entered(scope):
+                await close()

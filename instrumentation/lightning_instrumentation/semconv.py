@@ -69,7 +69,7 @@ ROLLOUT_ROOT: Final = "lightning.rollout.root"
 ROLLOUT_INPUT: Final = "lightning.rollout.input"
 """What the task asked, as JSON text, on the root span where the user gave it."""
 AGENT_SOURCE: Final = "lightning.agent.source"
-"""How the agent name was recognised: decorator, langchain, langgraph, baggage ..."""
+"""How the agent name was recognised: decorator, langchain, langgraph, autogen, openai-agents, crewai, baggage ..."""
 BAGGAGE_KEYS: Final = (ROLLOUT_ID, ATTEMPT_ID, TASK_ID, GROUP_ID, ROLLOUT_MODE, AGENT_NAME)
 
 # -- lightning: exact tokens -------------------------------------------------------------------------------------------

@@ -1,0 +1,60 @@
+"""OpenAI Agents SDK: which agent speaks, and a span for every function tool, agents used as tools among them.
+
+A run is a row of turns, each of one agent: after a handoff the next turn is another's. A turn covers the agent's model
+call and its tools, in ``Runner.run``, ``run_sync`` and ``run_streamed`` alike. The SDK's own tracing is neither needed
+nor touched: it may be switched off, and what it exports goes to its own host.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import wrapt
+from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.scope import Agent, Scope, await_inside, speaking
+from lightning_instrumentation.tool import ToolCall
+
+_RUN_LOOP = "agents.run_internal.run_loop"
+_TURNS = {
+    _RUN_LOOP: ("run_single_turn", "run_single_turn_streamed", "resolve_interrupted_turn"),
+    "agents.run": ("run_single_turn", "resolve_interrupted_turn"),
+}
+"""The functions that run a turn, by each module that calls them by a name of its own."""
+
+
+def watch_turns(module: Any) -> None:
+    """Hook of the modules that run turns; a module ``agents.run`` of the user's own is left alone."""
+    if _RUN_LOOP not in sys.modules:
+        return
+    for name in _TURNS[module.__name__]:
+        # The one module may have taken the other's wrapped function already.
+        if not isinstance(getattr(module, name), wrapt.FunctionWrapper):
+            wrapt.wrap_function_wrapper(module, name, _turn)
+
+
+def _turn(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    scope = guarded("openai-agents-turn", _scope_of, args, kwargs)
+    work = wrapped(*args, **kwargs)
+    return work if scope is None else await_inside(scope, work)
+
+
+def _scope_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
+    bindings = kwargs["bindings"] if "bindings" in kwargs else args[1]
+    return speaking(Agent(str(bindings.public_agent.name), "openai-agents"))
+
+
+def wrap_tools(module: Any) -> None:
+    """Hook of ``agents.run_internal.tool_execution``: a tool that was approved and really runs."""
+    wrapt.wrap_function_wrapper(module, "_invoke_function_tool_with_metadata", _run_tool)
+
+
+async def _run_tool(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tool, context = kwargs.get("function_tool"), kwargs.get("context")
+    name = getattr(context, "qualified_tool_name", None) or getattr(tool, "name", "")
+    with ToolCall(name, getattr(context, "tool_call_id", None), lambda: kwargs.get("arguments", "")) as call:
+        result = await wrapped(*args, **kwargs)
+        # The SDK tells the model of a tool's exception instead of raising it.
+        call.returned(lambda: result.output, failed=bool(getattr(result, "is_sdk_generated_error", False)))
+    return result

@@ -1,0 +1,135 @@
+"""CrewAI with real crews, in an environment of its own (``make crewai``): who speaks, where, and what tools do."""
+# pyright: reportMissingImports=false
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import lightning_instrumentation as lightning
+import pytest
+from lightning_instrumentation import semconv
+
+pytestmark = pytest.mark.slow
+
+# Nothing of CrewAI's own leaves the machine. Not OTEL_SDK_DISABLED, which CrewAI suggests: it silences us too.
+os.environ.update(CREWAI_DISABLE_TELEMETRY="true", CREWAI_TRACING_ENABLED="false", CREWAI_TESTING="true")
+crewai = pytest.importorskip("crewai", reason="needs CrewAI, which has an environment of its own: make crewai")
+
+ROOT = Path(__file__).parents[2]
+
+
+@crewai.tools.tool
+def calculator(expression: str) -> str:
+    """Compute."""
+    return str(eval(expression, {}))
+
+
+def crew(model: Any, number: int, *, streams: bool = False, with_tool: bool = True) -> Any:
+    """Two agents, one task each; both name themselves and the rollout in what they ask."""
+    llm = crewai.LLM(model="openai/m", base_url=model.base_url, api_key="x", stream=streams)
+    agents = [
+        crewai.Agent(
+            role=role,
+            goal=f"AGENT[{role}]",
+            backstory=f"rollout {number}",
+            llm=llm,
+            tools=[calculator] if with_tool and role == "solver" else [],
+        )
+        for role in ("solver", "writer")
+    ]
+    tasks = [crewai.Task(description=f"rollout {number} task", expected_output="text", agent=agent) for agent in agents]
+    return crewai.Crew(agents=agents, tasks=tasks)
+
+
+def named(spans: Any) -> list:
+    return [(span.attributes.get(semconv.AGENT_NAME), span.attributes.get(semconv.AGENT_SOURCE)) for span in spans]
+
+
+def check_one(truth: Any, recording: Any) -> None:
+    truth.check_every_call(recording, calls=3)
+    (tool,) = recording.spans("execute_tool")
+    assert named(recording.spans("chat")) == [(name, "crewai") for name in ("solver", "solver", "writer")]
+    assert named([tool]) == [("solver", "crewai")]
+    assert tool.attributes[semconv.TOOL_NAME] == "calculator"
+    assert json.loads(tool.attributes[semconv.TOOL_CALL_ARGUMENTS]) == {"expression": "2+3"}
+    assert tool.attributes[semconv.TOOL_CALL_RESULT] == "5"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_each_agent_of_a_crew_speaks_for_itself(truth, recording, streams):
+    with lightning.rollout("t", rollout_id="r1"):
+        result = crew(recording.model, 1, streams=streams).kickoff()
+    assert str(result).startswith("answer0 to")
+    check_one(truth, recording)
+
+
+@pytest.mark.parametrize("way", ["kickoff_async", "akickoff"])
+async def test_each_agent_of_an_async_crew_speaks_for_itself(truth, recording, way):
+    async with lightning.rollout("t", rollout_id="r1"):
+        await getattr(crew(recording.model, 1), way)()
+    check_one(truth, recording)
+
+
+def test_an_agent_without_a_crew(truth, recording):
+    solver = crew(recording.model, 1).agents[0]
+    with lightning.rollout("t", rollout_id="r1"):
+        solver.kickoff("rollout 1: how much is 2+3")
+    assert {name for name, _ in named(recording.spans("chat"))} == {"solver"}
+    truth.check_every_call(recording, calls=2)
+
+
+def test_forty_rollouts_in_threads_and_tasks_stay_apart(truth, recording):
+    def attempt(number: int) -> None:
+        with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
+            crew(recording.model, number).kickoff()
+
+    async def async_attempt(number: int) -> None:
+        async with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
+            await crew(recording.model, number, with_tool=False).akickoff()
+
+    async def all_async() -> None:
+        await asyncio.gather(*(async_attempt(number) for number in range(20, 40)))
+
+    threads = [threading.Thread(target=attempt, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    asyncio.run(all_async())
+    for thread in threads:
+        thread.join()
+    truth.check_every_call(recording, calls=100)
+    assert len(recording.spans("execute_tool")) == 20
+
+
+def test_the_example_runs_and_is_the_same_with_and_without_us(receiver, model, tmp_path):
+    def run(**environment: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "examples/crewai/agent.py", "lighthouses"],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "OPENAI_BASE_URL": model.base_url,
+                "OPENAI_API_KEY": "unused",
+                "OPENAI_MODEL": "m",
+                "HOME": str(tmp_path),
+                "LIGHTNING_SPOOL_DIR": str(tmp_path),
+                **environment,
+            },
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    watched = run(LIGHTNING_ENDPOINT=receiver.url)
+    asked = [body for _, _, body in model.requests]
+    model.requests.clear()
+    assert run(OTEL_SDK_DISABLED="true") == watched
+    assert [body for _, _, body in model.requests] == asked
+    chats = receiver.wait_for(len(asked), prefix="chat")
+    assert [name for name, _ in named(chats)] == ["researcher", "researcher", "writer"]

@@ -1,0 +1,73 @@
+"""Every example that examples/README.md names: it runs as it stands there, and the same with and without us."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning_instrumentation import semconv
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = re.findall(
+    r"`(?:\.venv-crewai/bin/)?python (examples/\S+/agent\.py .*?)`", (ROOT / "examples" / "README.md").read_text()
+)
+SPOKEN = {
+    "calculator": {"calculator": 2},
+    "autogen": {"writer": 2, "critic": 2},
+    "openai_agents": {"triage": 1, "counter": 3},
+}
+"""Calls by agent, where the model calls a tool whenever it has one and nothing was answered by a tool last.
+
+CrewAI's example runs in an environment of its own, by tests/adapters/test_crewai.py.
+"""
+
+
+def name_of(command: str) -> str:
+    return command.split("/")[1]
+
+
+def run(command: str, model: Any, tmp_path: Path, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *shlex.split(command)],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "OPENAI_BASE_URL": model.base_url,
+            "OPENAI_API_KEY": "unused",
+            "OPENAI_MODEL": "m",
+            "LIGHTNING_SPOOL_DIR": str(tmp_path),
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_readme_names_every_example():
+    folders = {file.parent.name for file in (ROOT / "examples").glob("*/agent.py")}
+    assert {name_of(command) for command in COMMANDS} == folders
+    assert folders <= {*SPOKEN, "crewai"}
+
+
+@pytest.mark.parametrize("command", [one for one in COMMANDS if name_of(one) in SPOKEN], ids=name_of)
+def test_an_example_runs_and_is_the_same_with_and_without_us(command, receiver, model, tmp_path):
+    watched = run(command, model, tmp_path, LIGHTNING_ENDPOINT=receiver.url)
+    asked = [body for _, _, body in model.requests]
+    model.requests.clear()
+    unwatched = run(command, model, tmp_path, OTEL_SDK_DISABLED="true")
+    assert watched == unwatched
+    assert watched.strip()
+    assert asked == [body for _, _, body in model.requests]
+
+    expected = SPOKEN[name_of(command)]
+    chats = receiver.wait_for(len(asked), prefix="chat")
+    spoken = [span.attributes[semconv.AGENT_NAME] for span in chats]
+    assert len(chats) == len(asked)
+    assert {name: spoken.count(name) for name in spoken} == expected
