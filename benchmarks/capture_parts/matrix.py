@@ -19,8 +19,8 @@ from capture_parts.matrix_agent import LOADS
 from capture_parts.processes import Child
 from capture_parts.rows import Row, at_least
 from capture_parts.sizes import Sizes
-from lightning_trainer.ingest.dialects.ancestry import Identity, key_of, resolve_identities, unique
-from lightning_trainer.ingest.dialects.lightning import read_spans
+from lightning_trainer.ingest.ancestry import Identity, key_of, resolve_identities, unique
+from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.types import Call, Span
 
 SECTION = "matrix"

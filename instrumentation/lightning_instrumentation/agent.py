@@ -54,8 +54,11 @@ class _Invocation:
         return entered(self._scope)
 
     def end(self, error: BaseException | None = None) -> None:
-        # A generator that was closed early has done what it was asked to do.
-        spans.end(self._span, None if isinstance(error, GeneratorExit) else error)
+        if isinstance(error, GeneratorExit):
+            # A generator that was closed early, maybe because nobody holds it, has done what it was asked to do.
+            spans.end_soon(self._span)
+        else:
+            spans.end(self._span, error)
         self._span = None
 
 

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lightning_instrumentation import semconv
+from lightning_instrumentation import later, semconv
 from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.failures import failures, log
 from lightning_instrumentation.hosts import Hosts
+from lightning_instrumentation.routing import Router
 from lightning_instrumentation.scope import set_default_agent
 from lightning_instrumentation.sequence import sequences
 from lightning_instrumentation.settings import RedactionRule, Settings, read_settings
@@ -53,6 +54,7 @@ class Runtime:
     outbox: Outbox
     editor: Editor
     """Takes out of a span what must not be recorded."""
+    router: Router
 
 
 _runtime: Runtime | None = None
@@ -74,6 +76,7 @@ def init(
     max_body_bytes: int | None = None,
     capture_content: bool | None = None,
     redact: RedactionRule | Iterable[RedactionRule] | None = None,
+    route: bool | None = None,
 ) -> None:
     """Start recording. Calling it again changes nothing; the first use of anything else calls it by itself.
 
@@ -96,6 +99,8 @@ def init(
         redact: what is taken out of texts before they are written or sent, beside keys, which always are:
             ``"emails"``, ``"regex:..."``, compiled patterns, functions from text to text, or several of them
             (``LIGHTNING_REDACT``). ``"none"`` takes nothing out. Where a function raises, the text is left out.
+        route: False leaves every call where it goes; else calls of agents that a policy claims go to the daemon's
+            gateway (``LIGHTNING_ROUTE``, ``LIGHTNING_ROUTE_FALLBACK``).
 
     Raises:
         ConfigurationError: a value that cannot be used.
@@ -114,6 +119,7 @@ def init(
             spool_full=spool_full,
             spool_block_s=spool_block_s,
             redact=redact,
+            route=route,
         )
         if _runtime is None:
             _start(wanted)
@@ -163,7 +169,8 @@ def _start(settings: Settings) -> None:
     sequences.renew()
     outbox = Outbox(settings)
     set_default_agent(settings.agent)
-    _runtime = Runtime(settings, hosts, _tracer(settings, outbox, editor), outbox, editor)
+    router = Router(settings.endpoint, settings.token, enabled=settings.route, fallback=settings.route_fallback)
+    _runtime = Runtime(settings, hosts, _tracer(settings, outbox, editor), outbox, editor, router)
     _unusable = False
     install_hooks()
 
@@ -177,6 +184,7 @@ def _tracer(settings: Settings, outbox: Outbox, editor: Editor) -> Tracer:
 
 def deliver_at_exit() -> None:
     """Deliver what can be delivered quickly; this process is about to end."""
+    later.do_waiting()
     if _runtime is not None:
         _runtime.outbox.close_at_exit()
 
@@ -198,10 +206,12 @@ def _in_child() -> None:
     _lock = threading.RLock()
     failures.renew_lock()
     sequences.renew()
+    later.forget()
     if _runtime is not None:
         _runtime.outbox.after_fork_in_child()
         # Its spans say which process they come from.
-        _runtime = replace(_runtime, tracer=_tracer(_runtime.settings, _runtime.outbox, _runtime.editor))
+        tracer = _tracer(_runtime.settings, _runtime.outbox, _runtime.editor)
+        _runtime = replace(_runtime, tracer=tracer, router=_runtime.router.in_child())
 
 
 # Once a process and from the import on: they look the runtime up, so they serve whichever one is running.
@@ -212,12 +222,14 @@ if hasattr(os, "register_at_fork"):
 
 def flush(timeout_s: float = 5.0) -> bool:
     """Wait until the daemon has accepted every span of this process; False when it has not within the limit."""
+    later.do_waiting()
     return True if _runtime is None else _runtime.outbox.flush(timeout_s)
 
 
 def shutdown(timeout_s: float = 5.0) -> None:
     """Deliver what can be delivered, leave the rest on disk and stop; the next use starts afresh."""
     global _runtime
+    later.do_waiting()
     with _lock:
         stopping, _runtime = _runtime, None
     if stopping is not None:

@@ -118,6 +118,16 @@ API: Final = "lightning.api"
 CAPTURED_BY: Final = "lightning.captured_by"
 """The library whose hook recorded a model call: openai, httpx, httpx2, requests or aiohttp."""
 
+# -- lightning: a call that was routed to the gateway; its own attributes say where it went ----------------------------
+ROUTE_POLICY: Final = "lightning.route.policy"
+"""The policy that claims the agent: to its gateway the call was sent."""
+ROUTE_FROM_URL: Final = "lightning.route.from.url"
+"""Where the call would have gone; without query, user name and password."""
+ROUTE_FROM_MODEL: Final = "lightning.route.from.model"
+"""The model that the caller named."""
+ROUTE_FELL_BACK: Final = "lightning.route.fell_back"
+"""True where the daemon was away and the call went where it always went."""
+
 GATEWAY_SCOPE: Final = "lightning.gateway"
 GATEWAY_NOTE_SCOPE: Final = "lightning.gateway.notes"
 """Of what the gateway says about its records afterwards; not calls."""

@@ -43,6 +43,10 @@ class Settings:
     """Longest wait for room, seconds; then the span is dropped after all."""
     redact: tuple[RedactionRule, ...] = ()
     """Rules beside that for keys, which holds always; ``("none",)`` for none at all."""
+    route: bool = True
+    """Whether calls of agents that a policy claims go to the daemon's gateway."""
+    route_fallback: bool = True
+    """Whether such a call goes to the user's own URL while the daemon is away, or fails."""
 
 
 def checked_endpoint(endpoint: str | None) -> str:
@@ -88,6 +92,7 @@ def read_settings(
     spool_full: str | None = None,
     spool_block_s: float | None = None,
     redact: RedactionRule | Iterable[RedactionRule] | None = None,
+    route: bool | None = None,
 ) -> Settings:
     """Raises ConfigurationError: a value that cannot be used, with the value and what to write instead."""
     endpoint = checked_endpoint(endpoint or os.environ.get("LIGHTNING_ENDPOINT"))
@@ -113,6 +118,8 @@ def read_settings(
         spool_full=full,
         spool_block_s=block_s,
         redact=_rules(redact),
+        route=_switch("LIGHTNING_ROUTE", route, True),
+        route_fallback=_switch("LIGHTNING_ROUTE_FALLBACK", None, True),
     )
 
 
@@ -130,9 +137,11 @@ def _switch(variable: str, given: bool | None, default: bool) -> bool:
     text = os.environ.get(variable, "").strip().lower() if given is None else ""
     if not text:
         return default if given is None else given
-    if text not in ("0", "1", "false", "true"):
-        raise ConfigurationError(f"{variable} is {text!r}; write 1 or 0")
-    return text in ("1", "true")
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("0", "false", "no", "off"):
+        return False
+    raise ConfigurationError(f"{variable} is {text!r}; write 1 or 0")
 
 
 def _rules(given: RedactionRule | Iterable[RedactionRule] | None) -> tuple[RedactionRule, ...]:

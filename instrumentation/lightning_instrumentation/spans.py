@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.later import do_later, do_waiting
 from lightning_instrumentation.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -18,15 +20,23 @@ _LONGEST_MESSAGE = 2000
 def begin(runtime: Runtime, name: str, attributes: Mapping[str, Any], **options: Any) -> Span | None:
     from lightning_instrumentation.tracing import start_span
 
+    do_waiting()
     return guarded("span-start", start_span, runtime.tracer, name, attributes, **options)
 
 
-def end(span: Span | None, error: BaseException | None = None) -> None:
+def end(span: Span | None, error: BaseException | None = None, *, end_ns: int | None = None) -> None:
+    do_waiting()
     if span is None:
         return
     if error is not None:
         guarded("span-error", mark_error, span, error)
-    guarded("span-end", span.end)
+    guarded("span-end", span.end, end_ns)
+
+
+def end_soon(span: Span | None) -> None:
+    """End a span where the garbage collector may be at work, with this moment as its end."""
+    if span is not None:
+        do_later(span.end, time.time_ns())
 
 
 def mark_error(span: Span, error: BaseException, *, secret: str | None = None) -> None:

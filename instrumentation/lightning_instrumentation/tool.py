@@ -65,8 +65,11 @@ class ToolCall:
             spans.mark_failed(span, "tool_error", text or "the tool reported an error")
 
     def end(self, error: BaseException | None = None) -> None:
-        # A tool that yields and was closed early has done what it was asked to do.
-        spans.end(self._span, None if isinstance(error, GeneratorExit) else error)
+        if isinstance(error, GeneratorExit):
+            # A tool that yields and was closed early, maybe because nobody holds it, has done what it was asked to do.
+            spans.end_soon(self._span)
+        else:
+            spans.end(self._span, error)
 
     def __enter__(self) -> ToolCall:
         self._body = entered(self.scope)

@@ -23,6 +23,7 @@ from lightning_trainer.daemon.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.late_rewards import late_rewards
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.daemon.publishing import Publisher
+from lightning_trainer.daemon.selection import selection_router
 from lightning_trainer.daemon.sockets import listen
 from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.daemon.status import status_router
@@ -135,22 +136,21 @@ class Daemon:
         app.include_router(otlp_router(sink, max_body_bytes=config.daemon.max_body_bytes), dependencies=guarded)
         app.include_router(rewards_router(store, sink), dependencies=guarded)
         app.include_router(rollouts_router(store, sink), dependencies=guarded)
-        app.include_router(
-            gateway_router(
-                engine,
-                RedactingSink(sink, redactor(config.daemon.redact)),
-                policy=policy.name,
-                max_body_bytes=config.gateway.max_body_bytes,
-                max_concurrent=config.gateway.max_concurrent,
-                queue_timeout_s=config.gateway.queue_timeout_s,
-                silence_timeout_s=config.gateway.silence_timeout_s,
-            ),
-            dependencies=guarded,
+        gateway = gateway_router(
+            engine,
+            RedactingSink(sink, redactor(config.daemon.redact)),
+            policy=policy.name,
+            max_body_bytes=config.gateway.max_body_bytes,
+            max_concurrent=config.gateway.max_concurrent,
+            queue_timeout_s=config.gateway.queue_timeout_s,
+            silence_timeout_s=config.gateway.silence_timeout_s,
         )
+        app.include_router(gateway, dependencies=guarded)
         app.include_router(
             status_router(policy, store=store, progress=self.progress, engine=engine, trainer=trainer),
             dependencies=guarded,
         )
+        app.include_router(selection_router(config.policy, gateway), dependencies=guarded)
         return app
 
     def _loop(

@@ -1,5 +1,6 @@
 """Every example that examples/README.md names: it runs as it stands there, and the same with and without us."""
 
+import json
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ COMMANDS = re.findall(
 )
 SPOKEN = {
     "calculator": {"calculator": 2},
+    "langgraph": {"planner": 1, "researcher": 3, "writer": 1, "critic": 1},
     "autogen": {"writer": 2, "critic": 2},
     "openai_agents": {"triage": 1, "counter": 3},
 }
@@ -50,6 +52,11 @@ def run(command: str, model: Any, tmp_path: Path, **environment: str) -> str:
     return done.stdout
 
 
+def bodies(model: Any) -> list[str]:
+    """What was asked; side by side it comes in any order."""
+    return sorted(json.dumps(body) for _, _, body in model.requests)
+
+
 def test_the_readme_names_every_example():
     folders = {file.parent.name for file in (ROOT / "examples").glob("*/agent.py")}
     assert {name_of(command) for command in COMMANDS} == folders
@@ -59,12 +66,12 @@ def test_the_readme_names_every_example():
 @pytest.mark.parametrize("command", [one for one in COMMANDS if name_of(one) in SPOKEN], ids=name_of)
 def test_an_example_runs_and_is_the_same_with_and_without_us(command, receiver, model, tmp_path):
     watched = run(command, model, tmp_path, LIGHTNING_ENDPOINT=receiver.url)
-    asked = [body for _, _, body in model.requests]
+    asked = bodies(model)
     model.requests.clear()
     unwatched = run(command, model, tmp_path, OTEL_SDK_DISABLED="true")
     assert watched == unwatched
     assert watched.strip()
-    assert asked == [body for _, _, body in model.requests]
+    assert asked == bodies(model)
 
     expected = SPOKEN[name_of(command)]
     chats = receiver.wait_for(len(asked), prefix="chat")

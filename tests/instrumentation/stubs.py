@@ -127,6 +127,9 @@ class Receiver(_Server):
         receiver = self
 
         class Handler(_Handler):
+            def do_GET(self) -> None:
+                self.answer(200, b'{"policies": []}', {"content-type": "application/json"})
+
             def do_POST(self) -> None:
                 body = self.read()
                 spans = decode(body)

@@ -77,7 +77,7 @@ def _answered(out: Outgoing, response: Any) -> None:
     body = Body(out.call, response.headers.get("content-type", ""), encoding)
     response.content = (RewrittenReader if body.rewrites else WatchedReader)(response.content, body)
     out.call.under_way = True
-    weakref.finalize(response, body.ended)
+    weakref.finalize(response, body.given_up)
 
 
 def _close(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

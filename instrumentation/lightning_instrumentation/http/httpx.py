@@ -119,7 +119,7 @@ def _answered(module: Any, out: Outgoing, request: Any, changed: Any, response: 
     watched = _streams(module)[0 if isinstance(response.stream, module.SyncByteStream) else 1]
     response.stream = watched(response.stream, body)
     call.under_way = True
-    weakref.finalize(response, body.ended)
+    weakref.finalize(response, body.given_up)
 
 
 @cache
@@ -153,7 +153,7 @@ def _streams(module: Any) -> tuple[Any, Any]:
             try:
                 self._stream.close()
             finally:
-                self._body.ended()
+                self._body.given_up()
 
     class AsyncWatched(Watched, module.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -174,6 +174,6 @@ def _streams(module: Any) -> tuple[Any, Any]:
             try:
                 await self._stream.aclose()
             finally:
-                self._body.ended()
+                self._body.given_up()
 
     return SyncWatched, AsyncWatched

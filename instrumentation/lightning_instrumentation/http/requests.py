@@ -72,7 +72,7 @@ def _answered(out: Outgoing, request: Any, changed: Any, response: Any) -> None:
         return
     response.raw = _WatchedRaw(response.raw, out.call, content_type, response.headers.get("content-encoding"))
     out.call.under_way = True
-    weakref.finalize(response, out.call.ended)
+    weakref.finalize(response, out.call.given_up)
 
 
 class _WatchedRaw(wrapt.ObjectProxy):
@@ -139,7 +139,7 @@ class _WatchedRaw(wrapt.ObjectProxy):
         try:
             self.__wrapped__.close()
         finally:
-            self._self_call.ended()
+            self._self_call.given_up()
 
     def _body(self, decode_content: bool | None) -> Body:
         if self._self_body is None:

@@ -4,33 +4,59 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_instrumentation.failures import failures
+from lightning_instrumentation import semconv
+from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.openai import options as of
+from lightning_instrumentation.openai.gateway import DaemonAwayError, is_gateway_client
+from lightning_instrumentation.openai.route import Route, fell_back, route_of
+from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.wire import call as wire
 from lightning_instrumentation.wire.call import ModelCall
 
 _LIBRARY = "openai"
 
 
-def begin(client: Any, options: Any) -> tuple[ModelCall, Any] | None:
-    """Start the span of a model call and return it with the options to send; None for any other request."""
+def begin(client: Any, options: Any) -> tuple[ModelCall, Any, Route | None] | None:
+    """Start the span of a model call; return it with the options to send and, where it is routed, its route.
+
+    None for any other request.
+    """
     api = of.api_of(options)
-    if api is None or wire.is_silent():
+    if api is None or wire.is_silent() or is_gateway_client(client):
         return None
-    key = getattr(client, "api_key", None)
-    begun = wire.begin(
-        api,
-        of.url_of(client, options),
-        of.body_of(options),
-        captured_by=_LIBRARY,
-        secret=key if isinstance(key, str) and key else None,
-    )
+    url, body = of.url_of(client, options), of.body_of(options)
+    route = None if wire.is_suppressed() else guarded("route", route_of, client, options, url, body)
+    if route is not None:
+        client, options, url, body = route.client, route.options, route.url, route.body
+    begun = wire.begin(api, url, body, captured_by=_LIBRARY, secret=of.key_of(client))
     if begun is None:
         return None
     call, headers = begun
-    if headers or call.asked:
-        options = of.with_additions(client, options, headers, api.additions(call.asked))
-    return call, options
+    if route is not None:
+        call.describe(route.attributes())
+    return call, _with(call, client, options, headers), route
+
+
+def _with(call: ModelCall, client: Any, options: Any, headers: dict[str, str]) -> Any:
+    if not headers and not call.asked:
+        return options
+    return of.with_additions(client, options, headers, call.api.additions(call.asked))
+
+
+def taken_back(call: ModelCall, route: Route, away: DaemonAwayError) -> Any:
+    """The daemon of a routed call is away: return the options with which the call goes to the user's own host."""
+    options = guarded("route-fallback", _take_back, call, route, away)
+    return route.own_options if options is None else options
+
+
+def _take_back(call: ModelCall, route: Route, away: DaemonAwayError) -> Any:
+    started = runtime()
+    if started is None:
+        return None
+    fell_back(started, route, away)
+    headers = wire.readdress(started, call, route.own_url, route.own_body, secret=of.key_of(route.own_client))
+    call.describe({semconv.ROUTE_FELL_BACK: True})
+    return _with(call, route.own_client, route.own_options, headers)
 
 
 def answered(call: ModelCall) -> None:

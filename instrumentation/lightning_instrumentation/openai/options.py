@@ -32,6 +32,11 @@ def body_of(options: Any) -> dict[str, Any]:
     return {**options.json_data, **(extra if isinstance(extra, Mapping) else {})}
 
 
+def key_of(client: Any) -> str | None:
+    key = getattr(client, "api_key", None)
+    return key if isinstance(key, str) and key else None
+
+
 def headers_of(options: Any) -> dict[str, str]:
     """Headers of this request alone; the placeholder for "not given" is no mapping."""
     return dict(options.headers) if isinstance(options.headers, Mapping) else {}

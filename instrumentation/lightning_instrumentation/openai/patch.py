@@ -13,40 +13,82 @@ import wrapt
 
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.openai import call as openai_call
-from lightning_instrumentation.wire.call import carrying
+from lightning_instrumentation.openai.gateway import DaemonAwayError
+from lightning_instrumentation.openai.route import Route
+from lightning_instrumentation.runtime import runtime
+from lightning_instrumentation.wire.call import ModelCall, carrying
 
 
 def wrap_client(module: Any) -> None:
     wrapt.wrap_function_wrapper(module, "SyncAPIClient.request", _request)
     wrapt.wrap_function_wrapper(module, "AsyncAPIClient.request", _async_request)
+    started = runtime()
+    if started is not None:
+        started.router.keep_fresh()  # model calls are likely from here on
 
 
 def _begin(
     instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+) -> tuple[ModelCall, Route | None, tuple[Any, ...], dict[str, Any]] | None:
     options = args[1] if len(args) > 1 else kwargs.get("options")
     begun = openai_call.begin(instance, options)
     if begun is None:
         return None
-    call, options = begun
+    call, options, route = begun
+    return call, route, *_asking(options, args, kwargs)
+
+
+def _asking(options: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of ``request`` with other options."""
     if len(args) > 1:
-        return call, (args[0], options, *args[2:]), kwargs
-    return call, args, {**kwargs, "options": options}
+        return (args[0], options, *args[2:]), kwargs
+    return args, {**kwargs, "options": options}
 
 
 def _request(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     begun = guarded("chat-request", _begin, instance, args, kwargs)
     if begun is None:
         return wrapped(*args, **kwargs)
-    call, args, kwargs = begun
+    call, route, args, kwargs = begun
     try:
         with carrying(call):
-            response = wrapped(*args, **kwargs)
+            response = _send(wrapped, call, route, args, kwargs)
     except BaseException as error:
         call.failed(error)
         raise
     guarded("chat-response", openai_call.answered, call)
     return response
+
+
+def _send(
+    wrapped: Callable[..., Any],
+    call: ModelCall,
+    route: Route | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Send a call to where it goes; a routed one whose daemon is away goes where it always went."""
+    if route is not None:
+        try:
+            return route.client.request(*args, **kwargs)
+        except DaemonAwayError as away:
+            args, kwargs = _asking(openai_call.taken_back(call, route, away), args, kwargs)
+    return wrapped(*args, **kwargs)
+
+
+async def _async_send(
+    wrapped: Callable[..., Any],
+    call: ModelCall,
+    route: Route | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    if route is not None:
+        try:
+            return await route.client.request(*args, **kwargs)
+        except DaemonAwayError as away:
+            args, kwargs = _asking(openai_call.taken_back(call, route, away), args, kwargs)
+    return await wrapped(*args, **kwargs)
 
 
 async def _async_request(
@@ -55,10 +97,10 @@ async def _async_request(
     begun = guarded("chat-request", _begin, instance, args, kwargs)
     if begun is None:
         return await wrapped(*args, **kwargs)
-    call, args, kwargs = begun
+    call, route, args, kwargs = begun
     try:
         with carrying(call):
-            response = await wrapped(*args, **kwargs)
+            response = await _async_send(wrapped, call, route, args, kwargs)
     except BaseException as error:
         call.failed(error)
         raise

@@ -76,7 +76,14 @@ class Body:
         self._call.ended()
 
     def failed(self, error: BaseException) -> None:
-        self._call.failed(error)
+        if isinstance(error, GeneratorExit):
+            self._call.given_up()
+        else:
+            self._call.failed(error)
+
+    def given_up(self) -> None:
+        """The caller has closed the answer or holds it no more, read to its end or not."""
+        self._call.given_up()
 
     def _watch(self, data: bytes) -> None:
         assert self._decode is not None

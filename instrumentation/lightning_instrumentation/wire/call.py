@@ -6,6 +6,7 @@ are one span. Where a client library of its own sits on an HTTP library, the inn
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,6 +18,7 @@ from opentelemetry.trace import SpanKind
 from lightning_instrumentation import propagation, semconv, spans
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.hosts import Standing
+from lightning_instrumentation.later import do_later
 from lightning_instrumentation.runtime import Runtime, runtime
 from lightning_instrumentation.scope import current, speaker
 from lightning_instrumentation.wire import request
@@ -49,11 +51,33 @@ class ModelCall:
         self._capture_content = capture_content
 
     def ended(self) -> None:
-        """Called at the end, on ``close`` and when the answer is forgotten: the first one counts."""
+        """Called at the end: the first end counts."""
         self._end(None)
 
     def failed(self, error: BaseException) -> None:
         self._end(error)
+
+    def given_up(self) -> None:
+        """Called when the answer is closed or forgotten: the garbage collector does that, and must wait for no lock."""
+        if self._open:
+            do_later(self._end_at, time.time_ns())
+
+    def _end_at(self, end_ns: int) -> None:
+        self._end(None, end_ns=end_ns)
+
+    @property
+    def open_span(self) -> Span | None:
+        """None once the call has ended."""
+        return next(iter(self._open), None)
+
+    def describe(self, attributes: Mapping[str, Any]) -> None:
+        """Add to the span what is known of the call beside request and answer."""
+        for span in self._open:
+            guarded("chat-request", span.set_attributes, attributes)
+
+    def goes_to(self, asked: Wanted, *, secret: str | None) -> None:
+        """The call goes to another host than was thought; nothing of it was sent before."""
+        self.asked, self._secret, self.sent = asked, secret, 0
 
     def refused(self, status: int) -> None:
         """The server answered with an error that is handed on to the caller as an answer."""
@@ -62,13 +86,13 @@ class ModelCall:
             guarded("chat-response", self._open[0].set_attribute, semconv.HTTP_STATUS, status)
         self._end(None)
 
-    def _end(self, error: BaseException | None) -> None:
+    def _end(self, error: BaseException | None, *, end_ns: int | None = None) -> None:
         try:
             span = self._open.pop()
         except IndexError:
             return
         guarded("chat-response", self._describe, span, error)
-        spans.end(span)
+        spans.end(span, end_ns=end_ns)
 
     def _describe(self, span: Span, error: BaseException | None) -> None:
         if self.streamed:
@@ -102,7 +126,6 @@ def _begin(
     started: Runtime, api: Api, url: str, body: Mapping[str, Any], captured_by: str, secret: str | None
 ) -> tuple[ModelCall, dict[str, str]] | None:
     settings = started.settings
-    standing = started.hosts.standing(url)
     span = spans.begin(
         started,
         f"{api.operation} {body.get('model') or ''}",
@@ -118,6 +141,23 @@ def _begin(
     )
     if span is None:
         return None
+    asked, headers = _additions(started, api, span, url, body)
+    call = ModelCall(
+        api,
+        span,
+        asked,
+        secret=secret,
+        capture_content=settings.capture_content,
+        limit_bytes=settings.max_body_bytes,
+    )
+    return call, headers
+
+
+def _additions(
+    started: Runtime, api: Api, span: Span, url: str, body: Mapping[str, Any]
+) -> tuple[Wanted, dict[str, str]]:
+    """Return what the host at ``url`` is asked on top, and the headers it gets: nothing for one that nobody named."""
+    standing = started.hosts.standing(url)
     headers: dict[str, str] = {}
     asked = NOTHING
     if standing is not Standing.STRANGER:
@@ -128,15 +168,20 @@ def _begin(
     if asked:
         # What we take out of the answer again must be readable on the way.
         headers["accept-encoding"] = "identity"
-    call = ModelCall(
-        api,
-        span,
-        asked,
-        secret=secret,
-        capture_content=settings.capture_content,
-        limit_bytes=settings.max_body_bytes,
-    )
-    return call, {name: value for name, value in headers.items() if value}
+    return asked, {name: value for name, value in headers.items() if value}
+
+
+def readdress(
+    started: Runtime, call: ModelCall, url: str, body: Mapping[str, Any], *, secret: str | None
+) -> dict[str, str]:
+    """A call of which nothing was sent goes elsewhere: correct its span and return the headers to add there."""
+    span = call.open_span
+    if span is None:
+        return {}
+    call.describe(request.place(url, body))
+    asked, headers = _additions(started, call.api, span, url, body)
+    call.goes_to(asked, secret=secret)
+    return headers
 
 
 def is_suppressed() -> bool:

@@ -25,17 +25,13 @@ def attributes(
     api: Api, url: str, body: Mapping[str, Any], *, captured_by: str, capture_content: bool, limit_bytes: int
 ) -> dict[str, Any]:
     """Args: limit_bytes: messages or tools whose JSON is longer are left out and counted."""
-    parts = urlsplit(url)
     read: dict[str, Any] = {
         semconv.OPERATION: api.operation,
         semconv.PROVIDER_NAME: api.provider,
         semconv.API: api.name,
         semconv.CAPTURED_BY: captured_by,
-        semconv.REQUEST_MODEL: str(body.get("model") or ""),
-        semconv.SERVER_ADDRESS: parts.hostname or "",
+        **place(url, body),
     }
-    if parts.port:
-        read[semconv.SERVER_PORT] = parts.port
     for key, name in _PLAIN.items():
         if isinstance(body.get(key), (int, float)):
             read[name] = body[key]
@@ -54,6 +50,18 @@ def attributes(
         _add_content(read, semconv.INPUT_MESSAGES, api.input_messages(body), limit_bytes)
         if body.get("tools"):
             _add_content(read, semconv.TOOL_DEFINITIONS, body["tools"], limit_bytes)
+    return read
+
+
+def place(url: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Where a call goes and to which model there."""
+    parts = urlsplit(url)
+    read: dict[str, Any] = {
+        semconv.REQUEST_MODEL: str(body.get("model") or ""),
+        semconv.SERVER_ADDRESS: parts.hostname or "",
+    }
+    if parts.port:
+        read[semconv.SERVER_PORT] = parts.port
     return read
 
 

@@ -1,0 +1,92 @@
+"""Which policy claims which agent, as the daemon says it at ``GET {endpoint}/lightning/selection``.
+
+Matching is the daemon's own (``PolicyConfig.claims``): shell-style patterns, case matters, an unnamed call is nobody's.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+from urllib.parse import urlsplit
+
+PATH = "/lightning/selection"
+_TIMEOUT_S = 2.0
+_LONGEST_ANSWER = 1 << 20
+
+
+class SelectionError(RuntimeError):
+    """The endpoint answered, and not with a selection; ``status`` is its HTTP status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    policies: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Name and agent patterns of each policy; the first one that matches has the agent."""
+    paths: frozenset[str] = frozenset({"/chat/completions"})
+    """What the gateway serves below ``/v1``."""
+
+    def policy_of(self, agent: str) -> str | None:
+        for name, patterns in self.policies:
+            if any(fnmatchcase(agent, pattern) for pattern in patterns):
+                return name
+        return None
+
+
+def fetch_selection(endpoint: str, token: str | None) -> Selection:
+    """Ask the daemon.
+
+    Raises:
+        OSError: nobody answers there.
+        http.client.HTTPException: what answers does not speak HTTP.
+        SelectionError: what answers has no selection for us.
+    """
+    import http.client  # 20 ms that only a process which makes model calls needs
+
+    parts = urlsplit(endpoint)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+    headers = {"Accept": "application/json", "User-Agent": "lightning-trainer", "Connection": "close"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    try:
+        connection.request("GET", parts.path.rstrip("/") + PATH, headers=headers)
+        response = connection.getresponse()
+        body = response.read(_LONGEST_ANSWER + 1)
+        status = response.status
+    finally:
+        connection.close()
+    if status != 200:
+        raise SelectionError(f"it answered {status} to GET {PATH}", status)
+    if len(body) > _LONGEST_ANSWER:
+        raise SelectionError(f"its selection is longer than {_LONGEST_ANSWER} bytes", status)
+    try:
+        return read_selection(json.loads(body))
+    except (ValueError, KeyError, TypeError) as error:
+        raise SelectionError(f"its selection cannot be read ({type(error).__name__}: {error})", status) from error
+
+
+def read_selection(document: Any) -> Selection:
+    """Read ``{"policies": [{"name": ..., "agents": [...]}], "paths": [...]}``; other keys are a newer daemon's.
+
+    Raises:
+        KeyError, TypeError: something is missing or of another type.
+    """
+    policies = tuple(
+        (_text(policy["name"]), tuple(_text(pattern) for pattern in policy["agents"]))
+        for policy in document["policies"]
+    )
+    if "paths" not in document:
+        return Selection(policies)
+    return Selection(policies, frozenset(_text(path) for path in document["paths"]))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value

@@ -1,0 +1,189 @@
+"""What a process knows of the daemon's selection: fetched beside the calls, kept while it can be trusted."""
+
+import json
+import os
+import threading
+
+import lightning_instrumentation as lightning
+import pytest
+from lightning_instrumentation import routing, runtime
+from lightning_instrumentation.routing import Router
+from lightning_instrumentation.selection import Selection, SelectionError, fetch_selection, read_selection
+
+PROSE = Selection((("prose", ("wri*",)), ("rest", ("*",))))
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """What the next fetches bring: a selection or an error; the last one stays."""
+    answers: list = [PROSE]
+    fetched = []
+
+    def fetch(endpoint, token):
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        fetched.append(threading.current_thread())
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(routing, "fetch_selection", fetch)
+    monkeypatch.setattr(routing, "FIRST_WAIT_S", 10.0)
+    answers_and_threads = answers, fetched
+    return answers_and_threads
+
+
+def fetched_again(router: Router) -> None:
+    """Let one more fetch begin and end."""
+    router._fetch_at = 0.0
+    router.keep_fresh()
+    with router._fetching:
+        pass
+
+
+def test_the_first_policy_that_matches_has_the_agent(answers):
+    router = Router("http://d", None)
+    assert [router.policy_of(name) for name in ("writer", "judge", "Writer", None)] == ["prose", "rest", "rest", None]
+    assert len(answers[1]) == 1
+    assert answers[1][0] is not threading.current_thread()
+
+
+def test_a_call_does_not_wait_for_a_refresh(answers, monkeypatch):
+    router = Router("http://d", None)
+    assert router.policy_of("writer") == "prose"
+    hung, go_on = threading.Event(), threading.Event()
+
+    def fetch(endpoint, token):
+        hung.set()
+        assert go_on.wait(10)
+        return Selection()
+
+    monkeypatch.setattr(routing, "fetch_selection", fetch)
+    router._fetch_at = 0.0
+    assert router.policy_of("writer") == "prose"
+    assert hung.wait(10)
+    assert router.policy_of("writer") == "prose"
+    go_on.set()
+    with router._fetching:
+        assert router.policy_of("writer") is None
+
+
+def test_only_the_first_question_waits_and_not_for_long(answers, monkeypatch):
+    never = threading.Event()
+    monkeypatch.setattr(routing, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(routing, "fetch_selection", lambda endpoint, token: never.wait(10))
+    router = Router("http://d", None)
+    assert router.policy_of("writer") is None
+    assert not router._answered.is_set()
+    never.set()
+
+
+def test_nothing_is_said_where_no_agent_makes_a_call(answers, caplog):
+    answers[0][:] = [ConnectionRefusedError("refused")]
+    router = Router("http://d", None)
+    router.keep_fresh()
+    assert router._answered.wait(10)
+    assert router.policy_of(None) is None
+    assert not caplog.records
+    assert router.policy_of("writer") is None
+    assert len(caplog.records) == 1
+
+
+def test_a_refused_connection_ends_routing_and_an_answer_brings_it_back(answers, caplog):
+    router = Router("http://d", None)
+    assert router.policy_of("writer") == "prose"
+    for answer, policy in [
+        (ConnectionRefusedError("refused"), None),
+        (PROSE, "prose"),
+        (ConnectionRefusedError("refused"), None),
+    ]:
+        answers[0][:] = [answer]
+        fetched_again(router)
+        assert router.policy_of("writer") == policy
+    assert len([record for record in caplog.records if "is away" in record.getMessage()]) == 1
+
+
+def test_a_busy_daemon_is_trusted_for_a_while_only(answers, monkeypatch):
+    router = Router("http://d", None)
+    assert router.policy_of("writer") == "prose"
+    answers[0][:] = [TimeoutError("busy")]
+    fetched_again(router)
+    assert router.policy_of("writer") == "prose"
+    monkeypatch.setattr(routing, "_TRUST_S", 0.0)
+    fetched_again(router)
+    assert router.policy_of("writer") is None
+
+
+def test_without_fallback_the_last_selection_stays_in_force(answers):
+    router = Router("http://d", None, fallback=False)
+    assert router.policy_of("writer") == "prose"
+    answers[0][:] = [ConnectionRefusedError("refused")]
+    fetched_again(router)
+    router.daemon_is_away()
+    assert router.policy_of("writer") == "prose"
+
+
+def test_a_daemon_that_was_found_away_is_asked_again_by_the_next_call(answers):
+    router = Router("http://d", None)
+    assert router.policy_of("writer") == "prose"
+    router.daemon_is_away()
+    router.keep_fresh()
+    with router._fetching:
+        pass
+    assert len(answers[1]) == 2
+    assert router.policy_of("writer") == "prose"
+
+
+def test_switched_off_it_asks_nobody(answers):
+    router = Router("http://d", None, enabled=False)
+    router.keep_fresh()
+    assert router.policy_of("writer") is None
+    assert answers[1] == []
+
+
+def test_any_number_of_agent_names_fits(answers, monkeypatch):
+    monkeypatch.setattr(routing, "_MOST_REMEMBERED", 10)
+    router = Router("http://d", None)
+    assert {router.policy_of(f"agent {number}") for number in range(100)} == {"rest"}
+    assert len(router._policies) <= 10
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_child_knows_what_its_parent_knew(receiver, tmp_path, answers):
+    lightning.shutdown(0.0)
+    lightning.init(receiver.url, spool_dir=tmp_path)
+    started = runtime.runtime()
+    assert started is not None
+    assert started.router.policy_of("writer") == "prose"
+    # A fetch that was under way in the parent does not go on in the child.
+    started.router._fetching.acquire()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        router = runtime.runtime().router  # type: ignore[union-attr]
+        known = router.policy_of("writer")
+        os.write(writing, json.dumps([known, router._fetching.locked()]).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    started.router._fetching.release()
+    assert json.loads(os.read(reading, 100))[0] == "prose"
+    assert len(answers[1]) == 1
+    lightning.shutdown(0.0)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [[], {}, {"policies": 1}, {"policies": [{}]}, {"policies": [{"name": 1, "agents": []}]},
+     {"policies": [{"name": "p", "agents": [1]}]}, {"policies": [{"name": "p", "agents": None}]}],
+)  # fmt: skip
+def test_what_is_no_selection_is_refused(document):
+    with pytest.raises((KeyError, TypeError)):
+        read_selection(document)
+
+
+def test_the_stubs_empty_selection_is_fetched(receiver):
+    assert fetch_selection(receiver.url, None) == Selection()
+
+
+def test_a_server_that_knows_no_selection_says_so(model):
+    with pytest.raises(SelectionError, match="501"):
+        fetch_selection(model.url, None)
