@@ -22,8 +22,8 @@ TEXT = ["The", " café", " is", " open", "."]
 
 
 class StubEngine:
-    """Speaks ``/v1/chat/completions`` and ``/v1/completions`` like vLLM 0.31: null where vLLM writes null, absent where it
-    writes nothing."""
+    """Speaks ``/v1/chat/completions`` and ``/v1/completions`` like vLLM 0.31: null where vLLM writes null, absent where
+    it writes nothing."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
@@ -315,7 +315,7 @@ def open_gateway():
         async with serving(engine.app) as engine_url:
             endpoint = Endpoint(engine_url)
             app = FastAPI()
-            app.include_router(gateway_router(endpoint, sink, policy="sql", **{"queue_timeout_s": 5.0, **options}))
+            app.include_router(gateway_router(endpoint, sink, **{"policy": "sql", "queue_timeout_s": 5.0, **options}))
             for router in beside:
                 app.include_router(router)
             async with serving(app) as url:
