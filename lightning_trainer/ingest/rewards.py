@@ -1,4 +1,4 @@
-"""``POST /rollouts/{id}/reward``: a reward from outside of the agent's process.
+"""``POST /rollouts/{id}/reward`` (also ``/lightning/rollouts/{id}/rewards``): a reward from another process.
 
 It is stored as what it is everywhere else: an ``evaluate`` span with the event ``gen_ai.evaluation.result``. With an
 ``id`` from the caller the span's own ids follow from it, so sending it twice gives one reward (the first counts).
@@ -14,13 +14,14 @@ from typing import Annotated, Protocol
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from lightning_instrumentation import semconv
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lightning_trainer.errors import StoreError
-from lightning_trainer.ingest.json_bodies import JsonBodyError, error_response, read_json
+from lightning_trainer.ingest.bodies import BodyTooLargeError, read_body
 from lightning_trainer.types import Attempt, AttributeValue, Span, SpanEvent, SpanSink
 
 SCOPE = "lightning.rewards"
+_MAX_BODY_BYTES = 2**20
 _Label = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -52,35 +53,36 @@ def rewards_router(store: KnownRollouts, sink: SpanSink) -> APIRouter:
     @router.post("/rollouts/{rollout_id}/reward")
     @router.post("/lightning/rollouts/{rollout_id}/rewards")
     async def reward(rollout_id: str, request: Request) -> JSONResponse:
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            # Asked for, since a web page may post anything else to a loopback port without the browser's consent.
+            return _error(415, "send the reward as application/json")
         try:
-            body = await read_json(request, RewardBody)
-            finite(body.value)
+            raw = await read_body(request.stream(), limit=_MAX_BODY_BYTES)
+            body = RewardBody.model_validate(json.loads(raw))
+        except BodyTooLargeError as error:
+            return _error(413, str(error))
+        except ValidationError as error:
+            return _error(422, _sentence(error))
+        except (ValueError, RecursionError) as error:
+            return _error(400, f"the body is not JSON: {error}")
+        if not math.isfinite(body.value):
+            return _error(422, f"value is {body.value}: a reward is a finite number; leave it out when there is none")
+        try:
             if not await store.has_rollout(rollout_id):
-                raise JsonBodyError(
-                    404, f"no span of rollout {rollout_id!r} has been seen; check the id, or send it later"
-                )
+                return _error(404, f"no span of rollout {rollout_id!r} has been seen; check the id, or send it later")
             if body.attempt_id is not None:
                 attempt = await store.attempt(body.attempt_id)
                 if attempt is None or attempt.rollout_id != rollout_id:
-                    raise JsonBodyError(404, f"rollout {rollout_id!r} has no attempt {body.attempt_id!r}")
-            new = await sink.append([reward_span(rollout_id, body)])
-        except JsonBodyError as error:
-            return error.response()
+                    return _error(404, f"rollout {rollout_id!r} has no attempt {body.attempt_id!r}")
+            new = await sink.append([_span(rollout_id, body)])
         except StoreError as error:
-            return error_response(503, str(error), retry_after_s=1)
+            return _error(503, str(error), retry_after_s=1)
         return JSONResponse({"accepted": True, "new": bool(new)})
 
     return router
 
 
-def finite(value: float) -> None:
-    """Refuse what is no reward; raises JsonBodyError."""
-    if not math.isfinite(value):
-        raise JsonBodyError(422, f"value is {value}: a reward is a finite number; leave it out when there is none")
-
-
-def reward_span(rollout_id: str, body: RewardBody) -> Span:
-    """Return the reward as an evaluation."""
+def _span(rollout_id: str, body: RewardBody) -> Span:
     now = time.time_ns()
     evaluation: dict[str, AttributeValue] = {
         semconv.EVALUATION_NAME: body.name,
@@ -107,3 +109,14 @@ def reward_span(rollout_id: str, body: RewardBody) -> Span:
 
 def _digest(rollout_id: str, reward_id: str) -> bytes:
     return hashlib.blake2b(json.dumps([rollout_id, reward_id]).encode(), digest_size=24).digest()
+
+
+def _sentence(error: ValidationError) -> str:
+    return "; ".join(
+        f"{'.'.join(str(part) for part in detail['loc']) or 'body'}: {detail['msg']}" for detail in error.errors()
+    )
+
+
+def _error(status: int, sentence: str, *, retry_after_s: int | None = None) -> JSONResponse:
+    headers = None if retry_after_s is None else {"retry-after": str(retry_after_s)}
+    return JSONResponse({"error": {"message": sentence}}, status_code=status, headers=headers)

@@ -9,10 +9,11 @@ the spans nor on duplicates; time is linear in their number.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
+from lightning_trainer.ingest.abandoned import without_abandoned
 from lightning_trainer.ingest.dialects.ancestry import Identity, SpanKey, key_of, resolve_identities, unique
 from lightning_trainer.ingest.dialects.tokens import Tokens, carries_tokens, read_tokens
 from lightning_trainer.store.attempts import attempt_of
@@ -40,7 +41,7 @@ def read_spans(spans: Sequence[Span]) -> Reading:
     known = unique(spans)
     identities = resolve_identities(known)
     problems: list[str] = []
-    calls = _read_calls(known, identities, problems)
+    calls = without_abandoned(_read_calls(known, identities, problems), known.values())
     roots = {span.span_id for span in known.values() if span.attributes.get(semconv.ROLLOUT_ROOT) is True}
     evaluations = [
         evaluation
@@ -65,12 +66,6 @@ def _read_calls(
     gateway_of_response = _first_by_response(gateway)
     gateway_of_client = {(span.trace_id, span.parent_span_id): span for span in reversed(gateway)}
 
-    abandoned = {
-        (span.trace_id, span.parent_span_id)
-        for span in known.values()
-        if span.attributes.get(semconv.CALL_ABANDONED) is True
-    }
-
     calls: list[Call] = []
     for span in gateway:
         response_id = _response_id(span)
@@ -85,9 +80,7 @@ def _read_calls(
         client = clients_of_response.get(response_id or "")
         if client is not None:
             identity = identity.else_from(identities[key_of(client)])
-        of_span = _calls_of(span, identity, read_tokens(span), problems)
-        # What its caller never had the end of is an interrupted call, however complete the record.
-        calls.extend(of_span if key_of(span) not in abandoned else (replace(call, complete=False) for call in of_span))
+        calls.extend(_calls_of(span, identity, read_tokens(span), problems))
 
     for span in clients:
         if not carries_tokens(span):
