@@ -55,6 +55,8 @@ class AnthropicAnswer:
         return b"".join(out)
 
     def end(self, event: bytes) -> bytes:
+        if self._transcript.error is not None:
+            return b""  # that was the end
         usage = {"output_tokens": self._transcript.output_tokens}
         return b"".join(
             [*self._close(), _event("message_delta", delta=self._stop(), usage=usage), _event("message_stop")]

@@ -18,7 +18,7 @@ from lightning_trainer.errors import EngineError
 from lightning_trainer.gateway.answer import Answer
 from lightning_trainer.gateway.apis import Api
 from lightning_trainer.gateway.disconnect import CallerGoneError, unless_gone
-from lightning_trainer.gateway.errors import RefusalError, unavailable
+from lightning_trainer.gateway.errors import RefusalError, made_again, unavailable
 from lightning_trainer.gateway.exchange import Exchange
 from lightning_trainer.gateway.identity import read_caller
 from lightning_trainer.gateway.record import Sampler
@@ -80,7 +80,7 @@ class Door:
             except CallerGoneError as error:
                 await exchange.end_without_caller(str(error))
                 if settlement.given_up.done():
-                    raise RefusalError(409, "this call was made again; only the later try is answered") from error
+                    raise made_again() from error
                 return Response(status_code=499)
             return response
         finally:

@@ -26,3 +26,8 @@ class RefusalError(Exception):
 def unavailable(message: str, *, retry_after_s: int = 5) -> RefusalError:
     """503: nothing is wrong with the request, it may come again."""
     return RefusalError(503, message, kind="service_unavailable", code="unavailable", retry_after_s=retry_after_s)
+
+
+def made_again() -> RefusalError:
+    """409: nobody should be waiting for this answer any longer."""
+    return RefusalError(409, "this call was made again; only the later try is answered", code="made_again")

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from lightning_trainer.gateway.answer import Answer
 from lightning_trainer.gateway.disconnect import CallerGoneError, unless_gone
-from lightning_trainer.gateway.errors import RefusalError, unavailable
+from lightning_trainer.gateway.errors import RefusalError, made_again, unavailable
 from lightning_trainer.gateway.exchange import Exchange
 from lightning_trainer.gateway.sse import DONE, data_of, events
 
@@ -46,17 +46,22 @@ class RelayResponse(Response):
         self._exchange = exchange
         self._answer = answer
         self._ended = ended
+        self._begun = False
         self._delivered = False
         """Whether all that the engine sampled was sent: many clients hang up without waiting for the stream's end."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = "the caller disconnected"
+        given_up = self._exchange.settlement.given_up
         try:
-            await unless_gone(receive, self._exchange.settlement.given_up, self._relay(send))
+            await unless_gone(receive, given_up, self._relay(send))
             gone = ""
         except CallerGoneError as error:
             gone = str(error)
             logger.info("%s: the engine's request for %s is cancelled", gone, self._exchange.request.model)
+            if given_up.done() and self._begun:
+                last = self._answer.broken(made_again())
+                await send({"type": "http.response.body", "body": last, "more_body": False})
         finally:
             try:
                 await self._upstream.aclose()
@@ -67,6 +72,7 @@ class RelayResponse(Response):
 
     async def _relay(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        self._begun = True
         last = b""
         try:
             async for whole in events(self._upstream.aiter_raw()):

@@ -74,7 +74,7 @@ class ResponsesAnswer:
 
     def chunk(self, event: bytes, chunk: dict[str, Any]) -> bytes:
         if chunk.get("error"):
-            return event_of(orjson.dumps({"type": "error", **chunk["error"]}), "error")
+            return self._error(chunk["error"])
         out: list[bytes] = []
         if not self._started:
             self._started = True
@@ -87,13 +87,20 @@ class ResponsesAnswer:
         return b"".join(out)
 
     def end(self, event: bytes) -> bytes:
+        if self._transcript.error is not None:
+            return b""  # that was the end
         out = list(self._close())
         status = self._final_status()
         return b"".join([*out, self._event(f"response.{status}", response=self._response(status))])
 
     def broken(self, refusal: RefusalError) -> bytes:
-        error = refusal.body["error"]
-        return self._event("error", code=error["code"] or error["type"], message=error["message"], param=error["param"])
+        return self._error(refusal.body["error"])
+
+    def _error(self, error: Any) -> bytes:
+        said = error if isinstance(error, dict) else {"message": str(error)}
+        code = said.get("code") or said.get("type")
+        # OpenAI's clients raise where an event has "error"; the fields beside it are those of their error event.
+        return self._event("error", code=code, message=said.get("message"), param=said.get("param"), error=said)
 
     # -- the output, piece by piece ------------------------------------------------------------------------------
 
@@ -168,7 +175,7 @@ class ResponsesAnswer:
 
     def _final_status(self) -> str:
         choice = self._transcript.choices.get(0)
-        return "incomplete" if choice is None or choice.finish_reason == "length" else "completed"
+        return "incomplete" if choice is None or choice.finish_reason in (None, "length") else "completed"
 
     def _response(self, status: str) -> dict[str, Any]:
         done = status != "in_progress"

@@ -18,6 +18,7 @@ _REFUSED = {
     "background": "a response is made while you wait: leave it out",
     "prompt": "there are no stored prompts here: send instructions and input",
     "max_tool_calls": "no tool runs here: leave it out",
+    "top_logprobs": "log-probabilities are recorded here and not returned; chat completions return them",
 }
 _UNUSED = (
     *("include", "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),

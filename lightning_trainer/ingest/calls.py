@@ -28,8 +28,6 @@ class JoinedCall:
     """The most faithful one first: it gives tokens, version and times."""
     identity: Identity
     """Of the first record that knows, for agent and attempt each."""
-    abandoned: bool
-    """The caller never had the end of the answer: an interrupted call, however complete the record."""
 
     @property
     def best(self) -> ModelCall:
@@ -43,17 +41,12 @@ class JoinedCall:
 def joined_calls(spans: Mapping[SpanKey, Span], identities: Mapping[SpanKey, Identity]) -> list[JoinedCall]:
     """Return every call that any dialect tells of, once."""
     records = [record for span in spans.values() if (record := dialect_of(span).model_call(span)) is not None]
-    abandoned = {
-        (span.trace_id, span.parent_span_id)
-        for span in spans.values()
-        if span.attributes.get(semconv.CALL_ABANDONED) is True
-    }
     joined = []
     for group in join(records, spans):
         identity = identities[key_of(group[0].span)]
         for record in group[1:]:
             identity = identity.else_from(identities[key_of(record.span)])
-        joined.append(JoinedCall(group, identity, key_of(group[0].span) in abandoned))
+        joined.append(JoinedCall(group, identity))
     return joined
 
 
@@ -93,7 +86,7 @@ def _choices(joined: JoinedCall, problems: list[str]) -> Iterator[Call]:
             response_ids=choice.response_ids,
             behaviour_logprobs=choice.logprobs,
             finish_reason=choice.finish_reason,
-            complete=best.complete is not False and not joined.abandoned,
+            complete=best.complete is not False,
             start_ns=span.start_ns,
             end_ns=span.end_ns,
             fidelity=fidelity_of(tokens, choice),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
+from lightning_trainer.ingest.abandoned import without_abandoned
 from lightning_trainer.ingest.ancestry import Identity, resolve_identities, unique
 from lightning_trainer.ingest.calls import joined_calls, read_calls
 from lightning_trainer.store.attempts import attempt_of
@@ -38,7 +39,7 @@ def read_spans(spans: Sequence[Span]) -> Reading:
     known = unique(spans)
     identities = resolve_identities(known)
     problems: list[str] = []
-    calls = read_calls(joined_calls(known, identities), problems)
+    calls = without_abandoned(read_calls(joined_calls(known, identities), problems), known.values())
     roots = {span.span_id for span in known.values() if span.attributes.get(semconv.ROLLOUT_ROOT) is True}
     evaluations = [
         evaluation

@@ -315,7 +315,7 @@ def open_gateway():
         async with serving(engine.app) as engine_url:
             endpoint = Endpoint(engine_url)
             app = FastAPI()
-            app.include_router(gateway_router(endpoint, sink, policy="sql", **{"queue_timeout_s": 5.0, **options}))
+            app.include_router(gateway_router(endpoint, sink, **{"policy": "sql", "queue_timeout_s": 5.0, **options}))
             for router in beside:
                 app.include_router(router)
             async with serving(app) as url:

@@ -118,7 +118,7 @@ async def test_a_reward_that_comes_with_a_second_end_is_not_lost(daemon, store) 
     ("content", "status", "sentence"),
     [
         ("{}", 404, "no call of attempt 'unknown' of rollout 'unknown' has been seen"),
-        ('{"reward": NaN}', 422, "value is nan"),
+        ('{"reward": NaN}', 422, "reward is nan"),
         ('{"reward": "good"}', 422, "reward: Input should be a valid number"),
         ('{"task": "x"}', 422, "task: Extra inputs"),
         ('{"mode": "test"}', 422, "mode: Input should be 'train' or 'evaluate'"),
