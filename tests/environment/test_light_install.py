@@ -59,6 +59,17 @@ def test_the_light_client_brings_nothing_heavy_and_imports_quickly(light_python)
     assert min(one["cpu_s"] for one in seen) < IMPORT_LIMIT_CPU_S
 
 
+def test_a_program_is_run_without_the_daemons_packages(light_python, tmp_path):
+    program = "import sys; print('lightning_instrumentation.registry' in sys.modules, 'pydantic' in sys.modules)"
+    said = subprocess.run(
+        [str(light_python.parent / "lightning-trainer"), "run", "--agent", "a", "--", str(light_python), "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert (said.returncode, said.stdout, said.stderr) == (0, "True False\n", "")
+
+
 def test_the_command_line_names_what_to_install(light_python):
     said = subprocess.run([str(light_python.parent / "lightning-trainer")], capture_output=True, text=True)
     assert said.returncode == 1

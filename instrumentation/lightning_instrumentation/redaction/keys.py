@@ -56,7 +56,7 @@ _SCHEMES = tuple((name, re.compile(_BEARER)) for name in ("Bearer ", "bearer "))
 _BEFORE_UNDERSCORE = tuple(prefix[:-1] for prefix in _BODIES if prefix.endswith("_"))
 _BEFORE_DASH = (*(prefix[:-1] for prefix in _BODIES if prefix.endswith("-")), _PEM_KIND.rstrip("-"))
 _RARE = 150
-"""In more than one of so many characters a mark is not rare: looking at each costs more than searching for words."""
+"""Where a mark is more than one of so many characters, looking at each costs more than searching for whole prefixes."""
 _OTHERS = ("IA", "AIza", "ya29.", "earer ", _JWT)
 assert all(p.endswith(("_", "-")) or any(other in p for other in _OTHERS) for p in _BODIES)
 
@@ -113,7 +113,8 @@ def _without(text: str, anchor: str, find: Finder) -> str:
 
 def _inside_a_word(text: str, at: int) -> bool:
     """Whether the anchor is the tail of a longer word (``task-``); the letter of an escape (``\\n``) is no word."""
-    if at == 0 or not text[at - 1].isalnum():
+    # Only ASCII letters join a prefix: scripts without spaces put a key right behind a word.
+    if at == 0 or not (text[at - 1].isascii() and text[at - 1].isalnum()):
         return False
     return at < 2 or text[at - 2] != "\\"
 

@@ -43,8 +43,9 @@ class Editor:
         """Return False where nothing of it may be recorded."""
         kind = value.WhichOneof("value")
         if kind == "string_value":
-            allowed = self._allowed(value.string_value)
-            if allowed is not None and allowed is not value.string_value:
+            text = value.string_value
+            allowed = self._allowed(text)
+            if allowed is not None and allowed is not text:
                 value.string_value = allowed
             return allowed is not None
         if not self._capture_content:
