@@ -12,7 +12,9 @@ PREAMBLE = """
 import asyncio, json, os, re
 import lightning_instrumentation as lightning
 lightning.init(trusted_hosts=[os.environ["TRUSTED"]])
-OF_THIS_RUN = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|0x[0-9a-f]+|\\d{4}-\\d\\d-\\d\\d[T ][0-9:.]+(?:Z|[+]00:00)?|1[0-9]{9}[.][0-9]+")
+UUID, ADDRESS, SECONDS = r"[0-9a-f]{8}-[0-9a-f-]{27}", r"0x[0-9a-f]+", r"1[0-9]{9}[.][0-9]+"
+DATE = r"\\d{4}-\\d\\d-\\d\\d[T ][0-9:.]+(?:Z|[+]00:00)?"
+OF_THIS_RUN = re.compile("|".join((UUID, ADDRESS, SECONDS, DATE)))
 def show(*things):
     for thing in things:
         dump = getattr(thing, "model_dump", None)
