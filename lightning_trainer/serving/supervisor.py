@@ -127,6 +127,8 @@ class EngineSupervisor:
         Raises:
             EngineError: it is not within ``timeout_s``, or it never will be.
         """
+        if self._status.state is EngineState.READY:
+            return  # every call comes by here
         settled = (EngineState.READY, EngineState.FAILED)
         try:
             async with asyncio.timeout(timeout_s), self._changed:
