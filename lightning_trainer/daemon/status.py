@@ -1,4 +1,4 @@
-"""``/lightning/status``, ``/lightning/agents`` and ``/lightning/policies/{name}``: what the daemon is doing, as JSON."""
+"""``/lightning/status``, ``/lightning/agents``, ``/lightning/policies/{name}``: what the daemon is doing, as JSON."""
 
 import os
 import time
