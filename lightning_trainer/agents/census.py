@@ -17,9 +17,10 @@ from lightning_instrumentation.packing import pack_token_ids
 
 from lightning_trainer.ingest.ancestry import resolve_identities, unique
 from lightning_trainer.ingest.calls import JoinedCall, fidelity_of, joined_calls, tokens_of
+from lightning_trainer.ingest.dialects.lightning import is_gateway
 from lightning_trainer.ingest.dialects.record import ModelCall
 from lightning_trainer.ingest.dialects.registry import dialect_of
-from lightning_trainer.ingest.dialects.tokens import carries_tokens, read_tokens
+from lightning_trainer.ingest.dialects.tokens import Tokens, carries_tokens, read_tokens
 from lightning_trainer.ingest.joining import faithfulness
 from lightning_trainer.types import Fidelity, Span
 
@@ -28,6 +29,7 @@ _LONG = 2000
 _NEEDED = frozenset({semconv.OUTPUT_MESSAGES, "output.value", "metadata"})
 """Long texts that response ids, tools and names are read from."""
 _MOST_TOOLS = 1000
+_NO_TOKENS = Tokens((), (), ())
 
 
 @dataclass(slots=True)
@@ -64,8 +66,8 @@ def slim(span: Span) -> Span:
         for name, value in span.attributes.items()
         if name in _NEEDED or not isinstance(value, str | bytes) or (isinstance(value, str) and len(value) <= _LONG)
     }
-    if carries_tokens(span):
-        tokens = read_tokens(span)
+    tokens = read_tokens(span) if is_gateway(span) or carries_tokens(span) else _NO_TOKENS
+    if tokens.prompt_ids or any(choice.response_ids for choice in tokens.choices):
         kept |= {
             semconv.INPUT_TOKENS: len(tokens.prompt_ids),
             semconv.OUTPUT_TOKENS: sum(len(choice.response_ids) for choice in tokens.choices),

@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lightning_trainer.agents.report import AgentRow, AgentsReport
+from lightning_trainer.types import Fidelity
 
 _TABLE_FROM = 80
 NO_NAME = "(no name)"
@@ -34,36 +35,38 @@ def name(row: AgentRow) -> str:
 
 
 def _table(report: AgentsReport) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading, numeric in (
-        ("agent", False),
-        ("policy", False),
-        ("calls", True),
-        ("prompt", True),
-        ("sampled", True),
-        ("exact/ver/text", True),
-        ("tools", False),
-        ("known by", False),
-    ):
-        table.add_column(heading, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    grades = [grade for grade in Fidelity if grade is not Fidelity.VERIFIED or _any(report, grade)]
+    served = report["policies"] is None
+    table.add_column("agent", overflow="fold")
+    table.add_column("served by" if served else "claimed by", overflow="fold")
+    for heading in ("calls", "prompt", "sampled", *(_HEADINGS[grade] for grade in grades)):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("tools", overflow="fold")
+    table.add_column("known by", overflow="fold")
     for row in report["agents"]:
         table.add_row(
             escape(name(row)),
             escape(_policy(row, report)),
-            f"{row['calls']:,}",
-            _short(row["prompt_tokens"]),
-            _short(row["sampled_tokens"]),
-            "/".join(_short(count) for count in row["fidelity"].values()),
+            *(_short(count) for count in (row["calls"], row["prompt_tokens"], row["sampled_tokens"])),
+            *(_short(row["fidelity"][grade]) for grade in grades),
             escape(", ".join(_tools(row))) or "-",
             escape(", ".join(row["recognised_by"])) or "-",
         )
     return table
 
 
+_HEADINGS = {Fidelity.EXACT: "exact", Fidelity.VERIFIED: "verified", Fidelity.TEXT_ONLY: "text"}
+
+
+def _any(report: AgentsReport, grade: Fidelity) -> bool:
+    return any(row["fidelity"][grade] for row in report["agents"])
+
+
 def _block(row: AgentRow, report: AgentsReport, console: Console) -> None:
     grades = ", ".join(f"{count:,} {grade.replace('_', ' ')}" for grade, count in row["fidelity"].items() if count)
     lines = (
-        ("policy", _policy(row, report)),
+        ("served by" if report["policies"] is None else "claimed by", _policy(row, report)),
         ("calls", f"{row['calls']:,}{f' ({grades})' if grades else ''}"),
         ("tokens", f"{row['prompt_tokens']:,} prompt, {row['sampled_tokens']:,} sampled"),
         ("tools", ", ".join(_tools(row)) or "-"),
@@ -76,8 +79,8 @@ def _block(row: AgentRow, report: AgentsReport, console: Console) -> None:
 
 def _policy(row: AgentRow, report: AgentsReport) -> str:
     if report["policies"] is None:
-        return f"served by {', '.join(row['served_by'])}" if row["served_by"] else "-"
-    return row["policy"] or "claimed by none"
+        return ", ".join(row["served_by"]) or "-"
+    return row["policy"] or "none"
 
 
 def _tools(row: AgentRow) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""``/lightning/status`` and ``/lightning/policies/{name}``: what the daemon is doing, as JSON."""
+"""``/lightning/status``, ``/lightning/agents``, ``/lightning/policies/{name}``: what the daemon is doing, as JSON."""
 
 import os
 import time
@@ -7,12 +7,11 @@ from dataclasses import asdict
 from fastapi import APIRouter, HTTPException, Query
 
 from lightning_trainer import __version__
-from lightning_trainer.agents.census import count_agents, slim
+from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.agents.report import AgentsReport, agents_report
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.serving.supervisor import EngineSupervisor
-from lightning_trainer.store.scan import traces
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.remote import TrainerClient
 
@@ -28,6 +27,7 @@ def status_router(
     trainer: TrainerClient,
 ) -> APIRouter:
     router = APIRouter()
+    census = LiveCensus(store)
 
     @router.get("/healthz")
     async def healthz() -> dict[str, str]:
@@ -45,8 +45,8 @@ def status_router(
 
     @router.get("/lightning/agents")
     async def agents() -> AgentsReport:
-        """Every agent that was seen, as ``lightning-trainer agents`` shows it; the store is read in a thread."""
-        return agents_report(await store.scan(lambda connection: count_agents(traces(connection, slim))), [policy])
+        """Every agent that was seen, as ``lightning-trainer agents`` shows it."""
+        return agents_report(await census.get(), [policy])
 
     @router.get("/lightning/policies/{name}")
     async def one_policy(

@@ -1,7 +1,8 @@
 """OpenLLMetry (Traceloop): the GenAI conventions since 0.50, numbered ``gen_ai.prompt`` attributes before.
 
 Read from ``opentelemetry-instrumentation-openai`` and ``-langchain`` 0.62.4 and 0.47.5 (Apache-2.0). Its packages share
-their scope names' prefix with the official ones, so it is known by attributes that only it writes.
+their scope names' prefix with the official ones, so it is known by attributes that only it writes, and by those scopes
+whose spans have none of them.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from lightning_trainer.types import AttributeValue, Span, SpanStatus
 
 NAME = "openllmetry"
 _SIGNS = ("llm.request.type", "gen_ai.is_streaming", "gen_ai.openai.api_base", "gen_ai.usage.total_tokens")
+_SCOPES = frozenset({"opentelemetry.instrumentation.openai.v1", "opentelemetry.instrumentation.langchain"})
 _KIND = "traceloop.span.kind"
 _ENTITY = "traceloop.entity.name"
 _RUN = "traceloop.association.properties."
@@ -25,7 +27,11 @@ _COMPLETION = "gen_ai.completion"
 
 def recognises(span: Span) -> bool:
     attributes = span.attributes
-    return any(sign in attributes for sign in _SIGNS) or any(name.startswith("traceloop.") for name in attributes)
+    return (
+        span.scope in _SCOPES
+        or any(sign in attributes for sign in _SIGNS)
+        or any(name.startswith("traceloop.") for name in attributes)
+    )
 
 
 def model_call(span: Span) -> ModelCall | None:

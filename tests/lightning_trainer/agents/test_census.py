@@ -70,6 +70,12 @@ def test_tokens_are_counted_from_the_ids_and_not_from_what_the_server_says():
     assert one.fidelity[Fidelity.EXACT] == 1
 
 
+def test_a_gateway_record_that_ended_before_the_first_token_is_exact():
+    cut = {semconv.PROMPT_TOKEN_IDS: pack_token_ids(range(9)), semconv.STREAM_COMPLETE: False}
+    one = census(call(1, scope=semconv.GATEWAY_SCOPE, **{**cut, semconv.AGENT_NAME: "a"}))["a"]
+    assert (one.fidelity[Fidelity.EXACT], one.prompt_tokens, one.sampled_tokens, one.interrupted) == (1, 9, 0, 1)
+
+
 def test_records_of_one_response_in_two_traces_are_one_call_of_the_agent_that_either_names():
     gateway = {**tokens(3, 2), semconv.RESPONSE_ID: "x", semconv.POLICY: "p"}
     client = {semconv.RESPONSE_ID: "x", semconv.AGENT_NAME: "a", semconv.AGENT_SOURCE: "decorator"}
