@@ -7,7 +7,8 @@
 
 Peers run beside ours in the same run; they are installed into an environment of their own (benchmarks/peers.txt).
 CPU-seconds and ratios are reported rather than times wherever that is possible: other work on the machine disturbs
-them less. The exit status is 0 even where a goal is missed: the table says so.
+them less. The exit status is 0 even where a goal is missed: the table says so. The full ingest writes a million spans,
+about 8 GB, into the temporary folder (TMPDIR) and removes them.
 """
 
 import argparse

@@ -5,6 +5,7 @@ from wherever the user's configuration says.
 """
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -23,14 +24,12 @@ def peers_python() -> tuple[Path | None, str]:
     if _STAMP.exists() and _STAMP.read_text() == wanted and python.exists():
         return python, ""
     sys.path.insert(0, str(ROOT / "environment"))
-    import install
-    import install_plan as plan
+    import install  # pyright: ignore[reportMissingImports]
+    import install_plan as plan  # pyright: ignore[reportMissingImports]
 
     shutil.rmtree(_VENV, ignore_errors=True)
     uv = install.uv_command("uv")
-    additions = plan.uv_environment(
-        install.pip_settings(), install.os.environ, uv_has_config_file=install.uv_has_config_file()
-    )
+    additions = plan.uv_environment(install.pip_settings(), os.environ, uv_has_config_file=install.uv_has_config_file())
     try:
         if uv is not None:
             install.run([*uv, "venv", "--quiet", "--python", sys.executable, str(_VENV)], {})
