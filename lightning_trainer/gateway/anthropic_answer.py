@@ -135,5 +135,5 @@ def _arguments(call: Mapping[str, Any]) -> Any:
         return {"invalid_json": text}  # the model's mistake: the agent should see it
 
 
-def _event(name: str, **fields: Any) -> bytes:
+def _event(name: str, /, **fields: Any) -> bytes:
     return event_of(orjson.dumps({"type": name, **fields}), name)

@@ -82,6 +82,13 @@ class Door:
                 if settlement.given_up.done():
                     raise made_again() from error
                 return Response(status_code=499)
+            except RefusalError:
+                raise
+            except Exception:
+                # A bug of ours after the record was made: the caller has no answer, so it is not a sample.
+                if settlement.settled:
+                    await exchange.end_without_caller("the gateway failed on the answer")
+                raise
             return response
         finally:
             if not isinstance(response, RelayResponse):  # which gives its slot back when it ends

@@ -166,7 +166,7 @@ class ResponsesAnswer:
         place = {"item_id": self._open.body["id"], "output_index": self._open.index}
         return {**place, "content_index": 0} if self._open.kind in _PART_OF else place
 
-    def _event(self, name: str, **fields: Any) -> bytes:
+    def _event(self, name: str, /, **fields: Any) -> bytes:
         event = event_of(orjson.dumps({"type": name, "sequence_number": self._sequence, **fields}), name)
         self._sequence += 1
         return event

@@ -1,8 +1,10 @@
 """A client's retries do not become two samples; calls that only look alike stay apart."""
 
 import asyncio
+import contextlib
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from lightning_instrumentation import semconv
@@ -115,6 +117,20 @@ async def test_a_retry_waits_until_the_earlier_record_can_be_taken_back(gateway)
     answer = await gateway.post({"idempotency-key": "k"})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert len(gateway.engine.requests) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_we_could_not_write_is_taken_back(gateway, monkeypatch, stream: bool) -> None:
+    def fail(*_: object) -> bytes:
+        raise RuntimeError("a bug")
+
+    for method in ("whole", "chunk"):
+        monkeypatch.setattr(f"lightning_trainer.gateway.openai_answer.OpenAIAnswer.{method}", fail)
+    with contextlib.suppress(httpx.RemoteProtocolError):
+        assert (await gateway.post(stream=stream)).status_code == 500
+    async with asyncio.timeout(10):
+        while not _complete(gateway) or any(_complete(gateway)):
+            await asyncio.sleep(0.01)
 
 
 async def test_a_client_that_hangs_up_at_the_last_token_has_had_its_answer(gateway) -> None:

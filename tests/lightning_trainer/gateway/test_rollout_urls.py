@@ -40,12 +40,16 @@ def _identity(span) -> tuple:
     ],
 )
 async def test_the_url_says_whose_call_it_is(gateway, base: str, identity: tuple) -> None:
-    paths = ("/chat/completions", "/completions", "/responses", "/messages")
-    for path in paths:
-        body = {**_BODY, "prompt": "?", "input": "?", "max_tokens": 5}
+    asked = {
+        "/chat/completions": _BODY,
+        "/completions": {"model": "sql", "prompt": "?"},
+        "/responses": {"model": "sql", "input": "?"},
+        "/messages": {**_BODY, "max_tokens": 5},
+    }
+    for path, body in asked.items():
         answer = await gateway.http.post(base + path, json=body)
         assert answer.status_code == 200, answer.text
-    assert [_identity(span) for span in gateway.sink.spans] == [identity] * len(paths)
+    assert [_identity(span) for span in gateway.sink.spans] == [identity] * len(asked)
     assert (await gateway.http.get(f"{base}/models")).json()["data"][0]["id"] == "sql"
     assert (await gateway.http.get(f"{base}/models/sql")).json()["id"] == "sql"
 

@@ -1,0 +1,43 @@
+"""The daemon's HTTP side is wired as the configuration says; engine and trainer are not asked for anything here."""
+
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from lightning_trainer.config import Config
+from lightning_trainer.daemon.service import Daemon, NotifyingSink
+from lightning_trainer.store import SqliteStore
+
+_POLICY = {"name": "support", "agents": ["support"], "model": "random:tiny"}
+
+
+@pytest.fixture
+async def client(tmp_path):
+    config = Config.model_validate(
+        {"policy": [_POLICY], "gateway": {"max_body_bytes": 2**16}, "daemon": {"trusted_hosts": ["gpu-box"]}}
+    )
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+        nothing = cast(Any, None)
+        app = Daemon(config)._app(store, NotifyingSink(store), nothing, nothing)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8321") as opened:
+            yield opened
+
+
+async def test_every_route_checks_the_host(client: httpx.AsyncClient) -> None:
+    for path in ("/healthz", "/v1/models", "/lightning/status", "/rollouts/r/end"):
+        assert (await client.get(path, headers={"host": "evil.example"})).status_code == 421
+    assert (await client.get("/healthz")).status_code == 200
+    assert (await client.get("/healthz", headers={"host": "gpu-box:8321"})).status_code == 200
+
+
+async def test_the_gateways_limits_are_those_of_the_configuration(client: httpx.AsyncClient) -> None:
+    headers = {"content-type": "application/json"}
+    for path in ("/v1/chat/completions", "/rollouts/r/v1/responses", "/rollouts/r/agents/support/v1/messages"):
+        assert (await client.post(path, content=b" " * 70_000, headers=headers)).status_code == 413
+
+
+async def test_rollouts_end_and_are_rewarded_here(client: httpx.AsyncClient) -> None:
+    for path, body in (("reward", {"value": 1}), ("end", {})):
+        answer = await client.post(f"/rollouts/unknown/{path}", json=body)
+        assert (answer.status_code, "has been seen" in answer.json()["error"]["message"]) == (404, True)
