@@ -50,6 +50,10 @@ class Spool:
         self._ownership = ownership
         self._lock = threading.RLock()
         self._since_checkpoint = 0
+        self._done: set[int] = set()
+        """Rows that were accepted and are still in the file: where the disk is full, deleting needs room, too."""
+        self._stuck: set[int] = set()
+        """Rows that could not be put aside."""
         connection.executescript(_SCHEMA)
         self.rows, self.bytes = connection.execute(
             "SELECT count(*), coalesce(sum(length(body)), 0) FROM spans"
@@ -119,7 +123,9 @@ class Spool:
         size = 0
         with self._lock:
             for row_id, body in self._connection.execute(
-                "SELECT row_id, body FROM spans ORDER BY row_id LIMIT ?", (limit,)
+                "SELECT row_id, body FROM spans WHERE row_id NOT IN (SELECT value FROM json_each(?)) "
+                "ORDER BY row_id LIMIT ?",
+                (json.dumps([*self._done, *self._stuck]), limit),
             ):
                 size += len(body)
                 if rows and size > most_bytes:
@@ -128,24 +134,56 @@ class Spool:
         return rows
 
     def delete(self, row_ids: Iterable[int]) -> None:
-        """Forget rows that were accepted."""
+        """Forget rows that were accepted. Where the file cannot be written they are never read again, and go later."""
         with self._lock:
-            gone = self._connection.execute(
-                "DELETE FROM spans WHERE row_id IN (SELECT value FROM json_each(?)) RETURNING length(body)",
-                (json.dumps(list(row_ids)),),
-            ).fetchall()
-            self.rows -= len(gone)
-            self.bytes -= sum(size for (size,) in gone)
+            ended = [row_id for row_id in row_ids if row_id not in self._done]
+            self._count_off(ended)
+            self._done.update(ended)
+            self._delete_done()
 
     def reject(self, row: SpoolRow, reason: str) -> None:
-        """Put a row aside that will never be accepted."""
+        """Put a row aside that will never be accepted; where the file cannot be written, the next process does it."""
         with self._lock:
-            self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.execute("INSERT INTO rejected (body, reason) VALUES (?, ?)", (row.body, reason))
-            self._connection.execute("DELETE FROM spans WHERE row_id = ?", (row.row_id,))
-            self._connection.execute("COMMIT")
-            self.rows -= 1
-            self.bytes -= len(row.body)
+            self._count_off([row.row_id])
+            self._stuck.add(row.row_id)
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                self._connection.execute("INSERT INTO rejected (body, reason) VALUES (?, ?)", (row.body, reason))
+                self._connection.execute("DELETE FROM spans WHERE row_id = ?", (row.row_id,))
+                self._connection.execute("COMMIT")
+                self._stuck.discard(row.row_id)
+            except sqlite3.Error as error:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                self._say_not_written(error)
+
+    def _count_off(self, row_ids: Sequence[int]) -> None:
+        """They wait no longer, whether or not they are still in the file."""
+        count, size = self._connection.execute(
+            "SELECT count(*), coalesce(sum(length(body)), 0) FROM spans "
+            "WHERE row_id IN (SELECT value FROM json_each(?))",
+            (json.dumps(row_ids),),
+        ).fetchone()
+        self.rows -= count
+        self.bytes -= size
+
+    def _delete_done(self) -> None:
+        try:
+            self._connection.execute(
+                "DELETE FROM spans WHERE row_id IN (SELECT value FROM json_each(?))", (json.dumps(list(self._done)),)
+            )
+        except sqlite3.Error as error:
+            self._say_not_written(error)
+        else:
+            self._done.clear()
+
+    def _say_not_written(self, error: sqlite3.Error) -> None:
+        failures.note(
+            "spool-not-written",
+            f"the spool {self.path} cannot be written, so spans that are delivered stay in it; the next process may "
+            "deliver them once more, which changes nothing",
+            error=error,
+        )
 
     def rejected(self) -> Sequence[tuple[bytes, str]]:
         with self._lock:
@@ -157,6 +195,8 @@ class Spool:
             if self.path is None or self._ownership is None:
                 self._connection.close()
                 return
+            if self._done:
+                self._delete_done()
             kept = self._connection.execute("SELECT (SELECT count(*) FROM spans) + (SELECT count(*) FROM rejected)")
             empty = kept.fetchone()[0] == 0
             self._connection.close()

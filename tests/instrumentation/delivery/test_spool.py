@@ -143,6 +143,28 @@ def test_a_write_that_fails_says_so(folder):
     assert spool.rows == 0
 
 
+def test_what_cannot_be_deleted_is_not_read_again_and_goes_later(folder):
+    with Spool.create(folder) as spool:
+        for body in (b"a", b"bb", b"ccc", b"dddd"):
+            spool.append(body)
+        first, second, third, _ = spool.read(100)
+        spool._connection.execute("PRAGMA query_only = 1")
+        spool.delete([first.row_id])
+        spool.delete([first.row_id])
+        spool.reject(second, "400: no")
+        assert bodies(spool) == [b"ccc", b"dddd"]
+        assert (spool.rows, spool.bytes) == (2, 7)
+        spool._connection.execute("PRAGMA query_only = 0")
+        spool.append(b"e")  # no transaction was left open
+        spool.delete([third.row_id])
+        assert bodies(spool) == [b"dddd", b"e"]
+        assert spool._connection.execute("SELECT body FROM spans").fetchall() == [(b"bb",), (b"dddd",), (b"e",)]
+        spool.delete([row.row_id for row in spool.read(100)])
+    (left,) = orphaned_spools(folder.parent, ENDPOINT)
+    assert bodies(left) == [b"bb"]  # refused, and not put aside yet
+    left.close()
+
+
 def test_the_folder_comes_from_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("LIGHTNING_SPOOL_DIR", str(tmp_path / "a"))
     assert default_spool_dir() == tmp_path / "a"
