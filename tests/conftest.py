@@ -119,8 +119,8 @@ def recorded() -> Callable[..., list[Span]]:
 
     ``recorded/*.json`` names their packages, versions and licence, and what was left out. The program: 6 calls that a
     model answered (the second with two choices, the fourth a stream that its reader left) and one that the server
-    refused; the last two answers go to a LangChain agent "solver" with the tool "calculator". With ``part="ours"`` it is
-    what our own client sent from the same process.
+    refused; the last two answers go to a LangChain agent "solver" with the tool "calculator". With ``part="ours"`` it
+    is what our own client sent from the same process.
     """
 
     def read(name: str, part: str = "foreign") -> list[Span]:
