@@ -88,7 +88,8 @@ def test_records_of_one_response_in_two_traces_are_one_call_of_the_agent_that_ei
 
 
 def test_what_is_not_known_is_not_counted_as_zero():
-    one = census(call(1, **{semconv.AGENT_NAME: "a"}))["a"]
+    named: dict[str, Any] = {semconv.AGENT_NAME: "a"}
+    one = census(call(1, **named))["a"]
     assert (one.calls, one.prompt_tokens, one.uncounted_calls) == (1, 0, 1)
 
 
