@@ -1,20 +1,25 @@
-"""What several suites share: the tiny model, and one engine that serves it for the whole session."""
+"""What several suites share: the tiny model, one engine that serves it for the whole session, and recorded spans."""
 
 import asyncio
 import itertools
+import json
 import shutil
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 import pytest
+from google.protobuf.json_format import ParseDict
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from lightning_trainer.ingest.otlp import decode_request
 from lightning_trainer.serving.engine import EngineProcess
 from lightning_trainer.serving.publication import Publication, PublicationReport
 from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.serving.shared_memory import WeightFiles
+from lightning_trainer.types import Span
 
 T = TypeVar("T")
 
@@ -106,3 +111,21 @@ def engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     finally:
         engine.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def recorded() -> Callable[..., list[Span]]:
+    """``recorded(name)``: what real instrumentations sent while one program ran, as the receiver would store it.
+
+    ``recorded/*.json`` names their packages, versions and licence, and what was left out. The program: 6 calls that a
+    model answered (the second with two choices, the fourth a stream that its reader left) and one that the server
+    refused; the last two answers go to a LangChain agent "solver" with the tool "calculator". With ``part="ours"`` it
+    is what our own client sent from the same process.
+    """
+
+    def read(name: str, part: str = "foreign") -> list[Span]:
+        document = json.loads((Path(__file__).parent / "recorded" / f"{name}.json").read_text(encoding="utf-8"))
+        request = ParseDict(document[part], ExportTraceServiceRequest())
+        return list(decode_request(request.SerializeToString()).spans)
+
+    return read

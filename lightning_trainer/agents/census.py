@@ -55,7 +55,11 @@ class AgentCensus:
 
     @property
     def failed(self) -> int:
-        """Requests that no model answered. Each instrumentation tells of each of them: the one that saw most counts."""
+        """Requests that no model answered.
+
+        Each instrumentation of a program tells of each of them and no id says which are the same, so the one that saw
+        most counts: exact where all watch the same programs, else too few.
+        """
         return max(self.failed_by_scope.values(), default=0)
 
 

@@ -43,7 +43,7 @@ def status_router(
             "policies": {policy.name: _phase(progress)},
         }
 
-    @router.get("/lightning/agents")
+    @router.get("/lightning/agents", response_model=None)
     async def agents() -> AgentsReport:
         """Every agent that was seen, as ``lightning-trainer agents`` shows it."""
         return agents_report(await census.get(), [policy])

@@ -9,14 +9,13 @@ from typer.testing import CliRunner
 from lightning_trainer.cli.app import app
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import Fidelity
-from tests.lightning_trainer.ingest.recordings import recording
 
 PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
 
 
-async def test_the_commands_work_as_they_stand(tmp_path, monkeypatch):
+async def test_the_commands_work_as_they_stand(tmp_path, monkeypatch, recorded):
     async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
-        await store.append(recording("openinference"))
+        await store.append(recorded("openinference"))
     (tmp_path / "lightning.toml").write_text('[[policy]]\nname = "p"\nagents = ["*"]\nmodel = "random:tiny"\n')
     monkeypatch.chdir(tmp_path)
     commands = re.findall(r"^lightning-trainer (.+)$", PAGE, flags=re.MULTILINE)

@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from lightning_instrumentation import semconv
@@ -10,7 +11,8 @@ from lightning_instrumentation.packing import pack_token_ids
 from lightning_trainer.agents.census import AgentCensus, count_agents, slim
 from lightning_trainer.agents.report import agents_report
 from lightning_trainer.types import Fidelity, Span
-from tests.lightning_trainer.ingest.recordings import WITH_OURS, recording
+
+WITH_OURS = ("genai", "openinference", "openllmetry")
 
 
 def by_trace(spans: Iterable[Span]) -> list[list[Span]]:
@@ -24,12 +26,12 @@ def census(*spans: Span) -> dict[str | None, AgentCensus]:
     return {one.agent: one for one in count_agents(by_trace(spans))}
 
 
-def call(number: int, *, trace: int = 1, scope: str = semconv.CLIENT_SCOPE, **attributes) -> Span:
+def call(number: int, *, trace: int = 1, scope: str = semconv.CLIENT_SCOPE, **attributes: Any) -> Span:
     said = {semconv.OPERATION: semconv.CHAT, semconv.FINISH_REASONS: ("stop",), **attributes}
     return Span(f"{trace:032x}", f"{number:016x}", None, "chat", number, number + 1, said, scope=scope)
 
 
-def tokens(prompt: int, *sampled: int) -> dict:
+def tokens(prompt: int, *sampled: int) -> dict[str, Any]:
     return {
         semconv.PROMPT_TOKEN_IDS: pack_token_ids(range(prompt)),
         semconv.CHOICES: len(sampled),
@@ -38,8 +40,8 @@ def tokens(prompt: int, *sampled: int) -> dict:
 
 
 @pytest.mark.parametrize("name", WITH_OURS)
-def test_a_second_instrumentation_changes_no_count(name):
-    ours, both = census(*recording(name, "ours")), census(*recording(name, "ours"), *recording(name))
+def test_a_second_instrumentation_changes_no_count(recorded, name):
+    ours, both = census(*recorded(name, "ours")), census(*recorded(name, "ours"), *recorded(name))
     assert set(ours) == set(both) == {None, "solver"}
     for agent, one in ours.items():
         other = both[agent]
@@ -58,8 +60,8 @@ def test_a_second_instrumentation_changes_no_count(name):
 
 
 @pytest.mark.parametrize("name", WITH_OURS)
-def test_an_agent_that_only_foreign_spans_tell_of_is_counted_as_text(name):
-    solver = census(*recording(name))["solver"]
+def test_an_agent_that_only_foreign_spans_tell_of_is_counted_as_text(recorded, name):
+    solver = census(*recorded(name))["solver"]
     assert (solver.calls, solver.fidelity[Fidelity.TEXT_ONLY], solver.sources) == (2, 2, {name})
     assert (solver.prompt_tokens, solver.sampled_tokens) == (7 + 30, 5 + 5)
 
@@ -77,16 +79,17 @@ def test_a_gateway_record_that_ended_before_the_first_token_is_exact():
 
 
 def test_records_of_one_response_in_two_traces_are_one_call_of_the_agent_that_either_names():
-    gateway = {**tokens(3, 2), semconv.RESPONSE_ID: "x", semconv.POLICY: "p"}
-    client = {semconv.RESPONSE_ID: "x", semconv.AGENT_NAME: "a", semconv.AGENT_SOURCE: "decorator"}
-    counted = census(call(1, trace=1, **client), call(2, trace=2, scope=semconv.GATEWAY_SCOPE, **gateway))
+    gateway: dict[str, Any] = {**tokens(3, 2), semconv.RESPONSE_ID: "x", semconv.POLICY: "p"}
+    client: dict[str, Any] = {semconv.RESPONSE_ID: "x", semconv.AGENT_NAME: "a", semconv.AGENT_SOURCE: "decorator"}
+    counted = census(call(1, **client), call(2, trace=2, scope=semconv.GATEWAY_SCOPE, **gateway))
     assert set(counted) == {"a"}
     one = counted["a"]
     assert (one.calls, one.fidelity[Fidelity.EXACT], one.served_by, one.sources) == (1, 1, {"p"}, {"decorator"})
 
 
 def test_what_is_not_known_is_not_counted_as_zero():
-    one = census(call(1, **{semconv.AGENT_NAME: "a"}))["a"]
+    named: dict[str, Any] = {semconv.AGENT_NAME: "a"}
+    one = census(call(1, **named))["a"]
     assert (one.calls, one.prompt_tokens, one.uncounted_calls) == (1, 0, 1)
 
 

@@ -15,7 +15,6 @@ from lightning_trainer.agents.report import AgentRow, AgentsReport
 from lightning_trainer.agents.terminal import show
 from lightning_trainer.cli.app import app
 from lightning_trainer.store import SqliteStore
-from tests.lightning_trainer.ingest.recordings import recording
 
 CONFIG = '[[policy]]\nname = "math"\nagents = ["sol*"]\nmodel = "random:tiny"\n'
 
@@ -26,9 +25,9 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.fixture
-async def state_dir(tmp_path: Path) -> Path:
+async def state_dir(tmp_path: Path, recorded) -> Path:
     async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
-        await store.append([*recording("openinference"), *recording("openinference", "ours")])
+        await store.append([*recorded("openinference"), *recorded("openinference", "ours")])
     (tmp_path / "lightning.toml").write_text(CONFIG)
     return tmp_path / ".lightning"
 
@@ -57,10 +56,10 @@ def test_json_has_everything(state_dir):
     assert (solver["tools"], solver["recognised_by"]) == (["calculator"], ["langchain"])
 
 
-async def test_it_reads_beside_a_daemon_that_has_the_store_open(state_dir):
+async def test_it_reads_beside_a_daemon_that_has_the_store_open(state_dir, recorded):
     async with SqliteStore(state_dir / "lightning.sqlite") as store:
         before = run("--state-dir", str(state_dir), "--json")[1]
-        await store.append(recording("genai"))
+        await store.append(recorded("genai"))
         after = run("--state-dir", str(state_dir), "--json")[1]
     calls = [sum(row["calls"] for row in json.loads(said)["agents"]) for said in (before, after)]
     assert calls == [6, 12]

@@ -8,10 +8,9 @@ from fastapi import FastAPI
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.daemon.status import status_router
 from lightning_trainer.store import SqliteStore
-from tests.lightning_trainer.ingest.recordings import recording
 
 
-async def test_agents_are_counted_again_when_something_was_stored(tmp_path, make_policy):
+async def test_agents_are_counted_again_when_something_was_stored(tmp_path, make_policy, recorded):
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
         app = FastAPI()
         unused = cast(Any, None)
@@ -20,7 +19,7 @@ async def test_agents_are_counted_again_when_something_was_stored(tmp_path, make
         )
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://daemon") as client:
             assert (await client.get("/lightning/agents")).json() == {"policies": ["math"], "agents": []}
-            await store.append(recording("genai"))
+            await store.append(recorded("genai"))
             report = (await client.get("/lightning/agents")).json()
             assert (await client.get("/lightning/agents")).json() == report
     solver = report["agents"][0]

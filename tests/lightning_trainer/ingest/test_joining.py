@@ -9,8 +9,9 @@ from lightning_instrumentation.packing import pack_logprobs, pack_token_ids
 
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.types import Fidelity, Span
-from tests.lightning_trainer.ingest.recordings import ALL, WITH_OURS, recording
 
+WITH_OURS = ("genai", "openinference", "openllmetry")
+ALL = (*WITH_OURS, "genai_without_content", "openllmetry_numbered")
 CHOICES = 7
 """Of 6 calls: one has two."""
 
@@ -43,16 +44,16 @@ def gateway_records(clients: list[Span]) -> list[Span]:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_foreign_recording_gives_each_call_once_and_as_text(name):
-    calls = read_spans(recording(name)).calls
+def test_a_foreign_recording_gives_each_call_once_and_as_text(recorded, name):
+    calls = read_spans(recorded(name)).calls
     assert len(calls) == CHOICES
     assert len({call.response_id for call in calls}) == 6
     assert {call.fidelity for call in calls} == {Fidelity.TEXT_ONLY}
 
 
 @pytest.mark.parametrize("name", WITH_OURS)
-def test_foreign_spans_beside_ours_add_no_call(name):
-    foreign, ours = recording(name), recording(name, "ours")
+def test_foreign_spans_beside_ours_add_no_call(recorded, name):
+    foreign, ours = recorded(name), recorded(name, "ours")
     together = read_spans([*foreign, *ours]).calls
     assert together == read_spans(ours).calls
     assert len(together) == CHOICES
@@ -60,10 +61,10 @@ def test_foreign_spans_beside_ours_add_no_call(name):
 
 
 @pytest.mark.parametrize("name", WITH_OURS)
-def test_three_layers_are_one_call_with_the_gateways_tokens(name):
-    ours = recording(name, "ours")
+def test_three_layers_are_one_call_with_the_gateways_tokens(recorded, name):
+    ours = recorded(name, "ours")
     gateway = gateway_records(ours)
-    spans = [*recording(name), *ours, *gateway]
+    spans = [*recorded(name), *ours, *gateway]
     random.Random(0).shuffle(spans)
     calls = read_spans(spans).calls
     assert sorted(call.span_id for call in calls) == [span.span_id for span in gateway]
@@ -71,13 +72,13 @@ def test_three_layers_are_one_call_with_the_gateways_tokens(name):
 
 
 @pytest.mark.parametrize("name", WITH_OURS)
-def test_the_agent_that_only_a_foreign_span_names_is_taken_over(name):
+def test_the_agent_that_only_a_foreign_span_names_is_taken_over(recorded, name):
     ours = [
         replace(span, attributes={k: v for k, v in span.attributes.items() if k != semconv.AGENT_NAME})
-        for span in recording(name, "ours")
+        for span in recorded(name, "ours")
     ]
     assert [call.agent for call in read_spans(ours).calls[-2:]] == [None, None]
-    calls = read_spans([*ours, *recording(name)]).calls
+    calls = read_spans([*ours, *recorded(name)]).calls
     assert [call.agent for call in calls[-2:]] == ["solver", "solver"]
 
 

@@ -6,30 +6,35 @@ from lightning_trainer.ingest.dialects.openinference import DIALECT as OPENINFER
 from lightning_trainer.ingest.dialects.record import Conversation
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.types import Span
-from tests.lightning_trainer.ingest.recordings import ALL, recording
 
-EVERY = pytest.mark.parametrize("name", ALL)
-WITH_WORDS = pytest.mark.parametrize("name", [name for name in ALL if name != "genai_without_content"])
-WITH_AGENT = pytest.mark.parametrize("name", [name for name in ALL if name != "genai_without_content"])
-
-
-def call_spans(name: str) -> list[Span]:
-    return [span for span in recording(name) if dialect_of(span).model_call(span) is not None]
+WITH_CONTENT = ("genai", "openinference", "openllmetry", "openllmetry_numbered")
+EVERY = pytest.mark.parametrize("name", [*WITH_CONTENT, "genai_without_content"])
+WITH_WORDS = pytest.mark.parametrize("name", WITH_CONTENT)
 
 
-def said(name: str, span: Span) -> Conversation:
+@pytest.fixture
+def spans(recorded, name) -> list[Span]:
+    return recorded(name)
+
+
+@pytest.fixture
+def calls(spans) -> list[Span]:
+    return [span for span in spans if dialect_of(span).model_call(span) is not None]
+
+
+def said(span: Span) -> Conversation:
     return dialect_of(span).conversation(span)
 
 
 @EVERY
-def test_a_recording_is_read_in_the_dialect_of_its_packages(name):
-    dialects = {dialect_of(span).name for span in call_spans(name)}
+def test_a_recording_is_read_in_the_dialect_of_its_packages(name, calls):
+    dialects = {dialect_of(span).name for span in calls}
     assert dialects == {name.removesuffix("_without_content").removesuffix("_numbered")}
 
 
 @EVERY
-def test_model_name_response_id_counts_and_reasons_are_read(name):
-    first = dialect_of(span := call_spans(name)[0]).model_call(span)
+def test_model_name_response_id_counts_and_reasons_are_read(calls):
+    first = dialect_of(span := calls[0]).model_call(span)
     assert first is not None
     assert first.response_id is not None
     assert first.response_id.startswith("chatcmpl-")
@@ -38,15 +43,15 @@ def test_model_name_response_id_counts_and_reasons_are_read(name):
 
 
 @EVERY
-def test_several_choices_have_a_reason_each(name):
-    second = dialect_of(span := call_spans(name)[1]).model_call(span)
+def test_several_choices_have_a_reason_each(calls):
+    second = dialect_of(span := calls[1]).model_call(span)
     assert second is not None
     assert second.finish_reasons == ("stop", "stop")
 
 
 @EVERY
-def test_a_stream_that_was_left_is_not_called_complete(name):
-    left = dialect_of(span := call_spans(name)[3]).model_call(span)
+def test_a_stream_that_was_left_is_not_called_complete(name, calls):
+    left = dialect_of(span := calls[3]).model_call(span)
     assert left is not None
     # Neither of these two writes anything that shows how the stream ended: what is not known is not claimed.
     unknown = name in ("genai_without_content", "openllmetry_numbered")
@@ -54,15 +59,15 @@ def test_a_stream_that_was_left_is_not_called_complete(name):
 
 
 @EVERY
-def test_a_call_without_an_answer_is_a_failure_and_no_call(name):
-    failures = [span for span in recording(name) if dialect_of(span).failed(span)]
+def test_a_call_without_an_answer_is_a_failure_and_no_call(spans):
+    failures = [span for span in spans if dialect_of(span).failed(span)]
     assert len(failures) == 1
     assert dialect_of(failures[0]).model_call(failures[0]) is None
 
 
 @WITH_WORDS
-def test_messages_come_as_roles_and_parts(name):
-    conversation = said(name, call_spans(name)[0])
+def test_messages_come_as_roles_and_parts(calls):
+    conversation = said(calls[0])
     asked = [(message["role"], message["parts"]) for message in conversation.input_messages]
     assert asked == [
         ("system", [{"type": "text", "content": "be brief"}]),
@@ -74,8 +79,8 @@ def test_messages_come_as_roles_and_parts(name):
 
 
 @WITH_WORDS
-def test_tools_offered_called_and_answered_are_read(name):
-    with_tools = [said(name, span) for span in call_spans(name) if said(name, span).tools]
+def test_tools_offered_called_and_answered_are_read(name, calls):
+    with_tools = [said(span) for span in calls if said(span).tools]
     first, *_, last = with_tools
     assert [tool["name"] for tool in first.tools] == ["calculator"]
     assert "expression" in first.tools[0]["parameters"]["properties"]
@@ -88,9 +93,8 @@ def test_tools_offered_called_and_answered_are_read(name):
     ]
 
 
-@WITH_AGENT
-def test_the_agent_and_its_tools_are_named(name):
-    spans = recording(name)
+@WITH_WORDS
+def test_the_agent_and_its_tools_are_named(name, spans):
     namings = {naming for span in spans if (naming := dialect_of(span).naming(span)) is not None}
     assert {naming.agent for naming in namings} == {"solver"}
     assert {naming.source for naming in namings} == {name.removesuffix("_numbered")}
