@@ -273,7 +273,7 @@ def _credits(world: World) -> dict[str, float | None]:
                 values = [outcome.get(call.attempt_id or "") if outcomes else 0.0]
             if reward is None or any(v is None for v in values):
                 return None
-            gamma = world.policy.credit.gamma if children else 1.0
+            gamma = world.policy.credit.model_dump()["gamma"] if children else 1.0
             return reward + gamma * sum(v for v in values if v is not None) / len(values)
 
         credits[call.call_id] = value(call) if stepwise or outcomes else None
