@@ -40,12 +40,15 @@ class Targets:
         self._call_ids: dict[str, str] = {call.call_id: call.call_id for call in calls}
         self._by_span: dict[str, set[str]] = {}
         self._by_response: dict[str, set[str]] = {}
+        self._first_of_response: dict[str, str] = {}
         below: dict[str, set[str]] = {}
         for record, call in [*((call, call) for call in calls), *repeated]:
             self._call_ids[record.call_id] = call.call_id
             self._by_span.setdefault(record.span_id, set()).add(call.call_id)
             if record.response_id is not None:
                 self._by_response.setdefault(record.response_id, set()).add(call.call_id)
+                first = self._first_of_response.get(record.response_id, call.span_id)
+                self._first_of_response[record.response_id] = min(first, call.span_id)
             # A record without a policy version is the client's own chat span: what is above it is an agent.
             if record.parent_span_id is not None and record.policy_version is not None and record.complete:
                 below.setdefault(record.parent_span_id, set()).add(call.span_id)
@@ -67,7 +70,7 @@ class Targets:
                 return _choice(choices, span_id)
         if response_id is not None:
             choices = self._by_response.get(response_id)
-            return None if choices is None else _choice(choices, min(choices).rpartition("/")[0])
+            return None if choices is None else _choice(choices, self._first_of_response[response_id])
         attempt_id = self._attempt(evaluation)
         if attempt_id is None:
             return None

@@ -62,6 +62,8 @@ class _Frontier:
     call_ids: tuple[str, ...] = ()
     end_ns: int = 0
     """When the last of them had ended."""
+    known: frozenset[str] = frozenset()
+    """The same calls, to ask for one of many."""
 
 
 @dataclass(slots=True)
@@ -138,13 +140,13 @@ class _Causes:
             return before  # not trained: what led to it leads on
         parent = step.parent_id
         # Only what was met before can have led here, so there is no circle even where clocks contradict tokens.
-        if parent in self.found and (parent in before.call_ids or self._steps[parent].start_ns >= before.end_ns):
+        if parent in self.found and (parent in before.known or self._steps[parent].start_ns >= before.end_ns):
             causes: tuple[str, ...] = (parent,)
         else:
             causes = before.call_ids
         self.found[call.call_id] = causes
         self._followed.update(causes)
-        return _Frontier((call.call_id,), call.end_ns)
+        return _Frontier((call.call_id,), call.end_ns, frozenset((call.call_id,)))
 
     def _merged(self, last: Sequence[_Frontier], before: _Frontier) -> _Frontier:
         """Return what a stage ends with: the last calls of its branches, without those that a later one followed."""
@@ -152,7 +154,8 @@ class _Causes:
         if len(new) < 2:
             return new[0] if new else before
         call_ids = dict.fromkeys(name for frontier in new for name in frontier.call_ids if name not in self._followed)
-        return _Frontier(tuple(sorted(call_ids)), max((self._ends[name] for name in call_ids), default=before.end_ns))
+        end_ns = max((self._ends[name] for name in call_ids), default=before.end_ns)
+        return _Frontier(tuple(sorted(call_ids)), end_ns, frozenset(call_ids))
 
     def _stages(self, span_id: str) -> list[list[Call | str]]:
         stages: list[list[Call | str]] = []

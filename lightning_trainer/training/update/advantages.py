@@ -74,8 +74,8 @@ def _rows(samples: Sequence[Sample]) -> list[_Row]:
                     f"sample {sample.sample_id}: transition {segment.transition_id} has the credit {segment.credit}; "
                     "a transition without a credit cannot be trained, drop it with a reason"
                 )
-            index = (sample.group_id, sample.agent, segment.peers)
-            row = rows.setdefault((*index, segment.row_id), _Row(index, segment.credit))
+            compared = (sample.group_id, sample.agent, segment.peers)
+            row = rows.setdefault((*compared, segment.row_id), _Row(compared, segment.credit))
             if row.credit != segment.credit:
                 raise TrainingError(
                     f"row {segment.row_id} has the credits {row.credit} and {segment.credit}; a row has one"
@@ -123,7 +123,7 @@ def _estimate(rows: Sequence[_Row], estimator: str, normalize_by_std: bool) -> l
 
 def _indices(rows: Sequence[_Row]) -> np.ndarray:
     # Text, since numpy would make a table of tuples; the separator is in no name.
-    return np.array(["\0".join(row.index) for row in rows], dtype=object)
+    return np.array(["\x1f".join(row.index) for row in rows], dtype=object)
 
 
 def require_estimator(estimator: str) -> None:

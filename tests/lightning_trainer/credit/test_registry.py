@@ -4,7 +4,7 @@ from lightning_trainer.credit.discounted import DiscountedReturn
 from lightning_trainer.credit.gigpo import Gigpo
 from lightning_trainer.credit.registry import SCHEMES, credit_scheme
 from lightning_trainer.credit.terminal import TerminalReward
-from lightning_trainer.credit_settings import CREDIT_SETTINGS, GaeTurnsCredit
+from lightning_trainer.credit_settings import CREDIT_SETTINGS, GaeTurnsCredit, GigpoCredit
 from lightning_trainer.errors import CreditAssignmentError
 
 CRITIC = ("gae_turns", "gae_tokens", "gae_bilevel")
@@ -13,7 +13,7 @@ CRITIC = ("gae_turns", "gae_tokens", "gae_bilevel")
 def test_a_scheme_is_made_from_its_name_and_settings():
     assert credit_scheme({}) == TerminalReward()
     assert credit_scheme({"scheme": "discounted", "gamma": 0.5}) == DiscountedReturn(0.5)
-    assert credit_scheme(CREDIT_SETTINGS["gigpo"](omega=0.5)) == Gigpo(omega=0.5)
+    assert credit_scheme(GigpoCredit(omega=0.5)) == Gigpo(omega=0.5)
 
 
 def test_the_configuration_knows_exactly_the_schemes_that_there_are():

@@ -9,22 +9,12 @@ from lightning_trainer.daemon.service import NotifyingSink
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.records import StepState
-from lightning_trainer.types import Span, SpanEvent
+from lightning_trainer.types import Span
 
 
 def _root(attempt: str, rollout: str, start: int = 1) -> Span:
     attributes = {semconv.ROLLOUT_ID: rollout, semconv.ATTEMPT_ID: attempt, semconv.ROLLOUT_ROOT: True}
     return Span(f"{start:032x}", f"{start:016x}", None, "rollout", start, start + 1, attributes)
-
-
-def _reward(number: int, **about: str) -> Span:
-    names = {"rollout": semconv.ROLLOUT_ID, "attempt": semconv.ATTEMPT_ID, "response": semconv.RESPONSE_ID}
-    attributes = {names[name]: text for name, text in about.items()}
-    event = SpanEvent(
-        semconv.EVALUATION_EVENT, number, {semconv.EVALUATION_NAME: "reward", semconv.EVALUATION_SCORE: 1.0}
-    )
-    span_id = f"{number:016x}"
-    return Span(f"{number:032x}", span_id, None, "evaluate reward", number, number, attributes, events=(event,))
 
 
 @pytest.fixture
@@ -40,30 +30,32 @@ async def store(tmp_path):
         yield store
 
 
-async def test_a_reward_of_a_consumed_attempt_or_of_a_response_of_it_is_late(store):
+async def test_a_reward_of_a_consumed_attempt_or_of_a_response_of_it_is_late(store, reward_span):
     for about in ({"attempt": "a"}, {"response": "x"}, {"attempt": "a", "rollout": "r"}):
-        count, sentence = await late_rewards(store, [_reward(20, **about)])
+        count, sentence = await late_rewards(store, [reward_span(1.0, **about)])
         assert count == 1
         assert sentence is not None
         assert "a (step 1); they are stored and not trained" in sentence
 
 
-async def test_a_rollouts_reward_is_that_of_its_last_attempt_which_is_in_time(store):
-    assert await late_rewards(store, [_reward(20, rollout="r")]) == (0, None)
-    assert (await late_rewards(store, [_reward(20, rollout="s")]))[0] == 1
+async def test_a_rollouts_reward_is_that_of_its_last_attempt_which_is_in_time(store, reward_span):
+    assert await late_rewards(store, [reward_span(1.0, rollout="r")]) == (0, None)
+    assert (await late_rewards(store, [reward_span(1.0, rollout="s")]))[0] == 1
 
 
-async def test_what_is_in_time_or_no_reward_is_not_reported(store):
-    assert await late_rewards(store, [_reward(20, attempt="b"), _reward(21, response="y"), _root("z", "q", 30)]) == (
+async def test_what_is_in_time_or_no_reward_is_not_reported(store, reward_span):
+    assert await late_rewards(
+        store, [reward_span(1.0, attempt="b"), reward_span(1.0, response="y"), _root("z", "q", 30)]
+    ) == (
         0,
         None,
     )
 
 
-async def test_the_sink_stores_it_reports_it_once_and_counts_it(store):
+async def test_the_sink_stores_it_reports_it_once_and_counts_it(store, reward_span):
     progress = Progress()
     sink = NotifyingSink(store, progress)
-    late = _reward(20, attempt="a")
+    late = reward_span(1.0, attempt="a")
     assert [await sink.append([late]), await sink.append([late]), await sink.append([late, _root("d", "q", 40)])] == [
         1,
         0,

@@ -80,11 +80,21 @@ def _one_response_id(make_call, n):
     ],
 )
 def test_twice_the_calls_are_twice_the_work(make_call, make_attempt, make_evaluation, make_policy, shape, n):
+    _twice(make_call, make_attempt, make_evaluation, make_policy, shape, n, "discounted")
+
+
+@pytest.mark.parametrize("scheme", ["causal", "magrpo", "gigpo", "hierarchical"])
+@pytest.mark.parametrize("shape", [_serial, _retries, _parallel])
+def test_other_schemes_are_linear_too(make_call, make_attempt, make_evaluation, make_policy, shape, scheme):
+    _twice(make_call, make_attempt, make_evaluation, make_policy, shape, 1_000, scheme)
+
+
+def _twice(make_call, make_attempt, make_evaluation, make_policy, shape, n, scheme):
     attempts = [make_attempt("a1"), make_attempt("a2")]
     evaluations = [make_evaluation(1.0, "a1"), make_evaluation(0.0, "a2")]
-    policy = make_policy(credit={"scheme": "discounted"}, max_sample_tokens=100_000)
+    policy = make_policy(credit={"scheme": scheme}, max_sample_tokens=100_000)
     other = make_call("other", attempt_id="a2")
-    builds = []
+    builds: list = []
 
     def build(size):
         calls = [*shape(make_call, size), other]
