@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lightning_trainer.config import load_config
-from lightning_trainer.ingest.dialects.lightning import read_spans
+from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.ingest.rewards import rewards_router
 from lightning_trainer.ingest.rollouts import rollouts_router
 from lightning_trainer.store import SqliteStore
