@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from lightning_trainer.config import Config
+from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.daemon.service import Daemon, NotifyingSink
 from lightning_trainer.store import SqliteStore
 
@@ -19,7 +20,7 @@ async def client(tmp_path):
     )
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
         nothing = cast(Any, None)
-        app = Daemon(config)._app(store, NotifyingSink(store), nothing, nothing)
+        app = Daemon(config)._app(store, NotifyingSink(store, Progress()), nothing, nothing)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8321") as opened:
             yield opened
 

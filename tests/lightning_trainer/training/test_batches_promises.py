@@ -439,7 +439,7 @@ def check_all(world: World) -> None:
 _quiet = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
 
 
-@settings(max_examples=500, derandomize=True, **_quiet)
+@settings(max_examples=200, derandomize=True, **_quiet)
 @given(world=worlds())
 def test_promises_hold_for_generated_behaviour(world):
     check_all(world)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lightning_trainer.transitions.causes import span_parents, with_causes
 from lightning_trainer.transitions.trajectories import trajectories_of
-from lightning_trainer.types import Attempt, AttemptState, Call, Span
+from lightning_trainer.types import Attempt, AttemptState, Call, Fidelity, Span
 
 
 def _call(name, start, end, above=None, *, agent="solver", prompt=None, trained=True) -> Call:
@@ -32,6 +32,7 @@ def _call(name, start, end, above=None, *, agent="solver", prompt=None, trained=
         complete=True,
         start_ns=start,
         end_ns=end,
+        fidelity=Fidelity.EXACT,
     )
 
 
