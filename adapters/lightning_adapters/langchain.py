@@ -53,9 +53,10 @@ def watch_config(module: Any) -> None:
 
     def ask() -> Agent | None:
         run = _model_run.get()
-        if run is not None and run.active:
-            return run.agent
         config = config_of_here.get()
+        # A graph that is called between the chunks of a stream has a config of its own, and the run is not its.
+        if run is not None and run.active and run.config is config:
+            return run.agent
         metadata = config.get("metadata") if config else None
         return agent_of(metadata) if metadata else None
 
@@ -70,6 +71,8 @@ class _ModelRun:
     """Shared by every context that saw the run begin, so that its end is seen in all of them."""
 
     agent: Agent
+    config: object
+    """Of the place where the run began."""
     active: bool = True
 
 
@@ -79,6 +82,7 @@ _model_run: ContextVar[_ModelRun | None] = ContextVar("lightning.langchain.model
 def watch_models(module: Any) -> None:
     """Hook of ``langchain_core.tracers.context``: a handler that every callback manager takes in by itself."""
     from langchain_core.callbacks.base import BaseCallbackHandler
+    from langchain_core.runnables.config import var_child_runnable_config
 
     class ModelWatcher(BaseCallbackHandler):
         run_inline = True
@@ -102,7 +106,7 @@ def watch_models(module: Any) -> None:
         def _begin(self, run_id: UUID, metadata: Mapping[str, Any]) -> None:
             agent = agent_of(metadata)
             if agent is not None:
-                run = self._runs[run_id] = _ModelRun(agent)
+                run = self._runs[run_id] = _ModelRun(agent, var_child_runnable_config.get())
                 _model_run.set(run)
 
         def _end(self, run_id: UUID) -> None:

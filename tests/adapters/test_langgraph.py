@@ -9,7 +9,7 @@ import operator
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Annotated, Any, TypedDict
 
@@ -34,7 +34,7 @@ _numbers = count()
 
 class State(TypedDict):
     said: Annotated[list, operator.add]
-    number: int
+    number: Annotated[int, lambda old, new: new]
 
 
 EMPTY: State = {"said": [], "number": 0}
@@ -250,6 +250,37 @@ async def async_streamed_while_the_consumer_asks_too(world: World) -> Any:
     return [*said, await world.aask(NOBODY)]
 
 
+def graph_called_between_the_chunks_of_a_stream(world: World) -> Any:
+    mine = chain(digger=lambda state: {"said": [world.ask_raw("digger"), world.ask("digger")]})
+
+    def first(state: State) -> dict:
+        said = []
+        for chunk in world.chat.stream(world.text("first")):
+            said.append(str(chunk.content))
+            if len(said) == 1:
+                said += mine.invoke(EMPTY)["said"] + [world.ask_raw("first")]
+        return {"said": said}
+
+    return chain(first=first).invoke(EMPTY)
+
+
+async def async_graph_called_between_the_chunks_of_a_stream(world: World) -> Any:
+    async def digger(state: State) -> dict:
+        return {"said": [await world.aask_raw("digger"), await world.aask("digger")]}
+
+    mine = chain(digger=digger)
+
+    async def first(state: State) -> dict:
+        said = []
+        async for chunk in world.chat.astream(world.text("first")):
+            said.append(str(chunk.content))
+            if len(said) == 1:
+                said += (await mine.ainvoke(EMPTY))["said"] + [await world.aask_raw("first")]
+        return {"said": said}
+
+    return await chain(first=first).ainvoke(EMPTY)
+
+
 async def streams_left_in_the_middle(world: World) -> Any:
     graph = chain(first=world.anode("first"), second=world.anode("second"))
     stream = graph.astream(EMPTY, stream_mode="updates")
@@ -353,6 +384,8 @@ SCENARIOS: dict[Callable[[World], Any], dict[str, int]] = {
     nested_agents: {"named": 1, "second": 1, "last": 1},
     streamed_in_every_mode: {"first": 8, "digger": 8},
     events: {"first": 1},
+    graph_called_between_the_chunks_of_a_stream: {"first": 2, "digger": 2},
+    async_graph_called_between_the_chunks_of_a_stream: {"first": 2, "digger": 2},
     batches: {"first": 3, "second": 3, "solver": 3},
     async_batches: {"left": 6, "right": 6},
     threads_and_executors: {"left": 5, "right": 5},
@@ -394,8 +427,8 @@ def settled(output: Any) -> Any:
 @pytest.fixture
 def world(recording):
     def make(tag: str) -> World:
-        # ChatOpenAI shares async clients by URL, and those belong to the event loop of one test.
-        url = f"{recording.model.url}/{next(_numbers)}/v1"
+        # ChatOpenAI shares async clients by URL, and those belong to the event loop of one test of one file.
+        url = f"{recording.model.url}/graphs/{next(_numbers)}/v1"
         return World(
             ChatOpenAI(model="m", base_url=url, api_key=SecretStr("x"), max_retries=0),
             openai.OpenAI(base_url=url, api_key="x", max_retries=0),
@@ -445,7 +478,7 @@ def test_every_call_is_its_speakers_and_nothing_changes(recording, world, scenar
     assert settled(watched) == settled(unwatched(scenario, world("r1")))
 
 
-@pytest.mark.parametrize("scenario", [s for s in SCENARIOS if not asyncio.iscoroutinefunction(s)])
+@pytest.mark.parametrize("scenario", [nested_agents, agents_as_tools, threads_and_executors, async_subgraphs])
 def test_a_decorated_agent_around_a_graph_changes_no_name_inside(recording, world, scenario):
     with lightning.rollout("t", rollout_id="r1"):
         lightning.agent("around")(run)(scenario, world("r1"))
@@ -457,10 +490,11 @@ MANY = 40
 
 def test_forty_rollouts_at_once_in_threads(recording, world):
     team = (nested_agents, agents_as_tools, parallel_branches, sent_to_workers, threads_and_executors)
+    shared = world("")
 
     def attempt(number: int) -> None:
         with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
-            run(team[number % len(team)], world(f"r{number}"))
+            run(team[number % len(team)], replace(shared, tag=f"r{number}"))
 
     with ThreadPoolExecutor(MANY) as pool:
         list(pool.map(attempt, range(MANY)))
@@ -473,10 +507,11 @@ def test_forty_rollouts_at_once_in_threads(recording, world):
 
 def test_forty_rollouts_at_once_in_one_event_loop(recording, world):
     team: Any = (async_subgraphs, async_agents_as_tools, async_parallel_branches, async_sent_to_subgraphs)
+    shared = world("")
 
     async def attempt(number: int) -> None:
         async with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
-            await team[number % len(team)](world(f"r{number}"))
+            await team[number % len(team)](replace(shared, tag=f"r{number}"))
 
     async def all_of_them() -> None:
         await asyncio.gather(*(attempt(number) for number in range(MANY)))
@@ -491,7 +526,8 @@ def test_forty_rollouts_at_once_in_one_event_loop(recording, world):
 
 def test_forty_items_of_a_batch_each_in_a_rollout_of_its_own(recording, world):
     """One compiled graph for all of them, as a program would have it."""
-    asked = {number: world(f"r{number}") for number in range(MANY)}
+    shared = world("")
+    asked = [replace(shared, tag=f"r{number}") for number in range(MANY)]
     graph = fan(
         left=lambda state: {"said": [asked[state["number"]].ask("left")]},
         right=lambda state: {"said": [asked[state["number"]].ask_raw("right")]},
