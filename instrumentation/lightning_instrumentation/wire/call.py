@@ -53,7 +53,8 @@ class ModelCall:
         self._end(None)
 
     def failed(self, error: BaseException) -> None:
-        self._end(error)
+        # A generator that is closed has not failed: its reader has had enough.
+        self._end(None if isinstance(error, GeneratorExit) else error)
 
     def refused(self, status: int) -> None:
         """The server answered with an error that is handed on to the caller as an answer."""
@@ -75,7 +76,7 @@ class ModelCall:
             span.set_attribute(semconv.STREAM_COMPLETE, error is None and self.answer.finished)
         if self.sent > 1:
             span.set_attribute(semconv.RETRIES, self.sent - 1)
-        if error is not None and not isinstance(error, GeneratorExit):
+        if error is not None:
             spans.mark_error(span, error, secret=self._secret)
         elif self.answer.error is not None:
             message = self.answer.error.replace(self._secret, "[secret]") if self._secret else self.answer.error
