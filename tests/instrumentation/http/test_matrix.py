@@ -1,4 +1,4 @@
-"""Each HTTP library, and the clients of OpenAI and Anthropic, x wire format x whole or streamed x one or many at once, each cell complete.
+"""Each client and HTTP library x wire format x whole or streamed x one or many at once, each cell complete.
 
 Calls made are calls captured, by the right agent in the right rollout, with the engine's own ids, and the caller gets
 byte for byte what it gets without us.
