@@ -36,6 +36,12 @@ class Body:
         self._reading = self._decode is not None
         self.rewrites = bool(call.asked) and self._decode is bytes
         call.streamed = self._events is not None
+        if call.asked and not self.rewrites:
+            failures.note(
+                "not-hidden:content-encoding",
+                f"an answer came with Content-Encoding {encoding!r} although none was asked for: it is handed on with "
+                "the token ids that were asked for on top",
+            )
         if self._decode is None:
             failures.note(
                 f"not-captured:content-encoding-{encoding}",

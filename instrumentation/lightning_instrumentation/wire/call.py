@@ -55,7 +55,8 @@ class ModelCall:
         self._end(None)
 
     def failed(self, error: BaseException) -> None:
-        self._end(error)
+        # A generator that is closed has not failed: its reader has had enough.
+        self._end(None if isinstance(error, GeneratorExit) else error)
 
     def given_up(self) -> None:
         """Called when the answer is closed or forgotten: the garbage collector does that, and must wait for no lock."""
@@ -99,7 +100,7 @@ class ModelCall:
             span.set_attribute(semconv.STREAM_COMPLETE, error is None and self.answer.finished)
         if self.sent > 1:
             span.set_attribute(semconv.RETRIES, self.sent - 1)
-        if error is not None and not isinstance(error, GeneratorExit):
+        if error is not None:
             spans.mark_error(span, error, secret=self._secret)
         elif self.answer.error is not None:
             message = self.answer.error.replace(self._secret, "[secret]") if self._secret else self.answer.error

@@ -30,9 +30,9 @@ class ChatAnswer(Answer):
             _add_message(choice, said.get("message") or said.get("delta") or {})
             if said.get("token_ids"):
                 choice.token_ids.extend(said["token_ids"])
-            logprobs = (said.get("logprobs") or {}).get("content")
-            if logprobs:
-                choice.logprobs.extend([float(token["logprob"]) for token in logprobs])
+            logprobs: Json = said.get("logprobs") or {}
+            if logprobs.get("content"):
+                choice.logprobs.extend([float(token["logprob"]) for token in logprobs["content"]])
 
 
 def _add_message(choice: Choice, said: Json) -> None:

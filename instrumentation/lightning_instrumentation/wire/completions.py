@@ -32,9 +32,9 @@ class CompletionAnswer(Answer):
                 choice.content.append(said["text"])
             if said.get("token_ids"):
                 choice.token_ids.extend(said["token_ids"])
-            logprobs = (said.get("logprobs") or {}).get("token_logprobs")
-            if logprobs:
-                choice.logprobs.extend([float(logprob) for logprob in logprobs if logprob is not None])
+            logprobs: Json = said.get("logprobs") or {}
+            if logprobs.get("token_logprobs"):
+                choice.logprobs.extend([float(one) for one in logprobs["token_logprobs"] if one is not None])
             prompt_ids = said.get("prompt_token_ids")
             if prompt_ids is not None:
                 self._several_prompts |= self.prompt_ids is not None and self.prompt_ids != prompt_ids

@@ -91,8 +91,8 @@ def _finish_reason(response: Json, choice: Choice) -> str | None:
     if status == "completed":
         return "tool_calls" if choice.tool_calls else "stop"
     if status == "incomplete":
-        reason = (response.get("incomplete_details") or {}).get("reason")
-        return _FINISH_REASONS.get(reason, "length")
+        details: Json = response.get("incomplete_details") or {}
+        return _FINISH_REASONS.get(str(details.get("reason")), "length")
     return "error" if status == "failed" else None
 
 

@@ -78,7 +78,7 @@ async def test_the_async_anthropic_client_is_captured_with_its_agent(recording, 
 
                 @lightning.agent(f"agent{number}")
                 async def speak():
-                    asked = [{"role": "user", "content": f"question {number}"}]
+                    asked: list = [{"role": "user", "content": f"question {number}"}]
                     async with client.messages.stream(model="claude", max_tokens=9, messages=asked) as stream:
                         return await stream.get_final_text()
 
@@ -225,7 +225,7 @@ def test_a_limit_that_is_none_is_refused_with_its_value(value, monkeypatch, tmp_
 
 def test_what_is_no_model_call_is_left_alone(recording, model):
     httpx.post(f"{model.base_url}/embeddings", json={"model": "m", "input": "x"})
-    httpx.post(f"{model.url}/v1/messages", json={"to": "+1555", "messages": []})
+    httpx.post(f"{model.url}/v1/messages", json={"to": "+1555", "messages": [{"content": "hi"}], "model": None})
     httpx.get(f"{model.url}/v1/responses")
     requests.post(f"{model.url}/survey/responses", data={"input": 1}, timeout=9)
     assert recording.spans() == []
@@ -256,6 +256,8 @@ def test_the_callers_request_and_session_stay_as_they_are(recording, model):
     assert json.loads(response.request.content) == chat()
     assert "traceparent" not in response.request.headers
     answer = requests.post(url, json=chat(), timeout=9)
-    assert json.loads(answer.request.body) == chat()
+    body = answer.request.body
+    assert isinstance(body, bytes)
+    assert json.loads(body) == chat()
     assert int(response.headers["content-length"]) == len(response.content)
     assert response.elapsed.total_seconds() > 0

@@ -1,4 +1,4 @@
-"""Plain HTTP: each library x wire format x whole or streamed x one or many at once, each cell complete.
+"""Each client and HTTP library x wire format x whole or streamed x one or many at once, each cell complete.
 
 Calls made are calls captured, by the right agent in the right rollout, with the engine's own ids, and the caller gets
 byte for byte what it gets without us.
@@ -10,9 +10,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
+import anthropic
 import httpx
 import httpx2
 import lightning_instrumentation as lightning
+import openai
 import pytest
 import requests
 from lightning_instrumentation import semconv
@@ -74,7 +76,39 @@ async def by_aiohttp_lines(url, document, stream):
         return b"".join([line async for line in response.content])
 
 
+def _resource(client, claude, form):
+    made = {
+        "chat/completions": client.chat.completions,
+        "completions": client.completions,
+        "responses": client.responses,
+        "messages": claude.messages,
+    }
+    return made[form].create
+
+
+def by_client(url, document, stream):
+    base, _, form = url.partition("/v1/")
+    with (
+        openai.OpenAI(base_url=f"{base}/v1", api_key="k") as client,
+        anthropic.Anthropic(base_url=base, api_key="k") as claude,
+    ):
+        answer = _resource(client, claude, form)(**document)
+        return [part.model_dump() for part in answer] if stream else answer.model_dump()
+
+
+async def by_async_client(url, document, stream):
+    base, _, form = url.partition("/v1/")
+    async with (
+        openai.AsyncOpenAI(base_url=f"{base}/v1", api_key="k") as client,
+        anthropic.AsyncAnthropic(base_url=base, api_key="k") as claude,
+    ):
+        answer = await _resource(client, claude, form)(**document)
+        return [part.model_dump() async for part in answer] if stream else answer.model_dump()
+
+
 CALLERS = {
+    "client": by_client,
+    "client-async": by_async_client,
     "httpx": by_httpx(httpx)[0],
     "httpx-async": by_httpx(httpx)[1],
     "httpx2": by_httpx(httpx2)[0],
@@ -147,7 +181,10 @@ def test_every_call_is_captured_whole_and_unseen(recording, library, form, strea
         assert span.kind == 3
         assert read[semconv.ROLLOUT_ID] == f"r{number}"
         assert read[semconv.AGENT_NAME] == f"agent{number}"
-        assert read[semconv.CAPTURED_BY] == library.partition("-")[0]
+        hook = library.partition("-")[0]
+        assert read[semconv.CAPTURED_BY] == (
+            ("httpx2" if form == "messages" else "openai") if hook == "client" else hook
+        )
         assert read[semconv.REQUEST_MODEL] == read[semconv.RESPONSE_MODEL] == "m"
         assert json.loads(read[semconv.INPUT_MESSAGES]) == [
             {"role": "user", "parts": [{"type": "text", "content": said}]}

@@ -11,7 +11,7 @@ from lightning_instrumentation.packing import unpack_logprobs, unpack_token_ids
 from opentelemetry import context
 from pydantic import BaseModel
 
-HELLO = [{"role": "user", "content": "hello there"}]
+HELLO: list = [{"role": "user", "content": "hello there"}]
 TOOL = {"type": "function", "name": "calc", "parameters": {"type": "object", "properties": {}, "required": []}}
 
 
@@ -199,7 +199,7 @@ def test_a_users_own_httpx_client_and_transport_are_captured(recording, model):
         pass
 
     with httpx.Client(transport=Own()) as http_client:
-        client = openai.OpenAI(base_url=model.base_url, api_key="k", http_client=http_client)
+        client = openai.OpenAI(base_url=model.base_url, api_key="k", http_client=http_client)  # type: ignore[arg-type]
         client.chat.completions.create(model="m", messages=HELLO)
     span = recording.span("chat")
     assert span.attributes[semconv.CAPTURED_BY] == "openai"

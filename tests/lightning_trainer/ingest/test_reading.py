@@ -60,6 +60,12 @@ def _who(call: Call) -> tuple:
     return (call.agent, call.rollout_id, call.attempt_id)
 
 
+def test_a_text_completion_of_the_client_with_exact_tokens_is_a_call() -> None:
+    completion = {semconv.OPERATION: semconv.TEXT_COMPLETION, **_tokens((7, 8))}
+    (call,) = read_spans([_client(9, response="x", attributes=completion)]).calls
+    assert call.response_ids == (7, 8)
+
+
 def test_a_gateway_span_is_a_call_with_its_exact_tokens() -> None:
     span = _gateway(9, response="x", attributes={**_IDS, semconv.AGENT_NAME: "solver"})
     (call,) = read_spans([span]).calls
