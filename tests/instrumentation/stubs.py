@@ -167,8 +167,13 @@ class ModelServer(_Server):
 
         class Handler(_Handler):
             def do_POST(self) -> None:
-                body = json.loads(self.read())
+                raw = self.read()
+                is_json = self.headers.get("content-type", "").startswith("application/json")
+                body = json.loads(raw) if is_json else {}
                 server.requests.append((self.path, {k.lower(): v for k, v in self.headers.items()}, body))
+                if not is_json:
+                    self.answer(200, b"{}", {"content-type": "application/json"})
+                    return
                 form = server.formats.get(self.path.partition("?")[0])
                 said = form.said(body) if form else str(body["messages"][-1]["content"]) if body.get("messages") else ""
                 if said.startswith("flaky") and server.fails(said):
@@ -200,6 +205,7 @@ class ModelServer(_Server):
                 if form:
                     for event in form.events(body):
                         self._send(event.decode())
+                        self._linger(said)
                     self.wfile.write(b"0\r\n\r\n")
                     return
                 for number, chunk in enumerate(server.chunks(body, said)):
@@ -207,8 +213,14 @@ class ModelServer(_Server):
                         self.close_connection = True
                         return
                     self._send(f"data: {json.dumps(chunk)}\n\n")
+                    self._linger(said)
                 self._send("data: [DONE]\n\n")
                 self.wfile.write(b"0\r\n\r\n")
+
+            def _linger(self, said: str) -> None:
+                if said.startswith("slow"):
+                    self.wfile.flush()
+                    time.sleep(0.2)  # whoever leaves now has not been sent the rest
 
             def _send(self, text: str) -> None:
                 self.wfile.write(f"{len(text.encode()):x}\r\n{text}\r\n".encode())

@@ -141,19 +141,19 @@ def test_a_connection_that_fails_is_raised_unchanged_and_recorded_without_the_ke
 def test_a_stream_that_is_left_ends_its_span(recording, model):
     url = f"{model.base_url}/chat/completions"
     with httpx.Client() as client:
-        with client.stream("POST", url, json=chat(stream=True)) as response:
+        with client.stream("POST", url, json=chat("slow", stream=True)) as response:
             next(response.iter_lines())
-        response = client.send(client.build_request("POST", url, json=chat(stream=True)), stream=True)
+        response = client.send(client.build_request("POST", url, json=chat("slow", stream=True)), stream=True)
         assert len(recording.spans("chat")) == 1
         del response
         gc.collect()
         assert len(recording.spans("chat")) == 2
-    with requests.post(url, json=chat(stream=True), stream=True, timeout=9) as response:
+    with requests.post(url, json=chat("slow", stream=True), stream=True, timeout=9) as response:
         next(response.iter_content(1))
     assert len(recording.spans("chat")) == 3
 
     async def leave():
-        async with aiohttp.ClientSession() as session, session.post(url, json=chat(stream=True)) as response:
+        async with aiohttp.ClientSession() as session, session.post(url, json=chat("slow", stream=True)) as response:
             await response.content.readline()
 
     asyncio.run(leave())
