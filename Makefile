@@ -42,10 +42,11 @@ bench: setup
 
 # CrewAI cannot share our environment: it wants openai < 3 and pydantic < 2.13.
 .venv-crewai/installed: environment/crewai-py311.txt | setup
-	$(BIN)/python -m venv --clear .venv-crewai
-	.venv-crewai/bin/python -m pip install --quiet --no-input --requirement $<
-	printf '%s\n' "$(CURDIR)/instrumentation" "$(CURDIR)/adapters" > .venv-crewai/lib/python3.11/site-packages/lightning.pth
-	touch $@
+	@echo 'set-up: CrewAI into .venv-crewai ...'
+	@$(BIN)/python -m venv --clear .venv-crewai
+	@.venv-crewai/bin/python -m pip install --quiet --disable-pip-version-check --no-input --requirement $<
+	@printf '%s\n' "$(CURDIR)/instrumentation" "$(CURDIR)/adapters" > .venv-crewai/lib/python3.11/site-packages/lightning.pth
+	@touch $@
 
 crewai: .venv-crewai/installed
 	.venv-crewai/bin/python -m pytest --confcutdir=tests/adapters -p no:cacheprovider tests/adapters/test_crewai.py $(ARGS)

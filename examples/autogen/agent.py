@@ -10,6 +10,7 @@ import sys
 
 import lightning_instrumentation as lightning
 from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.base import TaskResult
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.models import ModelFamily
@@ -44,7 +45,7 @@ async def main(task: str) -> None:
     )
     team = RoundRobinGroupChat([writer, critic], termination_condition=MaxMessageTermination(4))
     async for message in team.run_stream(task=task):
-        if getattr(message, "source", "user") != "user":
+        if not isinstance(message, TaskResult) and message.source != "user":
             print(f"{message.source}: {message.to_text()}")
     await client.close()
 

@@ -4,7 +4,7 @@ make crewai    # CrewAI needs older openai and pydantic than everything else her
 export OPENAI_BASE_URL=http://127.0.0.1:8321/v1 OPENAI_API_KEY=unused OPENAI_MODEL=calculator
 .venv-crewai/bin/python examples/crewai/agent.py "lighthouses"
 """
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 import os
 import sys

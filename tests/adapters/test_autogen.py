@@ -9,7 +9,7 @@ from typing import Any
 import lightning_instrumentation as lightning
 import pytest
 from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
-from autogen_agentchat.base import Response
+from autogen_agentchat.base import Response, TaskResult
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.messages import TextMessage
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat, Swarm
@@ -65,11 +65,15 @@ def agents_of(spans: Any) -> list:
     return [(span.attributes.get(semconv.AGENT_NAME), span.attributes.get(semconv.AGENT_SOURCE)) for span in spans]
 
 
+def last_text(result: TaskResult) -> str:
+    return result.messages[-1].to_text()
+
+
 async def test_an_agent_with_a_tool(truth, recording, client):
     agent = assistant("solver", client, tools=[calculator], reflect_on_tool_use=True)
     async with lightning.rollout("t", rollout_id="r1"):
         result = await agent.run(task="rollout 1: how much is 2+3")
-    assert result.messages[-1].content == "answer0 to 5 "
+    assert last_text(result) == "answer0 to 5 "
     truth.check_every_call(recording, calls=2)
     (span,) = recording.spans("execute_tool")
     assert agents_of([*recording.spans("chat"), span]) == [("solver", "autogen")] * 3
@@ -96,7 +100,7 @@ async def test_a_stream_that_was_left_early_leaves_nothing_behind(recording, cli
     async with lightning.rollout("t", rollout_id="r1"):
         stream = agent.run_stream(task="rollout 1: many words to stream")
         async for message in stream:
-            if message.source == "solver":
+            if getattr(message, "source", None) == "solver":
                 break
         await stream.aclose()
         assert speaker() is None
@@ -223,7 +227,9 @@ async def test_an_agent_of_the_core_api_goes_by_its_type(truth, recording, clien
 
 async def test_a_custom_agent_behaves_and_is_named(truth, recording, client):
     class Custom(BaseChatAgent):
-        produced_message_types = (TextMessage,)
+        @property
+        def produced_message_types(self):
+            return (TextMessage,)
 
         async def on_messages(self, messages, cancellation_token):
             asked = UserMessage(content=f"{SAYS.format('custom')} rollout 1: hi", source="user")
@@ -304,5 +310,5 @@ async def test_a_tool_that_raises_and_its_span_says_so(recording, client):
         raise RuntimeError(f"cannot {expression}")
 
     result = await assistant("solver", client, tools=[breaks]).run(task="how much is 2+3")
-    assert result.messages[-1].content == "cannot 2+3"
+    assert last_text(result) == "cannot 2+3"
     assert recording.span("execute_tool").error == "cannot 2+3"
