@@ -6,6 +6,7 @@ ids on each choice. Source: OpenAI API reference, vLLM's OpenAI-compatible serve
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from lightning_instrumentation.messages import input_messages
@@ -30,9 +31,9 @@ class ChatAnswer(Answer):
             _add_message(choice, said.get("message") or said.get("delta") or {})
             if said.get("token_ids"):
                 choice.token_ids.extend(said["token_ids"])
-            logprobs: Json = said.get("logprobs") or {}
-            if logprobs.get("content"):
-                choice.logprobs.extend([float(token["logprob"]) for token in logprobs["content"]])
+            if said.get("logprobs"):
+                tokens: Iterable[Json] = said["logprobs"].get("content") or ()
+                choice.logprobs.extend([float(token["logprob"]) for token in tokens])
 
 
 def _add_message(choice: Choice, said: Json) -> None:

@@ -6,6 +6,7 @@ out and counted. Source: OpenAI API reference (legacy completions), vLLM's OpenA
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from lightning_instrumentation import semconv
@@ -32,9 +33,9 @@ class CompletionAnswer(Answer):
                 choice.content.append(said["text"])
             if said.get("token_ids"):
                 choice.token_ids.extend(said["token_ids"])
-            logprobs: Json = said.get("logprobs") or {}
-            if logprobs.get("token_logprobs"):
-                choice.logprobs.extend([float(one) for one in logprobs["token_logprobs"] if one is not None])
+            if said.get("logprobs"):
+                sampled: Iterable[float | None] = said["logprobs"].get("token_logprobs") or ()
+                choice.logprobs.extend([float(one) for one in sampled if one is not None])
             prompt_ids = said.get("prompt_token_ids")
             if prompt_ids is not None:
                 self._several_prompts |= self.prompt_ids is not None and self.prompt_ids != prompt_ids

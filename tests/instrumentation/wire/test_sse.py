@@ -1,6 +1,7 @@
 """Events come out the same however the bytes were cut, and nothing is lost between them."""
 
 import json
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ def test_events_do_not_depend_on_how_the_bytes_were_cut(documents, end, cuts):
     stream = b"".join(events)
     at = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
     splitter = EventSplitter()
-    found = [event for start, stop in zip(at, at[1:], strict=False) for event in splitter.take(stream[start:stop])]
+    found = [event for start, stop in pairwise(at) for event in splitter.take(stream[start:stop])]
     assert b"".join(found) + splitter.rest() == stream
     assert [json.loads(data_of(event)) for event in found] == documents
 
