@@ -3,7 +3,7 @@
 The agent (agent.py) is not changed and does not know. A daemon with a policy for agent "calculator" must be running:
 
     lightning-trainer serve --config examples/calculator/lightning.toml
-    python examples/calculator/train.py --steps 24
+    python examples/calculator/train.py --steps 26
 
 `make quickstart` does both and shows what happens.
 """
@@ -55,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--policy", default="calculator")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=26)
     parser.add_argument("--heldout", type=int, default=96)
     parser.add_argument("--concurrency", type=int, default=70)
     parser.add_argument("--events", type=Path, help="write events here instead of standard output")

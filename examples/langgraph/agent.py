@@ -70,7 +70,7 @@ def critic(state: Newsroom) -> dict:
 def newsroom():
     graph = StateGraph(Newsroom)
     graph.add_node("planner", planner)
-    graph.add_node("researcher", researcher)
+    graph.add_node("researcher", researcher)  # pyright: ignore[reportArgumentType]
     graph.add_node("writer", writer)
     graph.add_node("critic", critic)
     graph.add_edge(START, "planner")

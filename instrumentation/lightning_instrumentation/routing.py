@@ -122,7 +122,7 @@ class Router:
             words = "answer", "the daemon at %s names no agents whose calls to route: %s"
         else:
             words = "away", "the daemon at %s is away: calls go where they always went until it answers (%s)"
-        self._untold = (*words, error)
+        self._untold = (words[0], words[1], error)
 
     def _tell(self) -> None:
         """Once a reason, and only in a process where an agent makes calls: to others it is no news."""

@@ -95,7 +95,7 @@ def agents(
 @app.command()
 def quickstart(
     seed: Annotated[int, typer.Option(help="Seed of the tasks.", min=0)] = 0,
-    steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 24,
+    steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 26,
     heldout: Annotated[int, typer.Option(help="Held-out tasks, before and after.", min=2)] = 96,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/quickstart-seed-N when absent.")] = None,
 ) -> None:

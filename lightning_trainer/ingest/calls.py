@@ -96,8 +96,9 @@ def _choices(joined: JoinedCall, problems: list[str]) -> Iterator[Call]:
 
 def _temperature(span: Span) -> float:
     value = span.attributes.get(semconv.REQUEST_TEMPERATURE)
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
-    return float(value) if usable else 1.0
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
+        return float(value)
+    return 1.0
 
 
 def tokens_of(record: ModelCall) -> Tokens:

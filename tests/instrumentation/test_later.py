@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from typing import Any
 
 import lightning_instrumentation as lightning
 import openai
@@ -39,7 +40,7 @@ def test_a_stream_that_nobody_holds_ends_without_waiting_for_a_lock(recording):
     asked = {"model": "m", "messages": [{"role": "user", "content": "a b c"}]}
     client.chat.completions.create(**asked)  # type: ignore[call-overload]
     recording.spans("chat")
-    stream = client.chat.completions.create(**asked, stream=True)  # type: ignore[call-overload]
+    stream: Any = client.chat.completions.create(**asked, stream=True)  # type: ignore[call-overload]
     next(stream)
     stream.itself = stream
     del stream

@@ -4,6 +4,7 @@ import os
 
 import lightning_instrumentation as lightning
 from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 
@@ -20,7 +21,7 @@ graph = create_agent(model, [calculator], system_prompt="Answer briefly.")
 
 @lightning.agent("two lines")
 def solve(question: str) -> str:
-    state = graph.invoke({"messages": [("user", question)]}, {"recursion_limit": 4})
+    state = graph.invoke({"messages": [HumanMessage(question)]}, {"recursion_limit": 4})
     return repr([message.content for message in state["messages"]])
 
 

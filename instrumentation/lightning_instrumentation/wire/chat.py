@@ -6,7 +6,6 @@ ids on each choice. Source: OpenAI API reference, vLLM's OpenAI-compatible serve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from lightning_instrumentation.messages import input_messages
@@ -32,8 +31,8 @@ class ChatAnswer(Answer):
             if said.get("token_ids"):
                 choice.token_ids.extend(said["token_ids"])
             if said.get("logprobs"):
-                tokens: Iterable[Json] = said["logprobs"].get("content") or ()
-                choice.logprobs.extend([float(token["logprob"]) for token in tokens])
+                tokens: list[Json] | None = said["logprobs"].get("content")
+                choice.logprobs.extend([float(token["logprob"]) for token in tokens or ()])
 
 
 def _add_message(choice: Choice, said: Json) -> None:

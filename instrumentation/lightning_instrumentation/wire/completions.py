@@ -6,7 +6,6 @@ out and counted. Source: OpenAI API reference (legacy completions), vLLM's OpenA
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from lightning_instrumentation import semconv
@@ -34,8 +33,8 @@ class CompletionAnswer(Answer):
             if said.get("token_ids"):
                 choice.token_ids.extend(said["token_ids"])
             if said.get("logprobs"):
-                sampled: Iterable[float | None] = said["logprobs"].get("token_logprobs") or ()
-                choice.logprobs.extend([float(one) for one in sampled if one is not None])
+                sampled: list[float | None] | None = said["logprobs"].get("token_logprobs")
+                choice.logprobs.extend([float(one) for one in sampled or () if one is not None])
             prompt_ids = said.get("prompt_token_ids")
             if prompt_ids is not None:
                 self._several_prompts |= self.prompt_ids is not None and self.prompt_ids != prompt_ids

@@ -209,7 +209,8 @@ def _temperatures(micro_batch: Any, samples: int) -> npt.NDArray[np.float64]:
     """One value a sample: verl takes a number for all of them or a tensor."""
     temperature = micro_batch.get("temperature", None)
     if not isinstance(temperature, torch.Tensor):
-        temperature = torch.full((samples,), float(tu.get_non_tensor_data(micro_batch, "temperature", 1.0)))
+        one: Any = tu.get_non_tensor_data(micro_batch, "temperature", 1.0)
+        temperature = torch.full((samples,), float(one))
     return temperature.double().cpu().numpy()
 
 

@@ -22,7 +22,9 @@ class UserHost(_stubs.ModelServer):
         self.raw: list[bytes] = []
         """Request line, headers and body of each request, as they came."""
 
-        class Handler(self._handler):
+        stub: Any = self._handler
+
+        class Handler(stub):
             def read(self) -> bytes:
                 body = super().read()
                 host.raw.append(self.raw_requestline + self.headers.as_string().encode() + body)
@@ -44,7 +46,9 @@ class Daemon(UserHost):
         self.asked = 0
         self._connections: list[socket.socket] = []
 
-        class Handler(self._handler):
+        stub: Any = self._handler
+
+        class Handler(stub):
             def setup(self) -> None:
                 super().setup()
                 daemon._connections.append(self.connection)

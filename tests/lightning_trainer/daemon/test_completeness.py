@@ -1,5 +1,7 @@
 """An attempt is not trained on before all of its spans are there, and none waits for ever."""
 
+from typing import Any
+
 from lightning_trainer.daemon.collecting import collect
 from lightning_trainer.daemon.completeness import Completeness
 from lightning_trainer.types import Attempt, AttemptState
@@ -41,7 +43,7 @@ def test_attempts_that_were_consumed_are_forgotten():
 
 
 def test_a_group_whose_attempt_is_held_back_does_not_time_out_without_it():
-    late = {"group_size": 2, "group_timeout_s": 5, "now_ns": 10**12}
+    late: Any = {"group_size": 2, "group_timeout_s": 5, "now_ns": 10**12}
     assert collect([B], **late, expecting={"g"}).ready == ()
     assert len(collect([B], **late).ready) == 1
     assert len(collect([A, B], **late, expecting={"g"}).ready) == 1
