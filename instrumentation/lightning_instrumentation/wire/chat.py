@@ -31,8 +31,8 @@ class ChatAnswer(Answer):
             if said.get("token_ids"):
                 choice.token_ids.extend(said["token_ids"])
             if said.get("logprobs"):
-                tokens: list[Json] | None = said["logprobs"].get("content")
-                choice.logprobs.extend([float(token["logprob"]) for token in tokens or ()])
+                logprobs: Any = said["logprobs"]
+                choice.logprobs.extend([float(token["logprob"]) for token in logprobs.get("content") or ()])
 
 
 def _add_message(choice: Choice, said: Json) -> None:
