@@ -1,5 +1,6 @@
 """The quickstart's own process: whatever ends it, nothing that it started lives on."""
 
+import functools
 import signal
 import subprocess
 import sys
@@ -14,7 +15,9 @@ import pytest
 def test_ended_while_it_starts_it_takes_its_children_along(how: signal.Signals, tmp_path: Path):
     log = (tmp_path / "out.txt").open("wb")
     command = [sys.executable, "-m", "lightning_trainer", "quickstart", "--steps", "1", "--out", str(tmp_path / "run")]
-    quickstart = subprocess.Popen(command, stdout=log, stderr=log)
+    # A test run in the background ignores SIGINT, and so would its children.
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    quickstart = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=heed)
     children: list[psutil.Process] = []
     deadline = time.monotonic() + 60
     while not children and time.monotonic() < deadline:
