@@ -1,6 +1,6 @@
 """An attempt is not trained on before all of its spans are there, and none waits for ever."""
 
-from typing import Any
+from functools import partial
 
 from lightning_trainer.daemon.collecting import collect
 from lightning_trainer.daemon.completeness import Completeness
@@ -43,7 +43,7 @@ def test_attempts_that_were_consumed_are_forgotten():
 
 
 def test_a_group_whose_attempt_is_held_back_does_not_time_out_without_it():
-    late: Any = {"group_size": 2, "group_timeout_s": 5, "now_ns": 10**12}
-    assert collect([B], **late, expecting={"g"}).ready == ()
-    assert len(collect([B], **late).ready) == 1
-    assert len(collect([A, B], **late, expecting={"g"}).ready) == 1
+    late = partial(collect, group_size=2, group_timeout_s=5, now_ns=10**12)
+    assert late([B], expecting={"g"}).ready == ()
+    assert len(late([B]).ready) == 1
+    assert len(late([A, B], expecting={"g"}).ready) == 1

@@ -3,9 +3,15 @@
 import random
 from pathlib import Path
 
+import lightning_instrumentation as lightning
 import pytest
 from lightning_instrumentation import semconv
+from lightning_instrumentation.propagation import baggage
+from lightning_instrumentation.runtime import runtime
+from lightning_instrumentation.scope import Identity
 
+from lightning_trainer.gateway.identity import read_caller
+from lightning_trainer.ingest.otlp import decode_request
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.schema import MIGRATIONS
 from lightning_trainer.store.sqlite import sqlite3
@@ -105,3 +111,27 @@ async def test_a_store_from_before_is_brought_up_to_date(tmp_path: Path, make_ro
     async with SqliteStore(path) as store:
         await store.append([make_root(1, "a")])
         assert await store.missing_spans() == {}
+
+
+@pytest.fixture
+def client(tmp_path: Path):
+    lightning.shutdown(0.0)
+    lightning.init("http://127.0.0.1:9", spool_dir=tmp_path / "spool")
+    yield
+    lightning.shutdown(0.0)
+
+
+async def test_what_the_client_writes_is_what_is_counted(store, client) -> None:
+    with lightning.rollout("t", attempt_id="a", rollout_id="r") as rollout:
+        lightning.agent("x")(lambda: None)()
+        rollout.reward(1.0)
+        said = read_caller({"baggage": baggage(Identity("r", "a"), None)}).attributes
+    started = runtime()
+    assert started is not None
+    (spool,) = started.outbox._spools()
+    *inside, root = [span for row in spool.read(10) for span in decode_request(row.body).spans]
+    assert (said[semconv.SEQUENCE], said[semconv.SEQUENCE_STARTED]) == (root.attributes[semconv.SEQUENCE], "3")
+    await store.append([root, inside[0]])
+    assert await store.missing_spans() == {"a": 1}
+    await store.append(inside)
+    assert await store.missing_spans() == {}

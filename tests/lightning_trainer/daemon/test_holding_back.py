@@ -1,0 +1,60 @@
+"""The training loop takes no attempt whose spans have not all come, until waiting is in vain; then it says so."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.training_loop import TrainingLoop
+from lightning_trainer.store import SqliteStore
+from lightning_trainer.types import Span
+
+
+def span(attempt: str, number: int, *, root: bool = False) -> Span:
+    attributes = {
+        semconv.ATTEMPT_ID: attempt,
+        semconv.ROLLOUT_ID: f"r-{attempt}",
+        semconv.GROUP_ID: "g",
+        semconv.SEQUENCE: f"n-{attempt}",
+        semconv.SEQUENCE_NUMBER: number,
+        semconv.SEQUENCE_STARTED: 2,
+        **({semconv.ROLLOUT_ROOT: True} if root else {}),
+    }
+    return Span(attempt * 32, f"{number:016x}", None, "s", 1, 2, attributes)
+
+
+def loop(store: SqliteStore, policy: Any) -> TrainingLoop:
+    nothing = cast(Any, None)
+    return TrainingLoop(
+        policy,
+        store=store,
+        trainer=nothing,
+        publisher=nothing,
+        checkpoints=nothing,
+        progress=Progress(),
+        stored=asyncio.Event(),
+    )
+
+
+async def test_a_step_waits_for_the_spans_of_its_attempts(tmp_path: Path, make_policy) -> None:
+    async with SqliteStore(tmp_path / "s.sqlite") as store:
+        await store.append([span("a", 1, root=True), span("b", 1, root=True), span("b", 2)])
+        running = loop(store, make_policy(group_size=2, groups_per_step=1))
+        assert (await running._collect()).next_step(1) is None
+        assert running._progress.held_attempts == {"a": 1}
+        await store.append([span("a", 2)])
+        attempts = (await running._collect()).next_step(1)
+        assert attempts is not None
+        assert {attempt.attempt_id for attempt in attempts} == {"a", "b"}
+        assert (running._progress.held_attempts, running._progress.problems) == ({}, [])
+
+
+async def test_without_patience_it_goes_on_and_names_the_attempt(tmp_path: Path, make_policy) -> None:
+    async with SqliteStore(tmp_path / "s.sqlite") as store:
+        await store.append([span("a", 1, root=True), span("b", 1, root=True), span("b", 2)])
+        running = loop(store, make_policy(group_size=2, groups_per_step=1, span_timeout_s=0))
+        assert (await running._collect()).next_step(1) is not None
+        (problem,) = running._progress.problems
+        assert "attempt a: 1 of its spans did not arrive" in problem
