@@ -45,7 +45,8 @@ class Poster:
     def post(self, body: bytes) -> Answer:
         """Raises OSError or http.client.HTTPException: no answer."""
         headers = self._headers
-        if len(body) > _WORTH_COMPRESSING:
+        # On the same machine there is no network to save: compressing costs each side more than sending.
+        if not self.is_local and len(body) > _WORTH_COMPRESSING:
             body = gzip.compress(body, compresslevel=1)
             headers = {**headers, "Content-Encoding": "gzip"}
         kept = self._connection is not None
