@@ -18,7 +18,8 @@ from lightning_instrumentation.failures import failures
 from lightning_instrumentation.settings import Settings
 
 _MEMORY_LIMIT_BYTES = 64 << 20
-_AT_EXIT_S = 3.0
+_AT_EXIT_S = 1.0
+_STOP_AT_EXIT_S = 0.5
 _MEASURE_EVERY_S = 10.0
 _ADOPT_AT_ONCE = 16
 
@@ -100,7 +101,7 @@ class Outbox:
         """Deliver what can be delivered now; an unreachable daemon does not delay the program's end."""
         if self._running and not self._closed and self.waiting and self.sender.reachable is not False:
             self.sender.flush(_AT_EXIT_S, patient=False)
-        self._close_spools()
+        self._close_spools(_STOP_AT_EXIT_S)  # a daemon that hangs must not keep the program: the spool keeps the spans
         # Another exit handler may still end a span: it goes to a file that the next process finds.
         self._closed, self._running, self._exiting = False, False, True
 
@@ -182,9 +183,9 @@ class Outbox:
     def _orphans(self) -> Sequence[Spool]:
         return orphaned_spools(self._settings.spool_dir, self._settings.endpoint, limit=_ADOPT_AT_ONCE)
 
-    def _close_spools(self) -> None:
+    def _close_spools(self, within_s: float = 2.0) -> None:
         self._closed = True
-        self.sender.stop()
+        self.sender.stop(within_s)
         with self._lock:
             for spool in self._spools():
                 spool.close()
