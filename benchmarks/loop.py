@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import os
-import signal
 import sqlite3
 import statistics
 import subprocess
@@ -78,7 +77,7 @@ def run_loop(folder: Path, steps: int) -> tuple[list[dict], list[dict], list[flo
         publish = {version["version"]: version["publish_s"] for version in status["versions"]}
         return [{**step, "publish_s": publish.get(step["step"])} for step in status["steps"]], events, first_token_s
     finally:
-        daemon.send_signal(signal.SIGINT)
+        daemon.terminate()
         daemon.wait(120)
 
 
