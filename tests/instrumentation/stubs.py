@@ -1,5 +1,6 @@
 """A daemon that only receives spans and an inference server that only pretends, both over real HTTP."""
 
+import contextlib
 import gzip
 import json
 import socket
@@ -167,14 +168,13 @@ class ModelServer(_Server):
 
         class Handler(_Handler):
             def do_POST(self) -> None:
-                try:
+                body: dict[str, Any] = {}
+                with contextlib.suppress(ValueError):
                     body = json.loads(self.read())
-                except ValueError:
-                    body = None
                 server.requests.append((self.path, {k.lower(): v for k, v in self.headers.items()}, body))
                 form = server.formats.get(self.path.partition("?")[0])
                 is_known = form or self.path.partition("?")[0].endswith(("/chat/completions", "/embeddings"))
-                if body is None or not is_known:
+                if not is_known:
                     self.answer(200, b"{}", {"content-type": "application/json"})
                     return
                 said = form.said(body) if form else str(body["messages"][-1]["content"]) if body.get("messages") else ""
