@@ -14,8 +14,8 @@ from lightning_instrumentation.redaction.rules import redactor
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
-from lightning_trainer import estimators
-from lightning_trainer.credit_settings import CreditConfig, TerminalCredit, named_scheme
+from lightning_trainer.credit import estimators
+from lightning_trainer.credit.settings import CreditConfig, TerminalCredit, named_scheme
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.section import Section
 

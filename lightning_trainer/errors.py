@@ -24,10 +24,6 @@ class MalformedTelemetryError(LightningError, ValueError):
     """A body or span that cannot be read as what it claims to be."""
 
 
-class UnknownRolloutError(LightningError, LookupError):
-    """No span of this rollout has been seen."""
-
-
 class StoreError(LightningError, RuntimeError):
     """The store refused or could not complete an operation; nothing of it was written."""
 

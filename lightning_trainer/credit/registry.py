@@ -11,9 +11,9 @@ from lightning_trainer.credit.gigpo import Gigpo
 from lightning_trainer.credit.hierarchical import Hierarchical
 from lightning_trainer.credit.magrpo import JointReturn
 from lightning_trainer.credit.scheme import CreditScheme
+from lightning_trainer.credit.settings import CreditSettings, named_scheme
 from lightning_trainer.credit.steps import StepRewards
 from lightning_trainer.credit.terminal import TerminalReward
-from lightning_trainer.credit_settings import CreditSettings, named_scheme
 from lightning_trainer.errors import CreditAssignmentError
 
 SCHEMES: Mapping[str, Callable[..., CreditScheme]] = {

@@ -126,10 +126,10 @@ async def _score_response(store: KnownRollouts, response_id: str, body: RewardBo
     return _Scored({semconv.RESPONSE_ID: response_id}, next(iter(consumed.values()), None))
 
 
-def finite(value: float) -> None:
+def finite(value: float, field: str = "value") -> None:
     """Refuse what is no reward; raises JsonBodyError."""
     if not math.isfinite(value):
-        raise JsonBodyError(422, f"value is {value}: a reward is a finite number; leave it out when there is none")
+        raise JsonBodyError(422, f"{field} is {value}: a reward is a finite number; leave it out when there is none")
 
 
 def reward_span(about: Mapping[str, str], body: RewardBody) -> Span:

@@ -5,7 +5,6 @@ twice changes nothing (the first counts), and the calls made by the rollout's ba
 it is committed with it: training may begin as soon as an attempt has ended.
 """
 
-import math
 import time
 from typing import Annotated, Protocol
 
@@ -16,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.ingest.json_bodies import JsonBodyError, error_response, read_json
+from lightning_trainer.ingest.rewards import RewardBody, finite, reward_span
 from lightning_trainer.ingest.rollout_urls import root_span_ids
 from lightning_trainer.types import (
     Attempt,
@@ -23,7 +23,6 @@ from lightning_trainer.types import (
     AttributeValue,
     RolloutMode,
     Span,
-    SpanEvent,
     SpanSink,
     SpanStatus,
 )
@@ -63,15 +62,18 @@ def rollouts_router(store: KnownAttempts, sink: SpanSink) -> APIRouter:
     async def end(rollout_id: str, request: Request) -> JSONResponse:
         try:
             body = await read_json(request, EndBody)
-            if body.reward is not None and not math.isfinite(body.reward):
-                raise JsonBodyError(422, f"reward is {body.reward}: a reward is a finite number; leave it out")
+            if body.reward is not None:
+                finite(body.reward, "reward")
             attempt = await store.attempt(body.attempt_id or rollout_id)
             if attempt is None or attempt.rollout_id != rollout_id:
                 named = body.attempt_id or rollout_id
                 raise JsonBodyError(404, f"no call of attempt {named!r} of rollout {rollout_id!r} has been seen")
             spans = []
             if body.reward is not None:
-                spans.append(_reward_span(attempt, body.reward))
+                # Its ids follow from the attempt's: an end that is sent again rewards once.
+                given = RewardBody(value=body.reward, id=f"end of {attempt.attempt_id}")
+                about = {semconv.ROLLOUT_ID: attempt.rollout_id, semconv.ATTEMPT_ID: attempt.attempt_id}
+                spans.append(reward_span(about, given))
             state = attempt.state
             if state is AttemptState.RUNNING:
                 spans.append(_root_span(attempt, body))
@@ -109,26 +111,5 @@ def _root_span(attempt: Attempt, body: EndBody) -> Span:
         attributes=attributes,
         status=SpanStatus.OK if body.error is None else SpanStatus.ERROR,
         status_message=body.error or "",
-        scope=SCOPE,
-    )
-
-
-def _reward_span(attempt: Attempt, value: float) -> Span:
-    """As a reward from anywhere else, with ids that follow from the attempt's: sent again, it counts once."""
-    now = time.time_ns()
-    trace_id, span_id = root_span_ids(attempt.rollout_id, f"reward of {attempt.attempt_id}")
-    return Span(
-        trace_id=trace_id,
-        span_id=span_id,
-        parent_span_id=None,
-        name="evaluate reward",
-        start_ns=now,
-        end_ns=now,
-        attributes={semconv.ROLLOUT_ID: attempt.rollout_id, semconv.ATTEMPT_ID: attempt.attempt_id},
-        events=(
-            SpanEvent(
-                semconv.EVALUATION_EVENT, now, {semconv.EVALUATION_NAME: "reward", semconv.EVALUATION_SCORE: value}
-            ),
-        ),
         scope=SCOPE,
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.credit.assignment import assign, refuse_all
+from lightning_trainer.credit.assignment import Assignment, assign, refuse_all
 from lightning_trainer.credit.grouping import regroup
 from lightning_trainer.credit.groups import GroupSummary, Member, judge_group
 from lightning_trainer.credit.registry import credit_scheme
@@ -25,6 +25,7 @@ from lightning_trainer.types import (
     Attempt,
     AttemptState,
     Call,
+    Credit,
     Evaluation,
     LedgerRow,
     Outcome,
@@ -82,13 +83,7 @@ def build_batch(
     attempt_of = {a.attempt_id: a for a in regroup(list(latest.values()), deliveries.kept, policy)}
     rewards = read_rewards(evaluations, deliveries.kept, attempt_of, policy.reward_weights, deliveries.repeated)
 
-    eligible: dict[str, Call] = {}
-    for call in deliveries.kept:
-        reason = reason_against(call, policy, attempt_of)
-        if reason is None:
-            eligible[call.call_id] = call
-        else:
-            ledger.settle(call, Outcome.DROPPED, reason)
+    eligible = _eligible(deliveries.kept, policy, attempt_of, ledger)
     paths = trajectories_of(eligible.values(), attempt_of, rewards.of_attempts, rewards.of_calls, rewards.of_agents)
     if policy.credit.needs_causes:
         paths = with_causes(paths, deliveries.kept, span_parents or {})
@@ -121,21 +116,15 @@ def build_batch(
             group_by=policy.group_by,
         )
         summaries.append(summary)
-        compared = {
-            call_id: credit
-            for call_id, credit in assignment.credits.items()
-            if summary.verdict not in _OUTCOMES or (eligible[call_id].agent, credit.peers) not in summary.lonely
-        }
+        compared = _settle_group(assignment, summary, eligible, ledger)
         if summary.verdict is Reason.SAMPLED:
             for trajectory in trajectories_G:
                 samples += samples_of(trajectory, compared)
-        for call_id in assignment.credits:
-            verdict = summary.verdict if call_id in compared else Reason.NO_PEERS
-            ledger.settle(eligible[call_id], _OUTCOMES.get(verdict, Outcome.DROPPED), verdict)
-        for call_id, reason in assignment.refused.items():
-            ledger.settle(eligible[call_id], Outcome.DROPPED, reason)
-            if reason is Reason.NO_REWARD and (attempt_id := eligible[call_id].attempt_id) is not None:
-                unscored.add(attempt_id)
+        unscored.update(
+            attempt_id
+            for call_id, reason in assignment.refused.items()
+            if reason is Reason.NO_REWARD and (attempt_id := eligible[call_id].attempt_id) is not None
+        )
     rows = ledger.balance(samples)
     return Build(
         batch=TrainingBatch(policy=policy.name, step=step, samples=tuple(samples)) if samples else None,
@@ -155,6 +144,37 @@ def build_batch(
 
 _OUTCOMES = {Reason.SAMPLED: Outcome.TRAINED, Reason.ZERO_VARIANCE_GROUP: Outcome.MASKED}
 """Of the transitions that could be trained, by the verdict on their group; all other verdicts drop them."""
+
+
+def _eligible(
+    calls: Iterable[Call], policy: PolicyConfig, attempts: Mapping[str, Attempt], ledger: Ledger
+) -> dict[str, Call]:
+    """Return the calls that can be trained, by id, and settle the others with the reason against them."""
+    eligible: dict[str, Call] = {}
+    for call in calls:
+        reason = reason_against(call, policy, attempts)
+        if reason is None:
+            eligible[call.call_id] = call
+        else:
+            ledger.settle(call, Outcome.DROPPED, reason)
+    return eligible
+
+
+def _settle_group(
+    assignment: Assignment, summary: GroupSummary, eligible: Mapping[str, Call], ledger: Ledger
+) -> dict[str, Credit]:
+    """Settle every eligible call of a group; return the credits of those that have somebody to be compared with."""
+    compared = {
+        call_id: credit
+        for call_id, credit in assignment.credits.items()
+        if summary.verdict not in _OUTCOMES or (eligible[call_id].agent, credit.peers) not in summary.lonely
+    }
+    for call_id in assignment.credits:
+        verdict = summary.verdict if call_id in compared else Reason.NO_PEERS
+        ledger.settle(eligible[call_id], _OUTCOMES.get(verdict, Outcome.DROPPED), verdict)
+    for call_id, reason in assignment.refused.items():
+        ledger.settle(eligible[call_id], Outcome.DROPPED, reason)
+    return compared
 
 
 def _latest_knowledge_last(attempt: Attempt) -> tuple:

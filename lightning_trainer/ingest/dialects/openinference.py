@@ -11,7 +11,16 @@ from typing import Any
 
 from lightning_trainer.ingest.dialects import langgraph
 from lightning_trainer.ingest.dialects.record import Conversation, Dialect, Message, ModelCall, Naming
-from lightning_trainer.ingest.dialects.values import arguments, count, json_of, numbered, objects, text, unflattened
+from lightning_trainer.ingest.dialects.values import (
+    count,
+    json_of,
+    numbered,
+    objects,
+    text,
+    tool_call_part,
+    tool_message,
+    unflattened,
+)
 from lightning_trainer.types import AttributeValue, Span, SpanStatus
 
 NAME = "openinference"
@@ -107,17 +116,13 @@ def _message(item: Mapping[str, AttributeValue]) -> Message:
     role = item.get("message.role")
     content = item.get("message.content")
     if role == "tool":
-        answer = {"type": "tool_call_response", "id": item.get("message.tool_call_id"), "response": content or ""}
-        return {"role": role, "parts": [answer]}
+        return tool_message(item.get("message.tool_call_id"), content)
     parts: list[dict[str, Any]] = [{"type": "text", "content": content}] if content else []
     parts += [_part(part) for part in unflattened(item, "message.contents")]
     parts += [
-        {
-            "type": "tool_call",
-            "id": call.get("tool_call.id"),
-            "name": call.get("tool_call.function.name"),
-            "arguments": arguments(call.get("tool_call.function.arguments")),
-        }
+        tool_call_part(
+            call.get("tool_call.id"), call.get("tool_call.function.name"), call.get("tool_call.function.arguments")
+        )
         for call in unflattened(item, "message.tool_calls")
     ]
     name = item.get("message.name")

@@ -12,7 +12,17 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.dialects import genai, langgraph
 from lightning_trainer.ingest.dialects.record import Conversation, Dialect, Message, ModelCall, Naming
-from lightning_trainer.ingest.dialects.values import arguments, count, json_of, numbered, objects, text, unflattened
+from lightning_trainer.ingest.dialects.values import (
+    arguments,
+    count,
+    json_of,
+    numbered,
+    objects,
+    text,
+    tool_call_part,
+    tool_message,
+    unflattened,
+)
 from lightning_trainer.types import AttributeValue, Span, SpanStatus
 
 NAME = "openllmetry"
@@ -103,16 +113,10 @@ def conversation(span: Span) -> Conversation:
 def _message(item: Mapping[str, AttributeValue]) -> Message:
     role, content = item.get("role"), item.get("content")
     if role == "tool":
-        answer = {"type": "tool_call_response", "id": item.get("tool_call_id"), "response": content or ""}
-        return {"role": role, "parts": [answer]}
+        return tool_message(item.get("tool_call_id"), content)
     parts = _content_parts(content)
     parts += [
-        {
-            "type": "tool_call",
-            "id": call.get("id"),
-            "name": call.get("name"),
-            "arguments": arguments(call.get("arguments")),
-        }
+        tool_call_part(call.get("id"), call.get("name"), call.get("arguments"))
         for call in unflattened(item, "tool_calls")
     ]
     message: dict[str, Any] = {"role": role, "parts": parts}

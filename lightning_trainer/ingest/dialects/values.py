@@ -56,6 +56,16 @@ def arguments(value: Any) -> Any:
     return parsed if isinstance(parsed, dict | list) else value
 
 
+def tool_call_part(call_id: Any, name: Any, given: Any) -> dict[str, Any]:
+    """Return a call of a tool as a part of a message; ``given`` are its arguments as they were written."""
+    return {"type": "tool_call", "id": call_id, "name": name, "arguments": arguments(given)}
+
+
+def tool_message(call_id: Any, content: Any) -> Mapping[str, Any]:
+    """Return what a tool answered as a message."""
+    return {"role": "tool", "parts": [{"type": "tool_call_response", "id": call_id, "response": content or ""}]}
+
+
 def numbered(span: Span, prefix: str) -> Iterator[dict[str, AttributeValue]]:
     """Yield the attributes of ``prefix.0.``, ``prefix.1.`` ... without that head, in order, up to the first gap."""
     yield from unflattened(span.attributes, prefix)

@@ -15,8 +15,8 @@ import torch
 from verl.trainer.config.algorithm import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, get_adv_estimator_fn
 
+from lightning_trainer.credit.estimators import CREDIT, refusal
 from lightning_trainer.errors import TrainingError
-from lightning_trainer.estimators import CREDIT, refusal
 from lightning_trainer.types import Sample, Segment
 
 _GIVEN = {"token_level_rewards", "response_mask", "index", "config", "norm_adv_by_std_in_grpo"}

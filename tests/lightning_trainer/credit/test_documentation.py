@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from lightning_trainer.config import load_config
-from lightning_trainer.credit_settings import CREDIT_SETTINGS
-from lightning_trainer.estimators import ESTIMATORS
+from lightning_trainer.credit.estimators import ESTIMATORS
+from lightning_trainer.credit.settings import CREDIT_SETTINGS
 
 TEXT = (Path(__file__).parents[3] / "docs" / "credit.md").read_text(encoding="utf-8")
 

@@ -3,8 +3,8 @@ import pytest
 from lightning_trainer.credit.discounted import DiscountedReturn
 from lightning_trainer.credit.gigpo import Gigpo
 from lightning_trainer.credit.registry import SCHEMES, credit_scheme
+from lightning_trainer.credit.settings import CREDIT_SETTINGS, GaeTurnsCredit, GigpoCredit
 from lightning_trainer.credit.terminal import TerminalReward
-from lightning_trainer.credit_settings import CREDIT_SETTINGS, GaeTurnsCredit, GigpoCredit
 from lightning_trainer.errors import CreditAssignmentError
 
 CRITIC = ("gae_turns", "gae_tokens", "gae_bilevel")

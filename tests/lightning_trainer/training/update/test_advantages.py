@@ -173,7 +173,7 @@ def test_a_turn_of_one_attempt_alone_is_refused(sample, advantages):
 def test_the_contract_is_of_the_estimators_that_verl_has():
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
-    from lightning_trainer.estimators import ESTIMATORS
+    from lightning_trainer.credit.estimators import ESTIMATORS
     from lightning_trainer.training.update.advantages import usable_estimators
 
     assert set(ESTIMATORS) - {"credit"} == {str(name) for name in ADV_ESTIMATOR_REGISTRY}
@@ -182,7 +182,7 @@ def test_the_contract_is_of_the_estimators_that_verl_has():
 
 
 def test_what_says_that_it_compares_groups_does_not_see_the_others(group, advantages):
-    from lightning_trainer.estimators import ESTIMATORS
+    from lightning_trainer.credit.estimators import ESTIMATORS
 
     for name, estimator in ESTIMATORS.items():
         if estimator.lacks is not None or name in ("reinforce_plus_plus_baseline", "gdpo", "gpg"):
