@@ -6,7 +6,7 @@ around our client's around the gateway's record, in one trace or in several. Rul
 1. The same response id is the same call, in whatever traces: LangChain's callbacks and the client's patches do
    not share one, nor do two tracer providers.
 2. A record without an id around others is of the last of them: the ones before it were tries that failed. One without
-   an id inside of another is of that one, where it is the last in it.
+   an id inside of another is of that one, where it is the last in it. Two different response ids are never one call.
 3. A record without an id is of the one that began or ended inside of it (or it inside of that), was written by another
    instrumentation, has the same parent or the very same words, and is the nearest in time.
 
@@ -55,6 +55,7 @@ class _Joining:
         self._records = sorted(records, key=lambda record: (record.span.start_ns, key_of(record.span)))
         self._place = {key_of(record.span): place for place, record in enumerate(self._records)}
         self._group = list(range(len(self._records)))
+        self._response = [record.response_id for record in self._records]  # by root: the id of the whole group
         self._above = _nearest_above(spans, self._place)
         self._words: dict[int, object] = {}
 
@@ -75,8 +76,12 @@ class _Joining:
         return place
 
     def _unite(self, one: int, other: int) -> None:
+        """Make two groups one, unless each has a response id of its own."""
         low, high = sorted((self._root(one), self._root(other)))
-        self._group[high] = low
+        responses = {self._response[low], self._response[high]} - {None}
+        if len(responses) < 2:
+            self._group[high] = low
+            self._response[low] = next(iter(responses), None)
 
     def _by_response_id(self) -> None:
         first: dict[str, int] = {}
@@ -91,8 +96,7 @@ class _Joining:
             if above is not None and self._place[above] != place:
                 last_inside[self._place[above]] = place
         for outer, inner in sorted(last_inside.items()):
-            if self._records[outer].response_id is None or self._records[inner].response_id is None:
-                self._unite(outer, inner)
+            self._unite(outer, inner)
 
     def _by_time(self) -> None:
         starts = [record.span.start_ns for record in self._records]

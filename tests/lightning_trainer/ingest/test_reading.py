@@ -302,6 +302,11 @@ def test_every_response_gives_at_most_one_call_a_choice(spans: list[Span]) -> No
     assert len({call.call_id for call in calls}) == len(calls)
 
 
+def test_a_record_without_an_id_between_two_with_ids_does_not_make_them_one() -> None:
+    spans = [_gateway(2, response="x"), _gateway(1, 2), _client(4, 1, response="y", attributes=_IDS)]
+    assert {call.response_id for call in read_spans(spans).calls} == {"x", "y"}
+
+
 @given(_traces())
 def test_every_response_that_was_recorded_gives_a_call(spans: list[Span]) -> None:
     recorded = {span.attributes.get(semconv.RESPONSE_ID) for span in spans if semconv.RESPONSE_ID in span.attributes}
