@@ -7,6 +7,7 @@ is ``examples/calculator/train.py``, and both would do the same started by hand.
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -42,7 +43,7 @@ def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None
     if (run_dir / "report.json").exists():
         raise LightningError(f"{run_dir} holds a finished run; choose another folder with --out, or remove it")
     run_dir.mkdir(parents=True, exist_ok=True)
-    config = _write_config(run_dir, seed)
+    config = _write_config(run_dir, seed, steps)
     console = Console()
     started = time.time()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -92,11 +93,12 @@ async def _report(
         )
 
 
-def _write_config(run_dir: Path, seed: int) -> Path:
-    """The example's configuration, with a port and a state folder of this run's own."""
+def _write_config(run_dir: Path, seed: int, steps: int) -> Path:
+    """The example's configuration, with a port, a state folder and a number of steps of this run's own."""
     text = (_EXAMPLE / "lightning.toml").read_text(encoding="utf-8")
     text = text.replace('state_dir = ".lightning"', 'state_dir = "state"\nport = 0')
     text = text.replace("\n[[policy]]", f"\n[training]\nseed = {seed}\n\n[[policy]]", 1)
+    text = re.sub(r"total_steps = \d+", f"total_steps = {steps}", text)
     path = run_dir / "lightning.toml"
     path.write_text(text, encoding="utf-8")
     return path

@@ -174,6 +174,7 @@ def _settings(config: Config) -> dict[str, str | int | float | bool | None]:
         "policy loss": policy.algorithm.policy_loss,
         "credit": policy.credit.scheme,
         "learning rate": policy.optimizer.lr,
+        "learning rate schedule": policy.optimizer.schedule,
         "engine dtype": config.engine.dtype,
         "training dtype": config.training.dtype,
         "attention": config.training.attention,

@@ -29,6 +29,10 @@ class TrainerSettings:
     clip_ratio_high: float = 0.28
     clip_ratio_c: float = 3.0
     lr: float = 1e-5
+    schedule: Literal["constant", "cosine"] = "constant"
+    total_steps: int | None = None
+    warmup_steps: int = 0
+    min_lr_ratio: float = 0.0
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.99)
     clip_grad: float = 1.0
@@ -67,6 +71,10 @@ def trainer_settings(config: Config, policy: PolicyConfig, model_dir: Path, log_
         clip_ratio_high=algorithm.clip_ratio_high,
         clip_ratio_c=algorithm.clip_ratio_c,
         lr=optimizer.lr,
+        schedule=optimizer.schedule,
+        total_steps=optimizer.total_steps,
+        warmup_steps=optimizer.warmup_steps,
+        min_lr_ratio=optimizer.min_lr_ratio,
         weight_decay=optimizer.weight_decay,
         betas=optimizer.betas,
         clip_grad=optimizer.clip_grad,

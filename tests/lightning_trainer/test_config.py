@@ -48,6 +48,11 @@ def test_relative_paths_are_relative_to_the_file(tmp_path):
         ),
         (POLICY + "credit = { gamma = 0.5 }", "unknown key 'policy.0.credit.terminal.gamma'"),
         (POLICY + "credit = 3", "policy.0.credit = 3: Input should be a valid dictionary"),
+        (POLICY + 'optimizer = { schedule = "cosine" }', "falls over total_steps, which is not set"),
+        (
+            POLICY + "optimizer = { warmup_steps = 5, total_steps = 5 }",
+            "warmup_steps is 5, not below total_steps, 5; make it smaller",
+        ),
         (POLICY + 'algorithm = { advantage = "remax" }', "'remax' needs the reward of a greedy rollout of every task"),
         (POLICY + 'algorithm = { advantage = "gae" }', "'gae' needs the values of a critic"),
         (

@@ -61,9 +61,10 @@ def worker_config(settings: TrainerSettings) -> TrainingWorkerConfig:
             weight_decay=settings.weight_decay,
             betas=settings.betas,
             clip_grad=settings.clip_grad,
-            lr_warmup_steps=0,
-            total_training_steps=1,  # only a schedule that decays would read it
-            lr_scheduler_type="constant",
+            lr_warmup_steps=settings.warmup_steps,
+            total_training_steps=settings.total_steps or 1,  # a constant schedule does not read it
+            lr_scheduler_type=settings.schedule,
+            min_lr_ratio=settings.min_lr_ratio,
             override_optimizer_config={"fused": True},
         ),
         checkpoint_config=CheckpointConfig(save_contents=_SAVED, load_contents=_SAVED),

@@ -56,6 +56,7 @@ class UpdateWorker:
             TrainingError: the model or the settings cannot be trained with.
         """
         self._budget = settings.max_tokens_per_micro_batch
+        self._scheduled_steps = settings.total_steps if settings.schedule != "constant" else None
         torch.set_num_threads(settings.threads)
         random.seed(settings.seed)
         np.random.seed(settings.seed)
@@ -90,9 +91,16 @@ class UpdateWorker:
         """
         tensors = training_tensors(samples, advantages)
         lengths = [len(sample.token_ids) for sample in samples]
-        tu.assign_non_tensor(tensors, max_token_len_per_gpu=max(self._budget, *lengths), update_lr_scheduler=True)
-        metrics = _flat_metrics(tu.get(self._worker.train_batch(tensors), "metrics"))
+        tu.assign_non_tensor(
+            tensors, max_token_len_per_gpu=max(self._budget, *lengths), update_lr_scheduler=self._schedule_goes_on()
+        )
+        lr = self.engine.lr_scheduler.get_last_lr()[0]  # verl reports the next step's
+        metrics = {**_flat_metrics(tu.get(self._worker.train_batch(tensors), "metrics")), "lr": lr}
         return Update(metrics, self.engine.tokens_computed if self._tree else sum(lengths))
+
+    def _schedule_goes_on(self) -> bool:
+        """verl's cosine would climb again after its last step."""
+        return self._scheduled_steps is None or self.engine.lr_scheduler.last_epoch < self._scheduled_steps
 
     def logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
         """Return what ``train`` would compute: per sample one value a token, nats, 0.0 where the loss mask is 0."""
