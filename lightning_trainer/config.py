@@ -127,7 +127,9 @@ class OptimizerConfig(Section):
     @model_validator(mode="after")
     def _schedule_has_an_end(self) -> "OptimizerConfig":
         if self.schedule == "cosine" and self.total_steps is None:
-            raise ValueError('schedule "cosine" falls over total_steps, which is not set; set it to the number of steps')
+            raise ValueError(
+                'schedule "cosine" falls over total_steps, which is not set; set it to the number of steps'
+            )
         if self.total_steps is not None and self.warmup_steps >= self.total_steps:
             raise ValueError(
                 f"warmup_steps is {self.warmup_steps}, not below total_steps, {self.total_steps}; make it smaller"
