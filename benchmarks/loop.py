@@ -10,10 +10,8 @@ capture, gateway and store cost.
 import argparse
 import asyncio
 import json
-import os
 import sqlite3
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from loop_parts.daemon import policy_status, running_daemon
 from rich.console import Console
 from rich.table import Table
 
@@ -41,18 +40,7 @@ POLICY = "calculator"
 
 def run_loop(folder: Path, steps: int) -> tuple[list[dict], list[dict], list[float]]:
     """Run the quickstart's loop; return the daemon's steps, the agent's steps and first-token times, by step."""
-    log = (folder / "daemon.log").open("wb")
-    command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(folder / "lightning.toml")]
-    daemon = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    try:
-        url = wait_until_collecting(daemon, folder)
-        os.environ |= {
-            "LIGHTNING_ENDPOINT": url,
-            "LIGHTNING_SPOOL_DIR": str(folder / "spool"),
-            "OPENAI_BASE_URL": f"{url}/v1",
-            "OPENAI_API_KEY": "unused",
-            "OPENAI_MODEL": POLICY,
-        }
+    with running_daemon(folder, POLICY) as url:
         sys.path.insert(0, str(EXAMPLE))
         from agent import solve  # pyright: ignore[reportMissingImports]
         from tasks import score, train_tasks  # pyright: ignore[reportMissingImports]
@@ -72,25 +60,9 @@ def run_loop(folder: Path, steps: int) -> tuple[list[dict], list[dict], list[flo
 
         runner = Runner(POLICY, attempt, on_event=on_event)
         runner.train(lambda step: train_tasks(step, 10), steps=steps)
-        with urllib.request.urlopen(f"{url}/lightning/policies/{POLICY}", timeout=30) as response:
-            status = json.load(response)
+        status = policy_status(url, POLICY)
         publish = {version["version"]: version["publish_s"] for version in status["versions"]}
         return [{**step, "publish_s": publish.get(step["step"])} for step in status["steps"]], events, first_token_s
-    finally:
-        daemon.terminate()
-        daemon.wait(120)
-
-
-def wait_until_collecting(daemon: subprocess.Popen, folder: Path) -> str:
-    announced = folder / "state" / "daemon.json"
-    while daemon.poll() is None:
-        if announced.exists():
-            url = json.loads(announced.read_text())["url"]
-            with urllib.request.urlopen(f"{url}/lightning/policies/{POLICY}", timeout=30) as response:
-                if json.load(response)["phase"] == "collecting":
-                    return url
-        time.sleep(0.5)
-    sys.exit(f"the daemon ended with {daemon.returncode}: {(folder / 'daemon.log').read_text()[-500:]}")
 
 
 def time_first_token(url: str) -> float:

@@ -159,6 +159,10 @@ class PolicyConfig(Section):
     """Name of the evaluation that is the reward, or several with their weights: ``{score = 1.0, format = 0.2}``."""
     reward_wait_s: float = Field(default=0.0, ge=0, le=86400)
     """How long a step waits for rewards that its ended attempts still lack; one that comes later is not trained."""
+    max_staleness: int | None = Field(default=None, ge=0)
+    """How many versions may have gone live since the one that sampled a trained token; calls older than that are
+    dropped. The runner starts attempts that many steps ahead; 0 is synchronous. None: synchronous, and live traffic
+    counts whatever its age."""
     train: bool = True
     """False: record and serve, never update."""
     max_steps: int | None = Field(default=None, ge=1)

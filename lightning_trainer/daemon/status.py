@@ -53,8 +53,7 @@ def status_router(
         name: str, steps_done: int = Query(0, ge=0), timeout_s: float = Query(0.0, ge=0, le=_MAX_WAIT_S)
     ) -> dict:
         """Everything about a policy. With ``steps_done`` and ``timeout_s`` it answers when that many steps are done."""
-        if name != policy.name:
-            raise HTTPException(404, f"there is no policy {name!r}; the policy of this daemon is {policy.name!r}")
+        _must_be(policy, name)
         if timeout_s > 0:
             await progress.wait_for_step(steps_done, timeout_s)
         live = await store.live_version(name)
@@ -64,6 +63,7 @@ def status_router(
             "agents": policy.agents,
             "group_size": policy.group_size,
             "groups_per_step": policy.groups_per_step,
+            "max_staleness": policy.max_staleness,
             "waiting_groups": progress.waiting_groups,
             "ready_groups": progress.ready_groups,
             "held_attempts": progress.held_attempts,
@@ -83,7 +83,18 @@ def status_router(
             "ledger": [asdict(row) for row in await store.ledger(name)],
         }
 
+    @router.get("/lightning/policies/{name}/groups")
+    async def groups(name: str, prefix: str = Query("", max_length=512)) -> dict[str, int]:
+        """How many attempts have ended of each group whose id begins with ``prefix``, consumed by a step or not."""
+        _must_be(policy, name)
+        return await store.ended_by_group(prefix)
+
     return router
+
+
+def _must_be(policy: PolicyConfig, name: str) -> None:
+    if name != policy.name:
+        raise HTTPException(404, f"there is no policy {name!r}; the policy of this daemon is {policy.name!r}")
 
 
 def _phase(progress: Progress) -> dict:

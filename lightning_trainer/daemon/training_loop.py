@@ -19,6 +19,7 @@ from lightning_trainer.daemon.completeness import Completeness
 from lightning_trainer.daemon.grouping import Grouping
 from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.daemon.publishing import Publisher
+from lightning_trainer.daemon.staleness import oldest_allowed, served, staleness_metrics
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store.records import StepState
@@ -156,7 +157,8 @@ class TrainingLoop:
         step = self._step + 1
         self._progress.enter(Phase.BUILDING, f"step {step}")
         began = time.monotonic()
-        build = await self._scored_build(attempts, step)
+        versions = served(await self._store.versions(self._policy.name))
+        build = await self._scored_build(attempts, step, oldest_allowed(versions, self._policy.max_staleness))
         for problem in build.problems:
             self._progress.say(problem)
         await self._store.assign(
@@ -166,7 +168,11 @@ class TrainingLoop:
             attempt_ids=[attempt.attempt_id for attempt in attempts],
             ledger=build.ledger,
             state=StepState.ASSIGNED if build.batch else StepState.SKIPPED,
-            metrics={**_collection_metrics(build), "attempts/incomplete": self._completeness.gave_up_on(attempts)},
+            metrics={
+                **_collection_metrics(build),
+                **staleness_metrics(build.batch.samples if build.batch else (), versions),
+                "attempts/incomplete": self._completeness.gave_up_on(attempts),
+            },
         )
         self._step = step
         seconds["build"] = time.monotonic() - began
@@ -187,13 +193,13 @@ class TrainingLoop:
         await self._publisher.publish(version=step, step=step)
         await self._progress.finish_step(step)
 
-    async def _scored_build(self, attempts: tuple[Attempt, ...], step: int) -> Build:
+    async def _scored_build(self, attempts: tuple[Attempt, ...], step: int, oldest_version: int) -> Build:
         """Build the step, and build it again when spans arrive, while rewards are missing that may still come."""
         wait_until_ns = max(attempt.ended_ns or 0 for attempt in attempts) + int(self._policy.reward_wait_s * 1e9)
         while True:
             self._stored.clear()
             spans = await self._store.spans_of_attempts([attempt.attempt_id for attempt in attempts])
-            build = await asyncio.to_thread(self._build, spans, attempts, step)
+            build = await asyncio.to_thread(self._build, spans, attempts, step, oldest_version)
             left_s = (wait_until_ns - time.time_ns()) / 1e9
             if not build.unscored or left_s <= 0:
                 return build
@@ -201,10 +207,16 @@ class TrainingLoop:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stored.wait(), left_s)
 
-    def _build(self, spans, attempts: tuple[Attempt, ...], step: int) -> Build:
+    def _build(self, spans, attempts: tuple[Attempt, ...], step: int, oldest_version: int) -> Build:
         reading = read_spans(spans)
         build = build_batch(
-            reading.calls, attempts, reading.evaluations, self._policy, step, span_parents=span_parents(spans)
+            reading.calls,
+            attempts,
+            reading.evaluations,
+            self._policy,
+            step,
+            span_parents=span_parents(spans),
+            oldest_version=oldest_version,
         )
         return replace(build, problems=(*reading.problems, *build.problems))
 

@@ -1,24 +1,35 @@
-"""Synchronous steps: run every attempt of the step's groups, wait until the daemon has trained and published, go on.
+"""Training and evaluation of an agent that is a Python function: who runs which attempts when.
 
-An interrupted run goes on where it was: the daemon says how many steps are done and which groups are half full.
+Attempts of step ``k`` are started once the daemon has done step ``k - 1 - max_staleness`` of its steps. With 0 that is
+synchronous: everything of a step is sampled by the version that the step before it published. With more, agents go on
+while the trainer trains, and whatever group is complete first is trained first: a slow attempt holds up nobody. It is
+the admission rule of AReaL (Fu et al. 2025, arXiv 2505.24298, equation 3) by groups.
+
+An interrupted run goes on where it was: the daemon says how many steps are done and which attempts it has.
 """
 
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from queue import SimpleQueue
-from typing import Generic
+from itertools import chain
+from typing import Generic, NamedTuple
 
 import lightning_instrumentation as lightning
 
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.attempt import Task, TaskT, run_attempt
+from lightning_trainer.rollouts.crew import Crew
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.events import AttemptEnded, Event, StepEnded
 
 __all__ = ["Runner", "Task"]
+
+
+class _Work(NamedTuple, Generic[TaskT]):
+    task: TaskT
+    group_id: str
+    stage: str
+    step: int | None
 
 
 class Runner(Generic[TaskT]):
@@ -57,72 +68,67 @@ class Runner(Generic[TaskT]):
             TrainingError: training stopped before the last step.
         """
         status = self._daemon.policy()
-        for step in range(status["steps_done"] + 1, steps + 1):
-            tasks = tasks_of_step(step)
-            if len({task.id for task in tasks}) != status["groups_per_step"]:
-                raise LightningError(
-                    f"step {step} has {len({task.id for task in tasks})} different tasks, but the policy's "
-                    f"groups_per_step is {status['groups_per_step']}; make them equal"
+        done, ahead = status["steps_done"], status["max_staleness"] or 0
+        started = max(0, done - ahead)  # everything before was trained, or a later group would have had to wait
+        ended: list[tuple[AttemptEnded, float]] = []
+
+        def run(work: _Work[TaskT]) -> AttemptEnded:
+            attempt = self._run(work, "train")
+            ended.append((attempt, time.monotonic()))
+            return attempt
+
+        with Crew(run, self._concurrency) as crew:
+            while done < steps:
+                began = time.monotonic()
+                while started < min(steps, done + 1 + ahead):
+                    started += 1
+                    groups = self._groups(tasks_of_step(started), started, status)
+                    for batch in groups if ahead else [list(chain.from_iterable(groups))]:
+                        crew.add(batch)
+                status = self._daemon.wait_for_step(done + 1)
+                done += 1
+                now, attempts = time.monotonic(), ended.copy()
+                del ended[: len(attempts)]
+                rewards = [attempt.reward for attempt, _ in attempts if attempt.reward is not None]
+                rolled_out = max((at for _, at in attempts), default=now)
+                self._on_event(
+                    StepEnded(
+                        done,
+                        sum(rewards) / len(rewards) if rewards else None,
+                        status["live_version"],
+                        rolled_out - began,
+                        now - rolled_out,
+                    )
                 )
-            # Group ids carry the step: the same task met again later is another comparison.
-            group_of = {task.id: f"step-{step}/{task.id}" for task in tasks}
-            already = status["waiting_groups"]
-            began = time.monotonic()
-            ended = self._run(
-                [
-                    (task, group_of[task.id])
-                    for task in tasks
-                    for _ in range(max(0, status["group_size"] - already.get(group_of[task.id], 0)))
-                ],
-                stage="train",
-                step=step,
-                mode="train",
-            )
-            lightning.flush(30.0)
-            rolled_out = time.monotonic()
-            status = self._daemon.wait_for_step(step)
-            rewards = [attempt.reward for attempt in ended if attempt.reward is not None]
-            self._on_event(
-                StepEnded(
-                    step,
-                    sum(rewards) / len(rewards) if rewards else None,
-                    status["live_version"],
-                    rolled_out - began,
-                    time.monotonic() - rolled_out,
-                )
-            )
 
     def evaluate(self, tasks: Sequence[TaskT], *, stage: str) -> list[AttemptEnded]:
         """Run one attempt a task that is recorded and never trained; results in the order of the tasks."""
-        ended = self._run([(task, f"{stage}/{task.id}") for task in tasks], stage=stage, step=None, mode="evaluate")
-        lightning.flush(30.0)
+        with Crew(lambda work: self._run(work, "evaluate"), self._concurrency) as crew:
+            batch = crew.add([_Work(task, f"{stage}/{task.id}", stage, None) for task in tasks])
+            return [future.result() for future in batch.futures]
+
+    def _groups(self, tasks: Sequence[TaskT], step: int, status: dict) -> list[list[_Work[TaskT]]]:
+        """Return the attempts of a step that the daemon has not seen the end of, group by group."""
+        different = len({task.id for task in tasks})
+        if different != status["groups_per_step"]:
+            raise LightningError(
+                f"step {step} has {different} different tasks, but the policy's groups_per_step is "
+                f"{status['groups_per_step']}; make them equal"
+            )
+        # Group ids carry the step: the same task met again later is another comparison.
+        works = [_Work(task, f"step-{step}/{task.id}", "train", step) for task in tasks]
+        there = self._daemon.groups(f"step-{step}/")
+        return [[work] * max(0, status["group_size"] - there.get(work.group_id, 0)) for work in works]
+
+    def _run(self, work: _Work[TaskT], mode: str) -> AttemptEnded:
+        ended = run_attempt(
+            self._attempt,
+            work.task,
+            stage=work.stage,
+            step=work.step,
+            group_id=work.group_id,
+            mode=mode,
+            timeout_s=self._timeout_s,
+        )
+        self._on_event(ended)
         return ended
-
-    def _run(self, work: Sequence[tuple[TaskT, str]], *, stage: str, step: int | None, mode: str) -> list[AttemptEnded]:
-        queue: SimpleQueue[tuple[Future[AttemptEnded], TaskT, str] | None] = SimpleQueue()
-        futures: list[Future[AttemptEnded]] = []
-        for task, group_id in work:
-            future: Future[AttemptEnded] = Future()
-            futures.append(future)
-            queue.put((future, task, group_id))
-
-        def worker() -> None:
-            while (entry := queue.get()) is not None:
-                future, task, group_id = entry
-                ended = run_attempt(
-                    self._attempt,
-                    task,
-                    stage=stage,
-                    step=step,
-                    group_id=group_id,
-                    mode=mode,
-                    timeout_s=self._timeout_s,
-                )
-                self._on_event(ended)
-                future.set_result(ended)
-
-        for _ in range(min(self._concurrency, len(work))):
-            queue.put(None)
-            # Daemon threads: an interrupted run must not wait for a hanging tool.
-            threading.Thread(target=worker, daemon=True).start()
-        return [future.result() for future in futures]

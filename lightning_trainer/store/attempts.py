@@ -135,6 +135,18 @@ def select_ended(connection: sqlite3.Connection, *, mode: RolloutMode | None, po
     return [_read(row) for row in rows]
 
 
+def count_ended(connection: sqlite3.Connection, prefix: str) -> dict[str, int]:
+    """Return how many training attempts have ended, by group id, of the groups whose id begins with ``prefix``."""
+    return dict(
+        connection.execute(
+            """SELECT coalesce(group_id, task_id, rollout_id) AS "group", count(*) FROM attempts
+               WHERE ended_ns IS NOT NULL AND coalesce(mode, 'train') = 'train'
+               AND substr(coalesce(group_id, task_id, rollout_id), 1, length(:prefix)) = :prefix GROUP BY 1""",
+            {"prefix": prefix},
+        )
+    )
+
+
 def select(
     connection: sqlite3.Connection,
     *,

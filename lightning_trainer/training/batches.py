@@ -58,6 +58,7 @@ def build_batch(
     policy: PolicyConfig,
     step: int,
     span_parents: Mapping[str, str] | None = None,
+    oldest_version: int = 0,
 ) -> Build:
     """Build the batch of one step.
 
@@ -69,6 +70,7 @@ def build_batch(
         step: number of the step, from 1.
         span_parents: parent of every span, by id (``transitions.causes.span_parents``); only for causal credit, which
             without it knows no span above the calls' own parents.
+        oldest_version: calls that an older version of the policy sampled are stale (``daemon.staleness``).
 
     Raises:
         LedgerImbalanceError: the result does not account for every sampled token exactly once (a defect).
@@ -83,7 +85,7 @@ def build_batch(
     attempt_of = {a.attempt_id: a for a in regroup(list(latest.values()), deliveries.kept, policy)}
     rewards = read_rewards(evaluations, deliveries.kept, attempt_of, policy.reward_weights, deliveries.repeated)
 
-    eligible = _eligible(deliveries.kept, policy, attempt_of, ledger)
+    eligible = _eligible(deliveries.kept, policy, attempt_of, ledger, oldest_version)
     paths = trajectories_of(eligible.values(), attempt_of, rewards.of_attempts, rewards.of_calls, rewards.of_agents)
     if policy.credit.needs_causes:
         paths = with_causes(paths, deliveries.kept, span_parents or {})
@@ -147,12 +149,16 @@ _OUTCOMES = {Reason.SAMPLED: Outcome.TRAINED, Reason.ZERO_VARIANCE_GROUP: Outcom
 
 
 def _eligible(
-    calls: Iterable[Call], policy: PolicyConfig, attempts: Mapping[str, Attempt], ledger: Ledger
+    calls: Iterable[Call],
+    policy: PolicyConfig,
+    attempts: Mapping[str, Attempt],
+    ledger: Ledger,
+    oldest_version: int,
 ) -> dict[str, Call]:
     """Return the calls that can be trained, by id, and settle the others with the reason against them."""
     eligible: dict[str, Call] = {}
     for call in calls:
-        reason = reason_against(call, policy, attempts)
+        reason = reason_against(call, policy, attempts, oldest_version)
         if reason is None:
             eligible[call.call_id] = call
         else:

@@ -11,13 +11,15 @@ from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Attempt, AttemptState, Call, Fidelity, RolloutMode
 
 
-def reason_against(call: Call, policy: PolicyConfig, attempts: Mapping[str, Attempt]) -> Reason | None:
-    """Return why the call cannot be trained, or None when it can.
+def reason_against(
+    call: Call, policy: PolicyConfig, attempts: Mapping[str, Attempt], oldest_version: int = 0
+) -> Reason | None:
+    """Return why the call cannot be trained, or None when it can; what an older version sampled is stale.
 
     An interrupted stream is refused although its tokens are real: the agent acted on the part that it read, and how
     much that was is not known.
     """
-    return _not_ours(call, policy, attempts) or _not_recorded(call)
+    return _not_ours(call, policy, attempts) or _stale(call, oldest_version) or _not_recorded(call)
 
 
 def _not_ours(call: Call, policy: PolicyConfig, attempts: Mapping[str, Attempt]) -> Reason | None:
@@ -41,6 +43,11 @@ def _not_ours(call: Call, policy: PolicyConfig, attempts: Mapping[str, Attempt])
     if attempt.state is AttemptState.RUNNING:
         return Reason.ATTEMPT_RUNNING
     return None
+
+
+def _stale(call: Call, oldest_version: int) -> Reason | None:
+    stale = call.policy_version is not None and call.policy_version < oldest_version
+    return Reason.STALE if stale else None
 
 
 def _not_recorded(call: Call) -> Reason | None:

@@ -39,6 +39,7 @@ class Reason(StrEnum):
         "no_policy_version",
         "It is not known which policy version sampled these tokens; the call did not go through the gateway.",
     )
+    STALE = "stale", "More versions than max_staleness have gone live since the one that sampled these tokens."
     NO_ATTEMPT = "no_attempt", "The call belongs to no attempt: it was made outside a rollout."
     UNKNOWN_ATTEMPT = "unknown_attempt", "The call names an attempt that is not part of this batch."
     EVALUATION = "evaluation", "The attempt is an evaluation; evaluations are never trained."

@@ -325,6 +325,22 @@ def test_after_the_daemon_was_killed_nothing_acknowledged_is_missing_and_the_run
     assert nothing_is_trained_twice(run)
 
 
+def test_attempts_that_run_ahead_are_no_older_than_the_bound(run: Run):
+    run.stop()
+    run.config.write_text(run.config.read_text() + "max_staleness = 1\n")
+    run.start()
+
+    run.run_agent(steps=10)
+
+    steps = run.policy()["steps"][6:]
+    ages = [(step["metrics"]["staleness/mean"], step["metrics"]["staleness/max"]) for step in steps]
+    assert len(ages) == 4
+    assert all(0 <= mean <= most <= 1 for mean, most in ages)
+    assert any(mean > 0 for mean, _ in ages), "nothing was sampled while the trainer was training"
+    assert run.policy()["live_version"] == 10
+    assert nothing_is_trained_twice(run)
+
+
 def test_ctrl_c_leaves_no_process_no_port_and_no_shared_memory(run: Run):
     children = psutil.Process(run.process.pid).children(recursive=True)
     assert children

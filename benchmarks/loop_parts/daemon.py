@@ -1,0 +1,48 @@
+"""A daemon of its own process for a benchmark, in a folder that holds its ``lightning.toml``."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def running_daemon(folder: Path, policy: str) -> Iterator[str]:
+    """Yield the daemon's URL once it is ready to train; the client in this process is told where it is."""
+    command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(folder / "lightning.toml")]
+    with (folder / "daemon.log").open("wb") as log:
+        daemon = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        url = _wait_until_collecting(daemon, folder, policy)
+        os.environ |= {
+            "LIGHTNING_ENDPOINT": url,
+            "LIGHTNING_SPOOL_DIR": str(folder / "spool"),
+            "OPENAI_BASE_URL": f"{url}/v1",
+            "OPENAI_API_KEY": "unused",
+            "OPENAI_MODEL": policy,
+        }
+        yield url
+    finally:
+        daemon.terminate()
+        daemon.wait(120)
+
+
+def policy_status(url: str, policy: str) -> dict:
+    with urllib.request.urlopen(f"{url}/lightning/policies/{policy}", timeout=30) as response:
+        return json.load(response)
+
+
+def _wait_until_collecting(daemon: subprocess.Popen, folder: Path, policy: str) -> str:
+    announced = folder / "state" / "daemon.json"
+    while daemon.poll() is None:
+        if announced.exists():
+            url = json.loads(announced.read_text())["url"]
+            if policy_status(url, policy)["phase"] == "collecting":
+                return url
+        time.sleep(0.5)
+    sys.exit(f"the daemon ended with {daemon.returncode}: {(folder / 'daemon.log').read_text()[-500:]}")

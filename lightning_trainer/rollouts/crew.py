@@ -1,0 +1,78 @@
+"""The threads that run attempts, in the order in which they were asked for."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import lightning_instrumentation as lightning
+
+WorkT = TypeVar("WorkT")
+EndedT = TypeVar("EndedT")
+
+_FLUSH_S = 30.0
+
+_log = logging.getLogger(__name__)
+
+
+class Crew(Generic[WorkT, EndedT]):
+    """Runs ``run(work)`` in at most ``size`` threads; on leaving, what has not begun is left undone.
+
+    The threads are daemons: an interrupted run must not wait for a hanging tool.
+    """
+
+    def __init__(self, run: Callable[[WorkT], EndedT], size: int) -> None:
+        self._run = run
+        self._size = size
+        self._threads = 0
+        self._queue: SimpleQueue[tuple[Future[EndedT], WorkT] | None] = SimpleQueue()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        while not self._queue.empty():
+            self._queue.get()
+        for _ in range(self._threads):
+            self._queue.put(None)
+
+    def add(self, batch: Sequence[WorkT]) -> "Batch[EndedT]":
+        """Ask for all of these; their spans are on their way as soon as the last of them has ended."""
+        added = Batch[EndedT](len(batch))
+        for work, future in zip(batch, added.futures, strict=True):
+            future.add_done_callback(added.one_ended)
+            self._queue.put((future, work))
+        for _ in range(min(len(batch), self._size - self._threads)):
+            self._threads += 1
+            threading.Thread(target=self._work, daemon=True).start()
+        return added
+
+    def _work(self) -> None:
+        while (entry := self._queue.get()) is not None:
+            future, work = entry
+            try:
+                future.set_result(self._run(work))
+            except Exception as error:
+                _log.exception("an attempt could not be run")
+                future.set_exception(error)
+
+
+class Batch(Generic[EndedT]):
+    """Work that was asked for together."""
+
+    def __init__(self, size: int) -> None:
+        self.futures: list[Future[EndedT]] = [Future() for _ in range(size)]
+        self._left = size
+        self._lock = threading.Lock()
+
+    def one_ended(self, future: Future[EndedT]) -> None:
+        with self._lock:
+            self._left -= 1
+            last = self._left == 0
+        if last:
+            lightning.flush(_FLUSH_S)

@@ -1,0 +1,211 @@
+"""Which attempts are started when: in step with the daemon, ahead of it, and after an interruption."""
+
+import json
+import re
+import threading
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+
+from lightning_trainer import rollouts
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.errors import LightningError, TrainingError
+from lightning_trainer.rollouts import AttemptEnded, Runner, StepEnded
+
+GROUPS, SIZE = 2, 3
+
+
+@dataclass(frozen=True)
+class Task:
+    id: str
+    step: int
+
+
+def tasks_of(step: int) -> list[Task]:
+    return [Task(f"task-{number}", step) for number in range(GROUPS)]
+
+
+class Daemon:
+    """The runner's side of a daemon: takes a step as soon as ``GROUPS`` groups are complete, whichever they are."""
+
+    def __init__(self, max_staleness: int | None) -> None:
+        self.max_staleness = max_staleness
+        self.before: Counter[str] = Counter()
+        """Attempts by group that had ended before the runner came."""
+        self.ended: Counter[str] = Counter()
+        self.steps_done = 0
+        self.phase = "collecting"
+        self._changed = threading.Condition()
+
+    def on_event(self, event: object) -> None:
+        if isinstance(event, AttemptEnded) and event.stage == "train":
+            with self._changed:
+                self.ended[f"step-{event.step}/{event.task_id}"] += 1
+                together = self.ended + self.before
+                self.steps_done = sum(count >= SIZE for count in together.values()) // GROUPS
+                self._changed.notify_all()
+
+    def get(self, path: str) -> dict:
+        url = urlparse(path)
+        query = {name: values[0] for name, values in parse_qs(url.query).items()}
+        if url.path.endswith("/groups"):
+            return {group: n for group, n in self.before.items() if group.startswith(query["prefix"])}
+        with self._changed:
+            if "steps_done" in query and self.phase == "collecting":
+                self._changed.wait_for(lambda: self.steps_done >= int(query["steps_done"]), 5.0)
+            return {
+                "phase": self.phase,
+                "detail": "by the test",
+                "steps_done": self.steps_done,
+                "max_staleness": self.max_staleness,
+                "group_size": SIZE,
+                "groups_per_step": GROUPS,
+                "live_version": self.steps_done,
+            }
+
+
+@pytest.fixture
+def serve() -> Iterator:
+    servers = []
+
+    def start(daemon: Daemon) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._answer(json.dumps(daemon.get(self.path)).encode())
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                self._answer(b"")
+
+            def _answer(self, body: bytes) -> None:
+                self.send_response(200)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args: object) -> None: ...
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+
+
+@pytest.mark.parametrize("max_staleness", [None, 0, 1, 3])
+def test_attempts_are_started_at_most_that_many_steps_ahead(serve, max_staleness) -> None:
+    daemon = Daemon(max_staleness)
+    begun: Counter[tuple[int, str]] = Counter()
+    ahead: list[int] = []
+
+    def attempt(task: Task) -> float:
+        ahead.append(task.step - 1 - daemon.steps_done)
+        begun[task.step, task.id] += 1
+        return 1.0
+
+    Runner("p", attempt, endpoint=serve(daemon), on_event=daemon.on_event).train(tasks_of, steps=5)
+    assert begun == {(step, task.id): SIZE for step in range(1, 6) for task in tasks_of(step)}
+    assert max(ahead) <= (max_staleness or 0)
+
+
+def test_a_slow_attempt_holds_up_nobody(serve) -> None:
+    daemon = Daemon(max_staleness=2)
+    release = threading.Event()
+    slow = threading.Lock()
+    steps: list[int] = []
+
+    def attempt(task: Task) -> float:
+        if (task.step, task.id) == (1, "task-0") and slow.acquire(blocking=False):
+            assert release.wait(20.0)
+        return 0.5
+
+    def on_event(event: object) -> None:
+        daemon.on_event(event)
+        if isinstance(event, StepEnded):
+            steps.append(event.step)
+            if event.step == 2:
+                release.set()
+
+    Runner("p", attempt, endpoint=serve(daemon), on_event=on_event).train(tasks_of, steps=4)
+    assert release.is_set(), "two steps were trained while the attempt hung"
+    assert steps == [1, 2, 3, 4]
+
+
+def test_an_interrupted_run_starts_only_what_the_daemon_lacks(serve) -> None:
+    daemon = Daemon(max_staleness=1)
+    daemon.before.update({"step-1/task-0": 3, "step-1/task-1": 1, "step-2/task-0": 3, "step-2/task-1": 3})
+    daemon.steps_done = 1
+    begun: Counter[tuple[int, str]] = Counter()
+
+    def attempt(task: Task) -> None:
+        begun[task.step, task.id] += 1
+
+    Runner("p", attempt, endpoint=serve(daemon), on_event=daemon.on_event).train(tasks_of, steps=3)
+    assert begun == {(1, "task-1"): 2, (3, "task-0"): 3, (3, "task-1"): 3}
+
+
+def test_what_a_step_was_like_is_said_once_for_each(serve) -> None:
+    daemon = Daemon(max_staleness=None)
+    events: list[StepEnded] = []
+
+    def on_event(event: object) -> None:
+        daemon.on_event(event)
+        if isinstance(event, StepEnded):
+            events.append(event)
+
+    rewards = {"task-0": 1.0, "task-1": None}
+    runner = Runner("p", lambda task: rewards[task.id], endpoint=serve(daemon), on_event=on_event)
+    runner.train(tasks_of, steps=2)
+    assert [(event.step, event.reward_mean) for event in events] == [(1, 1.0), (2, 1.0)]
+    assert all(event.rollout_s >= 0 and event.wait_s >= 0 for event in events)
+
+
+def test_tasks_that_do_not_make_a_step_are_refused_in_a_sentence(serve) -> None:
+    runner = Runner("p", lambda task: 1.0, endpoint=serve(Daemon(None)))
+    with pytest.raises(LightningError, match=r"step 1 has 1 different tasks, but the policy's groups_per_step is 2"):
+        runner.train(lambda step: tasks_of(step)[:1], steps=1)
+
+
+def test_training_that_has_stopped_ends_the_run_with_its_reason(serve) -> None:
+    daemon = Daemon(None)
+    daemon.phase = "paused"
+    began = time.monotonic()
+    with pytest.raises(TrainingError, match="step 1 will not come: training is paused: by the test"):
+        Runner("p", lambda task: time.sleep(30), endpoint=serve(daemon)).train(tasks_of, steps=1)
+    assert time.monotonic() - began < 15, "what hangs is not waited for"
+
+
+def test_an_evaluation_is_in_the_order_of_its_tasks(serve) -> None:
+    tasks = [Task(f"{number}", 0) for number in range(20)]
+
+    def attempt(task: Task) -> float:
+        time.sleep(0.01 if int(task.id) % 2 else 0.0)
+        return float(task.id)
+
+    ended = Runner("p", attempt, endpoint=serve(Daemon(None)), concurrency=4).evaluate(tasks, stage="before")
+    assert [attempt.reward for attempt in ended] == [float(task.id) for task in tasks]
+
+
+def test_the_document_runs_as_it_stands(serve, monkeypatch) -> None:
+    document = (Path(__file__).parents[3] / "docs" / "rollouts.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", document, flags=re.DOTALL)
+    daemon = Daemon(None)
+    monkeypatch.setenv("LIGHTNING_ENDPOINT", serve(daemon))
+    monkeypatch.setattr(rollouts, "Runner", partial(Runner, on_event=daemon.on_event))
+    exec(code, {"my_agent": lambda question: "4", "__name__": "document"})
+    assert daemon.steps_done == 20
+    (text,) = re.findall(r"```toml\n(.*?)```", document, flags=re.DOTALL)
+    (policy,) = tomllib.loads(text)["policy"]
+    named = {"name": "p", "agents": ["a"], "model": "random:tiny"}
+    assert PolicyConfig.model_validate({**named, **policy}).max_staleness == 2
