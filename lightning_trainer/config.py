@@ -163,6 +163,9 @@ class PolicyConfig(Section):
     """How many versions may have gone live since the one that sampled a trained token; calls older than that are
     dropped. The runner starts attempts that many steps ahead; 0 is synchronous. None: synchronous, and live traffic
     counts whatever its age."""
+    allow_retokenised: bool = False
+    """Also train on ids that were made again from words and verified (``lightning-trainer build --retokenise``), where
+    the engine scored them: the policy ratio against the scores corrects for what the model may have sampled instead."""
     train: bool = True
     """False: record and serve, never update."""
     max_steps: int | None = Field(default=None, ge=1)

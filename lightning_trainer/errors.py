@@ -24,6 +24,14 @@ class MalformedTelemetryError(LightningError, ValueError):
     """A body or span that cannot be read as what it claims to be."""
 
 
+class MalformedCallError(LightningError, ValueError):
+    """A record of a model call that lacks something, or contradicts another one."""
+
+
+class DatasetError(LightningError, ValueError):
+    """A dataset cannot be written or read in the form that was asked for."""
+
+
 class StoreError(LightningError, RuntimeError):
     """The store refused or could not complete an operation; nothing of it was written."""
 

@@ -3,14 +3,15 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
 
 from lightning_trainer import __version__
-from lightning_trainer.errors import LightningError
+from lightning_trainer.errors import ConfigError, LightningError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -90,6 +91,71 @@ def agents(
         from lightning_trainer.cli.agents import agents as run
 
         run(state_dir=state_dir, config=config, as_json=as_json)
+
+
+@app.command()
+def build(
+    out: Annotated[Path, typer.Option(help="The file to write: *.parquet, *.jsonl, or any name with --format.")],
+    spans: Annotated[
+        list[Path] | None,
+        typer.Option(help="OTLP JSON lines (.gz too), or a daemon's folder; the configuration's when absent."),
+    ] = None,
+    calls: Annotated[
+        list[Path] | None, typer.Option(help="Instead of spans: JSON lines of calls, as build_samples takes them.")
+    ] = None,
+    config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
+    policy: Annotated[str | None, typer.Option(help="Its name, where there are several.")] = None,
+    purpose: Annotated[
+        str,
+        typer.Option("--for", help="rl: samples; sft: demonstrations; dpo: preference pairs.", metavar="rl|sft|dpo"),
+    ] = "rl",
+    form: Annotated[
+        str | None, typer.Option("--format", help="By the file's name when absent.", metavar="parquet|jsonl|trl|verl")
+    ] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="sft, dpo: only calls whose ids are known.")] = False,
+    advantages: Annotated[bool, typer.Option("--advantages", help="rl: work them out too (imports verl).")] = False,
+    min_reward: Annotated[float | None, typer.Option(help="sft: the least reward of a demonstration.")] = None,
+    again: Annotated[
+        bool, typer.Option("--retokenise", help="Make ids of text-only calls again, and verify them.")
+    ] = False,
+    engine: Annotated[
+        str | None, typer.Option(help="Let this vLLM server (http://.../v1) score the ids made again.")
+    ] = None,
+    engine_model: Annotated[str | None, typer.Option(help="The model that it serves.")] = None,
+) -> None:
+    """Build samples, demonstrations or preference pairs from recorded spans, without a daemon; prints the ledger."""
+    with _one_sentence():
+        from lightning_trainer.cli.build import Options
+        from lightning_trainer.cli.build import build as run
+        from lightning_trainer.dataset.forms import Form, Purpose
+
+        options = Options(
+            config=config,
+            out=out,
+            policy=policy,
+            spans=tuple(spans or ()),
+            calls=tuple(calls or ()),
+            purpose=_one_of(Purpose, "--for", purpose),
+            form=None if form is None else _one_of(Form, "--format", form),
+            tokens=tokens,
+            advantages=advantages,
+            min_reward=min_reward,
+            retokenise=again,
+            engine=engine,
+            engine_model=engine_model,
+        )
+        sys.exit(run(options))
+
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+def _one_of(kind: type[_Choice], option: str, value: str) -> _Choice:
+    # The kinds are not imported for every command's sake, so the option itself takes any text.
+    try:
+        return kind(value)
+    except ValueError:
+        raise ConfigError(f"{option} {value}: there are {', '.join(kind)}") from None
 
 
 @app.command()

@@ -17,6 +17,16 @@ _MOST = 2**31
 
 def count(connection: sqlite3.Connection, spans: Iterable[Span]) -> None:
     """Count newly stored spans."""
+    connection.executemany(
+        """INSERT INTO arrivals(attempt_id, numbering, arrived, started) VALUES (?, ?, ?, ?)
+           ON CONFLICT(attempt_id, numbering) DO UPDATE SET
+           arrived = arrived + excluded.arrived, started = max(started, excluded.started)""",
+        [(*key, *counts) for key, counts in tally(spans).items()],
+    )
+
+
+def tally(spans: Iterable[Span]) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return by (attempt id, numbering) how many of these spans bear a number, and how many must have started."""
     seen: dict[tuple[str, str], tuple[int, int]] = {}
     for span in spans:
         attempt_id = span.attributes.get(semconv.ATTEMPT_ID)
@@ -29,12 +39,7 @@ def count(connection: sqlite3.Connection, spans: Iterable[Span]) -> None:
             arrived + (number > 0),
             max(started, number, _number(span, semconv.SEQUENCE_STARTED)),
         )
-    connection.executemany(
-        """INSERT INTO arrivals(attempt_id, numbering, arrived, started) VALUES (?, ?, ?, ?)
-           ON CONFLICT(attempt_id, numbering) DO UPDATE SET
-           arrived = arrived + excluded.arrived, started = max(started, excluded.started)""",
-        [(*key, *counts) for key, counts in seen.items()],
-    )
+    return seen
 
 
 def _number(span: Span, name: str) -> int:

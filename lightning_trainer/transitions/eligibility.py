@@ -31,6 +31,8 @@ def _not_ours(call: Call, policy: PolicyConfig, attempts: Mapping[str, Attempt])
         return Reason.OTHER_POLICY
     if call.fidelity is Fidelity.TEXT_ONLY:
         return Reason.FIDELITY_TOO_LOW
+    if call.fidelity is Fidelity.VERIFIED and not policy.allow_retokenised:
+        return Reason.RETOKENISED
     if call.policy is None or call.policy_version is None:
         return Reason.NO_POLICY_VERSION
     if call.attempt_id is None:

@@ -17,6 +17,10 @@ class Reason(StrEnum):
     # trained
     SAMPLED = "sampled", "The policy sampled these tokens and they are trained."
 
+    # trained: written to a file
+    DEMONSTRATED = "demonstrated", "Written as a demonstration for supervised fine-tuning."
+    PREFERENCE = "preference", "Written as the chosen or the rejected answer of a preference pair."
+
     # deduplicated
     DELIVERED_TWICE = "delivered_twice", "The same response was recorded more than once; the fullest record counts."
 
@@ -34,6 +38,11 @@ class Reason(StrEnum):
         "fidelity_too_low",
         "Fidelity too low: only the text of the call is known, and reinforcement learning needs the ids that the "
         "engine sampled; let the agent's calls go through the gateway.",
+    )
+    RETOKENISED = (
+        "retokenised",
+        "The ids were made again from the words, so the model may have sampled others; reinforcement learning takes "
+        "them only with allow_retokenised = true.",
     )
     NO_POLICY_VERSION = (
         "no_policy_version",
@@ -67,3 +76,12 @@ class Reason(StrEnum):
     )
     GROUP_MIXED_TASKS = "group_mixed_tasks", "The attempts of the group are of different tasks."
     GROUP_MIXED_AGENTS = "group_mixed_agents", "Different agents took part in the attempts of the group."
+
+    # dropped: what a demonstration or a preference pair can be made of
+    FAILED_ATTEMPT = "failed_attempt", "The attempt failed; what led there is not shown as an example."
+    LOW_REWARD = "low_reward", "The reward is below the least that was asked of a demonstration."
+    NO_WORDS = "no_words", "The words of the call were not recorded, or cannot be written as text (an image)."
+    NO_PAIR = (
+        "no_pair",
+        "No other answer of the same agent to the same prompt earned more or less, or two others differ by more.",
+    )

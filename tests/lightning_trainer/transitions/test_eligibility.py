@@ -18,7 +18,7 @@ from lightning_trainer.types import AttemptState, Fidelity, RolloutMode
         ({"fidelity": Fidelity.TEXT_ONLY, "policy": None}, Reason.FIDELITY_TOO_LOW),
         ({"fidelity": Fidelity.TEXT_ONLY}, Reason.FIDELITY_TOO_LOW),
         ({"fidelity": Fidelity.TEXT_ONLY, "agent": "judge"}, Reason.NOT_SELECTED),
-        ({"fidelity": Fidelity.VERIFIED, "behaviour_logprobs": None}, Reason.NO_LOGPROBS),
+        ({"fidelity": Fidelity.VERIFIED}, Reason.RETOKENISED),
         ({"policy_version": None}, Reason.NO_POLICY_VERSION),
         ({"attempt_id": None}, Reason.NO_ATTEMPT),
         ({"attempt_id": "elsewhere"}, Reason.UNKNOWN_ATTEMPT),
@@ -54,3 +54,13 @@ def test_every_reason_explains_itself_in_a_sentence():
         assert reason.explanation.endswith("."), reason
         assert str(reason) == reason.value
     assert len({reason.explanation for reason in Reason}) == len(Reason)
+
+
+def test_ids_made_again_are_trained_where_the_policy_says_so(make_call, make_attempt, make_policy):
+    allowing = make_policy(allow_retokenised=True)
+    attempts = {"a1": make_attempt()}
+    scored = make_call("s", fidelity=Fidelity.VERIFIED)
+    assert reason_against(scored, allowing, attempts) is None
+    # Without scores there is nothing to correct with.
+    unscored = make_call("s", fidelity=Fidelity.VERIFIED, behaviour_logprobs=None)
+    assert reason_against(unscored, allowing, attempts) is Reason.NO_LOGPROBS

@@ -1,0 +1,185 @@
+"""``lightning-trainer build``: recorded spans, or plain records of calls, to a file of samples; no daemon is needed."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from lightning_trainer.cli.ledger import ledger_table
+from lightning_trainer.config import Config, PolicyConfig, load_config
+from lightning_trainer.dataset.calls import build_samples
+from lightning_trainer.dataset.forms import (
+    Form,
+    Purpose,
+    form_of,
+    needs_of,
+    write_demonstrations,
+    write_preferences,
+    write_samples,
+)
+from lightning_trainer.dataset.json_lines import read_json_lines
+from lightning_trainer.dataset.reading import Recording, read_recording, retokenise
+from lightning_trainer.dataset.selection import demonstrations, preferences
+from lightning_trainer.dataset.sources import read_source
+from lightning_trainer.errors import ConfigError, DatasetError
+from lightning_trainer.retokenise.scoring import EngineScorer
+from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
+from lightning_trainer.training.batches import Build, build_batch
+from lightning_trainer.types import LedgerRow, Span
+
+NOTHING_TO_WRITE = 1
+"""Exit code: everything went well, and there is nothing to train on."""
+_SHOW_PROGRESS_FROM_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked on the command line."""
+
+    config: Path
+    out: Path
+    policy: str | None = None
+    spans: tuple[Path, ...] = ()
+    calls: tuple[Path, ...] = ()
+    purpose: Purpose = Purpose.RL
+    form: Form | None = None
+    tokens: bool = False
+    advantages: bool = False
+    min_reward: float | None = None
+    retokenise: bool = False
+    engine: str | None = None
+    engine_model: str | None = None
+
+
+def build(options: Options) -> int:
+    """Write the file, print the account of it, and return the exit code.
+
+    Raises:
+        LightningError: something that was named cannot be read, used or written.
+    """
+    _check(options)
+    config = load_config(options.config)
+    policy = _policy(config, options.policy)
+    form = form_of(options.out, options.form, options.purpose)
+    console, errors = Console(), Console(stderr=True)
+    if options.purpose is Purpose.RL:
+        made = _build(options, config, policy, errors)
+        written = write_samples(made, options.out, form, policy, with_advantages=options.advantages)
+        return _report(console, written, "samples", options, made.ledger, made.problems)
+    needs = needs_of(form, options.purpose, tokens=options.tokens)
+    recording = _recording(options, config, policy, errors)
+    if options.purpose is Purpose.SFT:
+        shown = demonstrations(recording, policy, needs, min_reward=options.min_reward)
+        written = write_demonstrations(shown, options.out, form, tokens=options.tokens)
+        return _report(console, written, "demonstrations", options, shown.ledger, shown.problems)
+    compared = preferences(recording, policy, needs)
+    written = write_preferences(compared, options.out, form)
+    return _report(console, written, "preference pairs", options, compared.ledger, compared.problems)
+
+
+def _check(options: Options) -> None:
+    if options.calls and (options.spans or options.purpose is not Purpose.RL or options.retokenise or options.engine):
+        raise DatasetError("--calls holds ids and no words: use it alone, with --for rl")
+    if options.min_reward is not None and options.purpose is not Purpose.SFT:
+        raise DatasetError("--min-reward says which calls are demonstrations: it goes with --for sft")
+    if options.tokens and options.purpose is Purpose.RL:
+        raise DatasetError("--tokens is for --for sft and dpo: samples of reinforcement learning are ids anyway")
+    if options.advantages and options.purpose is not Purpose.RL:
+        raise DatasetError("--advantages is for --for rl: demonstrations and pairs have none")
+    if (options.engine is None) != (options.engine_model is None):
+        raise DatasetError("--engine and --engine-model go together: where the engine is, and the model it serves")
+
+
+def _policy(config: Config, name: str | None) -> PolicyConfig:
+    found = [policy for policy in config.policy if name in (None, policy.name)]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(policy.name for policy in config.policy)
+    said = f"there is no policy {name!r}" if name else "there are several policies"
+    raise ConfigError(f"{said} in the configuration; name one with --policy: {known}")
+
+
+def _build(options: Options, config: Config, policy: PolicyConfig, errors: Console) -> Build:
+    if options.calls:
+        return build_samples((row for path in options.calls for row in read_json_lines(path)), policy)
+    recording = _recording(options, config, policy, errors)
+    made = build_batch(
+        recording.calls,
+        recording.attempts,
+        recording.evaluations,
+        policy,
+        step=1,
+        span_parents=recording.span_parents,
+    )
+    return replace(made, problems=(*recording.problems, *made.problems))
+
+
+def _recording(options: Options, config: Config, policy: PolicyConfig, errors: Console) -> Recording:
+    problems: list[str] = []
+    spans: list[Span] = []
+    for path in options.spans or (config.daemon.state_dir,):
+        with _progress(path, errors) as watch:
+            spans += read_source(path, problems, watch)
+    again = options.retokenise or options.engine is not None
+    recording = read_recording(spans, with_words=again or options.purpose is not Purpose.RL)
+    recording = replace(recording, problems=(*problems, *recording.problems))
+    if not again:
+        return recording
+    with ExitStack() as stack:
+        scorer = None
+        if options.engine is not None and options.engine_model is not None:
+            key = os.environ.get("OPENAI_API_KEY")
+            scorer = stack.enter_context(EngineScorer(options.engine, options.engine_model, api_key=key))
+        return retokenise(recording, policy, _tokenizer(config, policy), scorer)
+
+
+def _tokenizer(config: Config, policy: PolicyConfig) -> PolicyTokenizer:
+    from lightning_trainer.daemon.service import model_cache
+    from lightning_trainer.models.resolve import resolve_model
+
+    template = config.engine.chat_template
+    return PolicyTokenizer(
+        resolve_model(policy.model, model_cache()), None if template is None else template.read_text(encoding="utf-8")
+    )
+
+
+@contextmanager
+def _progress(path: Path, console: Console) -> Iterator:
+    """Yield what shows how far a file is read; only a person at a terminal waits for a long one."""
+    size = path.stat().st_size if path.is_file() else 0
+    if not console.is_terminal or size < _SHOW_PROGRESS_FROM_BYTES:
+        yield lambda file: file
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+
+        def watch(file: BinaryIO) -> BinaryIO:
+            return progress.wrap_file(file, total=size, description=f"reading {path.name}")
+
+        yield watch
+
+
+def _report(
+    console: Console,
+    written: int,
+    what: str,
+    options: Options,
+    ledger: Sequence[LedgerRow],
+    problems: Sequence[str],
+) -> int:
+    if ledger:
+        console.print(ledger_table(ledger))
+    for problem in dict.fromkeys(problems):
+        console.print(f"- {escape(problem)}", highlight=False, soft_wrap=True)
+    if written:
+        console.print(f"{written:,} {what} written to {escape(str(options.out))}", highlight=False, soft_wrap=True)
+        return 0
+    kept = f"; {options.out} is of an earlier run" if options.out.exists() else ""
+    console.print(f"nothing to write: there are no {what} in what was recorded{escape(kept)}", highlight=False)
+    return NOTHING_TO_WRITE

@@ -1,0 +1,1 @@
+"""Files in, files out: samples, demonstrations and preference pairs built without a daemon."""

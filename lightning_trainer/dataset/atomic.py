@@ -1,0 +1,30 @@
+"""Files that are whole or not there: written beside their place, made durable, then renamed."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from lightning_trainer.errors import DatasetError
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Yield a path to write to; it takes the target's place at the end, and leaves nothing when something fails.
+
+    Raises:
+        DatasetError: the folder cannot be written to.
+    """
+    aside = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield aside
+        with aside.open("rb") as written:
+            os.fsync(written.fileno())
+        aside.replace(target)
+    except OSError as error:
+        raise DatasetError(f"cannot write {target}: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):
+            aside.unlink()

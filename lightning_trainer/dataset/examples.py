@@ -1,0 +1,199 @@
+"""Calls as examples for supervised fine-tuning and preference learning: one prompt, one answer, as words and as ids.
+
+Unlike a sample of reinforcement learning, an example needs no log-probabilities and may come from any model: what a
+larger one said to the same prompt is a demonstration too.
+"""
+
+import json
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.dataset.reading import Recording
+from lightning_trainer.retokenise.chat import ChatMessage, NoWordsError, chat_answer, chat_messages, chat_tools
+from lightning_trainer.retokenise.words import Words
+from lightning_trainer.rewards.table import read_rewards
+from lightning_trainer.transitions.deduplication import deduplicate
+from lightning_trainer.transitions.ledger import Ledger
+from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.types import (
+    Attempt,
+    AttemptState,
+    Call,
+    Fidelity,
+    LedgerRow,
+    Outcome,
+    RolloutMode,
+    Sample,
+    Segment,
+)
+
+
+class Needs(StrEnum):
+    """What the form that examples are written in asks of a call."""
+
+    WORDS = "words"
+    TOKENS = "tokens"
+    EITHER = "either"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One answer to one prompt."""
+
+    call_id: str
+    agent: str
+    attempt_id: str | None
+    group_id: str | None
+    fidelity: Fidelity
+    model: str | None
+    """That answered, as its server names it."""
+    reward: float | None
+    """Of the call, else of the agent in the attempt, else of the attempt; None: nothing scored it."""
+    prompt: tuple[ChatMessage, ...] | None
+    """None where the words are not known."""
+    answer: ChatMessage | None
+    tools: tuple[dict, ...]
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+    """Empty where the ids are not known."""
+
+    @property
+    def prompt_key(self) -> Hashable:
+        """Equal for equal prompts: the ids where they are known, else the words."""
+        return self.prompt_ids or json.dumps([self.prompt, self.tools], sort_keys=True)
+
+
+class ExampleLedger:
+    """Which call became an example, and why every other one did not; balanced as a batch's ledger is (promise 1)."""
+
+    def __init__(self) -> None:
+        self._ledger = Ledger()
+        self._samples: list[Sample] = []
+
+    def receive(self, calls: Iterable[Call]) -> None:
+        for call in calls:
+            self._ledger.receive(call)
+
+    def drop(self, call: Call, reason: Reason, outcome: Outcome = Outcome.DROPPED) -> None:
+        self._ledger.settle(call, outcome, reason)
+
+    def keep(self, call: Call, example: Example, reason: Reason) -> None:
+        self._ledger.settle(call, Outcome.TRAINED, reason)
+        if example.response_ids:
+            self._samples.append(_as_sample(example))
+
+    def rows(self) -> tuple[LedgerRow, ...]:
+        return self._ledger.balance(self._samples)
+
+
+def candidates(
+    recording: Recording, policy: PolicyConfig, ledger: ExampleLedger, needs: Needs, *, failed_too: bool
+) -> tuple[list[tuple[Call, Example]], tuple[str, ...]]:
+    """Return the calls that can be examples, oldest first, and one sentence on every reward that cannot be used.
+
+    Args:
+        recording: read with its words.
+        ledger: is told of all calls, and of why the others cannot.
+        failed_too: also those of attempts that failed (as the worse of a pair).
+    """
+    ledger.receive(recording.calls)
+    deliveries = deduplicate(recording.calls)
+    for repeat, _ in deliveries.repeated:
+        ledger.drop(repeat, Reason.DELIVERED_TWICE, Outcome.DEDUPLICATED)
+    attempts = {attempt.attempt_id: attempt for attempt in recording.attempts}
+    rewards = read_rewards(recording.evaluations, deliveries.kept, attempts, policy.reward_weights, deliveries.repeated)
+    found: list[tuple[Call, Example]] = []
+    for call in deliveries.kept:
+        attempt = None if call.attempt_id is None else attempts.get(call.attempt_id)
+        reason = _not_asked_for(call, policy, attempt, failed_too=failed_too)
+        if reason is not None:
+            ledger.drop(call, reason)
+            continue
+        reward = rewards.of_calls.get(call.call_id)
+        if reward is None and call.attempt_id is not None:
+            of_agent = rewards.of_agents.get((call.attempt_id, call.agent or ""))
+            reward = rewards.of_attempts.get(call.attempt_id) if of_agent is None else of_agent
+        example = _example(call, recording.words.get(call.call_id), attempt, reward)
+        reason = _lacks(example, policy, needs)
+        if reason is None:
+            found.append((call, example))
+        else:
+            ledger.drop(call, reason)
+    return found, rewards.problems
+
+
+def _not_asked_for(call: Call, policy: PolicyConfig, attempt: Attempt | None, *, failed_too: bool) -> Reason | None:
+    if call.agent is None:
+        return Reason.NO_AGENT
+    if not policy.claims(call.agent):
+        return Reason.NOT_SELECTED
+    if not call.complete:
+        return Reason.INCOMPLETE_STREAM
+    if attempt is None:
+        return None
+    if attempt.mode is RolloutMode.EVALUATE:
+        return Reason.EVALUATION
+    if attempt.state is AttemptState.RUNNING:
+        return Reason.ATTEMPT_RUNNING
+    return Reason.FAILED_ATTEMPT if attempt.state is AttemptState.FAILED and not failed_too else None
+
+
+def _lacks(example: Example, policy: PolicyConfig, needs: Needs) -> Reason | None:
+    if example.fidelity is not Fidelity.TEXT_ONLY:
+        if not example.prompt_ids:
+            return Reason.EMPTY_PROMPT
+        if not example.response_ids:
+            return Reason.EMPTY_RESPONSE
+        if len(example.prompt_ids) + len(example.response_ids) > policy.max_sample_tokens:
+            return Reason.OVER_LENGTH
+    elif needs is Needs.TOKENS:
+        return Reason.FIDELITY_TOO_LOW
+    if needs is Needs.WORDS or example.fidelity is Fidelity.TEXT_ONLY:
+        if example.answer is None:
+            return Reason.NO_WORDS
+        if not example.answer["content"] and not example.answer.get("tool_calls"):
+            return Reason.EMPTY_RESPONSE
+    return None
+
+
+def _example(call: Call, words: Words | None, attempt: Attempt | None, reward: float | None) -> Example:
+    prompt = answer = None
+    tools: tuple[dict, ...] = ()
+    if words is not None and words.answer is not None:
+        try:
+            prompt, answer = tuple(chat_messages(words.prompt)), chat_answer(words.answer)
+            tools = tuple(chat_tools(words.tools))
+        except NoWordsError:
+            prompt = answer = None  # the ledger says no_words
+    has_ids = call.fidelity is not Fidelity.TEXT_ONLY
+    return Example(
+        call_id=call.call_id,
+        agent=call.agent or "",
+        attempt_id=call.attempt_id,
+        group_id=None if attempt is None else attempt.group_id,
+        fidelity=call.fidelity,
+        model=None if words is None else words.model,
+        reward=reward,
+        prompt=prompt,
+        answer=answer,
+        tools=tools,
+        prompt_ids=call.prompt_ids if has_ids else (),
+        response_ids=call.response_ids if has_ids else (),
+    )
+
+
+def _as_sample(example: Example) -> Sample:
+    start, sampled = len(example.prompt_ids), len(example.response_ids)
+    return Sample(
+        sample_id=example.call_id,
+        policy="",
+        agent=example.agent,
+        group_id=example.group_id or "",
+        attempt_id=example.attempt_id or "",
+        token_ids=example.prompt_ids + example.response_ids,
+        loss_mask=(0,) * start + (1,) * sampled,
+        behaviour_logprobs=(0.0,) * (start + sampled),
+        segments=(Segment(start, start + sampled, example.call_id, 0, None, example.call_id),),
+    )

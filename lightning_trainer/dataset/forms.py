@@ -1,0 +1,131 @@
+"""What a dataset is for, and the forms that it can be written in: one table of what goes with what."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.dataset import trl
+from lightning_trainer.dataset.examples import Needs
+from lightning_trainer.dataset.json_lines import write_json_lines
+from lightning_trainer.dataset.rows import EXAMPLES, PAIRS, SAMPLES, Advantages, Row, example_row, pair_row, sample_row
+from lightning_trainer.dataset.selection import Demonstrations, Preferences
+from lightning_trainer.errors import DatasetError, MissingExtraError
+from lightning_trainer.training.batches import Build
+from lightning_trainer.types import LedgerRow, Sample
+
+
+class Purpose(StrEnum):
+    """What the file will be trained with."""
+
+    RL = "rl"
+    SFT = "sft"
+    DPO = "dpo"
+
+
+class Form(StrEnum):
+    """How the file is written."""
+
+    PARQUET = "parquet"
+    JSONL = "jsonl"
+    TRL = "trl"
+    VERL = "verl"
+
+
+_BY_SUFFIX = {".parquet": Form.PARQUET, ".jsonl": Form.JSONL}
+
+
+def form_of(path: Path, form: Form | None, purpose: Purpose) -> Form:
+    """Return the form that was asked for, else the one that the file's name says.
+
+    Raises:
+        DatasetError: neither says, or there is no such form for this purpose.
+    """
+    chosen = form or _BY_SUFFIX.get(path.suffix)
+    if chosen is None:
+        raise DatasetError(
+            f"{path.name} does not say how to write it: name it *.parquet or *.jsonl, or give --format {'|'.join(Form)}"
+        )
+    if chosen is Form.VERL and purpose is not Purpose.RL:
+        raise DatasetError(f"verl's DataProto is a form for --for rl, not for {purpose}: use parquet, jsonl or trl")
+    return chosen
+
+
+def needs_of(form: Form, purpose: Purpose, *, tokens: bool) -> Needs:
+    """Return what an example must have to be written in a form.
+
+    Raises:
+        DatasetError: ids were asked for where the form has none.
+    """
+    if form is not Form.TRL:
+        return Needs.TOKENS if tokens else Needs.EITHER
+    if tokens and purpose is Purpose.DPO:
+        raise DatasetError("TRL's preference form has no ids: leave --tokens out, or write parquet or jsonl")
+    return Needs.TOKENS if tokens else Needs.WORDS
+
+
+def advantages_of(samples: Sequence[Sample], policy: PolicyConfig) -> Advantages:
+    """Return the advantages that training would use: the policy's estimator, verl's own code (imports verl).
+
+    Raises:
+        MissingExtraError: verl is not installed.
+        TrainingError: the estimator cannot be used.
+    """
+    try:
+        from lightning_trainer.training.update.advantages import token_advantages
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"advantages are worked out by verl, and {error.name} is not installed; run: "
+            'pip install "lightning-trainer[train]"'
+        ) from error
+    return token_advantages(samples, policy.estimator, normalize_by_std=policy.algorithm.normalize_by_std)
+
+
+def write_samples(build: Build, path: Path, form: Form, policy: PolicyConfig, *, with_advantages: bool) -> int:
+    """Write samples of reinforcement learning and return how many rows there are; without any, nothing is written."""
+    samples = () if build.batch is None else build.batch.samples
+    if not samples:
+        return 0
+    advantages = advantages_of(samples, policy) if with_advantages or form is Form.VERL else None
+    if form is Form.VERL:
+        from lightning_trainer.dataset.dataproto import to_dataproto, write_dataproto
+
+        assert advantages is not None
+        write_dataproto(to_dataproto(samples, advantages), path)
+    elif form is Form.TRL:
+        write_json_lines((trl.rollout_row(sample, advantages) for sample in samples), path)
+    else:
+        _write([sample_row(sample, advantages) for sample in samples], path, form, SAMPLES, build.ledger)
+    return len(samples)
+
+
+def write_demonstrations(found: Demonstrations, path: Path, form: Form, *, tokens: bool) -> int:
+    """Write examples for supervised fine-tuning and return how many; without any, nothing is written."""
+    if not found.examples:
+        return 0
+    if form is Form.TRL:
+        row_of = trl.tokenised_row if tokens else trl.conversational_row
+        write_json_lines(map(row_of, found.examples), path)
+    else:
+        _write([example_row(example) for example in found.examples], path, form, EXAMPLES, found.ledger)
+    return len(found.examples)
+
+
+def write_preferences(found: Preferences, path: Path, form: Form) -> int:
+    """Write preference pairs and return how many; without any, nothing is written."""
+    if not found.pairs:
+        return 0
+    if form is Form.TRL:
+        write_json_lines(map(trl.preference_row, found.pairs), path)
+    else:
+        _write([pair_row(pair) for pair in found.pairs], path, form, PAIRS, found.ledger)
+    return len(found.pairs)
+
+
+def _write(rows: Sequence[Row], path: Path, form: Form, schema: str, ledger: Sequence[LedgerRow]) -> None:
+    if form is Form.PARQUET:
+        from lightning_trainer.dataset.parquet import write_parquet
+
+        write_parquet(rows, path, schema, ledger)
+    else:
+        write_json_lines(rows, path, schema)

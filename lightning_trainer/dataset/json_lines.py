@@ -1,0 +1,70 @@
+"""Datasets as plain JSON lines: one row a line, each with the name and version of its schema."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from lightning_trainer.dataset.atomic import replacing
+from lightning_trainer.dataset.rows import SAMPLES, Row, sample_of
+from lightning_trainer.errors import DatasetError
+from lightning_trainer.types import Sample
+
+_SCHEMA = "schema"
+
+
+def write_json_lines(rows: Iterable[Row], path: Path, schema: str | None = None) -> None:
+    """Write rows.
+
+    Args:
+        schema: name and version that every row says; None for forms whose columns somebody else defines.
+
+    Raises:
+        DatasetError: the file cannot be written.
+    """
+    head = {} if schema is None else {_SCHEMA: schema}
+    with replacing(path) as aside, aside.open("wb") as file:
+        for row in rows:
+            file.write(orjson.dumps({**head, **row}, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file.
+
+    Raises:
+        DatasetError: it cannot be read, or a line is no JSON object; the message names the line.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield _object(line, f"{path.name}: line {number}")
+    except OSError as error:
+        raise DatasetError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def read_samples_json_lines(path: Path) -> tuple[Sample, ...]:
+    """Read samples that :func:`write_json_lines` wrote.
+
+    Raises:
+        DatasetError: it cannot be read, or is of another schema.
+    """
+    samples = []
+    for row in read_json_lines(path):
+        if row.get(_SCHEMA) != SAMPLES:
+            raise DatasetError(
+                f"{path}: a row has the schema {row.get(_SCHEMA)!r}, this lightning-trainer reads {SAMPLES}"
+            )
+        samples.append(sample_of(row))
+    return tuple(samples)
+
+
+def _object(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        found = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise DatasetError(f"{where} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise DatasetError(f"{where} is a JSON {type(found).__name__}, not an object")
+    return found

@@ -1,0 +1,151 @@
+"""Datasets as Parquet: a fixed schema whose name and version stand in the file's metadata, with the ledger beside it.
+
+Words (messages, tools) are columns of JSON text, since no two requests have the same shape. Log-probabilities and
+advantages are 32-bit floats, as spans carry them and as trainers compute; credits and rewards are 64-bit.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from lightning_trainer import __version__
+from lightning_trainer.dataset.atomic import replacing
+from lightning_trainer.dataset.rows import EXAMPLES, PAIRS, SAMPLES, Row, sample_of
+from lightning_trainer.errors import DatasetError, MissingExtraError
+from lightning_trainer.types import LedgerRow, Sample
+
+try:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+except ModuleNotFoundError as error:
+    raise MissingExtraError(
+        'Parquet needs pyarrow; run: pip install "lightning-trainer[dataset]", or write --format jsonl'
+    ) from error
+
+_ROWS_AT_ONCE = 1024
+_SCHEMA_KEY, _VERSION_KEY, _LEDGER_KEY = (
+    b"lightning_trainer.schema",
+    b"lightning_trainer.version",
+    b"lightning_trainer.ledger",
+)
+_JSON_COLUMNS = frozenset({"prompt", "answer", "tools", "chosen_answer", "rejected_answer"})
+
+_text, _ids = pa.string(), pa.list_(pa.int32())
+_SEGMENT = pa.struct(
+    [
+        pa.field("start", pa.int32(), nullable=False),
+        pa.field("end", pa.int32(), nullable=False),
+        pa.field("transition_id", _text, nullable=False),
+        pa.field("policy_version", pa.int64(), nullable=False),
+        pa.field("credit", pa.float64()),
+        pa.field("row_id", _text, nullable=False),
+        pa.field("peers", _text, nullable=False),
+    ]
+)
+_EXAMPLE_SIDE = (("call_id", _text, False), ("reward", pa.float64(), True), ("fidelity", _text, False))
+
+
+def _schema(*columns: tuple[str, Any, bool]) -> Any:
+    return pa.schema([pa.field(name, kind, nullable=nullable) for name, kind, nullable in columns])
+
+
+SCHEMAS = {
+    SAMPLES: _schema(
+        ("sample_id", _text, False),
+        ("policy", _text, False),
+        ("agent", _text, False),
+        ("group_id", _text, False),
+        ("attempt_id", _text, False),
+        ("token_ids", _ids, False),
+        ("loss_mask", pa.list_(pa.int8()), False),
+        ("behaviour_logprobs", pa.list_(pa.float32()), False),
+        ("advantages", pa.list_(pa.float32()), True),
+        ("temperature", pa.float64(), False),
+        ("segments", pa.list_(_SEGMENT), False),
+    ),
+    EXAMPLES: _schema(
+        ("call_id", _text, False),
+        ("agent", _text, False),
+        ("attempt_id", _text, True),
+        ("group_id", _text, True),
+        ("fidelity", _text, False),
+        ("model", _text, True),
+        ("reward", pa.float64(), True),
+        ("prompt", _text, True),
+        ("answer", _text, True),
+        ("tools", _text, False),
+        ("prompt_ids", _ids, True),
+        ("response_ids", _ids, True),
+    ),
+    PAIRS: _schema(
+        ("agent", _text, False),
+        ("group_id", _text, True),
+        ("prompt", _text, True),
+        ("tools", _text, False),
+        ("prompt_ids", _ids, True),
+        *(
+            (f"{side}_{name}", kind, nullable)
+            for side in ("chosen", "rejected")
+            for name, kind, nullable in (*_EXAMPLE_SIDE, ("answer", _text, True), ("ids", _ids, True))
+        ),
+    ),
+}
+"""By name and version; docs/build.md says what each column is."""
+
+
+def write_parquet(rows: Sequence[Row], path: Path, schema: str, ledger: Sequence[LedgerRow]) -> None:
+    """Write rows of one schema.
+
+    Raises:
+        DatasetError: the file cannot be written.
+    """
+    metadata = {
+        _SCHEMA_KEY: schema.encode(),
+        _VERSION_KEY: __version__.encode(),
+        _LEDGER_KEY: orjson.dumps([dataclasses.asdict(row) for row in ledger]),
+    }
+    columns = SCHEMAS[schema].with_metadata(metadata)
+    waiting = iter(rows)
+    with replacing(path) as aside, pq.ParquetWriter(aside, columns, compression="zstd") as writer:
+        while some := list(islice(waiting, _ROWS_AT_ONCE)):
+            writer.write_table(pa.Table.from_pylist([_writable(row) for row in some], schema=columns))
+
+
+def read_samples_parquet(path: Path) -> tuple[Sample, ...]:
+    """Read the samples of a file that :func:`write_parquet` wrote.
+
+    Raises:
+        DatasetError: it cannot be read, or is of another schema.
+    """
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise DatasetError(f"cannot read {path} as Parquet: {error}") from error
+    found = (table.schema.metadata or {}).get(_SCHEMA_KEY, b"(none)").decode()
+    if found != SAMPLES:
+        raise DatasetError(f"{path} has the schema {found}, this lightning-trainer reads {SAMPLES}")
+    return tuple(sample_of(row) for row in table.to_pylist())
+
+
+def read_ledger(path: Path) -> tuple[LedgerRow, ...]:
+    """Read the account of what is and is not in a file.
+
+    Raises:
+        DatasetError: it cannot be read, or has none.
+    """
+    try:
+        written = (pq.read_schema(path).metadata or {})[_LEDGER_KEY]
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise DatasetError(f"{path} holds no ledger: {error}") from error
+    return tuple(LedgerRow(**row) for row in orjson.loads(written))
+
+
+def _writable(row: Row) -> Row:
+    return {
+        name: orjson.dumps(value).decode() if name in _JSON_COLUMNS and value is not None else value
+        for name, value in row.items()
+    }

@@ -1,0 +1,94 @@
+"""Recorded spans as what datasets are made of: calls, attempts, rewards and, where they are asked for, words."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.ingest.ancestry import unique
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.retokenise.grading import Scorer, retokenised
+from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
+from lightning_trainer.retokenise.words import Words, words_of
+from lightning_trainer.store.arrivals import tally
+from lightning_trainer.store.attempts import attempt_of
+from lightning_trainer.transitions.causes import span_parents
+from lightning_trainer.types import Attempt, Call, Evaluation, Fidelity, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Everything that some spans say."""
+
+    calls: tuple[Call, ...]
+    attempts: tuple[Attempt, ...]
+    """Also those of which only a part is here: they are running."""
+    evaluations: tuple[Evaluation, ...]
+    span_parents: Mapping[str, str]
+    words: Mapping[str, Words] = field(default_factory=dict)
+    """By call id; empty where nobody asked."""
+    problems: tuple[str, ...] = ()
+
+
+def read_recording(spans: Sequence[Span], *, with_words: bool = False) -> Recording:
+    """Read spans of any number of traces, in any order, repeated or not.
+
+    Args:
+        with_words: also read what was said, which takes as long again.
+    """
+    reading = read_spans(spans)
+    attempts = {attempt.attempt_id: attempt for attempt in reading.attempts}
+    for span in spans:
+        running = attempt_of(span)
+        if running is not None:
+            attempts.setdefault(running.attempt_id, running)
+    return Recording(
+        calls=reading.calls,
+        attempts=tuple(attempts[name] for name in sorted(attempts)),
+        evaluations=reading.evaluations,
+        span_parents=span_parents(spans),
+        words=words_of(spans) if with_words else {},
+        problems=(*reading.problems, *_missing_spans(spans, attempts)),
+    )
+
+
+def _missing_spans(spans: Sequence[Span], attempts: Mapping[str, Attempt]) -> list[str]:
+    missing: dict[str, int] = defaultdict(int)
+    for (attempt_id, _), (arrived, started) in tally(unique(spans).values()).items():
+        if arrived < started and attempt_id in attempts and attempts[attempt_id].ended_ns is not None:
+            missing[attempt_id] += started - arrived
+    if not missing:
+        return []
+    worst = max(missing, key=lambda name: (missing[name], name))
+    return [
+        f"{sum(missing.values())} spans of {len(missing)} attempts are not here (such as {missing[worst]} of {worst}): "
+        "what is built of these attempts may lack calls or rewards"
+    ]
+
+
+def retokenise(
+    recording: Recording, policy: PolicyConfig, tokenizer: PolicyTokenizer, scorer: Scorer | None = None
+) -> Recording:
+    """Return the recording with ids for those text-only calls of the policy's agents whose ids can be verified.
+
+    Args:
+        recording: read with its words.
+        scorer: an engine that serves the policy's model; None where none is at hand.
+    """
+    calls: list[Call] = []
+    refused: dict[str, list[str]] = {}
+    verified = 0
+    for call in recording.calls:
+        if call.fidelity is Fidelity.TEXT_ONLY and policy.claims(call.agent):
+            call, reason = retokenised(call, recording.words.get(call.call_id), tokenizer, policy.name, scorer)
+            if reason is None:
+                verified += 1
+            else:
+                refused.setdefault(reason, []).append(call.call_id)
+        calls.append(call)
+    said = [f"calls tokenised again from their words and verified: {verified}"] if verified else []
+    said += [
+        f"calls that stay text_only: {len(call_ids)} (such as {min(call_ids)}): {reason}"
+        for reason, call_ids in sorted(refused.items())
+    ]
+    return replace(recording, calls=tuple(calls), problems=(*recording.problems, *said))

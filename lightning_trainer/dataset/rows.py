@@ -1,0 +1,111 @@
+"""The rows of dataset files and the schema that each kind has: one place for column names, types and versions.
+
+A name is never given another meaning: a column that changes gets a new schema version, and readers refuse a version
+that they do not know.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from lightning_trainer.dataset.examples import Example
+from lightning_trainer.dataset.selection import Pair
+from lightning_trainer.errors import DatasetError
+from lightning_trainer.types import Sample, Segment
+
+Row: TypeAlias = dict[str, Any]
+Advantages: TypeAlias = Mapping[str, Sequence[float]]
+"""By sample id, one value a token."""
+
+SAMPLES = "samples/1"
+EXAMPLES = "examples/1"
+PAIRS = "pairs/1"
+
+
+def sample_row(sample: Sample, advantages: Advantages | None) -> Row:
+    return {
+        "sample_id": sample.sample_id,
+        "policy": sample.policy,
+        "agent": sample.agent,
+        "group_id": sample.group_id,
+        "attempt_id": sample.attempt_id,
+        "token_ids": list(sample.token_ids),
+        "loss_mask": list(sample.loss_mask),
+        "behaviour_logprobs": list(sample.behaviour_logprobs),
+        "advantages": None if advantages is None else list(advantages[sample.sample_id]),
+        "temperature": sample.temperature,
+        "segments": [
+            {
+                "start": segment.start,
+                "end": segment.end,
+                "transition_id": segment.transition_id,
+                "policy_version": segment.policy_version,
+                "credit": segment.credit,
+                "row_id": segment.row_id,
+                "peers": segment.peers,
+            }
+            for segment in sample.segments
+        ],
+    }
+
+
+def sample_of(row: Mapping[str, Any]) -> Sample:
+    """Read what :func:`sample_row` wrote.
+
+    Raises:
+        DatasetError: a column is missing, or the row is no sample (its lengths differ ...).
+    """
+    try:
+        return Sample(
+            sample_id=row["sample_id"],
+            policy=row["policy"],
+            agent=row["agent"],
+            group_id=row["group_id"],
+            attempt_id=row["attempt_id"],
+            token_ids=tuple(row["token_ids"]),
+            loss_mask=tuple(row["loss_mask"]),
+            behaviour_logprobs=tuple(row["behaviour_logprobs"]),
+            segments=tuple(Segment(**segment) for segment in row["segments"]),
+            temperature=row["temperature"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DatasetError(f"row {row.get('sample_id')}: it is not a sample: {error}") from error
+
+
+def example_row(example: Example) -> Row:
+    return {
+        "call_id": example.call_id,
+        "agent": example.agent,
+        "attempt_id": example.attempt_id,
+        "group_id": example.group_id,
+        "fidelity": example.fidelity.value,
+        "model": example.model,
+        "reward": example.reward,
+        "prompt": None if example.prompt is None else list(example.prompt),
+        "answer": example.answer,
+        "tools": list(example.tools),
+        "prompt_ids": list(example.prompt_ids) or None,
+        "response_ids": list(example.response_ids) or None,
+    }
+
+
+def pair_row(pair: Pair) -> Row:
+    chosen, rejected = pair.chosen, pair.rejected
+    return {
+        "agent": chosen.agent,
+        "group_id": chosen.group_id,
+        "prompt": None if chosen.prompt is None else list(chosen.prompt),
+        "tools": list(chosen.tools),
+        "prompt_ids": list(chosen.prompt_ids) or None,
+        **{f"chosen_{name}": value for name, value in _side(chosen).items()},
+        **{f"rejected_{name}": value for name, value in _side(rejected).items()},
+    }
+
+
+def _side(example: Example) -> Row:
+    return {
+        "call_id": example.call_id,
+        "reward": example.reward,
+        "fidelity": example.fidelity.value,
+        "answer": example.answer,
+        "ids": list(example.response_ids) or None,
+    }

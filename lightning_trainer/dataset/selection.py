@@ -1,0 +1,93 @@
+"""Which examples are shown (supervised fine-tuning) and which are compared (preference learning, DPO)."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.dataset.examples import Example, ExampleLedger, Needs, candidates
+from lightning_trainer.dataset.reading import Recording
+from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.types import Call, LedgerRow
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstrations:
+    """Examples to imitate, oldest first."""
+
+    examples: tuple[Example, ...]
+    ledger: tuple[LedgerRow, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two answers of one agent to one prompt, of which one earned more."""
+
+    chosen: Example
+    rejected: Example
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """One pair a prompt."""
+
+    pairs: tuple[Pair, ...]
+    ledger: tuple[LedgerRow, ...]
+    problems: tuple[str, ...]
+
+
+def demonstrations(
+    recording: Recording, policy: PolicyConfig, needs: Needs = Needs.EITHER, *, min_reward: float | None = None
+) -> Demonstrations:
+    """Return the calls of the policy's agents that are worth imitating.
+
+    Args:
+        recording: read with its words.
+        needs: what the form to be written asks of a call.
+        min_reward: the least reward; None: rewards are not looked at.
+    """
+    ledger = ExampleLedger()
+    found, problems = candidates(recording, policy, ledger, needs, failed_too=False)
+    kept: list[Example] = []
+    for call, example in found:
+        if min_reward is not None and (example.reward is None or example.reward < min_reward):
+            # A missing reward is missing: whether the call is good enough is not known.
+            ledger.drop(call, Reason.NO_REWARD if example.reward is None else Reason.LOW_REWARD)
+        else:
+            ledger.keep(call, example, Reason.DEMONSTRATED)
+            kept.append(example)
+    return Demonstrations(tuple(kept), ledger.rows(), (*recording.problems, *problems))
+
+
+def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs.EITHER) -> Preferences:
+    """Return for every prompt that was answered more than once the best answer and the worst, if their rewards differ.
+
+    Prompts are the same when they are so to the last token, in attempts of one group: of an agent of several turns
+    these are usually the first ones.
+
+    Args:
+        recording: read with its words.
+        needs: what the form to be written asks of a call.
+    """
+    ledger = ExampleLedger()
+    found, problems = candidates(recording, policy, ledger, needs, failed_too=True)
+    answers: dict[tuple[str | None, str, Hashable], list[tuple[float, Call, Example]]] = {}
+    for call, example in found:
+        if example.reward is None:
+            ledger.drop(call, Reason.NO_REWARD)
+        else:
+            key = (example.group_id, example.agent, example.prompt_key)
+            answers.setdefault(key, []).append((example.reward, call, example))
+    pairs: list[Pair] = []
+    for of_prompt in answers.values():
+        best = max(of_prompt, key=lambda scored: scored[0])
+        worst = min(of_prompt, key=lambda scored: scored[0])
+        differ = best[0] > worst[0]
+        if differ:
+            pairs.append(Pair(chosen=best[2], rejected=worst[2]))
+        for scored in of_prompt:
+            if differ and (scored is best or scored is worst):
+                ledger.keep(scored[1], scored[2], Reason.PREFERENCE)
+            else:
+                ledger.drop(scored[1], Reason.NO_PAIR)
+    return Preferences(tuple(pairs), ledger.rows(), (*recording.problems, *problems))

@@ -1,0 +1,83 @@
+"""Messages in the GenAI conventions' form as the chat messages that templates, servers and TRL take.
+
+A message that cannot be put into words (an image, a part of an unknown kind) is refused, never left out: the ids of
+what is left would be of another prompt.
+Source: OpenAI chat messages, as the ``apply_chat_template`` of transformers reads them.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lightning_trainer.errors import LightningError
+from lightning_trainer.ingest.dialects.record import Message
+
+ChatMessage = dict[str, Any]
+
+
+class NoWordsError(LightningError, ValueError):
+    """A message has parts that are not words, or no role."""
+
+
+def chat_messages(messages: Iterable[Message]) -> list[ChatMessage]:
+    """Return the messages; one that answers several tool calls becomes one for each.
+
+    Raises:
+        NoWordsError: one of them cannot be put into words.
+    """
+    return [chat for message in messages for chat in _messages(message)]
+
+
+def chat_answer(message: Message) -> ChatMessage:
+    """Return an answer of the model.
+
+    Raises:
+        NoWordsError: it cannot be put into words, or is not one message.
+    """
+    found = _messages({"role": "assistant", **message})
+    if len(found) != 1 or found[0]["role"] != "assistant":
+        raise NoWordsError(f"the answer is a message of the role {message.get('role')!r}, not of the assistant")
+    return found[0]
+
+
+def chat_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return tool definitions as a request has them."""
+    return [
+        {"type": "function", "function": {key: tool.get(key) for key in ("name", "description", "parameters")}}
+        for tool in tools
+    ]
+
+
+def _messages(message: Message) -> list[ChatMessage]:
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise NoWordsError("a message has no role")
+    texts: list[str] = []
+    reasoning: list[str] = []
+    calls: list[dict[str, Any]] = []
+    answers: list[ChatMessage] = []
+    for part in message.get("parts") or ():
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind in ("text", "reasoning") and isinstance(part.get("content"), str):
+            (texts if kind == "text" else reasoning).append(part["content"])
+        elif kind == "tool_call":
+            calls.append(_tool_call(part))
+        elif kind == "tool_call_response" and isinstance(part.get("response"), str):
+            answers.append({"role": "tool", "tool_call_id": part.get("id"), "content": part["response"]})
+        else:
+            raise NoWordsError(f"a message of the role {role!r} has a part of the kind {kind!r}, which is not text")
+    if answers:
+        return answers
+    chat: ChatMessage = {"role": role, "content": "\n".join(texts)}
+    if message.get("name"):
+        chat["name"] = message["name"]
+    if reasoning:
+        chat["reasoning_content"] = "\n".join(reasoning)
+    if calls:
+        chat["tool_calls"] = calls
+    return [chat]
+
+
+def _tool_call(part: Mapping[str, Any]) -> dict[str, Any]:
+    function = {"name": part.get("name"), "arguments": part.get("arguments")}
+    call_id = part.get("id")
+    return {**({"id": call_id} if call_id else {}), "type": "function", "function": function}

@@ -1,0 +1,64 @@
+"""What was said in each call, and what the server counted: everything about a call that is not its ids."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.ingest.ancestry import resolve_identities, unique
+from lightning_trainer.ingest.calls import JoinedCall, joined_calls, tokens_of
+from lightning_trainer.ingest.dialects.record import Conversation, Message
+from lightning_trainer.ingest.dialects.registry import dialect_of
+from lightning_trainer.types import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """One choice of one call."""
+
+    prompt: tuple[Message, ...]
+    answer: Message | None
+    """None where no record of the call has its words."""
+    tools: tuple[Mapping, ...] = ()
+    is_chat: bool = True
+    """False: the prompt is one text that no chat template was put around (a text completion)."""
+    model: str | None = None
+    """As the server names it."""
+    prompt_tokens: int | None = None
+    """As the server counted; None where it did not say."""
+    response_tokens: int | None = None
+    """Of this choice; None also where the server counted several choices together."""
+
+
+def words_of(spans: Sequence[Span]) -> dict[str, Words]:
+    """Return the words of every call that the spans tell of, by call id (``Call.call_id``)."""
+    known = unique(spans)
+    found: dict[str, Words] = {}
+    for joined in joined_calls(known, resolve_identities(known)):
+        choices = tokens_of(joined.best).choices
+        conversation = _conversation(joined)
+        operation = joined.best.span.attributes.get(semconv.OPERATION)
+        for choice in choices:
+            answers = conversation.output_messages
+            found[f"{joined.best.span.span_id}/{choice.index}"] = Words(
+                prompt=conversation.input_messages,
+                answer=answers[choice.index] if choice.index < len(answers) else None,
+                tools=conversation.tools,
+                is_chat=operation != semconv.TEXT_COMPLETION,
+                model=next((record.model for record in joined.records if record.model), None),
+                prompt_tokens=_counted([record.input_tokens for record in joined.records]),
+                response_tokens=_counted([record.output_tokens for record in joined.records])
+                if len(choices) == 1
+                else None,
+            )
+    return found
+
+
+def _conversation(joined: JoinedCall) -> Conversation:
+    """Of the most faithful record that has an answer's words: several may tell of one call, some without content."""
+    read = [dialect_of(record.span).conversation(record.span) for record in joined.records]
+    return next((one for one in read if one.output_messages and one.input_messages), Conversation())
+
+
+def _counted(counts: Sequence[int | None]) -> int | None:
+    return next((count for count in counts if count is not None), None)

@@ -1,0 +1,165 @@
+"""Spans of small made-up rollouts, and spans as a collector's file exporter writes them."""
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+from lightning_instrumentation import semconv
+from lightning_instrumentation.packing import pack_logprobs, pack_token_ids
+
+from lightning_trainer.types import AttributeValue, Span, SpanEvent, SpanStatus
+
+_STATUS = {SpanStatus.UNSET: 0, SpanStatus.OK: 1, SpanStatus.ERROR: 2}
+
+
+def _any_value(value: AttributeValue) -> dict:
+    match value:
+        case bool():
+            return {"boolValue": value}
+        case int():
+            return {"intValue": str(value)}
+        case float():
+            return {"doubleValue": value}
+        case bytes():
+            return {"bytesValue": base64.b64encode(value).decode()}
+        case tuple():
+            return {"arrayValue": {"values": [_any_value(one) for one in value]}}
+    return {"stringValue": value}
+
+
+def _attributes(attributes) -> list[dict]:
+    return [{"key": name, "value": _any_value(value)} for name, value in attributes.items()]
+
+
+def _line(spans: Sequence[Span]) -> str:
+    """One document, written by hand from the specification: not by the code that is tested, nor by protobuf's JSON."""
+    return json.dumps(
+        {
+            "resourceSpans": [
+                {
+                    "resource": {"attributes": _attributes(span.resource)},
+                    "scopeSpans": [
+                        {
+                            "scope": {"name": span.scope},
+                            "spans": [
+                                {
+                                    "traceId": span.trace_id,
+                                    "spanId": span.span_id,
+                                    "parentSpanId": span.parent_span_id or "",
+                                    "name": span.name,
+                                    "kind": 1,
+                                    "startTimeUnixNano": str(span.start_ns),
+                                    "endTimeUnixNano": str(span.end_ns),
+                                    "attributes": _attributes(span.attributes),
+                                    "events": [
+                                        {
+                                            "name": event.name,
+                                            "timeUnixNano": str(event.time_ns),
+                                            "attributes": _attributes(event.attributes),
+                                        }
+                                        for event in span.events
+                                    ],
+                                    "status": {"code": _STATUS[span.status], "message": span.status_message},
+                                }
+                            ],
+                        }
+                    ],
+                }
+                for span in spans
+            ]
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def otlp_line() -> Callable[[Sequence[Span]], str]:
+    """``otlp_line(spans)``: one line of OTLP JSON, without its line end."""
+    return _line
+
+
+def _words(role: str, text: str) -> str:
+    return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])
+
+
+def _attempt(
+    name: str,
+    number: int,
+    *,
+    reward: float | None,
+    question: str = "2+3?",
+    answer: str = "5",
+    prompt: Sequence[int] = (1, 2),
+    response: Sequence[int] = (3, 4),
+    exact: bool = True,
+    failed: bool = False,
+    agent: str = "solver",
+) -> list[Span]:
+    """One attempt of one call: its root, the client's span and, where the call is exact, the gateway's record."""
+    trace, base = f"{number:032x}", 100 * number
+    identity = {
+        semconv.ROLLOUT_ID: f"rollout-{name}",
+        semconv.ATTEMPT_ID: name,
+        semconv.TASK_ID: "t",
+        semconv.GROUP_ID: "g",
+    }
+    said = {
+        semconv.OPERATION: semconv.CHAT,
+        semconv.AGENT_NAME: agent,
+        semconv.RESPONSE_ID: f"response-{name}",
+        semconv.RESPONSE_MODEL: "m",
+        semconv.FINISH_REASONS: ("stop",),
+        semconv.INPUT_MESSAGES: _words("user", question),
+        semconv.OUTPUT_MESSAGES: _words("assistant", answer),
+    }
+    events = ()
+    if reward is not None:
+        score = {semconv.EVALUATION_NAME: "reward", semconv.EVALUATION_SCORE: reward}
+        events = (SpanEvent(semconv.EVALUATION_EVENT, base + 90, score),)
+
+    def span(offset: int, parent: int | None, title: str, attributes: dict, **more) -> Span:
+        parent_id = None if parent is None else f"{base + parent:016x}"
+        return Span(
+            trace,
+            f"{base + offset:016x}",
+            parent_id,
+            title,
+            base + offset,
+            base + 99 - offset,
+            {**identity, **attributes},
+            **more,
+        )
+
+    status = SpanStatus.ERROR if failed else SpanStatus.UNSET
+    spans = [
+        span(
+            1, None, "rollout", {semconv.ROLLOUT_ROOT: True}, events=events, status=status, scope=semconv.CLIENT_SCOPE
+        ),
+        span(2, 1, "chat m", said, scope=semconv.CLIENT_SCOPE),
+    ]
+    if exact:
+        tokens = {
+            semconv.POLICY: "math",
+            semconv.POLICY_VERSION: 3,
+            semconv.CHOICES: 1,
+            semconv.PROMPT_TOKEN_IDS: pack_token_ids(prompt),
+            semconv.response_token_ids(0): pack_token_ids(response),
+            semconv.response_logprobs(0): pack_logprobs([-0.5] * len(response)),
+        }
+        spans.append(span(3, 2, "gateway chat", {**said, **tokens}, scope=semconv.GATEWAY_SCOPE))
+    return spans
+
+
+@pytest.fixture(scope="session")
+def attempt_spans() -> Callable[..., list[Span]]:
+    """``attempt_spans(name, number, reward=, ...)``: an attempt of one call of ``solver`` in group ``g``."""
+    return _attempt
+
+
+@pytest.fixture
+def two_attempts(attempt_spans) -> list[Span]:
+    """A group that can be trained: two attempts at one task, one right and one wrong."""
+    return [
+        *attempt_spans("a1", 1, reward=1.0),
+        *attempt_spans("a2", 2, reward=0.0, response=(5, 6, 7), answer="6"),
+    ]

@@ -1,0 +1,111 @@
+"""Samples from plain records: the given numbers come out, every token is accounted for, mistakes are named."""
+
+import subprocess
+import sys
+
+import pytest
+
+import lightning_trainer
+from lightning_trainer.errors import ConfigError, MalformedCallError
+from lightning_trainer.types import Outcome
+
+
+def record(**changes) -> dict:
+    fields = {"prompt_ids": [1, 2], "response_ids": [3, 4], "logprobs": [-0.5, -0.25], "attempt": "a", "group": "g"}
+    return {**fields, **changes}
+
+
+def test_two_attempts_of_a_group_become_samples() -> None:
+    build = lightning_trainer.build_samples(
+        [
+            record(attempt_reward=1.0),
+            record(attempt="b", response_ids=[5], logprobs=[-1.0], attempt_reward=0.0),
+        ]
+    )
+    assert build.batch is not None
+    one, two = build.batch.samples
+    assert (one.token_ids, one.loss_mask, one.behaviour_logprobs) == (
+        (1, 2, 3, 4),
+        (0, 0, 1, 1),
+        (0.0, 0.0, -0.5, -0.25),
+    )
+    assert (two.token_ids, two.loss_mask) == ((1, 2, 5), (0, 0, 1))
+    assert [sample.segments[0].credit for sample in build.batch.samples] == [1.0, 0.0]
+    (row,) = build.ledger
+    assert (row.outcome, row.tokens, row.calls) == (Outcome.TRAINED, 3, 2)
+
+
+def test_calls_that_extend_each_other_are_one_sample() -> None:
+    first = record(attempt_reward=1.0)
+    second = record(prompt_ids=[1, 2, 3, 4, 9], response_ids=[8], logprobs=[-0.1])
+    other = record(attempt="b", attempt_reward=0.0)
+    build = lightning_trainer.build_samples([first, second, other])
+    assert build.batch is not None
+    assert build.batch.samples[0].token_ids == (1, 2, 3, 4, 9, 8)
+    assert build.batch.samples[0].loss_mask == (0, 0, 1, 1, 0, 1)
+
+
+def test_rewards_of_single_calls_go_to_schemes_that_ask_for_them() -> None:
+    calls = [record(reward=0.25), record(attempt="b", reward=0.75)]
+    build = lightning_trainer.build_samples(calls, {"credit": {"scheme": "steps"}})
+    assert build.batch is not None
+    assert [sample.segments[0].credit for sample in build.batch.samples] == [0.25, 0.75]
+
+
+def test_a_missing_reward_is_missing_not_zero() -> None:
+    build = lightning_trainer.build_samples([record(attempt_reward=1.0), record(attempt="b")])
+    assert build.batch is None
+    assert "no_reward" in {row.reason for row in build.ledger}
+
+
+def test_a_call_without_logprobs_is_dropped_with_its_reason() -> None:
+    calls = [record(attempt_reward=1.0, logprobs=None), record(attempt="b", attempt_reward=0.0)]
+    build = lightning_trainer.build_samples(calls)
+    assert ("no_logprobs", 2) in {(row.reason, row.tokens) for row in build.ledger}
+
+
+def test_a_call_that_is_given_twice_counts_once() -> None:
+    calls = [record(call_id="x", attempt_reward=1.0), record(call_id="x"), record(attempt="b", attempt_reward=0.0)]
+    build = lightning_trainer.build_samples(calls)
+    assert ("delivered_twice", 2) in {(row.reason, row.tokens) for row in build.ledger}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"promptids": []}, "unknown key 'promptids'"),
+        ({"response_ids": [3.5]}, "call 0: response_ids holds 3.5"),
+        ({"response_ids": [-1]}, "call 0: response_ids holds -1"),
+        ({"temperature": 0}, "temperature is 0"),
+        ({"attempt": ""}, "attempt is ''"),
+        ({"reward": "good"}, "reward is 'good'"),
+    ],
+)
+def test_a_mistake_in_a_record_is_one_sentence(wrong: dict, sentence: str) -> None:
+    with pytest.raises(MalformedCallError, match=sentence):
+        lightning_trainer.build_samples([record(**wrong)])
+
+
+def test_a_key_that_is_missing_is_named() -> None:
+    with pytest.raises(MalformedCallError, match="group"):
+        lightning_trainer.build_samples([{key: value for key, value in record().items() if key != "group"}])
+
+
+def test_contradictions_between_records_are_refused() -> None:
+    with pytest.raises(MalformedCallError, match="one group"):
+        lightning_trainer.build_samples([record(), record(group="h")])
+    with pytest.raises(MalformedCallError, match="an attempt has one"):
+        lightning_trainer.build_samples([record(attempt_reward=1.0), record(attempt_reward=0.5)])
+
+
+def test_a_setting_that_is_not_allowed_is_named() -> None:
+    with pytest.raises(ConfigError, match="group_by"):
+        lightning_trainer.build_samples([record()], {"group_by": "mood"})
+
+
+def test_neither_torch_nor_verl_is_imported() -> None:
+    program = (
+        "import sys, lightning_trainer; lightning_trainer.build_samples([]); "
+        "print([m for m in ('torch', 'verl', 'ray', 'transformers', 'pyarrow') if m in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"

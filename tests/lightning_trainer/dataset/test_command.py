@@ -1,0 +1,227 @@
+"""``lightning-trainer build``, from the files that it reads to the files that others read."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import lightning_trainer
+from lightning_trainer.cli.app import app
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.dataset.json_lines import read_samples_json_lines
+from lightning_trainer.dataset.parquet import read_ledger, read_samples_parquet
+from lightning_trainer.dataset.rows import SAMPLES
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.store import SqliteStore
+from lightning_trainer.training.batches import build_batch
+from lightning_trainer.transitions.causes import span_parents
+
+PAGE = (Path(__file__).parents[3] / "docs" / "build.md").read_text(encoding="utf-8")
+CALLS = (
+    {
+        "prompt_ids": [1, 2],
+        "response_ids": [3],
+        "logprobs": [-0.5],
+        "attempt": "a",
+        "group": "g",
+        "attempt_reward": 1.0,
+    },
+    {
+        "prompt_ids": [1, 2],
+        "response_ids": [4],
+        "logprobs": [-0.5],
+        "attempt": "b",
+        "group": "g",
+        "attempt_reward": 0.0,
+    },
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, otlp_line, two_attempts) -> Path:
+    """The working folder of somebody who has a file of spans and a configuration."""
+    (tmp_path / "traces.jsonl").write_text("".join(f"{otlp_line([span])}\n" for span in two_attempts))
+    (tmp_path / "calls.jsonl").write_text("".join(f"{json.dumps(call)}\n" for call in CALLS))
+    (tmp_path / "lightning.toml").write_text(
+        '[[policy]]\nname = "math"\nagents = ["solver", "agent"]\nmodel = "random:tiny"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+def run(command: str, *, exit_code: int = 0) -> str:
+    done = CliRunner().invoke(app, ["build", *shlex.split(command)])
+    assert done.exit_code == exit_code, done.output
+    return done.output
+
+
+def test_a_file_of_spans_becomes_the_samples_that_the_daemon_would_train(folder, two_attempts) -> None:
+    output = run("--spans traces.jsonl --out samples.parquet")
+    reading = read_spans(two_attempts)
+    policy = PolicyConfig(name="math", agents=("solver",), model="random:tiny")
+    built = build_batch(
+        reading.calls, reading.attempts, reading.evaluations, policy, 1, span_parents=span_parents(two_attempts)
+    )
+    assert built.batch is not None
+    assert read_samples_parquet(folder / "samples.parquet") == built.batch.samples
+    assert read_ledger(folder / "samples.parquet") == built.ledger
+    assert re.search(r"solver +math@v3 +trained +2 +5", output)
+    assert "2 samples written to samples.parquet" in output
+
+
+async def test_the_store_of_the_configuration_is_read_when_nothing_is_named(folder, two_attempts) -> None:
+    async with SqliteStore(folder / ".lightning" / "lightning.sqlite") as store:
+        await store.append(two_attempts)
+    run("--out from_store.jsonl")
+    run("--spans traces.jsonl --out from_file.jsonl")
+    assert (folder / "from_store.jsonl").read_bytes() == (folder / "from_file.jsonl").read_bytes()
+
+
+def test_records_of_calls_become_samples(folder) -> None:
+    run("--calls calls.jsonl --out samples.jsonl")
+    built = lightning_trainer.build_samples(CALLS, {"name": "math"})
+    assert built.batch is not None
+    assert read_samples_json_lines(folder / "samples.jsonl") == built.batch.samples
+    assert json.loads((folder / "samples.jsonl").read_text().splitlines()[0])["schema"] == SAMPLES
+
+
+def test_demonstrations_and_pairs_are_what_hugging_face_datasets_loads(folder, tmp_path) -> None:
+    import datasets
+
+    run("--spans traces.jsonl --for sft --min-reward 0.5 --format trl --out sft.jsonl")
+    run("--spans traces.jsonl --for sft --tokens --format trl --out ids.jsonl")
+    run("--spans traces.jsonl --for dpo --format trl --out dpo.jsonl")
+
+    def loaded(name: str) -> list[dict]:
+        found = datasets.load_dataset("json", data_files=str(folder / name), cache_dir=str(tmp_path / "cache"))
+        return found["train"].to_list()  # pyright: ignore[reportArgumentType, reportIndexIssue, reportCallIssue, reportAttributeAccessIssue]
+
+    question = [{"role": "user", "content": "2+3?"}]
+    assert loaded("sft.jsonl") == [{"prompt": question, "completion": [{"role": "assistant", "content": "5"}]}]
+    assert loaded("ids.jsonl")[1] == {"input_ids": [1, 2, 5, 6, 7], "completion_mask": [0, 0, 1, 1, 1]}
+    assert loaded("dpo.jsonl") == [
+        {
+            "prompt": question,
+            "chosen": [{"role": "assistant", "content": "5"}],
+            "rejected": [{"role": "assistant", "content": "6"}],
+        }
+    ]
+
+
+def test_examples_and_pairs_are_written_as_parquet(folder) -> None:
+    import pyarrow.parquet as pq
+
+    run("--spans traces.jsonl --for sft --out sft.parquet")
+    run("--spans traces.jsonl --for dpo --out dpo.parquet")
+    first = pq.read_table("sft.parquet").to_pylist()[0]
+    assert json.loads(first["answer"]) == {"role": "assistant", "content": "5"}
+    assert (first["prompt_ids"], first["fidelity"], first["reward"]) == ([1, 2], "exact", 1.0)
+    (pair,) = pq.read_table("dpo.parquet").to_pylist()
+    assert (pair["chosen_reward"], pair["rejected_reward"], pair["rejected_ids"]) == (1.0, 0.0, [5, 6, 7])
+
+
+@pytest.mark.verl
+def test_verl_loads_what_is_written_for_it(folder) -> None:
+    from verl import DataProto
+
+    run("--spans traces.jsonl --format verl --out batch.pkl")
+    run("--spans traces.jsonl --advantages --out samples.jsonl")
+    batch = DataProto.load_from_disk("batch.pkl").batch
+    assert batch is not None
+    # GRPO of the rewards 1 and 0: half a point from the mean, over the deviation of sqrt(1/2).
+    expected = 0.5 / (0.5**0.5)
+    assert batch["advantages"][0, 0].item() == pytest.approx(expected, rel=1e-4)
+    rows = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    assert rows[1]["advantages"] == pytest.approx([0, 0, *[-expected] * 3], rel=1e-4)
+
+
+def test_words_are_tokenised_again_where_that_is_asked_for(
+    folder, tiny_model, otlp_line, attempt_spans, monkeypatch
+) -> None:
+    from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
+
+    prompt = PolicyTokenizer(tiny_model).prompt_ids([{"role": "user", "content": "2+3?"}], [])
+    spans = [*attempt_spans("a1", 1, reward=1.0, exact=False), *attempt_spans("a2", 2, reward=0.0, exact=False)]
+    for number, span in enumerate((spans[1], spans[3])):
+        span.attributes.update({"gen_ai.usage.input_tokens": len(prompt) + number, "gen_ai.usage.output_tokens": 2})
+    (folder / "words.jsonl").write_text(otlp_line(spans))
+    (folder / "lightning.toml").write_text(f'[[policy]]\nname = "math"\nagents = ["solver"]\nmodel = "{tiny_model}"\n')
+
+    output = run("--spans words.jsonl --for sft --retokenise --tokens --format trl --out ids.jsonl")
+    assert "tokenised again from their words and verified: 1" in output
+    assert f"the server counted {len(prompt) + 1} prompt tokens" in output
+    (row,) = [json.loads(line) for line in (folder / "ids.jsonl").read_text().splitlines()]
+    assert row["input_ids"] == [*prompt, ord("5") - ord("!") + 3, 2]
+
+    output = run("--spans words.jsonl --retokenise --out samples.jsonl", exit_code=1)
+    assert "retokenised: The ids were made again" in output
+    assert "fidelity_too_low" in output
+    assert not (folder / "samples.jsonl").exists()
+
+
+def test_nothing_to_write_is_said_with_the_reasons(folder, otlp_line, attempt_spans) -> None:
+    (folder / "one.jsonl").write_text(otlp_line(attempt_spans("a1", 1, reward=1.0)))
+    output = run("--spans one.jsonl --out samples.parquet", exit_code=1)
+    assert "group_too_small" in output
+    assert "nothing to write" in output
+    assert not (folder / "samples.parquet").exists()
+
+
+def test_a_torn_last_line_is_said_and_the_rest_is_built(folder) -> None:
+    with (folder / "traces.jsonl").open("a") as file:
+        file.write('{"resourceSpans": [{"res')
+    assert "in the middle of a document" in run("--spans traces.jsonl --out samples.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("--spans none.jsonl --out s.jsonl", "No such file"),
+        ("--spans lightning.toml --out s.jsonl", "not a file of OTLP JSON lines"),
+        ("--spans traces.jsonl --out s.dat", "does not say how to write it"),
+        ("--spans traces.jsonl --out s.jsonl --for fun", "--for fun: there are rl, sft, dpo"),
+        ("--spans traces.jsonl --out s.jsonl --format csv", "--format csv: there are parquet"),
+        ("--spans traces.jsonl --out s.pkl --for sft --format verl", "not for sft"),
+        ("--spans traces.jsonl --out s.jsonl --for dpo --format trl --tokens", "has no ids"),
+        ("--spans traces.jsonl --out s.jsonl --min-reward 1", "--min-reward"),
+        ("--spans traces.jsonl --out s.jsonl --tokens", "--tokens"),
+        ("--spans traces.jsonl --out s.jsonl --for sft --advantages", "--advantages"),
+        ("--spans traces.jsonl --out s.jsonl --engine http://x/v1", "go together"),
+        ("--spans traces.jsonl --calls calls.jsonl --out s.jsonl", "--calls"),
+        ("--calls traces.jsonl --out s.jsonl", "unknown key 'resourceSpans'"),
+        ("--spans traces.jsonl --out s.jsonl --policy sql", "there is no policy 'sql'"),
+        ("--spans traces.jsonl --out traces.jsonl/s.jsonl", "cannot write"),
+    ],
+)
+def test_a_mistake_is_one_sentence(folder, command: str, sentence: str) -> None:
+    output = run(command, exit_code=2)
+    assert sentence in output
+    assert "Traceback" not in output
+
+
+def test_the_command_of_the_page_works_as_it_stands(folder) -> None:
+    commands = re.findall(r"^lightning-trainer build (.+)$", PAGE, flags=re.MULTILINE)
+    assert commands
+    for command in commands:
+        run(command)
+    programs = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    assert len(programs) == 2
+    for program in programs:
+        exec(compile(program, "docs/build.md", "exec"), {})
+
+
+def test_the_page_names_every_option_and_column() -> None:
+    from lightning_trainer.dataset.parquet import SCHEMAS
+
+    help_text = CliRunner().invoke(app, ["build", "--help"], env={"COLUMNS": "200"}).output
+    for option in set(re.findall(r"--[a-z][a-z-]+", help_text)) - {"--help"}:
+        assert f"`{option}" in PAGE or f" {option} " in PAGE, option
+    for schema, columns in SCHEMAS.items():
+        assert f"### `{schema}`" in PAGE
+        for name in columns.names:
+            bare = name.removeprefix("chosen_").removeprefix("rejected_")
+            assert f"`{bare}`" in PAGE, name

@@ -1,0 +1,140 @@
+"""Demonstrations and pairs: who is shown, who is compared, and why everything else is not."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from lightning_trainer.dataset import trl
+from lightning_trainer.dataset.examples import Needs
+from lightning_trainer.dataset.reading import read_recording
+from lightning_trainer.dataset.rows import example_row, pair_row
+from lightning_trainer.dataset.selection import demonstrations, preferences
+from lightning_trainer.types import Fidelity
+
+
+def reasons(ledger) -> Counter:
+    found: Counter = Counter()
+    for row in ledger:
+        found[row.reason] += row.calls
+    return found
+
+
+@pytest.fixture
+def recording(attempt_spans):
+    """Right exactly, right in words only, wrong, failed, unscored, and somebody else's."""
+    return read_recording(
+        [
+            *attempt_spans("a1", 1, reward=1.0),
+            *attempt_spans("a2", 2, reward=0.75, answer="five", exact=False),
+            *attempt_spans("a3", 3, reward=0.0, response=(5, 6, 7), answer="6"),
+            *attempt_spans("a4", 4, reward=0.25, failed=True, response=(8,), answer="4"),
+            *attempt_spans("a5", 5, reward=None),
+            *attempt_spans("a6", 6, reward=1.0, agent="stranger"),
+        ],
+        with_words=True,
+    )
+
+
+def test_demonstrations_are_what_earned_enough(recording, make_policy) -> None:
+    found = demonstrations(recording, make_policy(), min_reward=0.5)
+    assert [(one.attempt_id, one.reward, one.fidelity) for one in found.examples] == [
+        ("a1", 1.0, Fidelity.EXACT),
+        ("a2", 0.75, Fidelity.TEXT_ONLY),
+    ]
+    assert reasons(found.ledger) == {
+        "demonstrated": 2,
+        "low_reward": 1,
+        "failed_attempt": 1,
+        "no_reward": 1,
+        "not_selected": 1,
+    }
+
+
+def test_without_a_least_reward_unscored_calls_are_shown_too(recording, make_policy) -> None:
+    assert len(demonstrations(recording, make_policy()).examples) == 4
+
+
+def test_a_demonstration_has_its_words_and_its_ids(recording, make_policy) -> None:
+    exact, words = demonstrations(recording, make_policy(), min_reward=0.5).examples
+    assert trl.conversational_row(exact) == {
+        "prompt": [{"role": "user", "content": "2+3?"}],
+        "completion": [{"role": "assistant", "content": "5"}],
+    }
+    assert trl.tokenised_row(exact) == {"input_ids": [1, 2, 3, 4], "completion_mask": [0, 0, 1, 1]}
+    assert example_row(words)["prompt_ids"] is None
+    assert example_row(words)["answer"] == {"role": "assistant", "content": "five"}
+
+
+def test_ids_are_asked_for_where_the_form_is_ids(recording, make_policy) -> None:
+    found = demonstrations(recording, make_policy(), Needs.TOKENS, min_reward=0.5)
+    assert [one.attempt_id for one in found.examples] == ["a1"]
+    assert reasons(found.ledger)["fidelity_too_low"] == 1
+
+
+def test_words_are_asked_for_where_the_form_is_words(attempt_spans, make_policy) -> None:
+    image = json.dumps([{"role": "user", "parts": [{"type": "uri", "modality": "image", "uri": "http://x/y.png"}]}])
+    spans = attempt_spans("a1", 1, reward=1.0)
+    for span in spans[1:]:
+        span.attributes["gen_ai.input.messages"] = image
+    recording = read_recording(spans, with_words=True)
+    assert reasons(demonstrations(recording, make_policy(), Needs.WORDS).ledger) == {"no_words": 1}
+    assert reasons(demonstrations(recording, make_policy(), Needs.EITHER).ledger) == {"demonstrated": 1}
+
+
+def test_pairs_are_the_best_and_the_worst_answer_to_one_prompt(recording, make_policy) -> None:
+    found = preferences(recording, make_policy(), Needs.TOKENS)
+    (pair,) = found.pairs
+    assert (pair.chosen.attempt_id, pair.rejected.attempt_id) == ("a1", "a3")
+    assert trl.preference_row(pair) == {
+        "prompt": [{"role": "user", "content": "2+3?"}],
+        "chosen": [{"role": "assistant", "content": "5"}],
+        "rejected": [{"role": "assistant", "content": "6"}],
+    }
+    row = pair_row(pair)
+    assert (row["prompt_ids"], row["chosen_ids"], row["rejected_ids"]) == ([1, 2], [3, 4], [5, 6, 7])
+    assert reasons(found.ledger) == {
+        "preference": 2,
+        "no_pair": 1,
+        "fidelity_too_low": 1,
+        "no_reward": 1,
+        "not_selected": 1,
+    }
+
+
+def test_prompts_that_differ_by_a_token_are_not_compared(attempt_spans, make_policy) -> None:
+    spans = [*attempt_spans("a1", 1, reward=1.0), *attempt_spans("a2", 2, reward=0.0, prompt=(1, 9))]
+    found = preferences(read_recording(spans, with_words=True), make_policy())
+    assert found.pairs == ()
+    assert reasons(found.ledger) == {"no_pair": 2}
+
+
+def test_answers_that_earned_the_same_are_no_pair(attempt_spans, make_policy) -> None:
+    spans = [*attempt_spans("a1", 1, reward=1.0), *attempt_spans("a2", 2, reward=1.0)]
+    assert preferences(read_recording(spans, with_words=True), make_policy()).pairs == ()
+
+
+def test_text_only_answers_are_compared_by_their_words(attempt_spans, make_policy) -> None:
+    spans = [
+        *attempt_spans("a1", 1, reward=1.0, exact=False),
+        *attempt_spans("a2", 2, reward=0.0, exact=False, answer="6"),
+    ]
+    (pair,) = preferences(read_recording(spans, with_words=True), make_policy(), Needs.WORDS).pairs
+    assert (pair.chosen.answer, pair.rejected.answer) == (
+        {"role": "assistant", "content": "5"},
+        {"role": "assistant", "content": "6"},
+    )
+
+
+def test_an_attempt_of_which_the_end_is_not_here_is_running(attempt_spans, make_policy) -> None:
+    spans = attempt_spans("a1", 1, reward=1.0)[1:]
+    recording = read_recording(spans, with_words=True)
+    assert reasons(demonstrations(recording, make_policy()).ledger) == {"attempt_running": 1}
+
+
+def test_spans_that_did_not_come_are_said(attempt_spans) -> None:
+    spans = attempt_spans("a1", 1, reward=1.0)
+    for number, span in enumerate(spans[:2], start=1):
+        span.attributes.update({"lightning.sequence.id": "p", "lightning.sequence.number": number})
+    spans[0].attributes["lightning.sequence.started"] = 5
+    assert "3 spans of 1 attempts are not here" in " ".join(read_recording(spans).problems)
