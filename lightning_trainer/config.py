@@ -17,7 +17,9 @@ from pydantic_core import ErrorDetails
 from lightning_trainer.credit import estimators
 from lightning_trainer.credit.settings import CreditConfig, TerminalCredit, named_scheme
 from lightning_trainer.errors import ConfigError
+from lightning_trainer.metrics.settings import MetricsConfig
 from lightning_trainer.section import Section
+from lightning_trainer.versions.settings import VersionsConfig
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
@@ -172,6 +174,8 @@ class PolicyConfig(Section):
     checkpoint_every: int = Field(default=10, ge=1)
     """In steps. A crash repeats the recorded batches since the last one, to the same weights."""
     keep_checkpoints: int = Field(default=2, ge=1)
+    versions: VersionsConfig = VersionsConfig()
+    """Which weights stay served as ``POLICY@vN``."""
     credit: CreditConfig = TerminalCredit()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -253,6 +257,7 @@ class Config(Section):
     engine: EngineConfig = EngineConfig()
     gateway: GatewayConfig = GatewayConfig()
     training: TrainingConfig = TrainingConfig()
+    metrics: MetricsConfig = MetricsConfig()
     policy: tuple[PolicyConfig, ...] = Field(min_length=1)
 
     @model_validator(mode="after")

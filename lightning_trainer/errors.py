@@ -52,5 +52,9 @@ class PublicationError(LightningError, RuntimeError):
     """Weights could not be handed over to the engine; the previous version stays live."""
 
 
+class RollbackError(LightningError, ValueError):
+    """A policy cannot go back to that version; everything stays as it was."""
+
+
 class EngineError(LightningError, RuntimeError):
     """The inference engine is not there, did not start, or died."""

@@ -1,4 +1,4 @@
-"""The command line: ``lightning-trainer serve | run | quickstart | doctor``."""
+"""The command line: ``lightning-trainer serve | run | versions | rollback | quickstart | doctor ...``."""
 
 import sys
 

@@ -159,6 +159,32 @@ def _one_of(kind: type[_Choice], option: str, value: str) -> _Choice:
 
 
 @app.command()
+def versions(
+    config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
+    policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """List a policy's versions: parent, reward, held-out score, and whether each is served, stored or gone."""
+    with _one_sentence():
+        from lightning_trainer.cli.versions import versions as run
+
+        run(config, policy, as_json=as_json)
+
+
+@app.command()
+def rollback(
+    policy: Annotated[str, typer.Argument(help="The policy.")],
+    version: Annotated[str, typer.Argument(help="Its version: 12, v12, or best (by held-out score).")],
+    config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
+) -> None:
+    """Serve an earlier version again and train on from it; works with the daemon running or stopped."""
+    with _one_sentence():
+        from lightning_trainer.cli.rollback import rollback as run
+
+        run(config, policy, version)
+
+
+@app.command()
 def quickstart(
     seed: Annotated[int, typer.Option(help="Seed of the tasks.", min=0)] = 0,
     steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 26,

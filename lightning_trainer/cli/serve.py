@@ -13,6 +13,7 @@ from rich.logging import RichHandler
 from lightning_trainer.config import Config, load_config
 from lightning_trainer.daemon.progress import Phase
 from lightning_trainer.daemon.service import Daemon
+from lightning_trainer.metrics.terminal import step_line
 
 _SAME_KEYSTROKE_S = 1.0
 """A shell, make or a time-out may pass one Ctrl-C on twice."""
@@ -63,9 +64,10 @@ async def _run(config: Config, console: Console) -> None:
 
 
 async def _narrate(daemon: Daemon, console: Console) -> None:
-    """Say in one line each when a phase of note begins; problems in words as they come."""
+    """Say in one line each when a phase of note begins and how every step went; problems in words as they come."""
     said = ""
     told: set[str] = set()
+    steps_told: int | None = None
     policy = daemon.config.only_policy
     while True:
         if daemon.url and not said:
@@ -79,6 +81,14 @@ async def _narrate(daemon: Daemon, console: Console) -> None:
             elif phase is not Phase.COLLECTING:
                 console.print(line)
             said = line
+        if (metrics := daemon.metrics) is not None:
+            rows = metrics.rows
+            if steps_told is None and phase is not Phase.STARTING:
+                steps_told = rows[-1].step if rows else 0  # those of an earlier run of the daemon
+            for row in rows if steps_told is not None else ():
+                if row.step > steps_told:
+                    steps_told = row.step
+                    console.print(step_line(row), markup=False, highlight=False, soft_wrap=True)
         for problem in daemon.progress.problems:
             if problem not in told:
                 told.add(problem)

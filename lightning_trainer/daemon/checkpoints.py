@@ -1,10 +1,12 @@
 """Where a policy's checkpoints are: ``step-00000010`` and so on, complete or absent.
 
-The trainer writes one under a temporary name and renames it, so whatever carries a final name is whole.
+The trainer writes one under a temporary name and renames it, so whatever carries a final name is whole. After a
+rollback there may be checkpoints of steps that the present weights are not made of: those are never gone on from.
 """
 
 import re
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 _NAME = re.compile(r"step-(\d{8})")
@@ -26,13 +28,14 @@ class CheckpointFolder:
             return []
         return sorted(int(match[1]) for entry in self.root.iterdir() if (match := _NAME.fullmatch(entry.name)))
 
-    def latest(self) -> int | None:
-        steps = self.steps()
-        return steps[-1] if steps else None
+    def latest(self, lineage: Collection[int]) -> int | None:
+        """Return the newest checkpoint of these versions."""
+        return max((step for step in self.steps() if step in lineage), default=None)
 
-    def prune(self) -> None:
-        """Remove all but the newest ``keep``, and whatever an interrupted save left."""
-        kept = {self.path(step).name for step in self.steps()[-self._keep :]}
+    def prune(self, lineage: Collection[int]) -> None:
+        """Remove all but the newest ``keep`` of these versions, and whatever an interrupted save left."""
+        usable = [step for step in self.steps() if step in lineage]
+        kept = {self.path(step).name for step in usable[-self._keep :]}
         for entry in self.root.iterdir() if self.root.is_dir() else ():
             if entry.is_dir() and entry.name not in kept:
                 shutil.rmtree(entry, ignore_errors=True)

@@ -1,8 +1,12 @@
 """Handing a version from the trainer to the engine, and writing down whether it was proven served (promise 8)."""
 
+import asyncio
 import logging
+import shutil
 import time
+from dataclasses import replace
 
+from lightning_trainer.daemon.keeping import VersionKeeper
 from lightning_trainer.serving.publication import Publication, PublicationReport
 from lightning_trainer.serving.shared_memory import WeightFiles
 from lightning_trainer.serving.supervisor import EngineSupervisor
@@ -27,12 +31,14 @@ class Publisher:
         trainer: TrainerClient,
         engine: EngineSupervisor,
         weights: WeightFiles,
+        keeper: VersionKeeper,
     ) -> None:
         self._policy = policy
         self._store = store
         self._trainer = trainer
         self._engine = engine
         self._weights = weights
+        self._keeper = keeper
         self.refused_in_a_row = 0
         self.last_reason: str | None = None
 
@@ -45,26 +51,55 @@ class Publisher:
         """
         began = time.monotonic()
         created_ns = time.time_ns()
+        await self._keeper.settled()
         for attempt in range(1, _TRIES + 1):
             publication, report = await self._offer(version, step, created_ns)
             if report.accepted:
                 break
             _log.warning("%s was refused, try %d of %d: %s", publication.name, attempt, _TRIES, report.reason)
+        outcome = await self._record(publication, report, step, created_ns, time.monotonic() - began)
+        self.refused_in_a_row = 0 if report.accepted else self.refused_in_a_row + 1
+        self.last_reason = report.reason
+        return outcome
+
+    async def serve_kept(self, version: int) -> None:
+        """Serve a version from its kept weights at once; nothing changes where they are not kept or not accepted.
+
+        Raises:
+            EngineError: the engine stayed away.
+            PublicationError: what is kept cannot be read.
+        """
+        await self._keeper.settled()
+        if version not in self._keeper.archive.versions():
+            return
+        began = time.monotonic()
+        kept = self._keeper.archive.publication(version)
+        publication = replace(kept, path=str(self._weights.path(version)))
+        await asyncio.to_thread(shutil.copyfile, kept.path, publication.path)
+        report = await self._engine.publish(publication)
+        if report.accepted:
+            await self._record(publication, report, version, time.time_ns(), time.monotonic() - began)
+        else:
+            _log.warning("the kept weights of %s were refused: %s", publication.name, report.reason)
+
+    async def _record(
+        self, publication: Publication, report: PublicationReport, step: int, created_ns: int, seconds: float
+    ) -> PolicyVersion:
         outcome = PolicyVersion(
             self._policy,
-            version,
+            publication.version,
             step,
             VersionState.LIVE if report.accepted else VersionState.REFUSED,
             created_ns,
             checksum=publication.checksum,
             probe_max_abs=report.max_abs_diff,
             probe_mean_abs=report.mean_abs_diff,
-            publish_s=time.monotonic() - began,
+            publish_s=seconds,
             reason=report.reason,
         )
         await self._store.put_version(outcome)
-        self.refused_in_a_row = 0 if report.accepted else self.refused_in_a_row + 1
-        self.last_reason = report.reason
+        if report.accepted:
+            self._keeper.keep(publication)
         return outcome
 
     async def _offer(self, version: int, step: int, created_ns: int) -> tuple[Publication, PublicationReport]:

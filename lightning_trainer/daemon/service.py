@@ -18,12 +18,17 @@ import uvicorn
 from fastapi import Depends, FastAPI
 from lightning_instrumentation.redaction.rules import redactor
 
+from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config
 from lightning_trainer.daemon.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.keeping import VersionKeeper
 from lightning_trainer.daemon.late_rewards import late_rewards
+from lightning_trainer.daemon.old_versions import OldVersionEngine
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.daemon.publishing import Publisher
+from lightning_trainer.daemon.rollback import RollbackRequests, rollback_router
 from lightning_trainer.daemon.selection import selection_router
+from lightning_trainer.daemon.selection_watch import watch_selection
 from lightning_trainer.daemon.sockets import listen
 from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.daemon.status import status_router
@@ -33,9 +38,11 @@ from lightning_trainer.errors import StoreError, TrainingError
 from lightning_trainer.gateway.auth import require_token
 from lightning_trainer.gateway.redacting import RedactingSink
 from lightning_trainer.gateway.routes import gateway_router
+from lightning_trainer.gateway.upstream import Upstream
 from lightning_trainer.ingest.otlp import otlp_router
 from lightning_trainer.ingest.rewards import rewards_router
 from lightning_trainer.ingest.rollouts import rollouts_router
+from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.models.resolve import resolve_model
 from lightning_trainer.serving.settings import engine_settings
 from lightning_trainer.serving.shared_memory import WeightFiles
@@ -44,6 +51,7 @@ from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.remote import TrainerClient, make_trainer
 from lightning_trainer.training.settings import trainer_settings
 from lightning_trainer.types import Span
+from lightning_trainer.versions.archive import VersionArchive, archive_root
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +90,8 @@ class Daemon:
         self.progress = Progress()
         self.url: str | None = None
         """Set as soon as it listens."""
+        self.metrics: MetricsRecorder | None = None
+        """Set before training starts."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, then take everything down.
@@ -102,23 +112,58 @@ class Daemon:
             store = await stack.enter_async_context(SqliteStore(state_dir / "lightning.sqlite"))
             model_dir = await asyncio.to_thread(resolve_model, policy.model, model_cache())
             weights = stack.enter_context(WeightFiles(state_dir, version_bytes=_weight_bytes(model_dir)))
-            engine = EngineSupervisor(engine_settings(config, policy, model_dir, weights.folder, state_dir / "logs"))
+            settings = engine_settings(config, policy, model_dir, weights.folder, state_dir / "logs")
+            engine = EngineSupervisor(settings)
+            old_versions = OldVersionEngine(
+                VersionArchive(archive_root(state_dir, policy.name), model_dir=model_dir),
+                settings,
+                idle_timeout_s=policy.versions.idle_timeout_s,
+                make_upstream=self._upstream,
+            )
             sink = NotifyingSink(store, self.progress)
             trainer = make_trainer(
                 config.training.backend, trainer_settings(config, policy, model_dir, state_dir / "logs")
             )
-            app = self._app(store, sink, engine, trainer)
+            self.metrics = metrics = MetricsRecorder(policy.name, store, folder=state_dir, config=config.metrics)
+            stack.push_async_callback(metrics.close)
+            rollbacks = RollbackRequests(wake=sink.stored)
+            app = self._app(store, sink, engine, trainer, metrics, old_versions)
+            app.include_router(
+                rollback_router(policy.name, rollbacks), dependencies=[Depends(require_token(config.daemon.token))]
+            )
             await stack.enter_async_context(_serving(app, listener))
             stack.enter_context(_announced(state_dir / "daemon.json", self.url))
             stack.push_async_callback(_ended(asyncio.create_task(drain_spools(self.url, sink))))
 
             stack.push_async_callback(trainer.close)
             stack.push_async_callback(engine.stop)
-            if not await _unless(stop, asyncio.gather(engine.start(), trainer.start())):
+            stack.push_async_callback(old_versions.stop)
+            if not await _unless(
+                stop, asyncio.gather(engine.start(), trainer.start(), metrics.start(self.progress.say))
+            ):
                 return
-            loop = self._loop(store, sink, trainer, engine, weights)
+            keeper = VersionKeeper(
+                policy, store=store, archive=old_versions.archive, in_use=lambda: old_versions.version
+            )
+            stack.push_async_callback(keeper.settled)
+            publisher = Publisher(
+                policy.name, store=store, trainer=trainer, engine=engine, weights=weights, keeper=keeper
+            )
+            loop = TrainingLoop(
+                policy,
+                store=store,
+                trainer=trainer,
+                publisher=publisher,
+                checkpoints=CheckpointFolder(state_dir / "checkpoints" / policy.name, keep=policy.keep_checkpoints),
+                progress=self.progress,
+                metrics=metrics,
+                rollbacks=rollbacks,
+                stored=sink.stored,
+            )
             loop_task = asyncio.create_task(loop.run())
             stack.push_async_callback(_ended(loop_task))
+            watch = watch_selection(policy, LiveCensus(store), self.progress)
+            stack.push_async_callback(_ended(asyncio.create_task(watch)))
             stopped = asyncio.create_task(stop.wait())
             await asyncio.wait({stopped, loop_task}, return_when=asyncio.FIRST_COMPLETED)
             if loop_task.done():
@@ -127,7 +172,13 @@ class Daemon:
             await _save_if_idle(loop, loop_task)
 
     def _app(
-        self, store: SqliteStore, sink: NotifyingSink, engine: EngineSupervisor, trainer: TrainerClient
+        self,
+        store: SqliteStore,
+        sink: NotifyingSink,
+        engine: EngineSupervisor,
+        trainer: TrainerClient,
+        metrics: MetricsRecorder,
+        old_versions: OldVersionEngine,
     ) -> FastAPI:
         config, policy = self.config, self.config.only_policy
         app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
@@ -144,42 +195,32 @@ class Daemon:
             max_concurrent=config.gateway.max_concurrent,
             queue_timeout_s=config.gateway.queue_timeout_s,
             silence_timeout_s=config.gateway.silence_timeout_s,
+            old_versions=old_versions,
         )
         app.include_router(gateway, dependencies=guarded)
         app.include_router(
-            status_router(policy, store=store, progress=self.progress, engine=engine, trainer=trainer),
+            status_router(
+                policy,
+                store=store,
+                progress=self.progress,
+                engine=engine,
+                trainer=trainer,
+                metrics=metrics,
+                old_versions=old_versions,
+            ),
             dependencies=guarded,
         )
         app.include_router(selection_router(config.policy, gateway), dependencies=guarded)
         return app
 
-    def _loop(
-        self,
-        store: SqliteStore,
-        sink: NotifyingSink,
-        trainer: TrainerClient,
-        engine: EngineSupervisor,
-        weights: WeightFiles,
-    ) -> TrainingLoop:
-        config, policy = self.config, self.config.only_policy
-        publisher = Publisher(
-            policy.name,
-            store=store,
-            trainer=trainer,
-            engine=engine,
-            weights=weights,
-        )
-        checkpoints = CheckpointFolder(
-            config.daemon.state_dir / "checkpoints" / policy.name, keep=policy.keep_checkpoints
-        )
-        return TrainingLoop(
-            policy,
-            store=store,
-            trainer=trainer,
-            publisher=publisher,
-            checkpoints=checkpoints,
-            progress=self.progress,
-            stored=sink.stored,
+    def _upstream(self, engine: EngineSupervisor) -> Upstream:
+        """The gateway's way to an old version's engine, within the same bounds."""
+        gateway = self.config.gateway
+        return Upstream(
+            engine,
+            queue_timeout_s=gateway.queue_timeout_s,
+            silence_timeout_s=gateway.silence_timeout_s,
+            connections=gateway.max_concurrent,
         )
 
 

@@ -1,4 +1,7 @@
-"""``/lightning/status``, ``/lightning/agents``, ``/lightning/policies/{name}``: what the daemon is doing, as JSON."""
+"""``/lightning/status``, ``/lightning/agents``, ``/lightning/policies/{name}``: what the daemon is doing, as JSON.
+
+Below a policy: ``/versions`` and ``/metrics``.
+"""
 
 import os
 import time
@@ -10,10 +13,13 @@ from lightning_trainer import __version__
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.agents.report import AgentsReport, agents_report
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.daemon.old_versions import OldVersionEngine
 from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.remote import TrainerClient
+from lightning_trainer.versions.listing import VersionRow, list_versions
 
 _MAX_WAIT_S = 60.0
 
@@ -25,6 +31,8 @@ def status_router(
     progress: Progress,
     engine: EngineSupervisor,
     trainer: TrainerClient,
+    metrics: MetricsRecorder,
+    old_versions: OldVersionEngine,
 ) -> APIRouter:
     router = APIRouter()
     census = LiveCensus(store)
@@ -38,7 +46,12 @@ def status_router(
         return {
             "version": __version__,
             "engine": asdict(engine.status),
-            "processes": {"daemon": os.getpid(), "engine": engine.status.pid, "trainer": trainer.process_id},
+            "processes": {
+                "daemon": os.getpid(),
+                "engine": engine.status.pid,
+                "trainer": trainer.process_id,
+                "old_version_engine": old_versions.pid,
+            },
             "counts": await store.counts(),
             "policies": {policy.name: _phase(progress)},
         }
@@ -53,7 +66,7 @@ def status_router(
         name: str, steps_done: int = Query(0, ge=0), timeout_s: float = Query(0.0, ge=0, le=_MAX_WAIT_S)
     ) -> dict:
         """Everything about a policy. With ``steps_done`` and ``timeout_s`` it answers when that many steps are done."""
-        _must_be(policy, name)
+        _check(name)
         if timeout_s > 0:
             await progress.wait_for_step(steps_done, timeout_s)
         live = await store.live_version(name)
@@ -67,6 +80,7 @@ def status_router(
             "waiting_groups": progress.waiting_groups,
             "ready_groups": progress.ready_groups,
             "held_attempts": progress.held_attempts,
+            "warnings": metrics.warnings,
             "steps": [
                 {
                     "step": record.step,
@@ -86,15 +100,30 @@ def status_router(
     @router.get("/lightning/policies/{name}/groups")
     async def groups(name: str, prefix: str = Query("", max_length=512)) -> dict[str, int]:
         """How many attempts have ended of each group whose id begins with ``prefix``, consumed by a step or not."""
-        _must_be(policy, name)
+        _check(name)
         return await store.ended_by_group(prefix)
 
+    @router.get("/lightning/policies/{name}/versions", response_model=None)
+    async def versions(name: str) -> list[VersionRow]:
+        """Every version, as ``lightning-trainer versions`` shows it."""
+        _check(name)
+        stored = old_versions.versions()
+        return await store.scan(lambda connection: list_versions(connection, policy, stored))
+
+    @router.get("/lightning/policies/{name}/metrics")
+    async def rows(name: str, after: int = Query(0, ge=0)) -> dict:
+        """The rows of steps beyond ``after``, and what is wrong now."""
+        _check(name)
+        return {
+            "rows": [row.to_json() for row in metrics.rows if row.step > after],
+            "warnings": metrics.warnings,
+        }
+
+    def _check(name: str) -> None:
+        if name != policy.name:
+            raise HTTPException(404, f"there is no policy {name!r}; the policy of this daemon is {policy.name!r}")
+
     return router
-
-
-def _must_be(policy: PolicyConfig, name: str) -> None:
-    if name != policy.name:
-        raise HTTPException(404, f"there is no policy {name!r}; the policy of this daemon is {policy.name!r}")
 
 
 def _phase(progress: Progress) -> dict:

@@ -2,33 +2,35 @@
 
 Invariant: a step's batch and the attempts it consumes are committed in one transaction before the trainer sees them.
 After a crash the newest checkpoint is loaded and the recorded batches since then are repeated in order, which gives
-the same weights as if nothing had happened; no attempt is ever in two steps.
+the same weights as if nothing had happened; no attempt is ever in two steps. A rollback is the same way, to another
+version: it is recorded, and then recovered to.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.daemon.building import Builder
 from lightning_trainer.daemon.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.collecting import Collection, collect
 from lightning_trainer.daemon.completeness import Completeness
 from lightning_trainer.daemon.grouping import Grouping
 from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.daemon.publishing import Publisher
-from lightning_trainer.daemon.staleness import oldest_allowed, served, staleness_metrics
-from lightning_trainer.errors import TrainingError
-from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.daemon.recovery import recover
+from lightning_trainer.daemon.rollback import RollbackRequests
+from lightning_trainer.daemon.staleness import oldest_allowed, served
+from lightning_trainer.errors import LightningError, PublicationError, TrainingError
+from lightning_trainer.metrics.groups import group_metrics
+from lightning_trainer.metrics.recorder import MetricsRecorder
+from lightning_trainer.metrics.sampling import sampling_metrics
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
-from lightning_trainer.training.batches import Build, build_batch
 from lightning_trainer.training.remote import TrainerClient
-from lightning_trainer.transitions.causes import span_parents
-from lightning_trainer.transitions.reasons import Reason
-from lightning_trainer.types import Attempt
+from lightning_trainer.types import Attempt, PolicyVersion, VersionState
+from lightning_trainer.versions.rollback import record_rollback
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +40,8 @@ _LOOK_AGAIN_S = 1.0
 
 
 class TrainingLoop:
-    """Runs until cancelled, until ``max_steps``, or until training cannot go on (then it says why and pauses)."""
+    """Runs until cancelled. After ``max_steps``, or when training cannot go on (it says why), it rests until somebody
+    asks for a rollback."""
 
     def __init__(
         self,
@@ -49,6 +52,8 @@ class TrainingLoop:
         publisher: Publisher,
         checkpoints: CheckpointFolder,
         progress: Progress,
+        metrics: MetricsRecorder,
+        rollbacks: RollbackRequests,
         stored: asyncio.Event,
     ) -> None:
         """``stored`` is set by whoever commits spans; the loop clears it."""
@@ -58,9 +63,17 @@ class TrainingLoop:
         self._publisher = publisher
         self._checkpoints = checkpoints
         self._progress = progress
+        self._metrics = metrics
+        self._rollbacks = rollbacks
         self._stored = stored
         self._grouping = Grouping(policy, store)
+        self._builder = Builder(policy, store=store, progress=progress, rollbacks=rollbacks, stored=stored)
         self._step = 0
+        """The newest that is recorded, trained or not."""
+        self._path: list[int] = [0]
+        """The versions that the present weights are made of, the present one last."""
+        self._settled = False
+        """Whether the trainer holds those weights: not in the middle of a step, nor after one that failed."""
         self._completeness = Completeness(policy.span_timeout_s)
         self._collecting_since = time.monotonic()
 
@@ -69,63 +82,106 @@ class TrainingLoop:
         recovered = False
         while True:
             try:
+                if await self._go_back():
+                    recovered = False
                 if not recovered:
-                    await self._recover(restart=failures > 0)
+                    served = await self._recover(restart=failures > 0)
                     recovered = True
-                if not self._policy.train:
-                    self._progress.enter(Phase.SERVING, "train = false: recorded and served, never trained")
-                    await self._progress.wake_waiters()
-                    return
-                if self._policy.max_steps is not None and self._step >= self._policy.max_steps:
-                    await self._finish()
-                    return
-                await self._take_step(await self._next_attempts())
-                failures = 0
+                    self._rollbacks.end(_refusal(served))
+                elif await self._has_ended():
+                    await self._rest()
+                elif (attempts := await self._next_attempts()) is not None:
+                    await self._take_step(attempts)
+                    failures = 0
             except TrainingError as error:
                 failures, recovered = failures + 1, False
                 self._progress.say(f"the trainer failed ({error}); restarting it from the last checkpoint")
                 _log.error("trainer failed: %s", error)
                 if failures >= _MAX_TRAINER_FAILURES:
                     await self._pause(f"the trainer failed {failures} times in a row, last: {error}")
-                    return
+                    failures = 1
             if self._publisher.refused_in_a_row > 1:
                 await self._pause(f"two publications in a row were refused, last: {self._publisher.last_reason}")
-                return
+                self._publisher.refused_in_a_row = 0
 
     async def save(self) -> None:
-        """Write a checkpoint of the present step unless there is one."""
-        if self._step > 0 and self._checkpoints.latest() != self._step:
-            await self._trainer.save(self._checkpoints.path(self._step), self._step)
-            self._checkpoints.prune()
+        """Write a checkpoint of the present weights unless there is one.
 
-    async def _recover(self, *, restart: bool) -> None:
-        """Bring the trainer to the newest recorded step and have its weights served."""
-        self._progress.enter(Phase.RECOVERING)
+        Raises:
+            TrainingError: the trainer is in the middle of something, or cannot.
+        """
+        if not self._settled:
+            raise TrainingError("the trainer is in the middle of a step")
+        version = self._path[-1]
+        if version > 0 and version not in self._checkpoints.steps():
+            await self._trainer.save(self._checkpoints.path(version), version)
+            self._checkpoints.prune(self._path)
+
+    async def _recover(self, *, restart: bool) -> PolicyVersion:
+        """Bring the trainer to the weights that the records lead to, and return what came of publishing them."""
+        self._settled = False
         if restart:
             await self._trainer.restart()
-        self._checkpoints.prune()
-        saved = self._checkpoints.latest()
-        if saved is not None:
-            await self._trainer.load(self._checkpoints.path(saved))
-        version = saved or 0
-        for record in await self._store.steps(self._policy.name):
-            self._step = record.step
-            if record.step <= (saved or 0) or record.state is StepState.SKIPPED:
-                continue
-            self._progress.enter(Phase.RECOVERING, f"repeating step {record.step}")
-            report = await self._trainer.step(await self._store.batch(self._policy.name, record.step))
-            version = record.step
-            if record.state is StepState.ASSIGNED:
-                await self._store.finish_step(self._policy.name, report, StepState.TRAINED)
+        recovered = await recover(
+            self._policy.name,
+            store=self._store,
+            trainer=self._trainer,
+            checkpoints=self._checkpoints,
+            progress=self._progress,
+            fresh=restart or self._path == [0],
+        )
+        self._step, self._path, self._settled = recovered.step, list(recovered.path), True
+        version = self._path[-1]
         self._progress.enter(Phase.PUBLISHING, f"version {version}")
-        await self._publisher.publish(version=version, step=version)
+        served = await self._publisher.publish(version=version, step=version)
+        if version == self._step > 0:
+            await self._metrics.step_ended(self._step)
         await self._progress.finish_step(self._step)
+        return served
 
-    async def _next_attempts(self) -> tuple[Attempt, ...]:
+    async def _go_back(self) -> bool:
+        """Record the rollback that is asked for and serve what is kept of it; True when it is to be recovered to."""
+        asked = self._rollbacks.pending
+        if asked is None or asked.recorded:
+            return asked is not None
+        try:
+            await record_rollback(self._store, self._policy.name, asked.version)
+        except LightningError as error:
+            self._rollbacks.end(error)
+            return False
+        asked.recorded = True
+        sentence = f"rolled back to version {asked.version}"
+        self._progress.say(sentence)
+        _log.warning("%s", sentence)
+        try:
+            await self._publisher.serve_kept(asked.version)
+        except LightningError as error:  # the trainer makes it again
+            _log.warning("version %d is not served from its kept weights: %s", asked.version, error)
+        return True
+
+    async def _has_ended(self) -> bool:
+        if not self._policy.train:
+            self._progress.enter(Phase.SERVING, "train = false: recorded and served, never trained")
+            await self._progress.wake_waiters()
+            return True
+        if self._policy.max_steps is not None and self._step >= self._policy.max_steps:
+            await self._finish()
+            return True
+        return False
+
+    async def _rest(self) -> None:
+        """Return when a rollback was asked for and recorded."""
+        while not await self._go_back():
+            await self._rest()
+
+    async def _next_attempts(self) -> tuple[Attempt, ...] | None:
+        """Return the attempts of the next step; None when a rollback is asked for before there are enough."""
         self._progress.enter(Phase.COLLECTING)
         self._collecting_since = time.monotonic()
         while True:
             self._stored.clear()
+            if self._rollbacks.pending is not None:
+                return None
             collection = await self._collect()
             self._progress.waiting_groups = collection.waiting
             self._progress.ready_groups = len(collection.ready)
@@ -157,8 +213,10 @@ class TrainingLoop:
         step = self._step + 1
         self._progress.enter(Phase.BUILDING, f"step {step}")
         began = time.monotonic()
-        versions = served(await self._store.versions(self._policy.name))
-        build = await self._scored_build(attempts, step, oldest_allowed(versions, self._policy.max_staleness))
+        versions = served(await self._store.versions(self._policy.name), self._path)
+        build = await self._builder.build(attempts, step, oldest_allowed(versions, self._policy.max_staleness))
+        if build is None:
+            return
         for problem in build.problems:
             self._progress.say(problem)
         await self._store.assign(
@@ -169,8 +227,8 @@ class TrainingLoop:
             ledger=build.ledger,
             state=StepState.ASSIGNED if build.batch else StepState.SKIPPED,
             metrics={
-                **_collection_metrics(build),
-                **staleness_metrics(build.batch.samples if build.batch else (), versions),
+                **group_metrics(build.groups),
+                **(sampling_metrics(build.batch, versions) if build.batch else {}),
                 "attempts/incomplete": self._completeness.gave_up_on(attempts),
             },
         )
@@ -181,44 +239,22 @@ class TrainingLoop:
             self._progress.say(
                 f"step {step} trained nothing: {'; '.join(reasons) or 'no group had a spread of rewards'}"
             )
+            await self._metrics.step_ended(step)
             await self._progress.finish_step(step)
             return
         self._progress.enter(Phase.TRAINING, f"step {step}: {len(build.batch.samples)} samples")
+        self._settled = False
         report = await self._trainer.step(build.batch)
         report = replace(report, seconds={**seconds, **report.seconds})
         await self._store.finish_step(self._policy.name, report, StepState.TRAINED)
+        self._path.append(step)
+        self._settled = True
         if step % self._policy.checkpoint_every == 0:
             await self.save()
         self._progress.enter(Phase.PUBLISHING, f"version {step}")
         await self._publisher.publish(version=step, step=step)
+        await self._metrics.step_ended(step)
         await self._progress.finish_step(step)
-
-    async def _scored_build(self, attempts: tuple[Attempt, ...], step: int, oldest_version: int) -> Build:
-        """Build the step, and build it again when spans arrive, while rewards are missing that may still come."""
-        wait_until_ns = max(attempt.ended_ns or 0 for attempt in attempts) + int(self._policy.reward_wait_s * 1e9)
-        while True:
-            self._stored.clear()
-            spans = await self._store.spans_of_attempts([attempt.attempt_id for attempt in attempts])
-            build = await asyncio.to_thread(self._build, spans, attempts, step, oldest_version)
-            left_s = (wait_until_ns - time.time_ns()) / 1e9
-            if not build.unscored or left_s <= 0:
-                return build
-            self._progress.enter(Phase.BUILDING, f"step {step}: waiting for rewards of {len(build.unscored)} attempts")
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stored.wait(), left_s)
-
-    def _build(self, spans, attempts: tuple[Attempt, ...], step: int, oldest_version: int) -> Build:
-        reading = read_spans(spans)
-        build = build_batch(
-            reading.calls,
-            attempts,
-            reading.evaluations,
-            self._policy,
-            step,
-            span_parents=span_parents(spans),
-            oldest_version=oldest_version,
-        )
-        return replace(build, problems=(*reading.problems, *build.problems))
 
     async def _finish(self) -> None:
         await self.save()
@@ -226,24 +262,19 @@ class TrainingLoop:
         await self._progress.wake_waiters()
 
     async def _pause(self, reason: str) -> None:
-        self._progress.say(f"training is paused: {reason}; serving and capture go on, restart the daemon to try again")
+        """Say so, and wait until somebody rolls back."""
+        self._progress.say(
+            f"training is paused: {reason}; serving and capture go on, roll back to a version or restart the daemon to "
+            "try again"
+        )
         _log.error("training is paused: %s", reason)
         self._progress.enter(Phase.PAUSED, reason)
+        self._rollbacks.end(TrainingError(f"training is paused: {reason}"))
         await self._progress.wake_waiters()
+        await self._rest()
 
 
-def _collection_metrics(build: Build) -> Mapping[str, float]:
-    """What the groups were like; kept with the step even when nothing was trained."""
-    rewards = [reward for group in build.groups for reward in group.rewards if reward is not None]
-    metrics = {
-        "groups/total": float(len(build.groups)),
-        "groups/kept": float(sum(group.verdict is Reason.SAMPLED for group in build.groups)),
-        "groups/zero_variance": float(sum(group.verdict is Reason.ZERO_VARIANCE_GROUP for group in build.groups)),
-        "groups/refused": float(sum(group.refused_reason is not None for group in build.groups)),
-        "groups/solved": float(sum(all(reward == 1.0 for reward in group.rewards) for group in build.groups)),
-        "attempts/total": float(sum(group.size for group in build.groups)),
-        "attempts/scored": float(len(rewards)),
-    }
-    if rewards:
-        metrics["reward/mean"] = sum(rewards) / len(rewards)
-    return metrics
+def _refusal(version: PolicyVersion) -> PublicationError | None:
+    if version.state is VersionState.LIVE:
+        return None
+    return PublicationError(f"{version.name} was refused, and what was served before goes on: {version.reason}")

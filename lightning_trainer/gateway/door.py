@@ -6,7 +6,7 @@ patience (503). Everything else is the engine's to judge, and its errors are pas
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,18 +14,19 @@ import httpx
 import orjson
 from fastapi import Request, Response
 
-from lightning_trainer.errors import EngineError
+from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.gateway.answer import Answer
 from lightning_trainer.gateway.apis import Api
 from lightning_trainer.gateway.disconnect import CallerGoneError, unless_gone
 from lightning_trainer.gateway.errors import RefusalError, made_again, unavailable
 from lightning_trainer.gateway.exchange import Exchange
 from lightning_trainer.gateway.identity import read_caller
+from lightning_trainer.gateway.old_versions import OldVersions
 from lightning_trainer.gateway.record import Sampler
 from lightning_trainer.gateway.relay import RelayResponse
 from lightning_trainer.gateway.request import EngineRequest, read_body_object, unknown_model
 from lightning_trainer.gateway.settlement import Settlement
-from lightning_trainer.gateway.slots import Slots
+from lightning_trainer.gateway.slots import Slot, Slots
 from lightning_trainer.gateway.tries import Tries, try_key
 from lightning_trainer.gateway.upstream import Upstream
 from lightning_trainer.ingest.bodies import BodyTooLargeError, read_body
@@ -49,6 +50,7 @@ class Door:
     max_body_bytes: int
     slots: Slots
     tries: Tries
+    old_versions: OldVersions | None = None
 
     async def answer(self, request: Request, api: Api) -> Response:
         """Answer a call."""
@@ -74,7 +76,7 @@ class Door:
                 await self.tries.begin(key, settlement)
             del raw
             answer = api.answer(body, asked, exchange.transcript, self.served_name)
-            forwarding = self._forward(exchange, answer, api, slot.release)
+            forwarding = self._forward(exchange, answer, api, slot)
             try:
                 response = await unless_gone(request.receive, settlement.given_up, forwarding)
             except CallerGoneError as error:
@@ -105,10 +107,10 @@ class Door:
                 408, f"the body did not arrive within {_BODY_TIMEOUT_S:.0f} s", retry_after_s=1
             ) from error
 
-    async def _forward(self, exchange: Exchange, answer: Answer, api: Api, ended: Callable[[], None]) -> Response:
+    async def _forward(self, exchange: Exchange, answer: Answer, api: Api, slot: Slot) -> Response:
         try:
-            upstream = await self._ask(exchange.request)
-        except EngineError as error:
+            upstream = await self._ask(exchange.request, await self._serving(exchange.request, slot))
+        except (EngineError, PublicationError) as error:
             raise unavailable(str(error)) from error
         headers = {name: upstream.headers[name] for name in _PASSED_HEADERS if name in upstream.headers}
         if upstream.is_error:
@@ -123,7 +125,7 @@ class Door:
             await upstream.aclose()
             raise
         if not upstream.is_closed:
-            return RelayResponse(upstream, exchange, answer, headers=headers, ended=ended)
+            return RelayResponse(upstream, exchange, answer, headers=headers, ended=slot.release)
         try:
             document = orjson.loads(upstream.content)
         except orjson.JSONDecodeError as error:
@@ -132,15 +134,26 @@ class Door:
         await exchange.commit()
         return Response(answer.whole(upstream.content, document), upstream.status_code, headers, "application/json")
 
-    async def _ask(self, asked: EngineRequest) -> httpx.Response:
-        if asked.version is not None:
-            live = await self.upstream.live_version()
-            if live is not None and live != asked.version:
-                raise unknown_model(asked.model, [self.policy, f"{self.policy}@v{live}"])
+    async def _serving(self, asked: EngineRequest, slot: Slot) -> Upstream:
+        """Return the engine of the version that is asked for; the slot holds it until the call ends."""
+        if asked.version is None:
+            return self.upstream
+        live = await self.upstream.live_version()
+        if live is None or live == asked.version:
+            return self.upstream
+        lease = None if self.old_versions is None else await self.old_versions.lease(asked.version)
+        if lease is None:
+            kept = () if self.old_versions is None else self.old_versions.versions()
+            known = sorted({*kept, live}, reverse=True)
+            raise unknown_model(asked.model, [self.policy, *(f"{self.policy}@v{version}" for version in known)])
+        slot.also_release(lease.release)
+        return lease.upstream
+
+    async def _ask(self, asked: EngineRequest, upstream: Upstream) -> httpx.Response:
         body = asked.upstream(self.served_name)
         if asked.body.get("stream") in (None, False):
-            return await self.upstream.complete(asked.api, body)
-        answer = await self.upstream.open(asked.api, body)
+            return await upstream.complete(asked.api, body)
+        answer = await upstream.open(asked.api, body)
         if not answer.headers.get("content-type", "").startswith("text/event-stream"):
             # The engine reads some odd values of `stream` as false.
             try:

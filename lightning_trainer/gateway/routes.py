@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from lightning_trainer.gateway.apis import APIS, Api
 from lightning_trainer.gateway.door import Door
+from lightning_trainer.gateway.old_versions import OldVersions
 from lightning_trainer.gateway.request import unknown_model
 from lightning_trainer.gateway.slots import Slots
 from lightning_trainer.gateway.tries import Tries
@@ -29,6 +30,7 @@ def gateway_router(
     queue_timeout_s: float = 180.0,
     silence_timeout_s: float = 600.0,
     max_concurrent: int = 512,
+    old_versions: OldVersions | None = None,
 ) -> APIRouter:
     """Return the routes; the router's lifespan owns the connections to the engine.
 
@@ -41,11 +43,14 @@ def gateway_router(
         queue_timeout_s: how long a call waits for an engine that is not there, before 503.
         silence_timeout_s: how long the engine may send nothing; then 503, or an error that ends the stream.
         max_concurrent: calls in flight; more are answered 429.
+        old_versions: where ``POLICY@vN`` is answered that is not served any more; nowhere unless given.
     """
     upstream = Upstream(
         engine, queue_timeout_s=queue_timeout_s, silence_timeout_s=silence_timeout_s, connections=max_concurrent + 8
     )
-    door = Door(upstream, sink, policy, served_name or policy, max_body_bytes, Slots(max_concurrent), Tries())
+    door = Door(
+        upstream, sink, policy, served_name or policy, max_body_bytes, Slots(max_concurrent), Tries(), old_versions
+    )
     since = int(time.time())
 
     @asynccontextmanager
@@ -56,11 +61,11 @@ def gateway_router(
             await upstream.close()
 
     async def list_models() -> dict[str, Any]:
-        return {"object": "list", "data": await _models(upstream, policy, since)}
+        return {"object": "list", "data": await _models(upstream, policy, since, old_versions)}
 
     async def one_model(request: Request) -> Any:
         name = request.path_params["model"]
-        known = {entry["id"]: entry for entry in await _models(upstream, policy, since)}
+        known = {entry["id"]: entry for entry in await _models(upstream, policy, since, old_versions)}
         if name in known:
             return known[name]
         refusal = unknown_model(name, list(known))
@@ -82,7 +87,11 @@ def _endpoint(door: Door, api: Api) -> Callable[[Request], Awaitable[Response]]:
     return endpoint
 
 
-async def _models(upstream: Upstream, policy: str, since: int) -> list[dict[str, Any]]:
+async def _models(
+    upstream: Upstream, policy: str, since: int, old_versions: OldVersions | None
+) -> list[dict[str, Any]]:
     live = await upstream.live_version()
-    names = [policy] if live is None else [policy, f"{policy}@v{live}"]
+    kept = () if old_versions is None else old_versions.versions()
+    versions = sorted({*kept, *(() if live is None else (live,))}, reverse=True)
+    names = [policy, *(f"{policy}@v{version}" for version in versions)]
     return [{"id": name, "object": "model", "created": since, "owned_by": "lightning-trainer"} for name in names]

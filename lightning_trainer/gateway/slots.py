@@ -1,5 +1,6 @@
 """A bound on calls in flight: each holds a request body, a connection and memory for what the engine sends."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lightning_trainer.gateway.errors import RefusalError
@@ -36,8 +37,18 @@ class Slot:
 
     _slots: Slots
     _released: bool = False
+    _also: Callable[[], None] | None = None
+
+    def also_release(self, release: Callable[[], None]) -> None:
+        """Have something else given back with it, at once when it has been already."""
+        if self._released:
+            release()
+        else:
+            self._also = release
 
     def release(self) -> None:
         if not self._released:
             self._released = True
             self._slots.taken -= 1
+            if self._also is not None:
+                self._also()

@@ -28,3 +28,12 @@ class StepRecord:
     """None until it has been trained."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What was measured of its attempts when it was assigned; kept for skipped steps too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """After ``after_step`` was recorded, the weights became those of ``version`` again."""
+
+    after_step: int
+    version: int
+    at_ns: int

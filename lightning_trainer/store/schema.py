@@ -109,6 +109,15 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     CREATE INDEX incomplete ON arrivals(attempt_id) WHERE arrived < started;
     """,
+    """
+    CREATE TABLE rollbacks (
+        seq        INTEGER PRIMARY KEY,
+        policy     TEXT NOT NULL,
+        after_step INTEGER NOT NULL,            -- the newest step that was recorded then
+        version    INTEGER NOT NULL,            -- whose weights the next step goes on from
+        at_ns      INTEGER NOT NULL
+    );
+    """,
 )
 
 

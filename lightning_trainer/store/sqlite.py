@@ -22,7 +22,7 @@ from lightning_trainer.store.counts import StoreCounts, count
 from lightning_trainer.store.late import select_consumed
 from lightning_trainer.store.lock import FileLock
 from lightning_trainer.store.readers import ReaderPool
-from lightning_trainer.store.records import StepRecord, StepState
+from lightning_trainer.store.records import Rollback, StepRecord, StepState
 from lightning_trainer.store.schema import migrate
 from lightning_trainer.store.steps import Assignment
 from lightning_trainer.store.writer import GroupCommitWriter
@@ -212,6 +212,17 @@ class SqliteStore:
     async def steps(self, policy: str) -> list[StepRecord]:
         return await self._read(lambda connection: step_table.select_steps(connection, policy))
 
+    async def step(self, policy: str, step: int) -> StepRecord:
+        """Return one step.
+
+        Raises:
+            StoreError: it was never assigned.
+        """
+        found = await self._read(lambda connection: step_table.select_steps(connection, policy, only=step))
+        if not found:
+            raise StoreError(f"step {step} of policy {policy!r} is not in the store {self.path}")
+        return found[0]
+
     async def batch(self, policy: str, step: int) -> TrainingBatch:
         """Return the batch of one step.
 
@@ -245,6 +256,13 @@ class SqliteStore:
 
     async def live_version(self, policy: str) -> PolicyVersion | None:
         return await self._read(lambda connection: version_table.select_live(connection, policy))
+
+    async def put_rollback(self, policy: str, version: int, *, at_ns: int) -> Rollback:
+        """Record that the next step goes on from the weights of ``version``."""
+        return await self._write(lambda connection: version_table.put_rollback(connection, policy, version, at_ns))
+
+    async def rollbacks(self, policy: str) -> list[Rollback]:
+        return await self._read(lambda connection: version_table.select_rollbacks(connection, policy))
 
     # -- the file ----------------------------------------------------------------------------------------------------
 

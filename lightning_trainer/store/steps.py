@@ -96,11 +96,13 @@ def finish(connection: sqlite3.Connection, policy: str, report: StepReport, stat
     )
 
 
-def select_steps(connection: sqlite3.Connection, policy: str) -> list[StepRecord]:
-    """Return the policy's steps, first to last."""
+def select_steps(connection: sqlite3.Connection, policy: str, *, only: int | None = None) -> list[StepRecord]:
+    """Return the policy's steps (or one of them), first to last."""
+    asked = {"policy": policy, "only": only}
+    where = "policy = :policy AND (:only IS NULL OR step = :only)"
     attempt_ids: dict[int, list[str]] = {}
     for step, attempt_id in connection.execute(
-        "SELECT step, attempt_id FROM assignments WHERE policy = ? ORDER BY step, position", (policy,)
+        f"SELECT step, attempt_id FROM assignments WHERE {where} ORDER BY step, position", asked
     ):
         attempt_ids.setdefault(step, []).append(attempt_id)
     return [
@@ -112,7 +114,7 @@ def select_steps(connection: sqlite3.Connection, policy: str) -> list[StepRecord
             metrics=decode_metrics(metrics),
         )
         for step, state, report, metrics in connection.execute(
-            "SELECT step, state, report, metrics FROM steps WHERE policy = ? ORDER BY step", (policy,)
+            f"SELECT step, state, report, metrics FROM steps WHERE {where} ORDER BY step", asked
         )
     ]
 

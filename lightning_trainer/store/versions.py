@@ -1,9 +1,10 @@
-"""Policy versions and the states they may pass through; at most one version of a policy is live."""
+"""Policy versions and the states they may pass through; at most one version of a policy is live. And rollbacks."""
 
 import sqlite3
 from dataclasses import astuple, fields, replace
 
 from lightning_trainer.errors import StoreError
+from lightning_trainer.store.records import Rollback
 from lightning_trainer.types import PolicyVersion, VersionState
 
 ALLOWED: dict[VersionState, frozenset[VersionState]] = {
@@ -21,16 +22,17 @@ def put(connection: sqlite3.Connection, version: PolicyVersion) -> None:
     """Insert or update a version; one that becomes live retires the one that was, in the same transaction.
 
     ``trained`` on a version that is further on already (it is published again after a restart) changes nothing: only
-    the outcome of that publication does.
+    the outcome of that publication does. A version was created once: the first time stays.
 
     Raises:
         StoreError: its recorded state does not lead to the new one.
     """
     found = connection.execute(
-        "SELECT state FROM versions WHERE policy = ? AND version = ?", (version.policy, version.version)
+        "SELECT state, created_ns FROM versions WHERE policy = ? AND version = ?", (version.policy, version.version)
     ).fetchone()
     if found is not None:
         recorded = VersionState(found[0])
+        version = replace(version, created_ns=found[1])
         if version.state is VersionState.TRAINED and recorded is not VersionState.TRAINED:
             return
         if version.state not in ALLOWED[recorded]:
@@ -56,6 +58,26 @@ def select_live(connection: sqlite3.Connection, policy: str) -> PolicyVersion | 
         f"SELECT {_COLUMNS} FROM versions WHERE policy = ? AND state = 'live'", (policy,)
     ).fetchone()
     return None if row is None else _read(row)
+
+
+def put_rollback(connection: sqlite3.Connection, policy: str, version: int, at_ns: int) -> Rollback:
+    """Record that from the newest recorded step on the weights are those of ``version``."""
+    (after_step,) = connection.execute(
+        "SELECT coalesce(max(step), 0) FROM steps WHERE policy = ?", (policy,)
+    ).fetchone()
+    connection.execute(
+        "INSERT INTO rollbacks(policy, after_step, version, at_ns) VALUES (?, ?, ?, ?)",
+        (policy, after_step, version, at_ns),
+    )
+    return Rollback(after_step, version, at_ns)
+
+
+def select_rollbacks(connection: sqlite3.Connection, policy: str) -> list[Rollback]:
+    """Return the policy's rollbacks in the order in which they were made."""
+    rows = connection.execute(
+        "SELECT after_step, version, at_ns FROM rollbacks WHERE policy = ? ORDER BY seq", (policy,)
+    )
+    return [Rollback(*row) for row in rows]
 
 
 def _read(row: tuple) -> PolicyVersion:

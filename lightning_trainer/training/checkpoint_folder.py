@@ -1,4 +1,4 @@
-"""Checkpoint folders that are whole or not there: written under a temporary name, synced, then renamed."""
+"""Folders that are whole or not there: written under a temporary name, synced, then renamed. Checkpoints are such."""
 
 import json
 import os
@@ -24,28 +24,39 @@ class Manifest:
 
 @contextmanager
 def writing(directory: Path, manifest: Manifest) -> Iterator[Path]:
-    """Give a folder to write into; it becomes ``directory`` when the block ends without an error.
-
-    A checkpoint that has the name already is replaced.
+    """Give a folder to write a checkpoint into; it becomes ``directory`` when the block ends without an error.
 
     Raises:
         TrainingError: the disk refused.
     """
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    with whole_folder(directory) as partial:
+        yield partial
+        (partial / _MANIFEST).write_text(json.dumps({"format": _FORMAT, **asdict(manifest)}))
+
+
+@contextmanager
+def whole_folder(directory: Path) -> Iterator[Path]:
+    """Give a folder to write into; it becomes ``directory``, synced, when the block ends without an error.
+
+    One that has the name already is replaced.
+
+    Raises:
+        TrainingError: the disk refused.
+    """
     partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
     replaced = directory.with_name(f".{directory.name}.{os.getpid()}.replaced")
     try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         yield partial
-        (partial / _MANIFEST).write_text(json.dumps({"format": _FORMAT, **asdict(manifest)}))
         _sync_tree(partial)
         if directory.exists():
             os.rename(directory, replaced)
         os.rename(partial, directory)
         _sync(directory.parent)
     except OSError as error:
-        raise TrainingError(f"cannot write the checkpoint {directory}: {error}") from error
+        raise TrainingError(f"cannot write {directory}: {error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(replaced, ignore_errors=True)

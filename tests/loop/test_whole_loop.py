@@ -124,10 +124,10 @@ class Run:
         )
         assert done.returncode == 0, done.stderr[-3000:] + self.log.read_text()[-3000:]
 
-    def probe_logprobs(self) -> list[float]:
-        """What the served weights think of a fixed continuation."""
+    def probe_logprobs(self, model: str = "tiny") -> list[float]:
+        """What the served weights, or those of ``tiny@vN``, think of a fixed continuation."""
         body = {
-            "model": "tiny",
+            "model": model,
             "messages": [{"role": "user", "content": "a fixed question"}],
             "max_tokens": 4,
             "temperature": 0,
@@ -168,6 +168,21 @@ class Run:
                 " WHERE instr(resources.body, 'two_line_agent.py') AND scope = 'lightning.instrumentation'"
             )
         )
+
+    def command(self, *arguments: str) -> str:
+        """What a command of ours prints."""
+        done = subprocess.run(
+            [sys.executable, "-m", "lightning_trainer", *arguments, "--config", str(self.config)],
+            env=self.environment,
+            timeout=STEP_TIMEOUT_S,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr[-3000:] + self.log.read_text()[-3000:]
+        return done.stdout
+
+    def versions(self) -> dict[int, dict]:
+        return {row["version"]: row for row in json.loads(self.command("versions", "--json"))}
 
     def pid(self, name: str) -> int:
         return self.get("/lightning/status")["processes"][name]
@@ -325,19 +340,70 @@ def test_after_the_daemon_was_killed_nothing_acknowledged_is_missing_and_the_run
     assert nothing_is_trained_twice(run)
 
 
+def far_apart(one: list[float], other: list[float]) -> float:
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+def test_an_old_version_is_served_beside_the_newest_and_can_be_gone_back_to(run: Run):
+    run.run_agent(steps=6)
+    sixth = run.probe_logprobs()
+    run.run_agent(steps=7)
+    seventh = run.probe_logprobs()
+    assert far_apart(sixth, seventh) > 1e-3
+
+    assert far_apart(run.probe_logprobs("tiny@v6"), sixth) < 1e-4
+    assert run.probe_logprobs() == seventh, "the newest is served as before"
+    assert psutil.pid_exists(run.pid("old_version_engine"))
+    assert {version: row["state"] for version, row in run.versions().items()} == {
+        **dict.fromkeys(range(6), "gone"),
+        6: "stored",
+        7: "serving",
+    }
+
+    assert "tiny serves version 6" in run.command("rollback", "tiny", "v6")
+
+    assert far_apart(run.probe_logprobs(), sixth) < 1e-4
+    assert run.policy()["live_version"] == 6
+    run.run_agent(steps=8)
+    made = {version["version"]: version["checksum"] for version in run.policy()["versions"]}
+    assert (run.versions()[8]["parent"], run.versions()[8]["state"]) == (6, "serving")
+
+    os.kill(run.pid("trainer"), signal.SIGKILL)
+    run.run_agent(steps=9)
+
+    assert run.versions()[9]["parent"] == 8
+    assert {v["version"]: v["checksum"] for v in run.policy()["versions"]}.items() >= made.items()
+    assert nothing_is_trained_twice(run)
+
+
+def test_every_step_has_one_row_of_metrics_whatever_was_killed(run: Run):
+    lines = (run.folder / "state" / "metrics" / "tiny.jsonl").read_text().splitlines()
+    rows = {row["step"]: row for row in map(json.loads, lines)}
+    assert list(rows) == list(range(1, 10))
+    assert len(lines) == 9
+    for row in rows.values():
+        assert row["mismatch/abs_max"] < 1e-3  # both sides compute in float32
+        assert row["staleness/max"] == 0
+        assert row["ledger/trained"] == row["tokens/trained"] > 0
+        assert 0 < row["entropy/sampled"] < 20
+        assert row["reward/mean"] == 0.5
+    assert list((run.folder / "state" / "metrics" / "tensorboard" / "tiny").glob("events.out.tfevents.*"))
+    assert "step 1: reward 0.500" in run.log.read_text()
+
+
 def test_attempts_that_run_ahead_are_no_older_than_the_bound(run: Run):
     run.stop()
     run.config.write_text(run.config.read_text() + "max_staleness = 1\n")
     run.start()
 
-    run.run_agent(steps=10)
+    run.run_agent(steps=13)
 
-    steps = run.policy()["steps"][6:]
+    steps = run.policy()["steps"][9:]
     ages = [(step["metrics"]["staleness/mean"], step["metrics"]["staleness/max"]) for step in steps]
     assert len(ages) == 4
     assert all(0 <= mean <= most <= 1 for mean, most in ages)
     assert any(mean > 0 for mean, _ in ages), "nothing was sampled while the trainer was training"
-    assert run.policy()["live_version"] == 10
+    assert run.policy()["live_version"] == 13
     assert nothing_is_trained_twice(run)
 
 

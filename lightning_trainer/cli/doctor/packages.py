@@ -37,6 +37,8 @@ def check_packages(config: Config) -> Iterator[Check]:
         yield _check_extra("train", "training packages")
     if policy.model.startswith("embedded:"):
         yield _check_extra("quickstart", "quickstart packages")
+    if config.metrics.wandb is not None:
+        yield _check_extra("wandb", "Weights & Biases")
     yield _check_intruders()
 
 

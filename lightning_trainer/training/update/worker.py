@@ -30,6 +30,7 @@ from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update import platform_cpu
 from lightning_trainer.training.update.configuration import loss_config, worker_config
+from lightning_trainer.training.update.mismatch import MeasuresMismatch
 from lightning_trainer.training.update.tensors import scoring_tensors, training_tensors
 from lightning_trainer.training.update.tree_engine import TREE, TreeEngine
 from lightning_trainer.types import Sample
@@ -68,7 +69,7 @@ class UpdateWorker:
         with _environment_of_rank_zero(), contextlib.redirect_stdout(_LogWriter()):  # pyright: ignore[reportArgumentType]
             self._worker = TrainingWorker(worker_config(settings))
             self._worker.reset()
-        self._worker.set_loss_fn(partial(ppo_loss, config=loss_config(settings)))
+        self._worker.set_loss_fn(MeasuresMismatch(partial(ppo_loss, config=loss_config(settings))))
         self.engine: Any = self._worker.engine
         """verl's, for those who must look inside."""
         if isinstance(self.engine, TreeEngine) != self._tree:

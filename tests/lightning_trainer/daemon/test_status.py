@@ -15,7 +15,15 @@ async def test_agents_are_counted_again_when_something_was_stored(tmp_path, make
         app = FastAPI()
         unused = cast(Any, None)
         app.include_router(
-            status_router(make_policy(), store=store, progress=Progress(), engine=unused, trainer=unused)
+            status_router(
+                make_policy(),
+                store=store,
+                progress=Progress(),
+                engine=unused,
+                trainer=unused,
+                metrics=unused,
+                old_versions=unused,
+            )
         )
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://daemon") as client:
             assert (await client.get("/lightning/agents")).json() == {"policies": ["math"], "agents": []}

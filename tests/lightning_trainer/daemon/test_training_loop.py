@@ -1,45 +1,211 @@
 """What the loop decides by itself; its work with a real trainer and engine is tested in tests/loop."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.progress import Phase, Progress
+from lightning_trainer.daemon.rollback import RollbackRequests
 from lightning_trainer.daemon.training_loop import TrainingLoop
+from lightning_trainer.errors import PublicationError, RollbackError, TrainingError
+from lightning_trainer.metrics.recorder import MetricsRecorder
+from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.types import PolicyVersion, StepReport, TrainingBatch, VersionState
+
+
+class RecordingTrainer:
+    """Its weights are the steps that they are made of."""
+
+    def __init__(self) -> None:
+        self.weights: tuple[int, ...] = (0,)
+        self.saved: dict[Path, tuple[int, ...]] = {}
+        self.broken_on: int | None = None
+
+    async def step(self, batch: TrainingBatch) -> StepReport:
+        if batch.step == self.broken_on:
+            raise TrainingError(f"step {batch.step} cannot be trained")
+        assert batch.step > self.weights[-1]
+        self.weights = (*self.weights, batch.step)
+        return StepReport(batch.step, {}, {}, 1, 1, 1, {})
+
+    async def load(self, directory: Path) -> int:
+        self.weights = self.saved[directory]
+        return self.weights[-1]
+
+    async def save(self, directory: Path, step: int) -> None:
+        directory.mkdir(parents=True)
+        self.saved[directory] = self.weights
+
+    async def restart(self) -> None:
+        self.weights = (0,)
 
 
 class RecordingPublisher:
     refused_in_a_row = 0
     last_reason = None
 
-    def __init__(self) -> None:
-        self.versions: list[int] = []
+    def __init__(self, store: SqliteStore, trainer: RecordingTrainer) -> None:
+        self._store = store
+        self._trainer = trainer
+        self.published: list[tuple[int, ...]] = []
+        self.served_kept: list[int] = []
+        self.refuses: int | None = None
 
-    async def publish(self, *, version: int, step: int) -> None:
-        self.versions.append(version)
+    async def publish(self, *, version: int, step: int) -> PolicyVersion:
+        self.published.append(self._trainer.weights)
+        state = VersionState.REFUSED if version == self.refuses else VersionState.LIVE
+        outcome = PolicyVersion(
+            "p", version, step, state, 0, reason="the probe disagrees" if version == self.refuses else None
+        )
+        await self._store.put_version(outcome)
+        return outcome
+
+    async def serve_kept(self, version: int) -> None:
+        self.served_kept.append(version)
 
 
-async def test_a_policy_that_is_not_trained_is_served_and_never_collects(tmp_path: Path):
-    progress = Progress()
-    publisher: Any = RecordingPublisher()
-    trainer: Any = None  # any use of it is an error
-    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
-        loop = TrainingLoop(
-            PolicyConfig(name="frozen", agents=("a",), model="random:tiny", train=False),
+class Run:
+    """A loop on a store, with a trainer and a publisher that say what they were asked."""
+
+    def __init__(self, folder: Path, store: SqliteStore, **settings: Any) -> None:
+        self.store = store
+        self.progress = Progress()
+        self.trainer = RecordingTrainer()
+        self.publisher = RecordingPublisher(store, self.trainer)
+        stored = asyncio.Event()
+        self.rollbacks = RollbackRequests(wake=stored)
+        self.checkpoints = CheckpointFolder(folder / "checkpoints", keep=2)
+        trainer: Any = self.trainer
+        publisher: Any = self.publisher
+        self.loop = TrainingLoop(
+            PolicyConfig(name="p", agents=("a",), model="random:tiny", **settings),
             store=store,
             trainer=trainer,
             publisher=publisher,
-            checkpoints=CheckpointFolder(tmp_path / "checkpoints", keep=1),
-            progress=progress,
-            stored=asyncio.Event(),
+            checkpoints=self.checkpoints,
+            progress=self.progress,
+            metrics=MetricsRecorder("p", store, folder=folder),
+            rollbacks=self.rollbacks,
+            stored=stored,
         )
-        async with asyncio.timeout(10):
-            await loop.run()
 
-    assert publisher.versions == [0]
-    assert progress.phase is Phase.SERVING
+    async def until(self, *phases: Phase) -> None:
+        async with asyncio.timeout(10):
+            while self.progress.phase not in phases:
+                await asyncio.sleep(0.01)
+
+    async def record_steps(self, *steps: int) -> None:
+        """Steps without samples, trained in an earlier life of the daemon."""
+        for step in steps:
+            await self.store.assign(TrainingBatch("p", step, ()), policy="p", step=step, attempt_ids=[], ledger=[])
+            await self.store.finish_step("p", StepReport(step, {}, {}, 1, 1, 1, {}), StepState.TRAINED)
+            await self.store.put_version(PolicyVersion("p", step, step, VersionState.LIVE, 0))
+
+
+@pytest.fixture
+async def make_run(tmp_path: Path) -> AsyncIterator[Callable[..., Run]]:
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def end(task: asyncio.Task) -> None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+        store = await stack.enter_async_context(SqliteStore(tmp_path / "lightning.sqlite"))
+
+        async def make(*recorded: int, **settings: Any) -> Run:
+            run = Run(tmp_path, store, **settings)
+            await run.record_steps(*recorded)
+            await run.trainer.save(run.checkpoints.path(2), 2)
+            run.trainer.saved[run.checkpoints.path(2)] = (0, 1, 2)
+            stack.push_async_callback(end, asyncio.create_task(run.loop.run()))
+            return run
+
+        yield make
+
+
+async def test_a_policy_that_is_not_trained_is_served_and_never_collects(make_run):
+    run = await make_run(train=False)
+    await run.until(Phase.SERVING)
+    assert run.publisher.published == [(0,)]
     async with asyncio.timeout(10):
-        await progress.wait_for_step(1, timeout_s=60)  # nobody waits for a step that will not come
+        await run.progress.wait_for_step(1, timeout_s=60)  # nobody waits for a step that will not come
+
+
+async def test_what_was_recorded_is_repeated_from_the_checkpoint(make_run):
+    run = await make_run(1, 2, 3, 4)
+    await run.until(Phase.COLLECTING)
+    assert run.trainer.weights == (0, 1, 2, 3, 4)
+
+
+async def test_going_back_serves_what_is_kept_and_repeats_only_the_way_to_the_version(make_run):
+    run = await make_run(1, 2, 3, 4)
+    await run.until(Phase.COLLECTING)
+    async with asyncio.timeout(10):
+        await run.rollbacks.ask(3)
+    assert run.publisher.served_kept == [3]
+    assert run.publisher.published[-1] == (0, 1, 2, 3)
+    live = await run.store.live_version("p")
+    assert live is not None
+    assert live.version == 3
+
+
+async def test_going_back_beyond_every_checkpoint_starts_from_the_model(make_run):
+    run = await make_run(1, 2, 3)
+    await run.until(Phase.COLLECTING)
+    async with asyncio.timeout(10):
+        await run.rollbacks.ask(1)
+    assert run.trainer.weights == (0, 1)
+
+
+async def test_a_version_that_does_not_exist_is_refused_and_the_run_goes_on(make_run):
+    run = await make_run(1, 2)
+    await run.until(Phase.COLLECTING)
+    async with asyncio.timeout(10):
+        with pytest.raises(RollbackError, match="policy 'p' has no version 7; it has 0 to 2"):
+            await run.rollbacks.ask(7)
+    assert run.trainer.weights == (0, 1, 2)
+    assert run.progress.phase is Phase.COLLECTING
+
+
+async def test_a_step_that_cannot_be_trained_pauses_until_somebody_goes_back_before_it(make_run):
+    run = await make_run(1, 2, 3)
+    run.trainer.broken_on = 3
+    await run.until(Phase.PAUSED)
+    async with asyncio.timeout(10):
+        await run.rollbacks.ask(2)
+    await run.until(Phase.COLLECTING)
+    assert run.trainer.weights == (0, 1, 2)
+
+
+async def test_a_version_that_the_engine_refuses_is_not_said_to_be_served(make_run):
+    run = await make_run(1, 2, 3)
+    await run.until(Phase.COLLECTING)
+    run.publisher.refuses = 2
+    async with asyncio.timeout(10):
+        with pytest.raises(PublicationError, match=r"p@v2 was refused.*the probe disagrees"):
+            await run.rollbacks.ask(2)
+
+
+async def test_weights_that_nobody_vouches_for_are_not_saved(make_run):
+    run = await make_run(1, 2, 3)
+    run.trainer.broken_on = 3
+    await run.until(Phase.PAUSED)
+    with pytest.raises(TrainingError, match="in the middle of a step"):
+        await run.loop.save()
+
+
+async def test_a_finished_run_can_be_rolled_back_and_stays_finished(make_run):
+    run = await make_run(1, 2, 3, max_steps=3)
+    await run.until(Phase.FINISHED)
+    async with asyncio.timeout(10):
+        await run.rollbacks.ask(2)
+    await run.until(Phase.FINISHED)
+    assert run.publisher.published[-1] == (0, 1, 2)

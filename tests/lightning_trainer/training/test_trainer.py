@@ -81,6 +81,37 @@ def test_the_learning_rate_rises_falls_along_a_cosine_and_stays_down(trainer, ba
     assert rates == pytest.approx([0.0, *expected, 1e-4, 1e-4])
 
 
+def test_mismatch_is_measured_on_the_trained_tokens_of_all_micro_batches(tiny_models, trainer, batch):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    step = batch(1)
+    model = AutoModelForCausalLM.from_pretrained(tiny_models(), dtype=torch.float32)
+    gaps = []
+    for sample in step.samples:
+        logprobs = model(torch.tensor([sample.token_ids])).logits[0].log_softmax(-1)
+        gaps += [
+            abs(logprobs[t - 1, token].item() - sample.behaviour_logprobs[t])
+            for t, token in enumerate(sample.token_ids)
+            if sample.loss_mask[t]
+        ]
+    for budget in (4096, 64):
+        metrics = trainer(max_tokens_per_micro_batch=budget).step(step).metrics
+        assert metrics["mismatch/abs_mean"] == pytest.approx(sum(gaps) / len(gaps), abs=1e-5)
+        assert metrics["mismatch/abs_max"] == pytest.approx(max(gaps), abs=1e-5)
+
+
+def test_a_trainer_that_is_further_on_goes_back_to_a_checkpoint(trainer, batch, tmp_path):
+    went_back, straight = trainer(), trainer()
+    went_back.step(batch(1))
+    went_back.save(tmp_path / "checkpoint", 1)
+    went_back.step(batch(2))
+    assert went_back.load(tmp_path / "checkpoint") == 1
+    reports = [went_back.step(batch(3)), straight.step(batch(1)), straight.step(batch(3))]
+    assert reports[0].metrics == reports[2].metrics
+    _assert_same(_weights(went_back), _weights(straight))
+
+
 def test_scoring_and_publishing_change_nothing(trainer, batch, tmp_path):
     plain, looked_at = trainer(serving_dtype="bfloat16"), trainer(serving_dtype="bfloat16")
     for step in (1, 2):

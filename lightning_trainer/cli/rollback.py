@@ -1,0 +1,94 @@
+"""``lightning-trainer rollback``: asked of the running daemon, or written into the store of a stopped one."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import httpx
+import psutil
+from rich.console import Console
+
+from lightning_trainer.cli.versions import named_policy, read_versions
+from lightning_trainer.config import Config, PolicyConfig, load_config
+from lightning_trainer.errors import RollbackError, StoreError
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.versions.rollback import record_rollback
+
+_BEST = "best"
+
+
+def rollback(config_path: Path, policy_name: str, version_name: str) -> None:
+    """Go back and say what happened.
+
+    Raises:
+        LightningError: there is no such way back, or the daemon failed on it.
+    """
+    config = load_config(config_path)
+    policy = named_policy(config, policy_name)
+    version = _number(config, policy, version_name)
+    console = Console()
+    url = _running_daemon(config)
+    if url is None:
+        asyncio.run(_record(config, policy.name, version))
+        console.print(f"{policy.name} is at version {version} when the daemon starts next")
+        return
+    console.print(f"asking the daemon at {url}; it goes back between two steps")
+    _ask(url, config.daemon.token, policy.name, version)
+    console.print(f"{policy.name} serves version {version} and trains on from it")
+
+
+def _number(config: Config, policy: PolicyConfig, name: str) -> int:
+    if name == _BEST:
+        scored = [row for row in read_versions(config, policy) if row["held_out"] is not None]
+        if not scored:
+            raise RollbackError(f"no version of {policy.name!r} has a held-out score; name one by its number")
+        return max(scored, key=lambda row: (row["held_out"] or 0.0, row["version"]))["version"]
+    digits = name.rpartition("@")[2].removeprefix("v")
+    if not (digits.isascii() and digits.isdigit()):
+        raise RollbackError(f"version {name!r} is not a version; write it as 12, v12 or best")
+    return int(digits)
+
+
+def _running_daemon(config: Config) -> str | None:
+    """Where the daemon of this state folder is; one that was killed left its announcement behind."""
+    try:
+        announced = json.loads((config.daemon.state_dir / "daemon.json").read_text())
+        return announced["url"] if psutil.pid_exists(announced["pid"]) else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _ask(url: str, token: str | None, policy: str, version: int) -> None:
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    try:
+        # No limit: the present step ends first, and recorded steps may have to be repeated.
+        answer = httpx.post(
+            f"{url}/lightning/policies/{policy}/rollback",
+            json={"version": version},
+            headers=headers,
+            timeout=httpx.Timeout(None, connect=10.0),
+            trust_env=False,
+        )
+    except httpx.HTTPError as error:
+        raise RollbackError(
+            f"the daemon at {url} did not answer to the end ({type(error).__name__}); see `lightning-trainer versions` "
+            "for the version that is served"
+        ) from error
+    if not answer.is_success:
+        raise RollbackError(_reason(answer))
+
+
+def _reason(answer: httpx.Response) -> str:
+    try:
+        body = answer.json()
+        return body["error"]["message"] if "error" in body else body["detail"]
+    except (ValueError, KeyError, TypeError):
+        return f"the daemon answered {answer.status_code}: {answer.text[:200]}"
+
+
+async def _record(config: Config, policy: str, version: int) -> None:
+    path = config.daemon.state_dir / "lightning.sqlite"
+    if not path.is_file():
+        raise StoreError(f"there is no store {path}: nothing was trained here yet")
+    async with SqliteStore(path) as store:
+        await record_rollback(store, policy, version)

@@ -1,0 +1,73 @@
+"""``lightning-trainer versions``: a policy's versions, read from the store itself, with or without a daemon."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from lightning_trainer.config import Config, PolicyConfig, load_config
+from lightning_trainer.errors import ConfigError
+from lightning_trainer.store.scan import read_only
+from lightning_trainer.versions.archive import archive_root, stored_versions
+from lightning_trainer.versions.listing import VersionRow, list_versions
+
+
+def versions(config_path: Path, policy: str | None, *, as_json: bool) -> None:
+    """Print them.
+
+    Raises:
+        LightningError: the configuration or the store cannot be read, or there is no such policy.
+    """
+    config = load_config(config_path)
+    rows = read_versions(config, named_policy(config, policy))
+    if as_json:
+        print(json.dumps(rows, indent=2))
+    else:
+        Console().print(_table(rows))
+
+
+def read_versions(config: Config, policy: PolicyConfig) -> list[VersionRow]:
+    """Return the versions of a policy from the configuration's state folder."""
+    state_dir = config.daemon.state_dir
+    with read_only(state_dir / "lightning.sqlite") as connection:
+        return list_versions(connection, policy, stored_versions(archive_root(state_dir, policy.name)))
+
+
+def named_policy(config: Config, name: str | None) -> PolicyConfig:
+    """Return the policy of that name, or the only one.
+
+    Raises:
+        ConfigError: there is none, or the name is needed.
+    """
+    names = [policy.name for policy in config.policy]
+    if name is None and len(names) == 1:
+        return config.policy[0]
+    for policy in config.policy:
+        if policy.name == name:
+            return policy
+    raise ConfigError(f"name one of the policies {', '.join(names)}" + ("" if name is None else f"; {name!r} is none"))
+
+
+def _table(rows: list[VersionRow]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("version", "from", "state", "reward", "held-out", "attempts"):
+        table.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
+    table.add_column("made")
+    for row in rows:
+        table.add_row(
+            f"v{row['version']}",
+            "" if row["parent"] is None else f"v{row['parent']}",
+            row["state"],
+            _figure(row["reward"]),
+            _figure(row["held_out"]),
+            str(row["held_out_attempts"] or ""),
+            f"{datetime.fromtimestamp(row['created_ns'] / 1e9):%Y-%m-%d %H:%M:%S}",
+            style="bold" if row["state"] == "serving" else None,
+        )
+    return table
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

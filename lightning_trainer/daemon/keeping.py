@@ -1,0 +1,60 @@
+"""Keeps the weights of published versions by the policy's rule, beside the loop: copying a file holds up no step."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.errors import LightningError
+from lightning_trainer.serving.publication import Publication
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.versions.archive import VersionArchive
+from lightning_trainer.versions.held_out import Verdict, held_out_scores, select_verdicts
+from lightning_trainer.versions.retention import kept
+
+_log = logging.getLogger(__name__)
+
+
+class VersionKeeper:
+    """One copy at a time; what cannot be kept is said and costs the run nothing."""
+
+    def __init__(
+        self,
+        policy: PolicyConfig,
+        *,
+        store: SqliteStore,
+        archive: VersionArchive,
+        in_use: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """``in_use``: an old version that is being served, whose files stay."""
+        self._policy = policy
+        self._store = store
+        self.archive = archive
+        self._in_use = in_use
+        self._verdicts: dict[str, Verdict] = {}
+        self._copying: asyncio.Task[None] | None = None
+
+    def keep(self, publication: Publication) -> None:
+        """Begin to copy what was accepted; await ``settled`` before the file may go."""
+        self._copying = asyncio.create_task(self._keep(publication), name="version-keeper")
+
+    async def settled(self) -> None:
+        """Return when nothing is being copied."""
+        if self._copying is not None:
+            await self._copying
+
+    async def _keep(self, publication: Publication) -> None:
+        try:
+            await asyncio.to_thread(self.archive.add, publication)
+            known = set(self._verdicts)
+            self._verdicts |= await self._store.scan(
+                lambda connection: select_verdicts(connection, self._policy, known=known)
+            )
+            scores = {version: score.mean for version, score in held_out_scores(self._verdicts).items()}
+            stored = self.archive.versions()
+            stay = kept(stored, scores, self._policy.versions, served=publication.version)
+            if (in_use := self._in_use()) is not None:
+                stay.add(in_use)
+            await asyncio.to_thread(self.archive.prune, stay)
+        except LightningError as error:
+            _log.warning("the weights of %s are not kept: %s", publication.name, error)

@@ -1,0 +1,137 @@
+"""Old versions served for evaluation, as ``POLICY@vN``: by a second engine, which is started by the first call for one.
+
+The engine of the live version knows nothing of it: no traffic is held, no weights are swapped, no step waits. The
+price is the memory of another engine while somebody evaluates, so there is one at most, for one version at a time, and
+it ends when it has been idle for a while.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from lightning_trainer.errors import EngineError
+from lightning_trainer.gateway.upstream import Upstream
+from lightning_trainer.serving.settings import EngineSettings
+from lightning_trainer.serving.supervisor import EngineState, EngineSupervisor
+from lightning_trainer.versions.archive import VersionArchive
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One call's hold on the engine."""
+
+    upstream: Upstream
+    release: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    version: int
+    engine: EngineSupervisor
+    upstream: Upstream
+    starting: asyncio.Task[None]
+
+
+class OldVersionEngine:
+    """The second engine, when there is one."""
+
+    def __init__(
+        self,
+        archive: VersionArchive,
+        settings: EngineSettings,
+        *,
+        idle_timeout_s: float,
+        make_upstream: Callable[[EngineSupervisor], Upstream],
+    ) -> None:
+        """``settings``: of the live version's engine."""
+        self.archive = archive
+        self._settings = settings
+        self._idle_timeout_s = idle_timeout_s
+        self._make_upstream = make_upstream
+        self._serving: _Serving | None = None
+        self._calls = 0
+        self._changing = asyncio.Lock()
+        self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def version(self) -> int | None:
+        """What it serves or is starting to serve."""
+        return self._serving.version if self._serving is not None else None
+
+    @property
+    def pid(self) -> int | None:
+        return self._serving.engine.status.pid if self._serving is not None else None
+
+    def versions(self) -> Sequence[int]:
+        return self.archive.versions()
+
+    async def lease(self, version: int) -> Lease | None:
+        """Return the engine of a stored version; calls wait in its upstream until it has started.
+
+        Raises:
+            EngineError: it is busy with another version.
+            PublicationError: what is stored cannot be read.
+        """
+        if version not in self.archive.versions():
+            return None
+        async with self._changing:
+            if self._serving is not None and self._serving.engine.state is EngineState.FAILED:
+                await asyncio.shield(self._end())  # a caller who hangs up must not leave half an engine
+            if self._serving is None or self._serving.version != version:
+                if self._calls and self._serving is not None:
+                    raise EngineError(
+                        f"version {self._serving.version} is being evaluated, and one old version is served at a time; "
+                        "try again when those calls have ended"
+                    )
+                await asyncio.shield(self._end())
+                self._begin(version)
+            assert self._serving is not None
+            if self._ending is not None:
+                self._ending.cancel()
+            self._calls += 1
+            return Lease(self._serving.upstream, self._release)
+
+    async def stop(self) -> None:
+        """End the engine, if there is one."""
+        async with self._changing:
+            if self._ending is not None:
+                self._ending.cancel()
+            await self._end()
+
+    def _begin(self, version: int) -> None:
+        folder = self.archive.folder(version).absolute()
+        settings = replace(self._settings, weights_dir=folder, log_dir=self._settings.log_dir / "old-version")
+        engine = EngineSupervisor(settings, live=self.archive.publication(version))
+        _log.info("starting an engine for version %d", version)
+        starting = asyncio.create_task(_start(engine), name="old-version-engine")
+        self._serving = _Serving(version, engine, self._make_upstream(engine), starting)
+
+    async def _end(self) -> None:
+        serving, self._serving = self._serving, None
+        if serving is None:
+            return
+        serving.starting.cancel()
+        await asyncio.gather(serving.starting, return_exceptions=True)
+        await serving.upstream.close()
+        await serving.engine.stop()
+        _log.info("the engine of version %d has ended", serving.version)
+
+    def _release(self) -> None:
+        self._calls -= 1
+        if not self._calls:
+            self._ending = asyncio.create_task(self._end_when_idle(), name="old-version-idle")
+
+    async def _end_when_idle(self) -> None:
+        await asyncio.sleep(self._idle_timeout_s)
+        async with self._changing:
+            if not self._calls:
+                await self._end()
+
+
+async def _start(engine: EngineSupervisor) -> None:
+    with contextlib.suppress(EngineError):  # whoever waits for it is told by ``ready``
+        await engine.start()

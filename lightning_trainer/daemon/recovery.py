@@ -1,0 +1,54 @@
+"""From what is recorded to a trainer that holds those weights: after a start, a crash or a rollback alike."""
+
+from dataclasses import dataclass
+
+from lightning_trainer.daemon.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.progress import Phase, Progress
+from lightning_trainer.store.records import StepState
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.training.remote import TrainerClient
+from lightning_trainer.versions.lineage import Lineage
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    step: int
+    """The newest that is recorded, trained or not; 0 when there is none."""
+    path: tuple[int, ...]
+    """The versions that the trainer's weights are made of, the present one last."""
+
+
+async def recover(
+    policy: str,
+    *,
+    store: SqliteStore,
+    trainer: TrainerClient,
+    checkpoints: CheckpointFolder,
+    progress: Progress,
+    fresh: bool,
+) -> Recovered:
+    """Load the newest checkpoint on the way to the present version and repeat the recorded steps after it.
+
+    Args:
+        fresh: the trainer was just started and holds the model that the run started from.
+
+    Raises:
+        TrainingError: the trainer failed.
+    """
+    progress.enter(Phase.RECOVERING)
+    records = {record.step: record for record in await store.steps(policy)}
+    trained = [step for step, record in records.items() if record.state is not StepState.SKIPPED]
+    path = Lineage(trained, await store.rollbacks(policy)).path()
+    checkpoints.prune(path)
+    saved = checkpoints.latest(path)
+    if saved is not None:
+        await trainer.load(checkpoints.path(saved))
+    elif not fresh:
+        await trainer.restart()
+    for step in path:
+        if step > (saved or 0):
+            progress.enter(Phase.RECOVERING, f"repeating step {step}")
+            report = await trainer.step(await store.batch(policy, step))
+            if records[step].state is StepState.ASSIGNED:
+                await store.finish_step(policy, report, StepState.TRAINED)
+    return Recovered(max(records, default=0), path)

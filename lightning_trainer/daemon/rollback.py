@@ -1,0 +1,86 @@
+"""``POST /lightning/policies/{name}/rollback``: back to a version, between two steps of a running daemon."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from lightning_trainer.errors import LightningError, RollbackError
+from lightning_trainer.ingest.json_bodies import JsonBodyError, error_response, read_json
+
+
+@dataclass(slots=True)
+class AskedRollback:
+    """One that somebody waits for."""
+
+    version: int
+    recorded: bool = False
+    """From then on it will happen, whatever crashes."""
+    done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class RollbackRequests:
+    """What the route asks and the loop does when it is between two steps; one at a time."""
+
+    def __init__(self, wake: asyncio.Event) -> None:
+        """``wake`` is set when one is asked, for a loop that waits for something else."""
+        self._wake = wake
+        self._asked = asyncio.Event()
+        self.pending: AskedRollback | None = None
+
+    async def ask(self, version: int) -> None:
+        """Return when training has gone back to the version and it is served.
+
+        Raises:
+            RollbackError: another is under way, or there is no such way back.
+            LightningError: it is recorded, and trainer or engine failed on it.
+        """
+        if self.pending is not None:
+            raise RollbackError(f"a rollback to version {self.pending.version} is under way; wait for it")
+        self.pending = asked = AskedRollback(version)
+        self._asked.set()
+        self._wake.set()
+        await asyncio.shield(asked.done)
+
+    async def wait(self) -> None:
+        """Return when one is asked."""
+        await self._asked.wait()
+
+    def end(self, error: LightningError | None = None) -> None:
+        """Tell whoever waits how it ended; nothing when nobody asked."""
+        asked, self.pending = self.pending, None
+        self._asked.clear()
+        if asked is not None and not asked.done.done():
+            asked.done.set_exception(error) if error is not None else asked.done.set_result(None)
+
+
+class RollbackBody(BaseModel):
+    """What is posted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: int = Field(ge=0, strict=True)
+
+
+def rollback_router(policy: str, requests: RollbackRequests) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/lightning/policies/{name}/rollback")
+    async def roll_back(name: str, request: Request) -> JSONResponse:
+        """Answers when the version is served: after the present step, and the repeating of recorded ones."""
+        try:
+            if name != policy:
+                raise JsonBodyError(404, f"there is no policy {name!r}; the policy of this daemon is {policy!r}")
+            body = await read_json(request, RollbackBody)
+            await requests.ask(body.version)
+        except JsonBodyError as error:
+            return error.response()
+        except RollbackError as error:
+            return error_response(409, str(error))
+        except LightningError as error:
+            return error_response(503, str(error))
+        return JSONResponse({"policy": policy, "version": body.version})
+
+    return router

@@ -1,0 +1,31 @@
+"""Looks, until there is a first step, whether the policy claims any agent that calls: else there will be none."""
+
+import asyncio
+import logging
+
+from lightning_trainer.agents.live import LiveCensus
+from lightning_trainer.agents.report import agents_report
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.errors import StoreError
+from lightning_trainer.metrics.selection import nothing_claimed
+
+_log = logging.getLogger(__name__)
+
+
+async def watch_selection(
+    policy: PolicyConfig, census: LiveCensus, progress: Progress, *, look_every_s: float = 30.0
+) -> None:
+    """Say it once for each set of agents that were seen; ends with the first step."""
+    said: str | None = None
+    while progress.steps_done == 0:
+        await asyncio.sleep(look_every_s)
+        try:
+            sentence = nothing_claimed(agents_report(await census.get(), [policy]), policy)
+        except StoreError as error:
+            _log.warning("cannot tell whether the policy claims anybody: %s", error)
+            continue
+        if sentence is not None and sentence != said:
+            progress.say(sentence)
+            _log.warning("%s", sentence)
+            said = sentence

@@ -1,0 +1,102 @@
+"""Takes every finished step to the sinks, the watchers and the rules; none of them can stop the run.
+
+The store is the truth: on start the rows of steps that the files lack, because a crash came between, are made from it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from lightning_trainer.errors import ConfigError
+from lightning_trainer.metrics.row import StepMetrics, step_metrics
+from lightning_trainer.metrics.settings import MetricsConfig
+from lightning_trainer.metrics.sinks import MetricsSink
+from lightning_trainer.metrics.to_jsonl import JsonLines
+from lightning_trainer.metrics.to_tensorboard import TensorBoard, installed
+from lightning_trainer.metrics.to_wandb import WeightsAndBiases
+from lightning_trainer.metrics.warnings import warnings_of
+from lightning_trainer.store.records import StepState
+from lightning_trainer.store.sqlite import SqliteStore
+
+_log = logging.getLogger(__name__)
+
+_CLOSE_TIMEOUT_S = 30.0
+
+
+class MetricsRecorder:
+    """The rows of one policy, newest last."""
+
+    def __init__(self, policy: str, store: SqliteStore, *, folder: Path, config: MetricsConfig | None = None) -> None:
+        """``folder``: of the state folder; its ``metrics`` gets the files."""
+        self._policy = policy
+        self._store = store
+        self._folder = folder
+        self._config = config or MetricsConfig()
+        self._lines = JsonLines(folder / "metrics" / f"{policy}.jsonl")
+        self._sinks: list[MetricsSink] = [self._lines]
+        self.rows: list[StepMetrics] = []
+        self.warnings: Mapping[str, str] = {}
+        """What is wrong at the newest step, in words, by rule."""
+
+    async def start(self, say: Callable[[str], None]) -> None:
+        """Open the sinks, read what the store holds, and write what the files lack of it; may wait for a network.
+
+        Args:
+            say: told of a service that cannot be reached; a restart must not depend on it.
+
+        Raises:
+            MissingExtraError: a sink's package is not installed.
+        """
+        self._sinks += await asyncio.to_thread(_open_sinks, self._config, self._policy, self._folder, say)
+        versions = {version.version: version for version in await self._store.versions(self._policy)}
+        for record in await self._store.steps(self._policy):
+            if record.state is not StepState.ASSIGNED:
+                ledger = await self._store.ledger(self._policy, record.step)
+                self._take(step_metrics(self._policy, record, ledger, versions.get(record.step)))
+        self.warnings = warnings_of(self.rows, self._config.warnings)
+
+    async def step_ended(self, step: int) -> None:
+        """Take the row of a step that was trained or skipped; again is the same as once."""
+        if self.rows and step <= self.rows[-1].step:
+            return
+        record = await self._store.step(self._policy, step)
+        ledger = await self._store.ledger(self._policy, step)
+        version = next((v for v in await self._store.versions(self._policy) if v.version == step), None)
+        self._take(step_metrics(self._policy, record, ledger, version))
+
+    async def close(self) -> None:
+        """Close the sinks; one that waits for a network is left behind after a while."""
+        for sink in self._sinks:
+            try:
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await asyncio.to_thread(sink.close)
+            except (OSError, TimeoutError) as error:
+                _log.warning("%s did not close in order: %s", type(sink).__name__, error or "it took too long")
+
+    def _take(self, row: StepMetrics) -> None:
+        self.rows.append(row)
+        if row.step <= self._lines.last_step:
+            return  # all of this was said before the restart
+        found = warnings_of(self.rows, self._config.warnings)
+        for rule in found.keys() - self.warnings.keys():
+            _log.warning("%s", found[rule])
+        self.warnings = found
+        for sink in list(self._sinks):
+            try:
+                sink.write(row, self.warnings)
+            except Exception as error:  # somebody else's writer: whatever it raises, the run is worth more
+                _log.warning("%s takes no more metrics: %s: %s", type(sink).__name__, type(error).__name__, error)
+                self._sinks.remove(sink)
+
+
+def _open_sinks(config: MetricsConfig, policy: str, folder: Path, say: Callable[[str], None]) -> list[MetricsSink]:
+    sinks: list[MetricsSink] = []
+    if config.tensorboard or (config.tensorboard is None and installed()):
+        sinks.append(TensorBoard(folder / "metrics" / "tensorboard" / policy))
+    if config.wandb is not None:
+        try:
+            sinks.append(WeightsAndBiases(config.wandb, policy=policy, state_dir=folder))
+        except ConfigError as error:
+            say(str(error))
+    return sinks

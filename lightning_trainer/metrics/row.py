@@ -1,0 +1,65 @@
+"""One row of metrics: everything that was measured of one step, as plain numbers by name.
+
+A row is a function of what the store holds of its step, so it can be made again after a crash. What was not measured is
+absent, never zero.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_trainer.store.records import StepRecord
+from lightning_trainer.types import LedgerRow, Outcome, PolicyVersion
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """``values`` by name; the part before the slash groups them (docs/operations.md lists all)."""
+
+    policy: str
+    step: int
+    values: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"policy": self.policy, "step": self.step, **self.values}
+
+
+def step_metrics(
+    policy: str, record: StepRecord, ledger: Iterable[LedgerRow], version: PolicyVersion | None
+) -> StepMetrics:
+    """Return a step's row.
+
+    Args:
+        ledger: of the step.
+        version: the one that the step gave; None where it gave none.
+    """
+    values = {**record.metrics, **_ledger_metrics(ledger)}
+    if record.report is not None:
+        report = record.report
+        values |= report.metrics
+        values |= {
+            "tokens/trained": report.tokens_trained,
+            "tokens/computed": report.tokens_computed,
+            "tokens/sequential": report.tokens_sequential,
+        }
+        values |= {f"seconds/{stage}": seconds for stage, seconds in report.seconds.items()}
+    if version is not None:
+        measured = {
+            "seconds/publish": version.publish_s,
+            "probe/max_abs": version.probe_max_abs,
+            "probe/mean_abs": version.probe_mean_abs,
+        }
+        values |= {name: value for name, value in measured.items() if value is not None}
+    return StepMetrics(policy, record.step, {name: float(values[name]) for name in sorted(values)})
+
+
+def _ledger_metrics(ledger: Iterable[LedgerRow]) -> dict[str, float]:
+    """Sampled tokens by outcome, and those that are not trained also by reason."""
+    sums = {f"ledger/{outcome}": 0.0 for outcome in Outcome}
+    for row in ledger:
+        names = [f"ledger/{row.outcome}"]
+        if row.outcome is not Outcome.TRAINED:
+            names.append(f"ledger/{row.outcome}/{row.reason}")
+        for name in names:
+            sums[name] = sums.get(name, 0.0) + row.tokens
+    return sums

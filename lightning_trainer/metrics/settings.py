@@ -1,0 +1,50 @@
+"""``[metrics]``: where a step's numbers go beside the store, and when a number becomes a warning."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from lightning_trainer.section import Section
+
+
+class WandbConfig(Section):
+    """``metrics.wandb``: Weights & Biases. Its key is its own business (``wandb login`` or WANDB_API_KEY)."""
+
+    project: str = Field(min_length=1)
+    entity: str | None = None
+    run: str | None = None
+    """Shown name of the run; the policy's and the state folder's when absent."""
+    mode: Literal["online", "offline"] = "online"
+    """``offline`` writes below ``state_dir``/metrics, for ``wandb sync`` later."""
+
+
+class WarningsConfig(Section):
+    """``metrics.warnings``: the bounds. Each warning says what it compares; docs/operations.md what to do then."""
+
+    steps: int = Field(default=3, ge=1)
+    """Steps in a row that must show it, where one step alone may be chance."""
+    start_steps: int = Field(default=5, ge=1)
+    """The first ones, whose median is what later steps are compared with."""
+    entropy_share: float = Field(default=0.1, gt=0, lt=1)
+    """Entropy below this share of the start's is collapse."""
+    mismatch_factor: float = Field(default=2.0, gt=1)
+    """Mean |trainer - engine| of a logprob above this multiple of the start's is growth ..."""
+    mismatch_floor: float = Field(default=0.05, gt=0)
+    """... and above this, nats a token."""
+    kl: float = Field(default=0.1, gt=0)
+    """Mean KL of the trainer's weights from those that sampled, nats a token."""
+    reference_kl: float = Field(default=0.5, gt=0)
+    """Mean KL from the reference model, where there is one, nats a token."""
+    reward_share: float = Field(default=0.25, gt=0)
+    """The reward has fallen when it lost this share of what it had gained ..."""
+    reward_steps: int = Field(default=5, ge=2)
+    """... as means of so many steps, beyond what their scatter explains."""
+
+
+class MetricsConfig(Section):
+    """``[metrics]``. ``state_dir``/metrics/POLICY.jsonl is always written."""
+
+    tensorboard: bool | None = None
+    """Event files in ``state_dir``/metrics/tensorboard/POLICY; absent: where tensorboard is installed."""
+    wandb: WandbConfig | None = None
+    warnings: WarningsConfig = WarningsConfig()

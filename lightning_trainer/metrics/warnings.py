@@ -1,0 +1,170 @@
+"""Known ways in which a run goes wrong, told from its rows: pure functions of the history, oldest step first.
+
+Each rule returns a sentence that says what was seen and what to look at, or None. A rule that lacks the numbers it
+needs says nothing: what was not measured is no warning.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean, median
+
+from lightning_trainer.metrics.row import StepMetrics
+from lightning_trainer.metrics.settings import WarningsConfig
+from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.types import Outcome
+
+History = Sequence[StepMetrics]
+Rule = Callable[[History, WarningsConfig], str | None]
+
+_NOT_OURS = (Reason.NO_AGENT, Reason.NOT_SELECTED, Reason.OTHER_POLICY)
+_SIGMAS = 3.0
+
+
+def entropy_collapse(history: History, bounds: WarningsConfig) -> str | None:
+    """Entropy fell to a small share of the start's while there is still something to learn."""
+    entropies = _series(history, "entropy/sampled")
+    recent = entropies[-bounds.steps :]
+    if len(entropies) < bounds.start_steps + bounds.steps or _mostly_solved(history[-1]):
+        return None
+    start = median(entropies[: bounds.start_steps])
+    if max(recent) >= bounds.entropy_share * start:
+        return None
+    return (
+        f"entropy collapse: {recent[-1]:.3g} nats a token, {start:.3g} at the start; the policy says nearly the same "
+        "every time and finds nothing new: lower the learning rate, raise clip_ratio_high, or roll back"
+    )
+
+
+def mismatch_growth(history: History, bounds: WarningsConfig) -> str | None:
+    """Engine and trainer disagree ever more on the log-probabilities of the same tokens."""
+    gaps = _series(history, "mismatch/abs_mean")
+    if len(gaps) < bounds.start_steps + bounds.steps:
+        return None
+    start, now = median(gaps[: bounds.start_steps]), min(gaps[-bounds.steps :])
+    if now <= max(bounds.mismatch_floor, bounds.mismatch_factor * start):
+        return None
+    return (
+        f"mismatch growth: engine and trainer differ by {gaps[-1]:.3g} nats a token on what was sampled, {start:.3g} "
+        "at the start; the update learns from other probabilities than those that acted: use float32 on both sides, or "
+        "lower the learning rate"
+    )
+
+
+def zero_variance(history: History, bounds: WarningsConfig) -> str | None:
+    """No group had a spread of rewards, several steps in a row."""
+    recent = history[-bounds.steps :]
+    if len(recent) < bounds.steps or not all(
+        0 < row.values.get("groups/total", 0) == row.values.get("groups/zero_variance") for row in recent
+    ):
+        return None
+    told = f"all groups at zero variance for {bounds.steps} steps: within each group every attempt earned the same"
+    if all(row.values.get("groups/solved") == row.values["groups/total"] for row in recent):
+        return f"{told}, full marks; there is nothing left to learn: make the tasks harder, or stop"
+    return (
+        f"{told}, and not full marks; there is nothing to learn from: make the tasks easier, raise group_size or the "
+        "temperature, or show demonstrations first"
+    )
+
+
+def nothing_selected(history: History, _: WarningsConfig) -> str | None:
+    """The step's attempts ended, and none of their calls is the policy's."""
+    values = history[-1].values if history else {}
+    tokens = sum(values.get(f"ledger/{outcome}", 0.0) for outcome in Outcome)
+    if not values.get("attempts/total") or values.get("ledger/trained"):
+        return None
+    if not tokens:
+        return (
+            "nothing matches the selection: the step's attempts made no call through the gateway; look at "
+            "`lightning-trainer agents` for the agents that were seen and who claims them"
+        )
+    others = sum(values.get(f"ledger/{Outcome.DROPPED}/{reason}", 0.0) for reason in _NOT_OURS)
+    if others < tokens:
+        return None
+    return (
+        f"nothing matches the selection: all {tokens:.0f} sampled tokens of the step are of agents that the policy "
+        "does not claim; compare its agents with what `lightning-trainer agents` shows"
+    )
+
+
+def kl_blowup(history: History, bounds: WarningsConfig) -> str | None:
+    """The weights move away from what sampled, or from the reference, faster than clipping can hold."""
+    values = history[-1].values if history else {}
+    for name, bound, of in (
+        ("actor/ppo_kl", bounds.kl, "the weights that sampled"),
+        ("kl_loss", bounds.reference_kl, "the reference model"),
+    ):
+        kl = values.get(name)
+        if kl is not None and abs(kl) > bound:
+            return (
+                f"KL blow-up: {kl:.3g} nats a token from {of}, more than {bound:g}; lower the learning rate, or roll "
+                "back to a version before it"
+            )
+    return None
+
+
+def reward_fall(history: History, bounds: WarningsConfig) -> str | None:
+    """The reward had risen and loses it again, beyond the scatter of its steps.
+
+    The scatter is von Neumann's: half the mean squared difference of successive steps, which a trend does not inflate
+    (The Annals of Mathematical Statistics 12, 1941).
+    """
+    rewards = _series(history, "reward/mean")
+    width = bounds.reward_steps
+    if len(rewards) < 3 * width:
+        return None
+    means = [fmean(rewards[end - width : end]) for end in range(width, len(rewards) + 1)]
+    start, now, peak = means[0], means[-1], max(means)
+    differences = [(later - earlier) ** 2 for earlier, later in pairwise(rewards)]
+    variance = fmean(differences) / 2
+    scatter = math.sqrt(2 * variance / width)  # of the difference of two means
+    if peak - now <= max(bounds.reward_share * (peak - start), _SIGMAS * scatter):
+        return None
+    steps = [row.step for row in history if "reward/mean" in row.values]
+    best = steps[means.index(peak) + width - 1]
+    return (
+        f"the reward falls: {now:.3g} on average of {width} steps, {peak:.3g} at step {best}; roll back to that "
+        "version and lower the learning rate"
+    )
+
+
+def update_skipped(history: History, _: WarningsConfig) -> str | None:
+    """The gradient was infinite or not a number."""
+    if not history or not history[-1].values.get("actor/update_skipped"):
+        return None
+    return (
+        f"the gradient of step {history[-1].step} was not finite and the weights were left as they were; lower the "
+        "learning rate, and look for rewards or logprobs out of all proportion"
+    )
+
+
+RULES: Mapping[str, Rule] = {
+    rule.__name__: rule
+    for rule in (
+        entropy_collapse,
+        mismatch_growth,
+        zero_variance,
+        nothing_selected,
+        kl_blowup,
+        reward_fall,
+        update_skipped,
+    )
+}
+
+
+def warnings_of(history: History, bounds: WarningsConfig) -> dict[str, str]:
+    """Return what is wrong at the newest step, by the name of the rule."""
+    found = {name: rule(history, bounds) for name, rule in RULES.items()}
+    return {name: sentence for name, sentence in found.items() if sentence is not None}
+
+
+def _series(history: History, name: str) -> list[float]:
+    """A metric over the steps that have it; nothing when the newest has not: it would speak of the past."""
+    if not history or name not in history[-1].values:
+        return []
+    return [row.values[name] for row in history if name in row.values]
+
+
+def _mostly_solved(row: StepMetrics) -> bool:
+    """Certainty about tasks that are solved is what training is for."""
+    return row.values.get("groups/solved", 0.0) >= 0.5 * row.values.get("groups/total", math.inf)

@@ -1,0 +1,86 @@
+"""The weights of versions that are kept: ``state_dir``/versions/POLICY/v00000012, a model folder each, whole or absent.
+
+Beside the weights lies the publication that they were proven with, so that an engine which is given them later proves
+them in the same way (promise 8).
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+from lightning_trainer.errors import PublicationError
+from lightning_trainer.serving.publication import Publication
+from lightning_trainer.training.checkpoint_folder import whole_folder
+
+_NAME = re.compile(r"v(\d{8,})")
+_WEIGHTS = "model.safetensors"
+_PUBLICATION = "publication.json"
+_BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.txt")
+
+
+class VersionArchive:
+    """The stored versions of one policy."""
+
+    def __init__(self, root: Path, *, model_dir: Path) -> None:
+        """``model_dir``: its configuration and tokenizer go into every folder, so that transformers and vLLM can load
+        one as it is."""
+        self._root = root
+        self._model_dir = model_dir
+
+    def folder(self, version: int) -> Path:
+        return self._root / f"v{version:08d}"
+
+    def versions(self) -> list[int]:
+        """Return what is stored, ascending."""
+        return stored_versions(self._root)
+
+    def add(self, publication: Publication) -> None:
+        """Copy a published file before the next publication removes it; a version that is there stays as it is.
+
+        Raises:
+            TrainingError: the disk refused.
+        """
+        folder = self.folder(publication.version)
+        if folder.is_dir():
+            return
+        with whole_folder(folder) as partial:
+            for pattern in _BESIDE_WEIGHTS:
+                for file in self._model_dir.glob(pattern):
+                    if not file.name.endswith(".index.json"):  # of the start's own weight files
+                        shutil.copyfile(file, partial / file.name)
+            shutil.copyfile(publication.path, partial / _WEIGHTS)
+            (partial / _PUBLICATION).write_text(json.dumps(publication.to_json()))
+
+    def publication(self, version: int) -> Publication:
+        """Return a stored version as it was published, with the path of the stored file.
+
+        Raises:
+            PublicationError: it is not stored, or what is stored cannot be read.
+        """
+        folder = self.folder(version)
+        try:
+            document = json.loads((folder / _PUBLICATION).read_text())
+        except (OSError, ValueError) as error:
+            raise PublicationError(f"version {version} is not stored in {self._root} ({error})") from error
+        return replace(Publication.from_json(document), path=str((folder / _WEIGHTS).absolute()))
+
+    def prune(self, kept: Collection[int]) -> None:
+        """Remove all others, and whatever an interrupted copy left."""
+        names = {self.folder(version).name for version in kept}
+        for entry in self._root.iterdir() if self._root.is_dir() else ():
+            if entry.is_dir() and entry.name not in names:
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+def stored_versions(root: Path) -> list[int]:
+    """Return the versions whose folders are whole, ascending."""
+    if not root.is_dir():
+        return []
+    return sorted(int(match[1]) for entry in root.iterdir() if (match := _NAME.fullmatch(entry.name)))
+
+
+def archive_root(state_dir: Path, policy: str) -> Path:
+    return state_dir / "versions" / policy

@@ -1,0 +1,80 @@
+"""A policy's versions as ``lightning-trainer versions`` shows them, read from a store on one snapshot."""
+
+import sqlite3
+from collections.abc import Collection
+from enum import StrEnum
+from typing import TypedDict
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.store import steps as step_table
+from lightning_trainer.store import versions as version_table
+from lightning_trainer.store.records import StepState
+from lightning_trainer.types import PolicyVersion, VersionState
+from lightning_trainer.versions.held_out import held_out_scores, select_verdicts
+from lightning_trainer.versions.lineage import Lineage
+
+
+class Whereabouts(StrEnum):
+    SERVING = "serving"
+    """What calls of the policy get, while the daemon runs."""
+    STORED = "stored"
+    """Its weights are kept: ``POLICY@vN`` is answered."""
+    GONE = "gone"
+    """Its weights are not kept; a rollback makes them again from a checkpoint and the recorded steps."""
+    REFUSED = "refused"
+    """Trainer and engine did not agree on it; it was never served."""
+
+
+class VersionRow(TypedDict):
+    version: int
+    parent: int | None
+    """The version it was trained from."""
+    state: str
+    created_ns: int
+    reward: float | None
+    """Mean over the rollouts of the step that goes on from it: what it earned in training. None until there is one."""
+    held_out: float | None
+    """Mean reward of its evaluation attempts."""
+    held_out_attempts: int
+    reason: str | None
+    """Why it was refused."""
+
+
+def list_versions(connection: sqlite3.Connection, policy: PolicyConfig, stored: Collection[int]) -> list[VersionRow]:
+    """Return the policy's versions, first to last.
+
+    Args:
+        stored: versions whose weights are kept.
+    """
+    records = step_table.select_steps(connection, policy.name)
+    rollbacks = version_table.select_rollbacks(connection, policy.name)
+    lineage = Lineage([record.step for record in records if record.state is not StepState.SKIPPED], rollbacks)
+    # Of several steps from one version (after a rollback to it) the last one counts.
+    earned = {lineage.parent(record.step): record.metrics.get("reward/mean") for record in records}
+    scores = held_out_scores(select_verdicts(connection, policy))
+    rows: list[VersionRow] = []
+    for version in version_table.select(connection, policy.name):
+        score = scores.get(version.version)
+        rows.append(
+            VersionRow(
+                version=version.version,
+                parent=lineage.parent(version.version),
+                state=_whereabouts(version, stored),
+                created_ns=version.created_ns,
+                reward=earned.get(version.version),
+                held_out=None if score is None else score.mean,
+                held_out_attempts=0 if score is None else score.attempts,
+                reason=version.reason,
+            )
+        )
+    return rows
+
+
+def _whereabouts(version: PolicyVersion, stored: Collection[int]) -> Whereabouts:
+    match version.state:
+        case VersionState.LIVE:
+            return Whereabouts.SERVING
+        case VersionState.REFUSED:
+            return Whereabouts.REFUSED
+        case _:
+            return Whereabouts.STORED if version.version in stored else Whereabouts.GONE

@@ -1,0 +1,19 @@
+"""``versions`` of a policy: which weights are kept, and what an old version costs while it is asked for."""
+
+from pydantic import Field
+
+from lightning_trainer.section import Section
+
+
+class VersionsConfig(Section):
+    """A version is kept when any of the rules keeps it. What is not kept can still be rolled back to, by repeating
+    the recorded steps from a checkpoint; it is only not served as ``POLICY@vN``."""
+
+    keep_last: int = Field(default=2, ge=1)
+    """The newest, the one that is served included."""
+    keep_every: int | None = Field(default=None, ge=1)
+    """Also every version whose number this divides."""
+    keep_best: int = Field(default=1, ge=0)
+    """Also those with the highest held-out scores."""
+    idle_timeout_s: float = Field(default=300.0, gt=0)
+    """An engine that was started for an old version ends when nobody has called it for so long."""

@@ -1,0 +1,88 @@
+"""What docs/operations.md shows works as it stands, and its tables name what there is."""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lightning_trainer.cli.app import app
+from lightning_trainer.config import MetricsConfig, PolicyConfig
+from lightning_trainer.metrics.row import step_metrics
+from lightning_trainer.metrics.warnings import RULES
+from lightning_trainer.store.records import StepRecord, StepState
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.types import PolicyVersion, StepReport, TrainingBatch, VersionState
+from lightning_trainer.versions.listing import Whereabouts
+
+PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_settings_are_accepted():
+    metrics, policy = (tomllib.loads(block) for block in blocks("toml"))
+    assert MetricsConfig.model_validate(metrics["metrics"]).warnings.kl == 0.2
+    assert PolicyConfig.model_validate(policy["policy"][0]).versions.keep_every == 50
+
+
+@pytest.fixture
+async def after_twenty_steps(tmp_path, monkeypatch):
+    (tmp_path / "lightning.toml").write_text(
+        '[[policy]]\nname = "support"\nagents = ["support"]\nmodel = "random:tiny"\n'
+    )
+    async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
+        for step in range(21):
+            if step:
+                await store.assign(
+                    TrainingBatch("support", step, ()), policy="support", step=step, attempt_ids=[], ledger=[]
+                )
+            await store.put_version(PolicyVersion("support", step, step, VersionState.LIVE, step))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / ".lightning" / "lightning.sqlite"
+
+
+async def test_the_commands_work_as_they_stand(after_twenty_steps):
+    commands = [line for block in blocks("bash") for line in block.splitlines()]
+    outputs = []
+    for command in commands:
+        done = CliRunner().invoke(app, shlex.split(command)[1:])
+        assert done.exit_code == 0, done.output
+        outputs.append(done.output)
+    assert "v20" in outputs[0]
+    assert "serving" in outputs[0]
+    assert "support is at version 12 when the daemon starts next" in outputs[1]
+    async with SqliteStore(after_twenty_steps) as store:
+        assert [(rollback.after_step, rollback.version) for rollback in await store.rollbacks("support")] == [(20, 12)]
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (("rollback", "support", "99"), "policy 'support' has no version 99; it has 0 to 20"),
+        (("rollback", "support", "newest"), "version 'newest' is not a version; write it as 12, v12 or best"),
+        (("rollback", "support", "best"), "no version of 'support' has a held-out score"),
+        (("rollback", "sales", "3"), "name one of the policies support; 'sales' is none"),
+    ],
+)
+def test_what_cannot_be_gone_back_to_is_said_in_a_sentence(after_twenty_steps, command, sentence):
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2
+    assert sentence in done.output.replace("\n", " ")
+
+
+def test_the_tables_name_every_rule_and_every_state():
+    for name in (*RULES, *Whereabouts):
+        assert f"| `{name}` |" in PAGE
+
+
+def test_the_table_names_every_metric_that_is_ours():
+    report = StepReport(1, {}, {}, 1, 1, 1, {"train": 1.0})
+    version = PolicyVersion("p", 1, 1, VersionState.LIVE, 0, probe_max_abs=0.1, probe_mean_abs=0.1, publish_s=1.0)
+    row = step_metrics("p", StepRecord(1, StepState.TRAINED, (), report), [], version)
+    for name in row.values:
+        assert f"`{name}`" in PAGE

@@ -1,0 +1,132 @@
+"""Each warning appears on a history that shows it, and not on the one next to it."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_trainer.metrics.row import StepMetrics
+from lightning_trainer.metrics.settings import WarningsConfig
+from lightning_trainer.metrics.warnings import (
+    RULES,
+    entropy_collapse,
+    kl_blowup,
+    mismatch_growth,
+    nothing_selected,
+    reward_fall,
+    update_skipped,
+    warnings_of,
+    zero_variance,
+)
+
+BOUNDS = WarningsConfig()
+
+
+def rows(name: str, values: Sequence[float], **others: float) -> list[StepMetrics]:
+    return [StepMetrics("p", step, {name: value, **others}) for step, value in enumerate(values, start=1)]
+
+
+def one(**values: float) -> list[StepMetrics]:
+    return [StepMetrics("p", 7, {name.replace("__", "/"): value for name, value in values.items()})]
+
+
+def test_entropy_below_a_tenth_of_the_starts_for_three_steps_is_collapse():
+    start = [1.0, 1.1, 0.9, 1.0, 1.0]
+    sentence = entropy_collapse(rows("entropy/sampled", [*start, 0.5, 0.09, 0.08, 0.07]), BOUNDS)
+    assert sentence is not None
+    assert "0.07 nats a token, 1 at the start" in sentence
+    assert entropy_collapse(rows("entropy/sampled", [*start, 0.5, 0.09, 0.11, 0.07]), BOUNDS) is None
+    assert entropy_collapse(rows("entropy/sampled", [*start, 0.05, 0.05]), BOUNDS) is None
+
+
+def test_certainty_about_solved_tasks_is_no_collapse():
+    values = [1.0] * 5 + [0.01] * 3
+    half_solved = {"groups/total": 8.0, "groups/solved": 4.0}
+    assert entropy_collapse(rows("entropy/sampled", values, **half_solved), BOUNDS) is None
+    assert entropy_collapse(rows("entropy/sampled", values, **{**half_solved, "groups/solved": 3.0}), BOUNDS)
+
+
+def test_mismatch_must_double_and_be_large_enough_to_matter():
+    assert mismatch_growth(rows("mismatch/abs_mean", [0.03] * 5 + [0.07] * 3), BOUNDS)
+    assert mismatch_growth(rows("mismatch/abs_mean", [0.001] * 5 + [0.04] * 3), BOUNDS) is None
+    assert mismatch_growth(rows("mismatch/abs_mean", [0.05] * 5 + [0.09] * 3), BOUNDS) is None
+    assert mismatch_growth(rows("mismatch/abs_mean", [0.03] * 5 + [0.07, 0.05, 0.07]), BOUNDS) is None
+
+
+def test_zero_variance_says_whether_all_is_solved_or_nothing():
+    history = rows("groups/zero_variance", [8, 8, 8], **{"groups/total": 8, "groups/solved": 8})
+    solved = zero_variance(history, BOUNDS)
+    hopeless = zero_variance(rows("groups/zero_variance", [8, 8, 8], **{"groups/total": 8, "groups/solved": 2}), BOUNDS)
+    assert solved is not None
+    assert "make the tasks harder" in solved
+    assert hopeless is not None
+    assert "make the tasks easier" in hopeless
+    assert zero_variance(rows("groups/zero_variance", [8, 8, 7], **{"groups/total": 8}), BOUNDS) is None
+    assert zero_variance(history[:2], BOUNDS) is None
+    assert zero_variance(rows("groups/zero_variance", [0, 0, 0], **{"groups/total": 0}), BOUNDS) is None
+
+
+def test_a_step_of_other_agents_calls_matches_no_selection():
+    foreign = {"ledger__dropped": 30.0, "ledger__dropped/not_selected": 20.0, "ledger__dropped/no_agent": 10.0}
+    sentence = nothing_selected(one(attempts__total=4, ledger__trained=0, **foreign), BOUNDS)
+    assert sentence is not None
+    assert "all 30 sampled tokens" in sentence
+    uncaptured = nothing_selected(one(attempts__total=4), BOUNDS)
+    assert uncaptured is not None
+    assert "no call through the gateway" in uncaptured
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"attempts__total": 4, "ledger__trained": 1, "ledger__dropped": 5, "ledger__dropped/not_selected": 5},
+        {"attempts__total": 4, "ledger__trained": 0, "ledger__masked": 5, "ledger__masked/zero_variance_group": 5},
+        {"attempts__total": 0, "ledger__trained": 0},
+    ],
+    ids=["something is trained", "claimed but masked", "no attempts"],
+)
+def test_a_selection_that_matched_is_not_blamed(values):
+    assert nothing_selected(one(**values), BOUNDS) is None
+
+
+def test_kl_beyond_its_bound_names_what_it_is_measured_from():
+    assert "weights that sampled" in (kl_blowup(one(actor__ppo_kl=-0.2), BOUNDS) or "")
+    assert "reference model" in (kl_blowup(one(actor__ppo_kl=0.05, kl_loss=0.6), BOUNDS) or "")
+    assert kl_blowup(one(actor__ppo_kl=0.09, kl_loss=0.4), BOUNDS) is None
+
+
+def test_a_reward_that_falls_after_its_peak_names_the_step_to_go_back_to():
+    up = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9]
+    sentence = reward_fall(rows("reward/mean", [*up, 0.5, 0.4, 0.4, 0.4, 0.4]), BOUNDS)
+    assert sentence is not None
+    assert "0.42 on average of 5 steps, 0.9 at step 13" in sentence
+    assert reward_fall(rows("reward/mean", up), BOUNDS) is None
+
+
+def test_a_reward_that_only_scatters_has_not_fallen():
+    scatter = [0.5, 0.2, 0.6, 0.3, 0.7, 0.6, 0.2, 0.4, 0.7, 0.3, 0.2, 0.5, 0.3, 0.6, 0.2]
+    assert reward_fall(rows("reward/mean", scatter), BOUNDS) is None
+
+
+def test_a_skipped_update_is_said_once_its_step_is_there():
+    assert "step 7" in (update_skipped(one(**{"actor__update_skipped": 1.0}), BOUNDS) or "")
+    assert update_skipped(one(**{"actor__update_skipped": 0.0}), BOUNDS) is None
+
+
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(["entropy/sampled", "mismatch/abs_mean", "reward/mean", "actor/ppo_kl", "groups/total"]),
+            st.floats(0, 10),
+        ),
+        max_size=30,
+    )
+)
+def test_no_history_makes_a_rule_fail(values):
+    history = [StepMetrics("p", step, row) for step, row in enumerate(values, start=1)]
+    assert warnings_of(history, BOUNDS).keys() <= RULES.keys()
+
+
+def test_an_empty_history_has_nothing_wrong():
+    assert warnings_of([], BOUNDS) == {}

@@ -1,0 +1,57 @@
+"""A version's score is the mean reward of the evaluations that it sampled alone."""
+
+from dataclasses import replace
+
+import pytest
+from lightning_instrumentation import semconv
+
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.types import RolloutMode, Span
+from lightning_trainer.versions.held_out import HeldOutScore, held_out_scores, select_verdicts
+
+
+@pytest.fixture
+def evaluation(attempt_spans, reward_span):
+    """The spans of an evaluation attempt whose one call was sampled by ``version``."""
+
+    def make(name: str, version: int, reward: float | None) -> list[Span]:
+        spans = attempt_spans(name, [1, 2], 10)
+        changed = [
+            replace(
+                span,
+                attributes={
+                    **span.attributes,
+                    semconv.ROLLOUT_MODE: RolloutMode.EVALUATE.value,
+                    **({semconv.POLICY_VERSION: version} if semconv.POLICY_VERSION in span.attributes else {}),
+                },
+            )
+            for span in spans
+        ]
+        return changed if reward is None else [*changed, reward_span(reward, attempt=name)]
+
+    return make
+
+
+async def test_scores_are_means_by_version_and_training_attempts_do_not_count(
+    tmp_path, make_policy, evaluation, attempt_spans, reward_span
+):
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+        for name, version, reward in (("a", 4, 1.0), ("b", 4, 0.0), ("c", 4, 1.0), ("d", 5, 0.5), ("e", 5, None)):
+            await store.append(evaluation(name, version, reward))
+        await store.append([*attempt_spans("trained", [1, 2], 10), reward_span(1.0, attempt="trained")])
+        found = await store.scan(lambda connection: select_verdicts(connection, make_policy()))
+        await store.append([reward_span(0.9, attempt="e")])
+        late = await store.scan(lambda connection: select_verdicts(connection, make_policy(), known=found.keys()))
+
+    assert held_out_scores(found) == {4: HeldOutScore(pytest.approx(2 / 3), 3), 5: HeldOutScore(0.5, 1)}
+    assert list(late) == ["e"]
+
+
+async def test_an_attempt_that_two_versions_sampled_says_nothing_of_either(tmp_path, make_policy, evaluation):
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+        first, second = evaluation("a", 4, 1.0), evaluation("a", 5, None)
+        other_call = replace(
+            second[1], attributes={**second[1].attributes, semconv.RESPONSE_ID: "another"}, trace_id=first[0].trace_id
+        )
+        await store.append([*first, other_call])
+        assert await store.scan(lambda connection: select_verdicts(connection, make_policy())) == {}
