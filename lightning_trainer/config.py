@@ -153,7 +153,16 @@ class PolicyConfig(Section):
     """A group that has two ended attempts and hears nothing for this long is trained with what it has."""
     span_timeout_s: float = Field(default=30.0, ge=0)
     """An attempt that has ended and lacks spans is held back until none has come for this long; 0: never."""
+    samples: Literal["calls", "merged", "tree"] = "merged"
+    """What is one sequence: a call; what an agent's calls in an attempt continue token for token; or what any calls of
+    the group do (``transitions/sequences.py``)."""
     max_sample_tokens: int = Field(default=2048, ge=8)
+    over_length: Literal["drop", "cut"] = "drop"
+    """A response that does not fit is left out, or trained up to the limit (``transitions/limits.py``)."""
+    failed_attempts: Literal["train", "drop"] = "train"
+    """Whether attempts whose code raised are trained where they were scored."""
+    non_text: Literal["drop", "keep"] = "drop"
+    """Calls with images or the like: ``keep`` makes samples that refer to them, which the update engine refuses."""
     group_by: Literal["key", "task", "prompt"] = "key"
     """Which attempts are compared: those of one ``lightning.group.id`` (the task id where there is none), of one task
     id whatever the key says, or those whose first prompt is the same, token for token."""
@@ -232,7 +241,9 @@ class PolicyConfig(Section):
 
     def claims(self, agent: str | None) -> bool:
         """Whether calls of this agent belong to the policy (shell-style patterns, case matters)."""
-        return agent is not None and any(fnmatchcase(agent, pattern) for pattern in self.agents)
+        return agent is not None and (
+            agent in self.agents or any(fnmatchcase(agent, pattern) for pattern in self.agents)
+        )
 
 
 class TrainingConfig(Section):

@@ -119,6 +119,17 @@ class Fidelity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Media:
+    """A part of a prompt that is no text, by reference: what it is stays where it was."""
+
+    modality: str
+    """``image``, ``audio``, ``video`` ..., or the part's own type where it says no more."""
+    uri: str
+    """As the agent gave it; what travelled inside of the message is named by its hash, ``sha256:...``."""
+    mime_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One choice of one LLM call, with the tokens that the engine saw and sampled where they are known."""
 
@@ -146,6 +157,8 @@ class Call:
     """Set by whoever makes the call from what was recorded; it has no default, so nobody forgets it."""
     temperature: float = 1.0
     """As requested; 1.0 where the request named none."""
+    media: tuple[Media, ...] = ()
+    """What of the prompt is no text, in order; its tokens are placeholders in ``prompt_ids``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +180,10 @@ class Transition:
     """The transition of the same agent and attempt that this one follows; None for the first of a branch."""
     temperature: float = 1.0
     """What the logits are divided by in the distribution that ``behaviour_logprobs`` come from."""
+    extends: str | None = None
+    """The transition of the same agent and attempt that the prompt begins with in full, token for token."""
+    media: tuple[Media, ...] = ()
+    """What of the prompt is no text."""
     causes: tuple[str, ...] = ()
     """The transitions of the attempt, of any agent, that led to this one directly; filled where a scheme asks."""
 
@@ -211,6 +228,10 @@ class Segment:
     """What the estimator compares: segments with one row id are one row (an attempt, or a single transition)."""
     peers: str = ""
     """Rows are compared with those of the same group, agent and peers."""
+    agent: str | None = None
+    """None: the sample's."""
+    attempt_id: str | None = None
+    """None: the sample's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +246,7 @@ class Sample:
     sample_id: str
     policy: str
     agent: str
+    """Of its last call; a segment of another agent or attempt says so itself."""
     group_id: str
     attempt_id: str
     token_ids: tuple[int, ...]
@@ -235,6 +257,8 @@ class Sample:
     segments: tuple[Segment, ...]
     temperature: float = 1.0
     """Of all its sampled tokens; the trainer divides its logits by it too."""
+    media: tuple[Media, ...] = ()
+    """What of the sequence is no text, in order."""
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)

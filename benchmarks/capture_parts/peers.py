@@ -15,30 +15,30 @@ from capture_parts.processes import ROOT
 
 _VENV = ROOT / ".bench-peers"
 _LIST = Path(__file__).parents[1] / "peers.txt"
-_STAMP = _VENV / "peers.sha256"
 
 
-def peers_python() -> tuple[Path | None, str]:
+def peers_python(listing: Path = _LIST, venv: Path = _VENV) -> tuple[Path | None, str]:
     """Return the interpreter, or None and one sentence that says why there is none."""
-    python, wanted = _VENV / "bin" / "python", hashlib.sha256(_LIST.read_bytes()).hexdigest()
-    if _STAMP.exists() and _STAMP.read_text() == wanted and python.exists():
+    python, stamp = venv / "bin" / "python", venv / "peers.sha256"
+    wanted = hashlib.sha256(listing.read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted and python.exists():
         return python, ""
     sys.path.insert(0, str(ROOT / "environment"))
     import install  # pyright: ignore[reportMissingImports]
     import install_plan as plan  # pyright: ignore[reportMissingImports]
 
-    shutil.rmtree(_VENV, ignore_errors=True)
+    shutil.rmtree(venv, ignore_errors=True)
     uv = install.uv_command("uv")
     additions = plan.uv_environment(install.pip_settings(), os.environ, uv_has_config_file=install.uv_has_config_file())
     try:
         if uv is not None:
-            install.run([*uv, "venv", "--quiet", "--python", sys.executable, str(_VENV)], {})
-            install.run([*uv, "pip", "install", "--quiet", "--python", str(python), "-r", str(_LIST)], additions)
+            install.run([*uv, "venv", "--quiet", "--python", sys.executable, str(venv)], {})
+            install.run([*uv, "pip", "install", "--quiet", "--python", str(python), "-r", str(listing)], additions)
         else:
-            install.run([sys.executable, "-m", "venv", str(_VENV)], {})
-            install.run([str(python), "-m", "pip", "install", "--quiet", "--no-input", "-r", str(_LIST)], {})
+            install.run([sys.executable, "-m", "venv", str(venv)], {})
+            install.run([str(python), "-m", "pip", "install", "--quiet", "--no-input", "-r", str(listing)], {})
     except (plan.SetupError, OSError, subprocess.SubprocessError) as error:
-        shutil.rmtree(_VENV, ignore_errors=True)
-        return None, f"the peers of {_LIST.name} could not be installed: {str(error).splitlines()[0]}"
-    _STAMP.write_text(wanted)
+        shutil.rmtree(venv, ignore_errors=True)
+        return None, f"the peers of {listing.name} could not be installed: {str(error).splitlines()[0]}"
+    stamp.write_text(wanted)
     return python, ""

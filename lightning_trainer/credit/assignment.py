@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from lightning_trainer.credit.groups import Peers
 from lightning_trainer.credit.scheme import CreditScheme
+from lightning_trainer.transitions.limits import Limit
 from lightning_trainer.transitions.reasons import Reason
-from lightning_trainer.transitions.sequences import fits
 from lightning_trainer.types import Credit, Trajectory
 
 
@@ -26,7 +26,7 @@ class Assignment:
     """By attempt id, and by whom they are compared with: one value for each row that has something to train."""
 
 
-def assign(trajectories: Sequence[Trajectory], scheme: CreditScheme, max_sample_tokens: int) -> Assignment:
+def assign(trajectories: Sequence[Trajectory], scheme: CreditScheme, limit: Limit) -> Assignment:
     """Run a scheme over the trajectories of one group.
 
     Raises:
@@ -39,7 +39,7 @@ def assign(trajectories: Sequence[Trajectory], scheme: CreditScheme, max_sample_
         for transition, credit in zip(trajectory.transitions, credits_T, strict=True):
             if credit.value is None:
                 refused[transition.transition_id] = Reason.NO_REWARD
-            elif not fits(transition, max_sample_tokens):
+            elif not limit.trainable(transition):
                 refused[transition.transition_id] = Reason.OVER_LENGTH
             else:
                 trained[transition.transition_id] = credit

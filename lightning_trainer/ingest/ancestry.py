@@ -26,6 +26,11 @@ class Identity:
     agent_source: str | None = None
     """How the agent was recognised; comes and goes with the agent."""
 
+    @property
+    def complete(self) -> bool:
+        """Whether nothing above can add to it."""
+        return self.agent is not None and self.rollout_id is not None and self.attempt_id is not None
+
     def else_from(self, other: "Identity") -> "Identity":
         """Fill what is missing, unless ``other`` is of another rollout or attempt: then it says nothing of this one."""
         if _differ(self.rollout_id, other.rollout_id) or _differ(self.attempt_id, other.attempt_id):
@@ -49,17 +54,22 @@ def key_of(span: Span) -> SpanKey:
 def resolve_identities(spans: Mapping[SpanKey, Span]) -> dict[SpanKey, Identity]:
     """Return the identity of every span."""
     resolved: dict[SpanKey, Identity] = {}
-    for start in spans:
-        chain: list[SpanKey] = []
-        on_chain: set[SpanKey] = set()
-        key: SpanKey | None = start
-        while key is not None and key in spans and key not in resolved and key not in on_chain:
-            chain.append(key)
-            on_chain.add(key)
+    named: dict[tuple, Identity] = {}
+    for start, span in spans.items():
+        if start in resolved:
+            continue
+        own = _own(span, named)
+        if own.complete:
+            resolved[start] = own
+            continue
+        chain: dict[SpanKey, Identity] = {start: own}
+        key = _parent(span)
+        while key is not None and key in spans and key not in resolved and key not in chain:
+            chain[key] = _own(spans[key], named)
             key = _parent(spans[key])
         above = resolved.get(key, _NOBODY) if key is not None else _NOBODY
         for below in reversed(chain):
-            above = _own(spans[below]).else_from(above)
+            above = chain[below].else_from(above)
             resolved[below] = above
     return resolved
 
@@ -71,14 +81,14 @@ def _parent(span: Span) -> SpanKey | None:
     return None if span.parent_span_id is None else (span.trace_id, span.parent_span_id)
 
 
-def _own(span: Span) -> Identity:
+def _own(span: Span, named: dict[tuple, Identity]) -> Identity:
+    """What the span itself says; equal ones are one object in ``named``, since few are different."""
     naming = dialect_of(span).naming(span)
-    return Identity(
-        agent=None if naming is None else naming.agent,
-        rollout_id=_text(span, semconv.ROLLOUT_ID),
-        attempt_id=_text(span, semconv.ATTEMPT_ID),
-        agent_source=None if naming is None else naming.source,
-    )
+    agent, source = (None, None) if naming is None else (naming.agent, naming.source)
+    said = (agent, _text(span, semconv.ROLLOUT_ID), _text(span, semconv.ATTEMPT_ID), source)
+    if said not in named:
+        named[said] = Identity(*said)
+    return named[said]
 
 
 def _text(span: Span, name: str) -> str | None:

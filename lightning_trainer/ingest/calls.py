@@ -17,6 +17,7 @@ from lightning_trainer.ingest.dialects.record import ModelCall
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.dialects.tokens import Choice, Tokens, carries_tokens, read_tokens
 from lightning_trainer.ingest.joining import join
+from lightning_trainer.ingest.media import media_of
 from lightning_trainer.types import Call, Fidelity, Span
 
 
@@ -68,6 +69,7 @@ def _choices(joined: JoinedCall, problems: list[str]) -> Iterator[Call]:
     best, span, identity = joined.best, joined.best.span, joined.identity
     tokens = tokens_of(best)
     problems.extend(tokens.problems)
+    media = next((found for record in joined.records if (found := media_of(record.span))), ())
     policy = span.attributes.get(semconv.POLICY)
     version = span.attributes.get(semconv.POLICY_VERSION)
     for choice in tokens.choices:
@@ -91,6 +93,7 @@ def _choices(joined: JoinedCall, problems: list[str]) -> Iterator[Call]:
             end_ns=span.end_ns,
             fidelity=fidelity_of(tokens, choice),
             temperature=_temperature(span),
+            media=media,
         )
 
 

@@ -56,7 +56,7 @@ class _Joining:
         self._place = {key_of(record.span): place for place, record in enumerate(self._records)}
         self._group = list(range(len(self._records)))
         self._response = [record.response_id for record in self._records]  # by root: the id of the whole group
-        self._above = _nearest_above(spans, self._place)
+        self._spans = spans
         self._words: dict[int, object] = {}
 
     def calls(self) -> list[tuple[ModelCall, ...]]:
@@ -78,6 +78,8 @@ class _Joining:
     def _unite(self, one: int, other: int) -> None:
         """Make two groups one, unless each has a response id of its own."""
         low, high = sorted((self._root(one), self._root(other)))
+        if low == high:
+            return
         responses = {self._response[low], self._response[high]} - {None}
         if len(responses) < 2:
             self._group[high] = low
@@ -90,9 +92,10 @@ class _Joining:
                 self._unite(first.setdefault(record.response_id, place), place)
 
     def _by_nesting(self) -> None:
+        nearest_above = _nearest_above(self._spans, self._place)
         last_inside: dict[int, int] = {}
         for place, record in enumerate(self._records):  # by start, so the last one stays
-            above = self._above.get(key_of(record.span))
+            above = nearest_above.get(key_of(record.span))
             if above is not None and self._place[above] != place:
                 last_inside[self._place[above]] = place
         for outer, inner in sorted(last_inside.items()):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
+from lightning_trainer.garbage_collection import without_garbage_collection
 from lightning_trainer.ingest.abandoned import without_abandoned
 from lightning_trainer.ingest.ancestry import Identity, resolve_identities, unique
 from lightning_trainer.ingest.calls import joined_calls, read_calls
@@ -34,6 +35,7 @@ class Reading:
     """One sentence for each thing that contradicts itself or cannot be read."""
 
 
+@without_garbage_collection()
 def read_spans(spans: Sequence[Span]) -> Reading:
     """Read spans of any number of traces and attempts."""
     known = unique(spans)

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from lightning_trainer.errors import StoreError
-from lightning_trainer.types import Sample, Segment, StepReport, TrainingBatch
+from lightning_trainer.types import Media, Sample, Segment, StepReport, TrainingBatch
 
 _FORMAT = 1
 
@@ -123,4 +123,5 @@ def _sample(sample: dict[str, Any]) -> Sample:
         behaviour_logprobs=tuple(sample["behaviour_logprobs"]),
         segments=tuple(Segment(**segment) for segment in sample["segments"]),
         temperature=sample.get("temperature", 1.0),  # absent in batches of version 0.1.0
+        media=tuple(Media(**media) for media in sample.get("media", ())),
     )

@@ -12,12 +12,14 @@ from lightning_trainer.credit.assignment import Assignment, assign, refuse_all
 from lightning_trainer.credit.grouping import regroup
 from lightning_trainer.credit.groups import GroupSummary, Member, judge_group
 from lightning_trainer.credit.registry import credit_scheme
+from lightning_trainer.garbage_collection import without_garbage_collection
 from lightning_trainer.rewards.table import read_rewards
 from lightning_trainer.training import problems
 from lightning_trainer.transitions.causes import with_causes
 from lightning_trainer.transitions.deduplication import deduplicate
 from lightning_trainer.transitions.eligibility import reason_against
 from lightning_trainer.transitions.ledger import Ledger
+from lightning_trainer.transitions.limits import Limit
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.transitions.sequences import samples_of
 from lightning_trainer.transitions.trajectories import trajectories_of
@@ -51,6 +53,7 @@ class Build:
     """Attempts in which something cannot be trained for want of a reward."""
 
 
+@without_garbage_collection()
 def build_batch(
     calls: Sequence[Call],
     attempts: Sequence[Attempt],
@@ -91,7 +94,7 @@ def build_batch(
         paths = with_causes(paths, deliveries.kept, span_parents or {})
     trajectories = _by_group(paths)
 
-    scheme = credit_scheme(policy.credit)
+    scheme, limit = credit_scheme(policy.credit), Limit(policy.max_sample_tokens, policy.over_length)
     casts = _casts(deliveries.kept, policy)
     samples: list[Sample] = []
     summaries: list[GroupSummary] = []
@@ -101,7 +104,7 @@ def build_batch(
         if group_id in rewards.incomplete:
             assignment = refuse_all(trajectories_G, Reason.NO_REWARD)
         else:
-            assignment = assign(trajectories_G, scheme, policy.max_sample_tokens)
+            assignment = assign(trajectories_G, scheme, limit)
         members = [
             Member(
                 attempt=attempt,
@@ -118,10 +121,9 @@ def build_batch(
             group_by=policy.group_by,
         )
         summaries.append(summary)
-        compared = _settle_group(assignment, summary, eligible, ledger)
+        compared = _settle_group(assignment, summary, eligible, limit, ledger)
         if summary.verdict is Reason.SAMPLED:
-            for trajectory in trajectories_G:
-                samples += samples_of(trajectory, compared)
+            samples += samples_of(trajectories_G, compared, limit, policy.samples)
         unscored.update(
             attempt_id
             for call_id, reason in assignment.refused.items()
@@ -167,7 +169,7 @@ def _eligible(
 
 
 def _settle_group(
-    assignment: Assignment, summary: GroupSummary, eligible: Mapping[str, Call], ledger: Ledger
+    assignment: Assignment, summary: GroupSummary, eligible: Mapping[str, Call], limit: Limit, ledger: Ledger
 ) -> dict[str, Credit]:
     """Settle every eligible call of a group; return the credits of those that have somebody to be compared with."""
     compared = {
@@ -176,8 +178,13 @@ def _settle_group(
         if summary.verdict not in _OUTCOMES or (eligible[call_id].agent, credit.peers) not in summary.lonely
     }
     for call_id in assignment.credits:
-        verdict = summary.verdict if call_id in compared else Reason.NO_PEERS
-        ledger.settle(eligible[call_id], _OUTCOMES.get(verdict, Outcome.DROPPED), verdict)
+        call, verdict = eligible[call_id], summary.verdict if call_id in compared else Reason.NO_PEERS
+        kept, sampled = limit.trainable(call), len(call.response_ids)
+        if verdict is Reason.SAMPLED and kept < sampled:
+            ledger.settle(call, Outcome.DROPPED, Reason.CUT, sampled - kept)
+            ledger.settle(call, Outcome.TRAINED, verdict, kept)
+        else:
+            ledger.settle(call, _OUTCOMES.get(verdict, Outcome.DROPPED), verdict)
     for call_id, reason in assignment.refused.items():
         ledger.settle(eligible[call_id], Outcome.DROPPED, reason)
     return compared

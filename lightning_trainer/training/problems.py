@@ -16,7 +16,9 @@ _WORTH_SAYING = (
     Reason.LOGPROB_COUNT,
     Reason.LOGPROB_NOT_FINITE,
     Reason.INCOMPLETE_STREAM,
+    Reason.NON_TEXT,
     Reason.OVER_LENGTH,
+    Reason.CUT,
 )
 """Something that went wrong, and not a choice of the user's."""
 
@@ -64,9 +66,10 @@ def losses(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:
             tokens[row.reason] = tokens.get(row.reason, 0) + row.tokens
             calls[row.reason] = calls.get(row.reason, 0) + row.calls
     return [
-        f"calls not trained ({reason.value}): {calls[reason]}, with {tokens[reason]} sampled tokens. "
+        f"calls {'cut short' if reason is Reason.CUT else 'not trained'} ({reason.value}): {calls[reason]}, with "
+        f"{tokens[reason]} sampled tokens. "
         + reason.explanation
-        + (f" It is {policy.max_sample_tokens}." if reason is Reason.OVER_LENGTH else "")
+        + (f" It is {policy.max_sample_tokens}." if reason in (Reason.OVER_LENGTH, Reason.CUT) else "")
         for reason in _WORTH_SAYING
         if reason in calls
     ]

@@ -28,12 +28,22 @@ def deduplicate(calls: Sequence[Call]) -> Deliveries:
     by_text: dict[tuple, Call] = {}
     by_tokens: dict[tuple, Call] = {}
     by_response: dict[tuple, Call] = {}
+    alone: set[tuple] = set()
     for call in sorted(calls, key=_fullest_first):
         original = kept.get(call.call_id)
         if original is None and call.response_id is not None:
             response = (call.response_id, call_choice(call))
-            tokens = (*response, call.prompt_ids, call.response_ids)
-            text = (*tokens, call.attempt_id)
+            if response not in by_response:
+                # Nearly every response is recorded once, and telling it by its tokens is the costly part.
+                by_response[response] = kept[call.call_id] = call
+                alone.add(response)
+                continue
+            if response in alone:
+                alone.remove(response)
+                first = by_response[response]
+                by_tokens[_tokens(first)] = by_text[_tokens(first), first.attempt_id] = first
+            tokens = _tokens(call)
+            text = (tokens, call.attempt_id)
             # Fuller records come first: one without tokens, or without an attempt, can only repeat a fuller one.
             if not call.prompt_ids and not call.response_ids:
                 original = by_response.get(response)
@@ -42,7 +52,6 @@ def deduplicate(calls: Sequence[Call]) -> Deliveries:
             else:
                 original = by_text.get(text)
             if original is None:
-                by_response.setdefault(response, call)
                 by_tokens.setdefault(tokens, call)
                 by_text.setdefault(text, call)
         if original is None:
@@ -51,6 +60,10 @@ def deduplicate(calls: Sequence[Call]) -> Deliveries:
             repeated.append((call, original))
     in_time = sorted(kept.values(), key=lambda call: (call.start_ns, call.call_id))
     return Deliveries(tuple(in_time), tuple(repeated))
+
+
+def _tokens(call: Call) -> tuple:
+    return (call.response_id, call_choice(call), call.prompt_ids, call.response_ids)
 
 
 def call_choice(call: Call) -> str:

@@ -19,7 +19,12 @@ def reason_against(
     An interrupted stream is refused although its tokens are real: the agent acted on the part that it read, and how
     much that was is not known.
     """
-    return _not_ours(call, policy, attempts) or _stale(call, oldest_version) or _not_recorded(call)
+    return (
+        _not_ours(call, policy, attempts)
+        or _stale(call, oldest_version)
+        or _not_recorded(call)
+        or _not_seen(call, policy)
+    )
 
 
 def _not_ours(call: Call, policy: PolicyConfig, attempts: Mapping[str, Attempt]) -> Reason | None:
@@ -42,6 +47,8 @@ def _not_ours(call: Call, policy: PolicyConfig, attempts: Mapping[str, Attempt])
         return Reason.UNKNOWN_ATTEMPT
     if attempt.mode is RolloutMode.EVALUATE:
         return Reason.EVALUATION
+    if attempt.state is AttemptState.FAILED and policy.failed_attempts == "drop":
+        return Reason.FAILED_ATTEMPT
     if attempt.state is AttemptState.RUNNING:
         return Reason.ATTEMPT_RUNNING
     return None
@@ -68,3 +75,7 @@ def _not_recorded(call: Call) -> Reason | None:
     if not call.complete:
         return Reason.INCOMPLETE_STREAM
     return None
+
+
+def _not_seen(call: Call, policy: PolicyConfig) -> Reason | None:
+    return Reason.NON_TEXT if call.media and policy.non_text == "drop" else None

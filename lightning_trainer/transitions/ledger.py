@@ -42,10 +42,10 @@ class Ledger:
         """Say that a call came in; a call that is delivered twice is received twice."""
         self._account(call).received += len(call.response_ids)
 
-    def settle(self, call: Call, outcome: Outcome, reason: Reason) -> None:
-        """Say what became of all sampled tokens of one delivery of a call."""
+    def settle(self, call: Call, outcome: Outcome, reason: Reason, tokens: int | None = None) -> None:
+        """Say what became of the sampled tokens of one delivery of a call: of all of them, or of so many."""
         account = self._account(call)
-        tokens = len(call.response_ids)
+        tokens = len(call.response_ids) if tokens is None else tokens
         account.settled += tokens
         if outcome is Outcome.TRAINED:
             account.trained += tokens

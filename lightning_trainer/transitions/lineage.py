@@ -10,35 +10,30 @@
 
 from collections.abc import Sequence
 
-from lightning_trainer.transitions.token_tree import packed, token_parents
-from lightning_trainer.types import Transition
+from lightning_trainer.transitions.token_tree import TokenTree
+from lightning_trainer.types import Call
 
 
-def parents_of(transitions: Sequence[Transition], ends_ns: Sequence[int], spans: Sequence[str]) -> list[int | None]:
-    """Return for each transition the index of the one that it follows, or None; the edges form a forest.
+def parents_of(calls: Sequence[Call], tree: TokenTree) -> list[int | None]:
+    """Return for each call the index of the one that it follows, or None; the edges form a forest.
 
     Args:
-        transitions: one agent's in one attempt, by start time, then id.
-        ends_ns: when each response had ended.
-        spans: which span recorded each; the choices of one response share it.
+        calls: one agent's in one attempt, by start time, then id.
+        tree: of these calls.
     """
-    parents = token_parents(transitions)
-    if not _one_at_a_time(transitions, ends_ns, spans, parents):
+    parents = list(tree.parents)
+    if not _one_at_a_time(calls, parents):
         return parents
-    first_try: dict[bytes, int] = {}
-    for index, transition in enumerate(transitions):
-        tried = first_try.setdefault(packed(transition.prompt_ids), index)
+    for index, first_try in enumerate(tree.first_tries):
         if parents[index] is None and index > 0:
-            parents[index] = index - 1 if tried == index else parents[tried]
+            parents[index] = index - 1 if first_try == index else parents[first_try]
     return parents
 
 
-def _one_at_a_time(
-    transitions: Sequence[Transition], ends_ns: Sequence[int], spans: Sequence[str], parents: Sequence[int | None]
-) -> bool:
-    if len(set(spans)) < len(spans):
-        return False
+def _one_at_a_time(calls: Sequence[Call], parents: Sequence[int | None]) -> bool:
+    if len({call.span_id for call in calls}) < len(calls):
+        return False  # the choices of one response share its span
     return all(
-        transitions[index].start_ns >= ends_ns[index - 1] and (parents[index] or 0) < index
-        for index in range(1, len(transitions))
+        calls[index].start_ns >= calls[index - 1].end_ns and (parents[index] or 0) < index
+        for index in range(1, len(calls))
     ) and (not parents or parents[0] is None)

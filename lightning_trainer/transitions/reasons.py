@@ -52,6 +52,7 @@ class Reason(StrEnum):
     NO_ATTEMPT = "no_attempt", "The call belongs to no attempt: it was made outside a rollout."
     UNKNOWN_ATTEMPT = "unknown_attempt", "The call names an attempt that is not part of this batch."
     EVALUATION = "evaluation", "The attempt is an evaluation; evaluations are never trained."
+    FAILED_ATTEMPT = "failed_attempt", "The attempt's code raised, and the policy does not train failed attempts."
     ATTEMPT_RUNNING = "attempt_running", "The attempt has not ended yet."
 
     # dropped: what was recorded of it
@@ -65,10 +66,15 @@ class Reason(StrEnum):
         "incomplete_stream",
         "The stream ended early: the agent did not act on the whole response, so the reward is not about it.",
     )
+    NON_TEXT = (
+        "non_text",
+        "The prompt has parts that are no text (images, audio), which the update engine does not see.",
+    )
 
     # dropped: what can be made of it
     NO_REWARD = "no_reward", "The credit scheme needs a reward that is missing; missing is not zero."
     OVER_LENGTH = "over_length", "Prompt and response together are longer than max_sample_tokens."
+    CUT = "cut", "These tokens of a response lie beyond max_sample_tokens; the ones before them are trained."
     GROUP_TOO_SMALL = "group_too_small", "Fewer than two attempts of the group can be compared."
     NO_PEERS = (
         "no_peers",

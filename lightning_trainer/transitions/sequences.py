@@ -1,46 +1,61 @@
-"""Transitions to samples: those that extend each other token for token share one sequence.
+"""Transitions to samples, in one of three ways (``samples`` in ``[[policy]]``).
 
-With observations O and answers A, calls (O1 -> A1) and (O1+A1+O2 -> A2) become the one sequence O1+A1+O2+A2 with mask
-0 on O1 and O2 and 1 on A1 and A2; a call whose prompt is O1+A1' instead, or that was sampled at another temperature,
-forks into a sequence of its own. Invariants:
-a sample is exactly the tokens that the engine saw at its last call (promise 3); every transition is trained in exactly
-one sample, the first whose path it lies on (by start time, then id, of the last call), and is context with mask 0 in
-the others; no token that was not sampled has mask 1 (promise 2).
+``calls``   every transition is a sequence of its own.
+``merged``  transitions of one agent in one attempt that extend each other token for token share one sequence. With
+            observations O and answers A, calls (O1 -> A1) and (O1+A1+O2 -> A2) become O1+A1+O2+A2 with mask 0 on O1 and
+            O2 and 1 on A1 and A2; a call whose prompt is O1+A1' instead forks into a sequence of its own.
+``tree``    the same over the token tree of the whole group: a call also shares the sequence of another agent's, or
+            another attempt's, whose tokens it extends (a hand-over, a sub-agent that goes on with its caller's
+            conversation, an attempt that was forked from another one).
+
+Invariants of all three: a sample is exactly the tokens that the engine saw at its last call (promise 3); every
+transition is trained in exactly one sample, the first whose path it lies on, and is context with mask 0 in the others;
+no token that was not sampled has mask 1 (promise 2). A transition that was sampled at another temperature than the one
+it extends starts a sequence of its own, since the trainer scores a sequence at one temperature.
+
+The same tokens, sampled by several attempts behind the same prompt, are trained once for each: each attempt has an
+advantage of its own, and dropping the repetitions would change the gradient. They are one node of the tree that the
+update engine computes (``training/tree``), so they cost once.
 """
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import Literal, TypeAlias
 
-from lightning_trainer.transitions.token_tree import token_parents
+from lightning_trainer.transitions.limits import Limit
+from lightning_trainer.transitions.token_tree import token_tree
 from lightning_trainer.types import Credit, Sample, Segment, Trajectory, Transition
 
+Samples: TypeAlias = Literal["calls", "merged", "tree"]
 
-def fits(transition: Transition, max_sample_tokens: int) -> bool:
-    """Whether a sequence can hold the transition with all of its context.
-
-    A path is cut to its longest prefix of whole transitions that fits: exactly those that fit by themselves remain,
-    for a path's earlier transitions are shorter. When not even the first one fits, the whole path is left out.
-    """
-    return len(transition.prompt_ids) + len(transition.response_ids) <= max_sample_tokens
+_Step: TypeAlias = tuple[Trajectory, Transition]
 
 
-def samples_of(trajectory: Trajectory, credits: Mapping[str, Credit]) -> tuple[Sample, ...]:
-    """Merge the transitions of a trajectory that are to be trained.
+def samples_of(
+    trajectories_G: Sequence[Trajectory], credits: Mapping[str, Credit], limit: Limit, how: Samples = "merged"
+) -> tuple[Sample, ...]:
+    """Return the samples of one group.
 
     Args:
-        trajectory: of one agent in one attempt.
+        trajectories_G: of every agent of every attempt of the group.
         credits: by transition id, of the transitions to be trained; others are at most context.
+        limit: each of the transitions to be trained has tokens that fit it.
+        how: what shares a sequence.
     """
-    transitions = [transition for transition in trajectory.transitions if transition.transition_id in credits]
-    # The trainer scores a sequence at one temperature.
+    steps = [
+        (trajectory, limit.cut(transition))
+        for trajectory in trajectories_G
+        for transition in trajectory.transitions
+        if transition.transition_id in credits
+    ]
     parents = [
-        None if parent is None or transitions[parent].temperature != transition.temperature else parent
-        for parent, transition in zip(token_parents(transitions), transitions, strict=True)
+        None if parent is None or steps[parent][1].temperature != transition.temperature else parent
+        for parent, (_, transition) in zip(_extended(trajectories_G, steps, how), steps, strict=True)
     ]
     inner = set(parents)
-    trained = [False] * len(transitions)
+    trained = [False] * len(steps)
     samples: list[Sample] = []
-    for leaf in range(len(transitions)):
+    for leaf in range(len(steps)):
         if leaf in inner:
             continue
         path: list[int] = []
@@ -50,17 +65,36 @@ def samples_of(trajectory: Trajectory, credits: Mapping[str, Credit]) -> tuple[S
             trained[index] = True
             path.append(index)
             index = parents[index]
-        samples.append(_sample(trajectory, [transitions[index] for index in reversed(path)], credits))
+        samples.append(_sample([steps[index] for index in reversed(path)], credits))
     return tuple(samples)
 
 
-def _sample(trajectory: Trajectory, path: Sequence[Transition], credits: Mapping[str, Credit]) -> Sample:
-    leaf = path[-1]
+def _extended(trajectories_G: Sequence[Trajectory], steps: Sequence[_Step], how: Samples) -> Sequence[int | None]:
+    """Return for each step the one whose sequence it goes on with."""
+    if how == "calls":
+        return [None] * len(steps)
+    if how == "tree":
+        owners = [(trajectory.attempt.attempt_id, trajectory.agent) for trajectory, _ in steps]
+        return token_tree([transition for _, transition in steps], owners).parents
+    place: dict[str | None, int] = {transition.transition_id: index for index, (_, transition) in enumerate(steps)}
+    above = {step.transition_id: step.extends for trajectory in trajectories_G for step in trajectory.transitions}
+    for transition_id in above:
+        # What lies between and is not trained is passed over, once.
+        passed, found = [transition_id], above[transition_id]
+        while found is not None and found not in place:
+            passed.append(found)
+            found = above[found]
+        above.update(dict.fromkeys(passed, found))
+    return [place.get(above[transition.transition_id]) for _, transition in steps]
+
+
+def _sample(path: Sequence[_Step], credits: Mapping[str, Credit]) -> Sample:
+    last, leaf = path[-1]
     masks: list[Sequence[int]] = []
     logprobs: list[Sequence[float]] = []
     segments: list[Segment] = []
     position = 0
-    for transition in path:
+    for trajectory, transition in path:
         start = len(transition.prompt_ids)
         end = start + len(transition.response_ids)
         credit = credits[transition.transition_id]
@@ -75,18 +109,21 @@ def _sample(trajectory: Trajectory, path: Sequence[Transition], credits: Mapping
                 credit.value,
                 credit.row_id,
                 credit.peers,
+                agent=None if trajectory.agent == last.agent else trajectory.agent,
+                attempt_id=None if transition.attempt_id == leaf.attempt_id else transition.attempt_id,
             )
         )
         position = end
     return Sample(
-        sample_id=f"{trajectory.attempt.attempt_id}/{leaf.transition_id}",
-        policy=trajectory.policy,
-        agent=trajectory.agent,
-        group_id=trajectory.attempt.group_id,
-        attempt_id=trajectory.attempt.attempt_id,
+        sample_id=f"{leaf.attempt_id}/{leaf.transition_id}",
+        policy=last.policy,
+        agent=last.agent,
+        group_id=last.attempt.group_id,
+        attempt_id=leaf.attempt_id,
         token_ids=leaf.prompt_ids + leaf.response_ids,
         loss_mask=tuple(chain.from_iterable(masks)),
         behaviour_logprobs=tuple(chain.from_iterable(logprobs)),
         segments=tuple(segments),
         temperature=leaf.temperature,
+        media=leaf.media,
     )

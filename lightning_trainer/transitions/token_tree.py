@@ -1,43 +1,99 @@
-"""The token tree of some transitions: which one's exact tokens each of them extends.
+"""The token tree of some calls: which one's exact tokens each of them extends, and where they part.
 
-A transition's path is its prompt and its response. Its parent is the transition with the longest path that the prompt
-starts with, token for token; a prompt that continues nothing in full (re-rendered history, a retry, a new
-conversation) is a root. Concatenating a root-to-leaf path gives exactly the tokens that the engine saw at the leaf
-(promise 3), because a leaf's own prompt and response are that path.
+A call's path is its prompt and its response. Paths that begin with the same tokens are one branch up to the token
+where they differ; there they fork. Invariants: the runs from a root to the end of a call's path, put together, are
+exactly the tokens that the engine saw and sampled (promise 3); a token is sampled (mask 1) where some call sampled it
+behind the very same tokens, anything else (prompts, tool output, history that was rendered anew) is an observation
+(mask 0).
 
-Paths and prompts are sorted as byte strings, where everything that starts with a path follows it in one run, and a
-stack holds the paths that the present string starts with: each path is pushed and popped once.
+A call extends the one with the longest path that its prompt starts with, token for token; a prompt that continues
+nothing in full (re-rendered history, a retry, a new conversation) extends nothing. Images and the like are placeholders
+among the tokens, equal whatever they show: a prompt with others in them extends nothing either.
+
+Prompts and paths are sorted as byte strings, where everything that starts with a string follows it in one run. A stack
+holds those that the present one starts with: each is pushed and popped once. Sorting apart, time is linear in the
+tokens.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from lightning_trainer.types import Transition
+from lightning_trainer.transitions.token_runs import Run, runs_of
+from lightning_trainer.types import Media
 
 _PATH, _PROMPT = 0, 1
 
 
-def token_parents(transitions: Sequence[Transition]) -> list[int | None]:
-    """Return for each transition the index of the one that it extends, or None.
+class Tokens(Protocol):
+    """What the tree knows of a call or a transition."""
 
-    Of several with the very same path, the first in ``transitions`` is taken: they cannot be told apart.
+    @property
+    def prompt_ids(self) -> tuple[int, ...]: ...
+    @property
+    def response_ids(self) -> tuple[int, ...]: ...
+    @property
+    def media(self) -> tuple[Media, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTree:
+    """Immutable; calls are named by their place in the sequence that it was made of."""
+
+    parents: tuple[int | None, ...]
+    """For each call the one that it extends. Of several with the very same path the first is taken, one of the same
+    owner before others: they cannot be told apart."""
+    first_tries: tuple[int, ...]
+    """For each call the first with the same prompt; itself, where it is no retry."""
+    calls: tuple[Tokens, ...]
+
+    def runs(self) -> tuple[Run, ...]:
+        """Return the nodes in depth-first preorder; they are worked out anew each time."""
+        return runs_of([(packed(call.prompt_ids), packed(call.response_ids)) for call in self.calls])
+
+    @property
+    def unique_tokens(self) -> int:
+        """How many tokens there are when what paths share counts once."""
+        return sum(len(run.token_ids) for run in self.runs())
+
+
+def token_tree(calls: Sequence[Tokens], owners: Sequence[Hashable] | None = None) -> TokenTree:
+    """Build the tree.
+
+    Args:
+        calls: calls or transitions, of any number of agents and attempts.
+        owners: of each call; which of two equal paths is extended (``TokenTree.parents``).
     """
     strings: list[tuple[bytes, int, int]] = []
-    for index, transition in enumerate(transitions):
-        prompt = packed(transition.prompt_ids)
+    for index, call in enumerate(calls):
+        prompt = packed(call.prompt_ids)
         strings.append((prompt, _PROMPT, index))
-        strings.append((prompt + packed(transition.response_ids), _PATH, index))
+        strings.append((prompt + packed(call.response_ids), _PATH, index))
     strings.sort()
-    parents: list[int | None] = [None] * len(transitions)
-    open_paths: list[tuple[bytes, int]] = []
+    parents: list[int | None] = [None] * len(calls)
+    first_tries = list(range(len(calls)))
+    open_paths: list[tuple[bytes, int, dict[Hashable, int]]] = []
+    tried, tries = None, {}
     for string, kind, index in strings:
         while open_paths and not string.startswith(open_paths[-1][0]):
             open_paths.pop()
         if kind == _PROMPT:
-            parents[index] = open_paths[-1][1] if open_paths else None
+            # Equal prompts follow each other, the first of them first.
+            if string != tried:
+                tried, tries = string, {}
+            first_tries[index] = tries.setdefault(calls[index].media, index)
+            if open_paths:
+                _, first, twins = open_paths[-1]
+                extended = first if owners is None else twins.get(owners[index], first)
+                shown = calls[extended].media
+                if shown == calls[index].media[: len(shown)]:
+                    parents[index] = extended
         elif not open_paths or open_paths[-1][0] != string:
-            open_paths.append((string, index))
-    return parents
+            open_paths.append((string, index, {} if owners is None else {owners[index]: index}))
+        elif owners is not None:
+            open_paths[-1][2].setdefault(owners[index], index)
+    return TokenTree(tuple(parents), tuple(first_tries), tuple(calls))
 
 
 def packed(token_ids: Sequence[int]) -> bytes:

@@ -1,9 +1,9 @@
 """Eligible calls to trajectories: one for each agent of each attempt, its transitions oldest first."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from lightning_trainer.transitions.lineage import parents_of
+from lightning_trainer.transitions.token_tree import token_tree
 from lightning_trainer.types import Attempt, Call, Trajectory, Transition
 
 
@@ -30,33 +30,41 @@ def trajectories_of(
     for call in calls:
         by_owner.setdefault((call.attempt_id or "", call.agent or ""), []).append(call)
     return tuple(
-        replace(
-            _trajectory(attempts[attempt_id], agent, own, attempt_rewards.get(attempt_id), call_rewards),
-            own_reward=(agent_rewards or {}).get((attempt_id, agent)),
+        _trajectory(
+            attempts[attempt_id],
+            agent,
+            own,
+            attempt_rewards.get(attempt_id),
+            (agent_rewards or {}).get((attempt_id, agent)),
+            call_rewards,
         )
         for (attempt_id, agent), own in sorted(by_owner.items(), key=lambda entry: entry[0])
     )
 
 
 def _trajectory(
-    attempt: Attempt, agent: str, calls: list[Call], reward: float | None, call_rewards: Mapping[str, float]
+    attempt: Attempt,
+    agent: str,
+    calls: list[Call],
+    reward: float | None,
+    own_reward: float | None,
+    call_rewards: Mapping[str, float],
 ) -> Trajectory:
     calls = sorted(calls, key=lambda call: (call.start_ns, call.call_id))
-    transitions = [_transition(call, call_rewards.get(call.call_id)) for call in calls]
-    parents = parents_of(transitions, [call.end_ns for call in calls], [call.span_id for call in calls])
-    return Trajectory(
-        attempt=attempt,
-        agent=agent,
-        policy=transitions[0].policy,
-        transitions=tuple(
-            transition if parent is None else replace(transition, parent_id=transitions[parent].transition_id)
-            for transition, parent in zip(transitions, parents, strict=True)
-        ),
-        reward=reward,
+    tree = token_tree(calls)
+    transitions = tuple(
+        _transition(
+            call,
+            call_rewards.get(call.call_id),
+            parent_id=None if parent is None else calls[parent].call_id,
+            extends=None if extended is None else calls[extended].call_id,
+        )
+        for call, parent, extended in zip(calls, parents_of(calls, tree), tree.parents, strict=True)
     )
+    return Trajectory(attempt, agent, transitions[0].policy, transitions, reward, own_reward)
 
 
-def _transition(call: Call, reward: float | None) -> Transition:
+def _transition(call: Call, reward: float | None, *, parent_id: str | None, extends: str | None) -> Transition:
     if call.agent is None or call.attempt_id is None or call.policy is None:
         raise ValueError(f"call {call.call_id} has no agent, attempt or policy; ask reason_against first")
     if call.policy_version is None or call.behaviour_logprobs is None:
@@ -72,7 +80,10 @@ def _transition(call: Call, reward: float | None) -> Transition:
         behaviour_logprobs=call.behaviour_logprobs,
         reward=reward,
         start_ns=call.start_ns,
+        parent_id=parent_id,
+        extends=extends,
         temperature=_behaviour_temperature(call.temperature),
+        media=call.media,
     )
 
 

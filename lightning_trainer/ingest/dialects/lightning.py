@@ -5,6 +5,7 @@ They follow the GenAI conventions, say with ``lightning.stream.complete`` how a 
 """
 
 from dataclasses import replace
+from functools import lru_cache
 
 from lightning_instrumentation import semconv
 
@@ -54,7 +55,13 @@ def failed(span: Span) -> bool:
 
 def naming(span: Span) -> Naming | None:
     agent = text(span, semconv.AGENT_NAME)
-    return None if agent is None else Naming(agent, text(span, semconv.AGENT_SOURCE) or NAME)
+    return None if agent is None else _naming(agent, text(span, semconv.AGENT_SOURCE) or NAME)
+
+
+@lru_cache(maxsize=1024)
+def _naming(agent: str, source: str) -> Naming:
+    # Every span of ours has a name on it, and there are few different ones.
+    return Naming(agent, source)
 
 
 DIALECT = replace(genai.DIALECT, name=NAME, recognises=recognises, model_call=model_call, failed=failed, naming=naming)

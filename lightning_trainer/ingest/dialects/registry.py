@@ -14,4 +14,7 @@ DIALECTS: tuple[Dialect, ...] = (
 
 def dialect_of(span: Span) -> Dialect:
     """Return the dialect to read a span in."""
-    return next(dialect for dialect in DIALECTS if dialect.recognises(span))
+    for dialect in DIALECTS:
+        if dialect.recognises(span):
+            return dialect
+    return genai.DIALECT

@@ -27,9 +27,12 @@ class Tokens:
     problems: tuple[str, ...]
 
 
+_FIRST_RESPONSE = semconv.response_token_ids(0)
+
+
 def carries_tokens(span: Span) -> bool:
     """Whether the span itself has the ids of a call."""
-    return semconv.PROMPT_TOKEN_IDS in span.attributes and semconv.response_token_ids(0) in span.attributes
+    return semconv.PROMPT_TOKEN_IDS in span.attributes and _FIRST_RESPONSE in span.attributes
 
 
 def read_tokens(span: Span) -> Tokens:

@@ -74,14 +74,14 @@ def _rows(samples: Sequence[Sample]) -> list[_Row]:
                     f"sample {sample.sample_id}: transition {segment.transition_id} has the credit {segment.credit}; "
                     "a transition without a credit cannot be trained, drop it with a reason"
                 )
-            compared = (sample.group_id, sample.agent, segment.peers)
+            compared = (sample.group_id, segment.agent or sample.agent, segment.peers)
             row = rows.setdefault((*compared, segment.row_id), _Row(compared, segment.credit))
             if row.credit != segment.credit:
                 raise TrainingError(
                     f"row {segment.row_id} has the credits {row.credit} and {segment.credit}; a row has one"
                 )
             row.pieces.append((index, segment))
-            row.attempts.add(sample.attempt_id)
+            row.attempts.add(segment.attempt_id or sample.attempt_id)
     return list(rows.values())
 
 

@@ -26,9 +26,14 @@ def training_tensors(samples: Sequence[Sample], advantages: Mapping[str, Sequenc
         advantages: by sample id, one value a token.
 
     Raises:
-        TrainingError: a behaviour logprob is infinite or not a number.
+        TrainingError: a behaviour logprob is infinite or not a number, or a sample has parts that are no text.
     """
     for sample in samples:
+        if sample.media:
+            raise TrainingError(
+                f"sample {sample.sample_id}: its prompt holds {sample.media[0].modality} "
+                f'({sample.media[0].uri}), which the update engine does not see; set non_text = "drop" in [[policy]]'
+            )
         if wrong := [logprob for logprob in sample.behaviour_logprobs if not math.isfinite(logprob)]:
             raise TrainingError(f"sample {sample.sample_id}: a behaviour logprob is {wrong[0]}; it must be a number")
     prompts = [sample.loss_mask.index(1) for sample in samples]

@@ -20,7 +20,7 @@ async def client(tmp_path):
     )
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
         nothing = cast(Any, None)
-        app = Daemon(config)._app(store, NotifyingSink(store, Progress()), nothing, nothing)
+        app = Daemon(config)._app(store, NotifyingSink(store, Progress()), nothing, nothing, nothing, nothing)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8321") as opened:
             yield opened
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store import SqliteStore, StepState
 from lightning_trainer.store.batch_codec import decode_batch, decode_report, encode_batch, encode_report
-from lightning_trainer.types import LedgerRow, Outcome, Sample, Segment, StepReport, TrainingBatch
+from lightning_trainer.types import LedgerRow, Media, Outcome, Sample, Segment, StepReport, TrainingBatch
 
 
 def _sample(logprob: float = -0.25, credit: float | None = 1.0) -> Sample:
@@ -164,3 +165,9 @@ def test_a_batch_that_would_spoil_the_weights_is_refused(bad: float) -> None:
     for sample in (_sample(bad), _sample(-1.0, bad)):
         with pytest.raises(StoreError, match="sample s has a log-probability or credit that is NaN or infinite"):
             encode_batch(_batch(1, sample))
+
+
+def test_a_batch_keeps_pictures_and_whose_a_segment_is() -> None:
+    segments = (Segment(1, 2, "c/0", 0, 1.0, "a", agent="planner", attempt_id="b"), Segment(2, 3, "c/1", 0, 1.0, "a"))
+    sample = replace(_sample(), segments=segments, media=(Media("image", "sha256:00", "image/png"),))
+    assert decode_batch(encode_batch(_batch(1, sample))) == _batch(1, sample)

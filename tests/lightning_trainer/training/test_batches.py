@@ -11,7 +11,7 @@ from lightning_trainer.errors import LedgerImbalanceError
 from lightning_trainer.training import batches
 from lightning_trainer.training.batches import build_batch
 from lightning_trainer.transitions.reasons import Reason
-from lightning_trainer.types import AttemptState, LedgerRow, Outcome, RolloutMode, Segment
+from lightning_trainer.types import AttemptState, LedgerRow, Media, Outcome, RolloutMode, Segment
 
 # "Q: 2 * 3 = ?" is 10 11 12; the model writes <calc>2*3</calc> as 20 21 22; the tool's "6" is rendered 30 31; then
 # the model answers "6." as 40 41. In the second attempt it answers 50 at once, which is wrong.
@@ -174,12 +174,57 @@ def test_a_step_without_anything_is_not_a_batch(make_policy):
 def test_a_builder_that_loses_or_repeats_a_sample_is_refused(rollouts, make_policy, monkeypatch):
     build_samples = batches.samples_of
     for broken in (
-        lambda trajectory, credits: build_samples(trajectory, credits)[1:],
-        lambda trajectory, credits: build_samples(trajectory, credits) * 2,
+        lambda *arguments: build_samples(*arguments)[1:],
+        lambda *arguments: build_samples(*arguments) * 2,
     ):
         monkeypatch.setattr(batches, "samples_of", broken)
         with pytest.raises(LedgerImbalanceError, match="does not balance"):
             build_batch(rollouts[0], rollouts[1], rollouts[2], make_policy(), step=1)
+
+
+def test_a_response_beyond_the_limit_is_left_out_or_cut(rollouts, make_policy):
+    """The answer 40 41 comes after eight tokens: with nine, one of it fits; with eight, none does."""
+    for limit, rule, fates in (
+        (9, "drop", {"trained/sampled": 4, "dropped/over_length": 2}),
+        (9, "cut", {"trained/sampled": 5, "dropped/cut": 1}),
+        (8, "cut", {"trained/sampled": 4, "dropped/over_length": 2}),
+    ):
+        policy = make_policy(max_sample_tokens=limit, over_length=rule)
+        build = build_batch(rollouts[0], rollouts[1], rollouts[2], policy, step=1)
+        assert _fates(build) == fates
+        assert build.batch is not None
+        assert [len(sample.token_ids) for sample in build.batch.samples] == [
+            9 if rule == "cut" and limit == 9 else 6,
+            4,
+        ]
+    cut = build_batch(*rollouts, make_policy(max_sample_tokens=9, over_length="cut"), step=1)
+    assert cut.problems == (
+        "calls cut short (cut): 1, with 1 sampled tokens. These tokens of a response lie beyond max_sample_tokens; the "
+        "ones before them are trained. It is 9.",
+    )
+
+
+@pytest.mark.parametrize(("samples", "count"), [("calls", 3), ("merged", 2), ("tree", 2)])
+def test_what_is_one_sequence_is_chosen_by_configuration(rollouts, make_policy, samples, count):
+    build = build_batch(*rollouts, make_policy(samples=samples), step=1)
+    assert build.batch is not None
+    assert len(build.batch.samples) == count
+    assert _fates(build) == {"trained/sampled": 6}
+
+
+def test_failed_attempts_are_left_out_where_the_policy_says_so(rollouts, make_policy):
+    build = build_batch(*rollouts, make_policy(failed_attempts="drop"), step=1)
+    assert _fates(build) == {"dropped/failed_attempt": 1, "dropped/group_too_small": 5}
+
+
+def test_prompts_with_pictures_are_left_out_or_become_samples_that_refer_to_them(rollouts, make_policy):
+    picture = Media("image", "https://host/cat.png")
+    calls = [replace(call, media=(picture,)) if call.span_id == "s3" else call for call in rollouts[0]]
+    dropped = build_batch(calls, rollouts[1], rollouts[2], make_policy(), step=1)
+    assert _fates(dropped) == {"dropped/non_text": 1, "dropped/group_too_small": 5}
+    kept = build_batch(calls, rollouts[1], rollouts[2], make_policy(non_text="keep"), step=1)
+    assert kept.batch is not None
+    assert [sample.media for sample in kept.batch.samples] == [(), (picture,)]
 
 
 def _weighted(make_policy, **changes):

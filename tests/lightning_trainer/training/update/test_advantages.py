@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.types import Media
 
 pytestmark = pytest.mark.verl
 
@@ -238,3 +239,27 @@ def test_gigpos_episode_term_is_verls_grpo(group, advantages):
     assert [found[f"g{i}"][1] for i in range(4)] == pytest.approx(
         relative([1.0, 0.0, 0.0, 0.5], normalize_by_std=True), abs=1e-6
     )
+
+
+def test_a_segment_of_another_agent_is_compared_with_its_own(sample, advantages):
+    """Two attempts, each one sequence of a planner's (1, 0) and a worker's credits (5, 7): means 0.5 and 6."""
+    samples = []
+    for index, (planned, worked) in enumerate(((1.0, 5.0), (0.0, 7.0))):
+        one = sample(f"s{index}", [1, 2, 3, 4], [0, 1, 0, 1], group="g", credit=0.0)
+        plan, work = one.segments
+        segments = (
+            replace(plan, credit=planned, row_id=f"plan{index}", agent="planner"),
+            replace(work, credit=worked, row_id=f"work{index}"),
+        )
+        samples.append(replace(one, segments=segments))
+    found = advantages(samples, normalize_by_std=False)
+    assert found["s0"] == pytest.approx((0.0, 0.5, 0.0, -1.0))
+    assert found["s1"] == pytest.approx((0.0, -0.5, 0.0, 1.0))
+
+
+def test_the_update_engine_refuses_pictures(sample):
+    from lightning_trainer.training.update.tensors import training_tensors
+
+    shown = replace(sample("s", [1, 2], [0, 1], group="g", credit=0.0), media=(Media("image", "https://host/cat.png"),))
+    with pytest.raises(TrainingError, match="holds image"):
+        training_tensors([shown], {"s": [0.0, 1.0]})

@@ -1,0 +1,110 @@
+"""How long it takes from spans to a batch, and how much memory, at growing numbers of spans.
+
+Every size is measured in a process of its own. Seconds are CPU-seconds of ``read_spans`` and ``build_batch`` together,
+the best of several: what else the machine does disturbs them least. Memory is what a span adds to the peak of the
+process over the spans themselves.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from capture_parts.rows import Row, at_most
+
+from transitions_parts import workloads
+from transitions_parts.workloads import Shape
+
+_SPANS_OF_ONE = 300
+"""In each rollout of the workload of many."""
+
+
+def run(sizes: Sequence[int]) -> list[Row]:
+    rows: list[Row] = []
+    for kind in ("one", "many"):
+        took: dict[int, float] = {}
+        for spans in sizes:
+            measured = in_a_process(kind, spans)
+            took[spans] = measured["seconds"]
+            what = f"{spans:,} spans in {'one rollout' if kind == 'one' else f'rollouts of {_SPANS_OF_ONE}'}"
+            note = (
+                f"{spans / measured['seconds']:,.0f} spans/s; {measured['calls']:,} calls, "
+                f"{measured['tokens']:,} tokens, {measured['samples']:,} samples; "
+                f"{measured['bytes'] / 1024:.1f} KiB a span at the peak"
+            )
+            if kind == "one" and spans == 100_000:
+                rows.append(at_most("speed", what, measured["seconds"], 1.5, "CPU-s", note))
+            else:
+                rows.append(Row("speed", what, measured["seconds"], "CPU-s", note=note))
+        if 1_000_000 in took and 100_000 in took:
+            growth = took[1_000_000] / took[100_000]
+            rows.append(at_most("speed", f"1,000,000 over 100,000 spans, {kind}", growth, 12, "x"))
+    for depth in sorted({min(sizes), min(max(sizes), 100_000)}):
+        measured = in_a_process("chain", depth)
+        rows.append(Row("speed", f"a chain {depth:,} spans deep", measured["seconds"], "CPU-s"))
+    return rows
+
+
+def in_a_process(kind: str, spans: int) -> dict:
+    """Measure a workload (``one``, ``many`` or ``chain``) of so many spans."""
+    code = f"from transitions_parts.speed import measure; measure({kind!r}, {spans})"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=_environment())
+    return json.loads(done.stdout)
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+
+
+def measure(kind: str, spans: int) -> None:
+    """Print one measurement as JSON."""
+    from lightning_trainer.ingest.reading import read_spans
+    from lightning_trainer.training.batches import build_batch
+
+    made = _spans(kind, spans)
+    policy, before = workloads.policy(), _peak_bytes()
+    best, reading, build = float("inf"), None, None
+    for _ in range(3 if spans <= 100_000 else 1):
+        reading = build = None
+        began = time.process_time()
+        reading = read_spans(made)
+        build = build_batch(reading.calls, reading.attempts, reading.evaluations, policy, step=1)
+        best = min(best, time.process_time() - began)
+    assert reading is not None
+    assert build is not None
+    assert build.batch is not None, build.problems
+    print(
+        json.dumps(
+            {
+                "seconds": best,
+                "bytes": (_peak_bytes() - before) / len(made),
+                "calls": len(reading.calls),
+                "tokens": sum(len(call.prompt_ids) + len(call.response_ids) for call in reading.calls),
+                "samples": len(build.batch.samples),
+            }
+        )
+    )
+
+
+def _spans(kind: str, spans: int) -> list:
+    if kind == "chain":
+        return workloads.chain(spans)
+    if kind == "one":
+        # A group has two members at least; the other one is as small as it can be.
+        small = workloads.rollout("small", "g0", 4, Shape(turns=1), workloads.Random(1), reward=0.0)
+        return workloads.rollout("large", "g0", spans - 4, Shape(), workloads.Random(0), reward=1.0) + small
+    members = 8
+    groups = max(1, spans // (members * _SPANS_OF_ONE))
+    made = []
+    for group in range(groups):
+        own = spans // groups + (group < spans % groups)
+        made += workloads.group_of(own, members, Shape(), seed=group)
+    return made
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,40 @@
+"""What becomes of a sequence that is longer than ``max_sample_tokens``.
+
+The prompt is never shortened: a token that was sampled behind the whole prompt has no log-probability behind a part of
+it, so a window over the last tokens would train against probabilities that nobody sampled from. What can be left out
+is the end. ``drop`` leaves out every response that does not fit whole; ``cut`` trains its tokens up to the limit, each
+behind exactly what the engine saw, and leaves out the rest. A response whose prompt fills the limit alone is left out
+by both. In a merged sequence this leaves the longest beginning that fits, for what extends a response is longer.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from lightning_trainer.transitions.token_tree import Tokens
+from lightning_trainer.types import Transition
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Of the tokens of a sample, and the rule for what is longer."""
+
+    max_tokens: int
+    over_length: Literal["drop", "cut"] = "drop"
+
+    def trainable(self, call: Tokens) -> int:
+        """Return how many of the sampled tokens, from the first on, a sample can hold with all that led to them."""
+        sampled, room = len(call.response_ids), self.max_tokens - len(call.prompt_ids)
+        if sampled <= room:
+            return sampled
+        return max(0, room) if self.over_length == "cut" else 0
+
+    def cut(self, transition: Transition) -> Transition:
+        """Return the transition with the sampled tokens that are trainable, one of them at least."""
+        kept = self.trainable(transition)
+        if kept == len(transition.response_ids):
+            return transition
+        return replace(
+            transition,
+            response_ids=transition.response_ids[:kept],
+            behaviour_logprobs=transition.behaviour_logprobs[:kept],
+        )
