@@ -25,8 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lightning_trainer.config import load_config
-from lightning_trainer.daemon.service import model_cache
-from lightning_trainer.models.resolve import resolve_model
+from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.serving.engine import EngineProcess
 from lightning_trainer.serving.settings import engine_settings
 from lightning_trainer.serving.shared_memory import WeightFiles

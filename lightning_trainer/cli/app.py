@@ -185,6 +185,23 @@ def rollback(
 
 
 @app.command()
+def explain(
+    rollout: Annotated[
+        str | None, typer.Argument(help="Id of a rollout, attempt or task, its beginning, or a pattern; none: list.")
+    ] = None,
+    last: Annotated[bool, typer.Option("--last", help="The newest rollout.")] = False,
+    config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
+    state_dir: Annotated[Path | None, typer.Option(help="The daemon's folder, where it is another one.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also draw the tree, with its tokens, into this file.")] = None,
+) -> None:
+    """Say why a rollout was trained or not: the cause first, then its calls, token tree and ledger."""
+    with _one_sentence():
+        from lightning_trainer.cli.explain import explain_rollouts as run
+
+        run(rollout, last=last, config=config, state_dir=state_dir, html=html)
+
+
+@app.command()
 def quickstart(
     seed: Annotated[int, typer.Option(help="Seed of the tasks.", min=0)] = 0,
     steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 26,

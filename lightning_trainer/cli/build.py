@@ -140,8 +140,7 @@ def _recording(options: Options, config: Config, policy: PolicyConfig, errors: C
 
 
 def _tokenizer(config: Config, policy: PolicyConfig) -> PolicyTokenizer:
-    from lightning_trainer.daemon.service import model_cache
-    from lightning_trainer.models.resolve import resolve_model
+    from lightning_trainer.models.resolve import model_cache, resolve_model
 
     template = config.engine.chat_template
     return PolicyTokenizer(

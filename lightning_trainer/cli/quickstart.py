@@ -21,9 +21,8 @@ from rich.console import Console
 from lightning_trainer.cli.live import LiveView
 from lightning_trainer.cli.quickstart_report import assemble
 from lightning_trainer.config import load_config
-from lightning_trainer.daemon.service import model_cache
 from lightning_trainer.errors import LightningError
-from lightning_trainer.models.resolve import resolve_model
+from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.report import QuickstartReport, write_report
 from lightning_trainer.store.sqlite import SqliteStore
 

@@ -43,7 +43,7 @@ from lightning_trainer.ingest.otlp import otlp_router
 from lightning_trainer.ingest.rewards import rewards_router
 from lightning_trainer.ingest.rollouts import rollouts_router
 from lightning_trainer.metrics.recorder import MetricsRecorder
-from lightning_trainer.models.resolve import resolve_model
+from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.serving.settings import engine_settings
 from lightning_trainer.serving.shared_memory import WeightFiles
 from lightning_trainer.serving.supervisor import EngineSupervisor
@@ -299,7 +299,3 @@ async def _save_if_idle(loop: TrainingLoop, task: asyncio.Task) -> None:
 
 def _weight_bytes(model_dir: Path) -> int:
     return sum(file.stat().st_size for file in model_dir.glob("*.safetensors"))
-
-
-def model_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lightning-trainer" / "models"

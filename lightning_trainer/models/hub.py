@@ -21,10 +21,8 @@ def hub_folder(model_id: str) -> Path:
         raise MissingExtraError(
             f"the model {model_id} needs huggingface_hub: pip install 'lightning-trainer[train]'"
         ) from None
-    try:
-        return Path(snapshot_download(model_id, allow_patterns=_FILES, local_files_only=True))
-    except errors.LocalEntryNotFoundError:
-        pass
+    if (cached := cached_folder(model_id)) is not None:
+        return cached
     if _offline():
         raise ModelError(
             f"the model {model_id} is not in the local Hugging Face cache and HF_HUB_OFFLINE is set: unset it, "
@@ -44,6 +42,18 @@ def hub_folder(model_id: str) -> Path:
             f"the model {model_id} is not in the local cache and could not be downloaded ({type(error).__name__}): "
             f"check the network, or give a folder"
         ) from error
+
+
+def cached_folder(model_id: str) -> Path | None:
+    """Return the snapshot's folder where it is in the local cache; nothing is fetched."""
+    try:
+        from huggingface_hub import errors, snapshot_download
+    except ImportError:
+        return None
+    try:
+        return Path(snapshot_download(model_id, allow_patterns=_FILES, local_files_only=True))
+    except errors.LocalEntryNotFoundError:
+        return None
 
 
 def _offline() -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from lightning_trainer.errors import ModelError
 from lightning_trainer.models.building import build_once, put_chat_template
 from lightning_trainer.models.folder import check_folder
-from lightning_trainer.models.hub import hub_folder
+from lightning_trainer.models.hub import cached_folder, hub_folder
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +28,19 @@ _FORMAT = 2
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
+def model_cache() -> Path:
+    """Return the folder that models without a download are written into."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lightning-trainer" / "models"
+
+
+def found_model(spec: str, cache_dir: Path) -> Path | None:
+    """Return the folder of a model that is on this machine; None where it would have to be made or downloaded."""
+    folder = _cache_folder(spec, cache_dir) if spec in WRITERS else Path(spec).expanduser()
+    if folder.is_dir():
+        return folder.absolute()
+    return cached_folder(spec) if _HUB_ID.fullmatch(spec) else None
+
+
 def resolve_model(spec: str, cache_dir: Path) -> Path:
     """Return the folder of a model; writes it into ``cache_dir`` first where that is how it comes.
 
@@ -35,7 +48,7 @@ def resolve_model(spec: str, cache_dir: Path) -> Path:
         ModelError: there is no such model, or it cannot be read; the message says what to do.
     """
     if spec in WRITERS:
-        folder = build_once(cache_dir / f"{spec.replace(':', '-')}-{_FORMAT}", lambda aside: _write(spec, aside))
+        folder = build_once(_cache_folder(spec, cache_dir), lambda aside: _write(spec, aside))
         put_chat_template(folder)
         return folder
     if spec.startswith(("embedded:", "random:")):
@@ -47,6 +60,10 @@ def resolve_model(spec: str, cache_dir: Path) -> Path:
     raise ModelError(
         f"there is no model {spec!r}: no folder, no Hugging Face id (owner/name), none of {', '.join(WRITERS)}"
     )
+
+
+def _cache_folder(spec: str, cache_dir: Path) -> Path:
+    return cache_dir / f"{spec.replace(':', '-')}-{_FORMAT}"
 
 
 def _write(spec: str, folder: Path) -> None:

@@ -1,27 +1,17 @@
-"""``report.html``: one file that a browser opens from disk, in light and dark, on a desk and on a phone.
-
-Nothing is fetched: styles, charts and the few lines of script are inside. Every value from the run is escaped.
-"""
+"""``report.html``: the sections of a report, in order. Every value from the run is escaped."""
 
 from datetime import UTC, datetime
 from html import escape
-from importlib.resources import files
 
+from lightning_trainer.report.document import document
 from lightning_trainer.report.evidence import examples_section, ledger_section, settings_section, versions_section
 from lightning_trainer.report.markup import duration
 from lightning_trainer.report.outcome import held_out_section, reward_section, sharing_section, time_section
 from lightning_trainer.report.quickstart_report import QuickstartReport
 
-_HEAD = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-"""
-
 
 def render_page(report: QuickstartReport) -> str:
     """Return the whole page."""
-    style, script = _inside("page.css"), _inside("page.js")
     sections = [
         _header(report),
         held_out_section(report.held_out),
@@ -33,19 +23,8 @@ def render_page(report: QuickstartReport) -> str:
         versions_section(report),
         settings_section(report),
     ]
-    return "".join(
-        [
-            _HEAD,
-            f"<title>{escape(report.policy)} · seed {report.seed} · lightning-trainer</title>",
-            f"<style>\n{style}</style></head>\n<body><main>\n",
-            "\n".join(filter(None, sections)),
-            f'\n</main><div id="about" role="status" hidden></div>\n<script>\n{script}</script></body></html>\n',
-        ]
-    )
-
-
-def _inside(name: str) -> str:
-    return files("lightning_trainer.report").joinpath(name).read_text(encoding="utf-8")
+    title = f"{report.policy} · seed {report.seed} · lightning-trainer"
+    return document(title, filter(None, sections))
 
 
 def _header(report: QuickstartReport) -> str:

@@ -62,21 +62,24 @@ def _runs(rollout: ExampleRollout, tokens: Sequence[ExampleToken], largest: floa
     return "".join(parts)
 
 
-def _token(rollout: ExampleRollout, token: ExampleToken, largest: float) -> str:
-    visible = escape(token.text) if token.text.strip(" ") or not token.text else "·" * len(token.text)
+def token_html(text: str, css: str, title: str) -> str:
+    """Return one token with its white space made visible; ``css`` is ``m`` (not sampled) or of ``advantage_css``."""
+    visible = escape(text) if text.strip(" ") or not text else "·" * len(text)
     visible = visible.replace("\n", "↵\n").replace("\t", "⇥\t") or "∅"
-    return (
-        f'<span class="t {_css(token, largest)}" title="{escape(_title(rollout, token), quote=True)}">{visible}</span>'
-    )
+    return f'<span class="t {css}" title="{escape(title, quote=True)}">{visible}</span>'
 
 
-def _css(token: ExampleToken, largest: float) -> str:
-    if not token.mask:
-        return "m"
-    if not token.advantage:
+def advantage_css(advantage: float | None, largest: float) -> str:
+    """Return the class of a trained token; ``largest`` is the greatest size of an advantage on the same scale."""
+    if not advantage:
         return "z"
-    strength = max(1, round(_STRENGTHS * abs(token.advantage) / largest))
-    return f"{'p' if token.advantage > 0 else 'n'}{strength}"
+    strength = max(1, round(_STRENGTHS * abs(advantage) / largest))
+    return f"{'p' if advantage > 0 else 'n'}{strength}"
+
+
+def _token(rollout: ExampleRollout, token: ExampleToken, largest: float) -> str:
+    css = advantage_css(token.advantage, largest) if token.mask else "m"
+    return token_html(token.text, css, _title(rollout, token))
 
 
 def _title(rollout: ExampleRollout, token: ExampleToken) -> str:

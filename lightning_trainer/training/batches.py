@@ -13,12 +13,12 @@ from lightning_trainer.credit.grouping import regroup
 from lightning_trainer.credit.groups import GroupSummary, Member, judge_group
 from lightning_trainer.credit.registry import credit_scheme
 from lightning_trainer.garbage_collection import without_garbage_collection
-from lightning_trainer.rewards.table import read_rewards
+from lightning_trainer.rewards.table import RewardTable, read_rewards
 from lightning_trainer.training import problems
 from lightning_trainer.transitions.causes import with_causes
 from lightning_trainer.transitions.deduplication import deduplicate
 from lightning_trainer.transitions.eligibility import reason_against
-from lightning_trainer.transitions.ledger import Ledger
+from lightning_trainer.transitions.ledger import Fate, Ledger
 from lightning_trainer.transitions.limits import Limit
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.transitions.sequences import samples_of
@@ -51,6 +51,10 @@ class Build:
     """One sentence each, for people."""
     unscored: frozenset[str] = field(default=frozenset())
     """Attempts in which something cannot be trained for want of a reward."""
+    fates: Mapping[str, Fate] = field(default_factory=dict)
+    """By call id: the ledger, call by call."""
+    rewards: RewardTable = field(default_factory=lambda: RewardTable({}, {}, ()))
+    """What was given to whom."""
 
 
 @without_garbage_collection()
@@ -143,6 +147,8 @@ def build_batch(
             *problems.losses(rows, policy),
         ),
         unscored=frozenset(unscored),
+        fates=ledger.fates,
+        rewards=rewards,
     )
 
 

@@ -5,8 +5,9 @@ compares the two call by call, and the tokens called trained with the masks of t
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from lightning_trainer.errors import LedgerImbalanceError
 from lightning_trainer.transitions.reasons import Reason
@@ -14,6 +15,9 @@ from lightning_trainer.types import Call, LedgerRow, Outcome, Sample
 
 NO_AGENT = "(no agent)"
 """Stands in the agent column for calls whose agent is unknown."""
+
+Fate: TypeAlias = tuple[Outcome, Reason]
+"""What became of a call's sampled tokens, and why."""
 
 _NAMED_CALLS = 5
 
@@ -35,6 +39,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._accounts: dict[str, _Account] = {}
+        self._fates: dict[str, Fate] = {}
         self._tokens: Counter[tuple[str, str | None, int | None, Outcome, Reason]] = Counter()
         self._calls: Counter[tuple[str, str | None, int | None, Outcome, Reason]] = Counter()
 
@@ -45,6 +50,7 @@ class Ledger:
     def settle(self, call: Call, outcome: Outcome, reason: Reason, tokens: int | None = None) -> None:
         """Say what became of the sampled tokens of one delivery of a call: of all of them, or of so many."""
         account = self._account(call)
+        self._fates[call.call_id] = (outcome, reason)
         tokens = len(call.response_ids) if tokens is None else tokens
         account.settled += tokens
         if outcome is Outcome.TRAINED:
@@ -52,6 +58,11 @@ class Ledger:
         key = (account.agent, account.policy, account.policy_version, outcome, reason)
         self._tokens[key] += tokens
         self._calls[key] += 1
+
+    @property
+    def fates(self) -> Mapping[str, Fate]:
+        """By call id; of a call that was delivered twice, what was settled last."""
+        return self._fates
 
     def balance(self, samples: Iterable[Sample] = ()) -> tuple[LedgerRow, ...]:
         """Return the rows once the sums agree.

@@ -1,0 +1,113 @@
+"""Everything that is known of one attempt and of what became of it: what diagnoses look at."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.credit.groups import GroupSummary
+from lightning_trainer.explain.fates import CallFate, fates_of
+from lightning_trainer.ingest.ancestry import SpanKey, key_of, resolve_identities, unique
+from lightning_trainer.ingest.calls import JoinedCall, joined_calls
+from lightning_trainer.ingest.reading import Reading
+from lightning_trainer.store.records import StepRecord
+from lightning_trainer.training.batches import Build
+from lightning_trainer.types import Attempt, Call, RolloutMode, Span, TrainingBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What training made of a set of attempts: one step's, or those of a group that still waits for one."""
+
+    build: Build
+    """Made again from what is stored now, with the configuration of now."""
+    attempts: tuple[Attempt, ...]
+    """By the group ids that the policy asks for."""
+    step: StepRecord | None = None
+    """The step that consumed them; None while none has."""
+    batch: TrainingBatch | None = None
+    """As it was recorded; None where the step had nothing to train on."""
+    reasons_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By attempt id: what the calls of its agents met."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attempt of a rollout."""
+
+    rollout_id: str
+    attempt: Attempt | None
+    """None where spans name the rollout and no attempt."""
+    policy: PolicyConfig
+    spans: tuple[Span, ...]
+    """Everything that belongs to the attempt."""
+    reading: Reading
+    """Of these spans."""
+    judged: Judged
+    now_ns: int
+    lacking: int = 0
+    """Spans that had started, as their process said, and have not come."""
+    lost: tuple[Span, ...] = ()
+    """Spans whose parent is not in the store."""
+    groups_ready: int = 0
+    """Groups that the next step could take now; only of an attempt that waits for one."""
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """Of all agents, by start time."""
+        return self.reading.calls
+
+    @cached_property
+    def own(self) -> tuple[Call, ...]:
+        """The calls of the policy's agents."""
+        return tuple(call for call in self.calls if self.policy.claims(call.agent))
+
+    @cached_property
+    def fates(self) -> Mapping[str, CallFate]:
+        """By call id."""
+        return fates_of(self.calls, self.judged.build, self.judged.step, self.judged.batch)
+
+    @cached_property
+    def numbers(self) -> Mapping[str, int]:
+        """What a call is called in words: its place in time, from 1; by call id."""
+        return {call.call_id: number for number, call in enumerate(self.calls, start=1)}
+
+    @cached_property
+    def by_key(self) -> Mapping[SpanKey, Span]:
+        return unique(self.spans)
+
+    @cached_property
+    def joined(self) -> Mapping[SpanKey, JoinedCall]:
+        """All records of each call, by the span that its tokens were taken from."""
+        calls = joined_calls(self.by_key, resolve_identities(self.by_key))
+        return {key_of(call.best.span): call for call in calls}
+
+    @cached_property
+    def members(self) -> tuple[Attempt, ...]:
+        """The attempts of its group, itself included."""
+        own = next((a for a in self.judged.attempts if a.attempt_id == self.attempt_id), None)
+        return () if own is None else tuple(a for a in self.judged.attempts if a.group_id == own.group_id)
+
+    @property
+    def group(self) -> GroupSummary | None:
+        """None for an attempt that is not compared with any, such as an evaluation."""
+        ids = {member.group_id for member in self.members}
+        return next((group for group in self.judged.build.groups if group.group_id in ids), None)
+
+    @property
+    def attempt_id(self) -> str | None:
+        return None if self.attempt is None else self.attempt.attempt_id
+
+    def number(self, call: Call) -> str:
+        return str(self.numbers[call.call_id])
+
+    def met(self, *reasons: str) -> tuple[Call, ...]:
+        """Return the calls of the policy's agents that met one of these fates."""
+        return tuple(call for call in self.own if self.fates[call.call_id].reason in reasons)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the attempt is to be trained, has ended, and no step has consumed it."""
+        attempt = self.attempt
+        ended = attempt is not None and attempt.ended_ns is not None and attempt.mode is RolloutMode.TRAIN
+        return ended and self.judged.step is None

@@ -1,0 +1,28 @@
+"""Calls of which there are more records than the client's and the gateway's: each is counted once."""
+
+from lightning_trainer.explain.case import Case
+from lightning_trainer.explain.finding import Finding, counted, listed
+from lightning_trainer.ingest.calls import JoinedCall
+from lightning_trainer.ingest.dialects import lightning
+from lightning_trainer.types import Outcome
+
+
+def diagnose(case: Case) -> Finding | None:
+    joined = [call for call in case.joined.values() if _recorded_twice(call)]
+    repeats = [call for call in case.own if case.fates[call.call_id].outcome is Outcome.DEDUPLICATED]
+    if not joined and not repeats:
+        return None
+    records = sum(len(call.records) for call in joined) + len(repeats)
+    by = sorted({record.span.scope or record.dialect for call in joined for record in call.records})
+    return Finding(
+        "duplicate spans",
+        f"{counted(len(joined) + len(repeats), 'call')} were recorded {counted(records, 'time')}"
+        f"{f' (by {listed(by)})' if by else ''}; records with one response id are one call, and the most faithful "
+        "counts",
+        blocks=False,
+    )
+
+
+def _recorded_twice(call: JoinedCall) -> bool:
+    gateway = sum(lightning.is_gateway(record.span) for record in call.records)
+    return gateway > 1 or len(call.records) - gateway > 1

@@ -1,0 +1,15 @@
+"""Nothing is wrong: evaluations are recorded and never trained."""
+
+from lightning_trainer.explain.case import Case
+from lightning_trainer.explain.finding import Finding
+from lightning_trainer.types import RolloutMode
+
+
+def diagnose(case: Case) -> Finding | None:
+    if case.attempt is None or case.attempt.mode is not RolloutMode.EVALUATE:
+        return None
+    return Finding(
+        "evaluation",
+        f'attempt {case.attempt_id} was made with mode "evaluate"; leave the mode out of lightning.rollout(...) to '
+        "have it trained",
+    )

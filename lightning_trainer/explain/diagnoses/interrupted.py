@@ -1,0 +1,31 @@
+"""Streams that ended before their last chunk, and answers that the caller gave up."""
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.explain.case import Case
+from lightning_trainer.explain.finding import Finding, counted, listed
+from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.types import Call
+
+
+def diagnose(case: Case) -> Finding | None:
+    calls = case.met(Reason.INCOMPLETE_STREAM)
+    if not calls:
+        return None
+    tokens = sum(len(call.response_ids) for call in calls)
+    said = sorted({sentence for call in calls if (sentence := _said(call, case))})
+    which = f"call{'s' * (len(calls) != 1)} {listed(case.number(call) for call in calls)}"
+    return Finding(
+        "interrupted stream",
+        f"{which} ended early, after {counted(tokens, 'sampled token')}{f' ({listed(said, 2)})' if said else ''}; the "
+        "agent did not act on the whole response, so the reward is not about it: read streams to their end",
+    )
+
+
+def _said(call: Call, case: Case) -> str:
+    """What the record of the call, or the note that takes it back, says of its end."""
+    for span in case.spans:
+        gave_up = span.attributes.get(semconv.CALL_ABANDONED) is True and span.parent_span_id == call.span_id
+        if span.trace_id == call.trace_id and (gave_up or span.span_id == call.span_id) and span.status_message:
+            return span.status_message
+    return ""

@@ -1,0 +1,18 @@
+"""No model call was recorded of the attempt."""
+
+from lightning_trainer.explain.case import Case
+from lightning_trainer.explain.finding import Finding, counted
+from lightning_trainer.ingest.dialects.registry import dialect_of
+
+
+def diagnose(case: Case) -> Finding | None:
+    if case.calls:
+        return None
+    failed = sum(dialect_of(span).failed(span) for span in case.spans)
+    if failed:
+        return Finding("no calls", f"its {counted(failed, 'request')} got no answer from a model")
+    return Finding(
+        "no calls",
+        f"it has {counted(len(case.spans), 'span')} and no model call; see that its program runs under "
+        "`lightning-trainer run`, or that its client calls the gateway",
+    )

@@ -1,0 +1,35 @@
+"""Whatever else the ledger says, in its own words: what has no diagnosis of its own."""
+
+from collections import Counter
+
+from lightning_trainer.explain.case import Case
+from lightning_trainer.explain.finding import Finding, counted
+from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.types import Outcome
+
+_DIAGNOSED = frozenset(
+    {
+        Reason.FIDELITY_TOO_LOW,
+        Reason.INCOMPLETE_STREAM,
+        Reason.OVER_LENGTH,
+        Reason.NO_REWARD,
+        Reason.EVALUATION,
+        Reason.ATTEMPT_RUNNING,
+        Reason.GROUP_TOO_SMALL,
+        Reason.GROUP_MIXED_TASKS,
+        Reason.GROUP_MIXED_AGENTS,
+        Reason.NO_PEERS,
+        Reason.ZERO_VARIANCE_GROUP,
+    }
+)
+
+
+def diagnose(case: Case) -> Finding | None:
+    fates = (case.fates[call.call_id] for call in case.own)
+    met = Counter(
+        fate for fate in fates if fate.outcome in (Outcome.DROPPED, Outcome.MASKED) and fate.reason not in _DIAGNOSED
+    )
+    if not met:
+        return None
+    (fate, calls), *_ = met.most_common(1)
+    return Finding(fate.reason.replace("_", " "), f"{counted(calls, 'call')}: {fate.explanation}")

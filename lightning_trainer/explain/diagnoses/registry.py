@@ -1,0 +1,56 @@
+"""Every diagnosis, in the order in which a cause hides the ones after it.
+
+Whose a call is comes before what was recorded of it, that before its length and reward, that before its group. What
+blocks nothing comes last, what is rarest first.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from lightning_trainer.explain.case import Case
+from lightning_trainer.explain.diagnoses import (
+    agent_name,
+    clock_skew,
+    duplicates,
+    evaluation,
+    group,
+    interrupted,
+    missing_parent,
+    mixed_versions,
+    no_calls,
+    no_reward,
+    other_reasons,
+    over_length,
+    retokenised,
+    running,
+    text_only,
+    waiting,
+)
+from lightning_trainer.explain.finding import Finding
+
+Diagnosis: TypeAlias = Callable[[Case], Finding | None]
+
+DIAGNOSES: tuple[Diagnosis, ...] = (
+    evaluation.diagnose,
+    no_calls.diagnose,
+    missing_parent.diagnose,
+    agent_name.diagnose,
+    running.diagnose,
+    text_only.diagnose,
+    interrupted.diagnose,
+    over_length.diagnose,
+    no_reward.diagnose,
+    group.diagnose,
+    other_reasons.diagnose,
+    waiting.diagnose,
+    clock_skew.diagnose,
+    retokenised.diagnose,
+    mixed_versions.diagnose,
+    duplicates.diagnose,
+)
+
+
+def findings(case: Case) -> tuple[Finding, ...]:
+    """Return what explains the case: what blocks first, each in the order of the list."""
+    found = [finding for diagnose in DIAGNOSES if (finding := diagnose(case)) is not None]
+    return tuple(sorted(found, key=lambda finding: not finding.blocks))

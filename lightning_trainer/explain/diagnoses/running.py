@@ -1,0 +1,19 @@
+"""The attempt has not ended: its root span, which says so, has not arrived."""
+
+from lightning_trainer.explain.case import Case
+from lightning_trainer.explain.finding import Finding, counted, listed, seconds
+from lightning_trainer.types import AttemptState
+
+
+def diagnose(case: Case) -> Finding | None:
+    if case.attempt is None or case.attempt.state is not AttemptState.RUNNING:
+        return None
+    newest_ns = max((span.end_ns for span in case.spans), default=case.attempt.started_ns)
+    parents = sorted({span.parent_span_id for span in case.lost if span.parent_span_id is not None})
+    named = f"; spans below it name {listed(parents, 2)}, which is not in the store" if parents else ""
+    return Finding(
+        "still running",
+        f"attempt {case.attempt_id} has not ended, for its root span has not arrived "
+        f"({counted(len(case.spans), 'span')} have, the newest {seconds(case.now_ns - newest_ns)} ago{named}); if its "
+        "process is gone, what it could not deliver is in its spool, and comes when it or the daemon starts again",
+    )

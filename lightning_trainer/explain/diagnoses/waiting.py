@@ -1,0 +1,34 @@
+"""The attempt has ended and nothing is against it but that no step has taken it yet."""
+
+from lightning_trainer.explain.case import Case
+from lightning_trainer.explain.finding import Finding, counted
+
+
+def diagnose(case: Case) -> Finding | None:
+    policy, group = case.policy, case.group
+    if not case.waits:
+        return None
+    if not policy.train:
+        return Finding("train = false", f"policy {policy.name} records and serves, and is never updated")
+    if case.lacking:
+        return Finding(
+            "spans missing",
+            f"{counted(case.lacking, 'span')} of attempt {case.attempt_id} had started and have not arrived; it is "
+            f"held back until none has come for span_timeout_s = {policy.span_timeout_s:g} s",
+        )
+    if group is None:
+        return None
+    here = len(case.members)
+    if here < policy.group_size:
+        name = "group of one" if here == 1 else "group not full"
+        alone = ", and one attempt alone has no other to be compared with" if here == 1 else ""
+        return Finding(
+            name,
+            f"group {group.group_id} has {here} of group_size = {policy.group_size} attempts; it waits for the others, "
+            f"at most group_timeout_s = {policy.group_timeout_s:g} s after the last{alone}",
+        )
+    return Finding(
+        "waiting",
+        f"group {group.group_id} is full, and a step starts when groups_per_step = {policy.groups_per_step} groups are "
+        f"ready (there are {case.groups_ready}) while `lightning-trainer serve` runs",
+    )

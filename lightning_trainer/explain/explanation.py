@@ -1,0 +1,189 @@
+"""What there is to say about a rollout, for a terminal and a page alike: the cause first, then what it rests on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lightning_trainer.explain.case import Case
+from lightning_trainer.explain.diagnoses.registry import findings
+from lightning_trainer.explain.fates import CallFate
+from lightning_trainer.explain.finding import Finding, counted
+from lightning_trainer.explain.tree import CallNode, call_tree
+from lightning_trainer.store.records import StepState
+from lightning_trainer.transitions.ledger import NO_AGENT
+from lightning_trainer.types import Call, LedgerRow, Outcome
+
+
+class Verdict(StrEnum):
+    TRAINED = "is trained"
+    IN_PART = "is trained in part"
+    IN_TRAINING = "is being trained"
+    NOT_YET = "is not trained yet"
+    NOT = "is not trained"
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedCall:
+    """One call in the token tree, and what became of it."""
+
+    node: CallNode
+    fate: CallFate
+    reward: float | None
+    """Of the call itself."""
+    credit: float | None
+    """What the credit scheme gave it, where it was trained."""
+    advantages: tuple[float, ...] | None
+    """Of its sampled tokens, where it was trained."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedAttempt:
+    case: Case
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    calls: tuple[ExplainedCall, ...]
+    """By start time."""
+    ledger: tuple[LedgerRow, ...]
+    """Of this attempt's sampled tokens."""
+    problems: tuple[str, ...]
+    """What the core had to say that names this attempt, its group or its spans."""
+    reward: float | None
+    """Of the attempt."""
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(len(call.node.call.response_ids) for call in self.calls)
+
+    @property
+    def headline(self) -> str:
+        """The cause in one line."""
+        cause = f"{self.findings[0].name}: {self.findings[0].sentence}" if self.findings else None
+        start = f"rollout {self.case.rollout_id} {self.verdict}"
+        if self.verdict in (Verdict.NOT, Verdict.NOT_YET):
+            return f"{start}: {cause or 'its calls and rewards are in order'}"
+        if cause is None:
+            return f"{start}: {self._amount()}"
+        but = ": " if self.verdict is Verdict.IN_PART else ", but "
+        return f"{start} ({self._amount()}){but}{cause}"
+
+    def _amount(self) -> str:
+        own = {call.call_id for call in self.case.own}
+        trained = [call for call in self.calls if call.fate.outcome is Outcome.TRAINED]
+        ours = [call for call in self.calls if call.node.call.call_id in own]
+        tokens, all_tokens = _tokens(trained), _tokens(ours)
+        step = f"step {self.case.judged.step.step}, " if self.case.judged.step is not None else ""
+        if len(trained) == len(ours):
+            return f"{step}{counted(len(trained), 'call')}, {counted(tokens, 'sampled token')}"
+        return (
+            f"{step}{len(trained)} of {counted(len(ours), 'call')}, {tokens} of {counted(all_tokens, 'sampled token')}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A rollout, attempt by attempt."""
+
+    rollout_id: str
+    attempts: tuple[ExplainedAttempt, ...]
+
+    @property
+    def told(self) -> ExplainedAttempt:
+        """The attempt that was trained, else the last one: a rollout's outcome is that of its last try."""
+        return next((attempt for attempt in self.attempts if attempt.verdict in _TAKEN), self.attempts[-1])
+
+    @property
+    def headline(self) -> str:
+        """The cause in one line."""
+        if len(self.attempts) == 1:
+            return self.told.headline
+        return f"{self.told.headline} (attempt {self.attempts.index(self.told) + 1} of {len(self.attempts)})"
+
+
+_TAKEN = (Verdict.TRAINED, Verdict.IN_PART, Verdict.IN_TRAINING)
+
+
+def explain(cases: Sequence[Case]) -> Explanation:
+    """Explain a rollout.
+
+    Args:
+        cases: of its attempts, by start; one at least.
+    """
+    return Explanation(cases[0].rollout_id, tuple(_explained(case) for case in cases))
+
+
+def _explained(case: Case) -> ExplainedAttempt:
+    credits, advantages = _trained_with(case)
+    rewards = case.judged.build.rewards
+    calls = tuple(
+        ExplainedCall(
+            node=node,
+            fate=case.fates[node.call.call_id],
+            reward=rewards.of_calls.get(node.call.call_id),
+            credit=credits.get(node.call.call_id),
+            advantages=advantages.get(node.call.call_id),
+        )
+        for node in call_tree(case.calls)
+    )
+    return ExplainedAttempt(
+        case=case,
+        verdict=_verdict(case),
+        findings=findings(case),
+        calls=calls,
+        ledger=_ledger(case),
+        problems=_problems(case),
+        reward=None if case.attempt_id is None else rewards.of_attempts.get(case.attempt_id),
+    )
+
+
+def _verdict(case: Case) -> Verdict:
+    step = case.judged.step
+    if step is None:
+        return Verdict.NOT_YET if case.waits or case.attempt is None or case.attempt.ended_ns is None else Verdict.NOT
+    outcomes = [case.fates[call.call_id].outcome for call in case.own]
+    if Outcome.TRAINED not in outcomes:
+        return Verdict.NOT
+    if step.state is StepState.ASSIGNED:
+        return Verdict.IN_TRAINING
+    whole = all(outcome in (Outcome.TRAINED, Outcome.DEDUPLICATED) for outcome in outcomes)
+    return Verdict.TRAINED if whole else Verdict.IN_PART
+
+
+def _trained_with(case: Case) -> tuple[Mapping[str, float], Mapping[str, tuple[float, ...]]]:
+    """Return credits and advantages by call id, as the step's batch and report have them."""
+    credits: dict[str, float] = {}
+    advantages: dict[str, tuple[float, ...]] = {}
+    judged = case.judged
+    report = None if judged.step is None else judged.step.report
+    for sample in judged.batch.samples if judged.batch is not None else ():
+        if sample.attempt_id != case.attempt_id:
+            continue
+        row = () if report is None else report.advantages.get(sample.sample_id, ())
+        for segment in sample.segments:
+            if segment.credit is not None:
+                credits[segment.transition_id] = segment.credit
+            if row:
+                advantages[segment.transition_id] = tuple(row[segment.start : segment.end])
+    return credits, advantages
+
+
+def _ledger(case: Case) -> tuple[LedgerRow, ...]:
+    rows: dict[tuple, list[Call]] = {}
+    for call in case.calls:
+        fate = case.fates[call.call_id]
+        key = (call.agent or NO_AGENT, call.policy, call.policy_version, fate.outcome, fate.reason)
+        rows.setdefault(key, []).append(call)
+    return tuple(
+        LedgerRow(*key, tokens=sum(len(call.response_ids) for call in calls), calls=len(calls))
+        for key, calls in sorted(rows.items(), key=lambda entry: tuple(map(str, entry[0])))
+    )
+
+
+def _problems(case: Case) -> tuple[str, ...]:
+    attempt_id, group = case.attempt_id, case.group
+    names = {case.rollout_id, attempt_id, None if group is None else group.group_id} - {None}
+    about = [text for text in case.judged.build.problems if any(f" {name}" in text for name in names)]
+    return tuple(dict.fromkeys((*case.reading.problems, *about)))
+
+
+def _tokens(calls: Sequence[ExplainedCall]) -> int:
+    return sum(len(call.node.call.response_ids) for call in calls)

@@ -1,0 +1,61 @@
+"""What became of each call: as it was recorded, and where nothing was recorded, as the core decides it now.
+
+A step's batch and ledger are on disk. Which call met which outcome is worked out again from the stored spans by the
+same pure function; where that contradicts the batch (a reward came late, the configuration changed) the batch is right.
+"""
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+
+from lightning_trainer.store.records import StepRecord
+from lightning_trainer.training.batches import Build
+from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.types import Call, Outcome, TrainingBatch
+
+CHANGED_SINCE = "changed_since"
+JOINED = "joined"
+
+
+@dataclass(frozen=True, slots=True)
+class CallFate:
+    outcome: Outcome
+    reason: str
+    """As in the ledger, or one of the two above, which only hindsight knows."""
+    explanation: str
+
+
+def fates_of(
+    calls: Iterable[Call], build: Build, step: StepRecord | None, batch: TrainingBatch | None
+) -> dict[str, CallFate]:
+    """Return by call id what became of each, or, where no step has consumed its attempt, what would become of it now.
+
+    Args:
+        build: made of what is stored now.
+        step: the one that consumed the calls' attempt.
+        batch: that step's, as recorded.
+    """
+    samples = batch.samples if batch is not None else ()
+    trained = {segment.transition_id for sample in samples for segment in sample.segments}
+    return {call.call_id: _fate(call.call_id, trained, build, step) for call in calls}
+
+
+def _fate(call_id: str, trained: Set[str], build: Build, step: StepRecord | None) -> CallFate:
+    if call_id in trained:
+        return _known(Outcome.TRAINED, Reason.SAMPLED)
+    fate = build.fates.get(call_id)
+    if fate is None:
+        return CallFate(
+            Outcome.DEDUPLICATED, JOINED, "A call of another attempt has the same response id; the two count as one."
+        )
+    if step is not None and fate[0] is Outcome.TRAINED:
+        return CallFate(
+            Outcome.DROPPED,
+            CHANGED_SINCE,
+            f"Step {step.step} was built without the call. With what is stored now it would be trained: a reward or "
+            "spans came later, or the configuration has changed since.",
+        )
+    return _known(*fate)
+
+
+def _known(outcome: Outcome, reason: Reason) -> CallFate:
+    return CallFate(outcome, reason.value, reason.explanation)

@@ -1,0 +1,34 @@
+"""One thing that explains what became of an attempt."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    name: str
+    """Two or three words: "no reward"."""
+    sentence: str
+    """What, its value, and what to do about it."""
+    blocks: bool = True
+    """Whether it keeps tokens from being trained; else it is worth knowing all the same."""
+
+
+def counted(count: int, thing: str) -> str:
+    """Return "1 call", "2 calls"."""
+    return f"{count:,} {thing}{'s' * (count != 1)}"
+
+
+def listed(names: Iterable[object], most: int = 4) -> str:
+    """Return "a, b, c and 7 more"."""
+    names = [str(name) for name in names]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def seconds(duration_ns: float) -> str:
+    """Return a duration with a unit that fits."""
+    duration_s = duration_ns / 1e9
+    if duration_s < 1:
+        return f"{1000 * duration_s:.0f} ms"
+    return f"{duration_s:.1f} s" if duration_s < 120 else f"{duration_s / 60:.0f} min"

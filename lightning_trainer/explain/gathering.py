@@ -1,0 +1,149 @@
+"""From a store's snapshot to the cases of a rollout: reads only, so a daemon may run beside it or not.
+
+What a step consumed is judged together, as it was then; what still waits is judged with its group as it is now. Each
+such set is judged once, however many of its rollouts are asked for.
+"""
+
+import sqlite3
+import time
+from collections.abc import Sequence
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.credit.grouping import regroup
+from lightning_trainer.daemon.collecting import collect
+from lightning_trainer.errors import ConfigError
+from lightning_trainer.explain.case import Case, Judged
+from lightning_trainer.ingest.reading import Reading, read_spans
+from lightning_trainer.store import attempts as attempt_table
+from lightning_trainer.store import rollouts as rollout_queries
+from lightning_trainer.store import spans as span_table
+from lightning_trainer.store import steps as step_table
+from lightning_trainer.store.records import StepRecord
+from lightning_trainer.training.batches import build_batch
+from lightning_trainer.transitions.causes import span_parents
+from lightning_trainer.types import Attempt, AttemptState, Call, RolloutMode, Span
+
+_JUDGED_AT_ONCE = 4
+"""Sets of attempts that are kept: rollouts that are asked for one after the other are mostly of one step."""
+
+
+class Gathering:
+    """Makes cases out of one snapshot.
+
+    Args:
+        connection: of a store, read-only, inside a transaction (``store.scan.read_only``).
+        policy: the one that trains the agents.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, policy: PolicyConfig) -> None:
+        self._connection = connection
+        self._policy = policy
+        self._judged: dict[tuple, Judged] = {}
+
+    def cases(self, rollout_id: str) -> tuple[Case, ...]:
+        """Return a case for each attempt of a rollout, by start; one without an attempt where spans name none.
+
+        Raises:
+            ConfigError: a step of another policy consumed an attempt.
+        """
+        attempts = attempt_table.select(self._connection, rollout_id=rollout_id)
+        if not attempts:
+            spans = rollout_queries.select_spans_without_attempt(self._connection, rollout_id)
+            reading = read_spans(spans)
+            return (self._case(rollout_id, None, spans, reading, self._judge(reading, spans, ())),)
+        return tuple(self._case_of(attempt) for attempt in attempts)
+
+    def _case_of(self, attempt: Attempt) -> Case:
+        spans = span_table.select_of_attempts(self._connection, [attempt.attempt_id])
+        assigned = rollout_queries.select_assignment(self._connection, attempt.attempt_id)
+        if assigned is not None:
+            judged = self._of_step(*assigned)
+        elif attempt.mode is RolloutMode.TRAIN and attempt.state is not AttemptState.RUNNING:
+            judged = self._of_group(attempt)
+        else:
+            judged = self._judge(read_spans(spans), spans, (attempt,))
+        return self._case(attempt.rollout_id, attempt, spans, read_spans(spans), judged)
+
+    def _case(
+        self, rollout_id: str, attempt: Attempt | None, spans: list[Span], reading: Reading, judged: Judged
+    ) -> Case:
+        lacking = 0 if attempt is None else rollout_queries.select_lacking(self._connection, attempt.attempt_id)
+        return Case(
+            rollout_id=rollout_id,
+            attempt=attempt,
+            policy=self._policy,
+            spans=tuple(spans),
+            reading=reading,
+            judged=judged,
+            now_ns=time.time_ns(),
+            lacking=lacking,
+            lost=rollout_queries.without_parent(self._connection, spans),
+            groups_ready=self._groups_ready(judged),
+        )
+
+    def _of_step(self, policy: str, step: int) -> Judged:
+        if policy != self._policy.name:
+            raise ConfigError(
+                f"a step of policy {policy!r} took this rollout, and the configuration is of policy "
+                f"{self._policy.name!r}: name the configuration of {policy!r} with --config"
+            )
+        if (known := self._judged.get((policy, step))) is not None:
+            return known
+        (record,) = step_table.select_steps(self._connection, policy, only=step)
+        attempts = attempt_table.select(self._connection, attempt_ids=record.attempt_ids)
+        return self._keep((policy, step), self._judged_together(attempts, record))
+
+    def _of_group(self, attempt: Attempt) -> Judged:
+        waiting = attempt_table.select_ended(self._connection, mode=RolloutMode.TRAIN, policy=self._policy.name)
+        calls: Sequence[Call] = ()
+        if self._policy.group_by == "prompt":
+            ids = [one.attempt_id for one in waiting]
+            calls = read_spans(span_table.select_of_attempts(self._connection, ids)).calls
+        group_of = {one.attempt_id: one.group_id for one in regroup(waiting, calls, self._policy)}
+        group_id = group_of[attempt.attempt_id]
+        if (known := self._judged.get((group_id,))) is not None:
+            return known
+        members = [one for one in waiting if group_of[one.attempt_id] == group_id]
+        return self._keep((group_id,), self._judged_together(members, None))
+
+    def _judged_together(self, attempts: Sequence[Attempt], record: StepRecord | None) -> Judged:
+        spans = span_table.select_of_attempts(self._connection, [attempt.attempt_id for attempt in attempts])
+        return self._judge(read_spans(spans), spans, attempts, record)
+
+    def _judge(
+        self, reading: Reading, spans: Sequence[Span], attempts: Sequence[Attempt], record: StepRecord | None = None
+    ) -> Judged:
+        policy, step = self._policy, 0 if record is None else record.step
+        build = build_batch(
+            reading.calls, attempts, reading.evaluations, policy, step, span_parents=span_parents(spans)
+        )
+        reasons: dict[str, list[str]] = {}
+        for call in reading.calls:
+            if call.attempt_id is not None and policy.claims(call.agent) and call.call_id in build.fates:
+                reasons.setdefault(call.attempt_id, []).append(build.fates[call.call_id][1].value)
+        recorded = [] if record is None else step_table.select_batches(self._connection, policy.name, only=step)
+        return Judged(
+            build=build,
+            attempts=tuple(regroup(attempts, reading.calls, policy)),
+            step=record,
+            batch=recorded[0] if recorded else None,
+            reasons_of={attempt_id: tuple(met) for attempt_id, met in reasons.items()},
+        )
+
+    def _keep(self, key: tuple, judged: Judged) -> Judged:
+        while len(self._judged) >= _JUDGED_AT_ONCE:
+            del self._judged[next(iter(self._judged))]
+        self._judged[key] = judged
+        return judged
+
+    def _groups_ready(self, judged: Judged) -> int:
+        if judged.step is not None or self._policy.group_by == "prompt":
+            return 0
+        waiting = attempt_table.select_ended(self._connection, mode=RolloutMode.TRAIN, policy=self._policy.name)
+        collection = collect(
+            regroup(waiting, (), self._policy),
+            group_size=self._policy.group_size,
+            group_timeout_s=self._policy.group_timeout_s,
+            now_ns=time.time_ns(),
+        )
+        return len(collection.ready)

@@ -1,0 +1,128 @@
+"""An explanation for a terminal: the cause, the token tree of the calls, the ledger, what else was found."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from lightning_trainer.explain import words
+from lightning_trainer.explain.explanation import ExplainedAttempt, ExplainedCall, Explanation, Verdict
+from lightning_trainer.explain.finding import counted
+from lightning_trainer.explain.tree import in_order
+from lightning_trainer.store.rollouts import RolloutRow
+from lightning_trainer.types import Outcome, RolloutMode
+
+_MOST_CALLS = 200
+_COLOURS = {Verdict.TRAINED: "green", Verdict.IN_TRAINING: "green", Verdict.IN_PART: "yellow"}
+_OUTCOME_COLOURS = {Outcome.TRAINED: "green", Outcome.DEDUPLICATED: "dim"}
+
+
+def show(explanation: Explanation, console: Console) -> None:
+    """Print everything; the first line is the cause."""
+    _say(console, explanation.headline, f"bold {_COLOURS.get(explanation.told.verdict, 'red')}")
+    for attempt in explanation.attempts:
+        console.print()
+        if len(explanation.attempts) > 1:
+            _say(console, attempt.headline, "bold")
+        _say(console, words.facts(attempt), "dim")
+        if attempt.calls:
+            console.print(_calls(attempt))
+        if len(attempt.calls) > _MOST_CALLS:
+            _say(console, f"and {counted(len(attempt.calls) - _MOST_CALLS, 'call')} more: --html draws them all", "dim")
+        for sentence in words.meanings(attempt):
+            _say(console, sentence)
+        if attempt.ledger:
+            console.print()
+            console.print(_ledger(attempt))
+            _say(console, words.balance(attempt), "dim")
+        _list(console, "also", [f"{finding.name}: {finding.sentence}" for finding in attempt.findings[1:]])
+        _list(console, "problems", attempt.problems)
+
+
+def show_list(rows: Sequence[RolloutRow], console: Console) -> None:
+    """Print the newest rollouts, for somebody who has no id at hand."""
+    table = _table()
+    table.add_column("rollout", no_wrap=True)
+    table.add_column("task", overflow="fold")
+    for heading in ("started (UTC)", "state", "step"):
+        table.add_column(heading, no_wrap=True)
+    for row in rows:
+        started = datetime.fromtimestamp(row.started_ns / 1e9, UTC)
+        state = row.state if row.attempts == 1 else f"{row.state} ({row.attempts} attempts)"
+        step = "evaluation" if row.mode != RolloutMode.TRAIN else "-" if row.step is None else str(row.step)
+        table.add_row(escape(row.rollout_id), escape(row.task_id), f"{started:%m-%d %H:%M:%S}", state, step)
+    console.print(table)
+
+
+def _calls(attempt: ExplainedAttempt) -> Table:
+    table = _table()
+    table.add_column("call", no_wrap=True)
+    table.add_column("after", no_wrap=True)
+    table.add_column("agent", overflow="fold")
+    for heading in ("prompt", "sampled"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("version", overflow="fold")
+    table.add_column("would be" if attempt.case.waits else "fate", overflow="fold")
+    graded = [
+        (heading, text)
+        for heading, text in (("reward", _reward), ("credit", _credit), ("advantage", words.mean_advantage))
+        if any(text(call) != "-" for call in attempt.calls)
+    ]
+    for heading, _ in graded:
+        table.add_column(heading, justify="right", no_wrap=True)
+    by_number = {call.node.number: call for call in attempt.calls}
+    for node, depth in in_order([call.node for call in attempt.calls])[:_MOST_CALLS]:
+        call = by_number[node.number]
+        colour = _OUTCOME_COLOURS.get(call.fate.outcome, "red")
+        table.add_row(
+            f"{'  ' * min(depth, 8)}{node.number}",
+            words.after(node),
+            escape(node.call.agent or "(no name)"),
+            f"{len(node.call.prompt_ids):,}",
+            f"{len(node.call.response_ids):,}",
+            escape(words.version(call, attempt.case.policy.name)),
+            f"[{colour}]{escape(words.fate(call))}[/]",
+            *(text(call) for _, text in graded),
+        )
+    return table
+
+
+def _reward(call: ExplainedCall) -> str:
+    return words.number(call.reward)
+
+
+def _credit(call: ExplainedCall) -> str:
+    return words.number(call.credit)
+
+
+def _ledger(attempt: ExplainedAttempt) -> Table:
+    table = _table()
+    for heading in ("ledger: agent", "version", "outcome", "reason"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("tokens", "calls"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in attempt.ledger:
+        sampled_by = words.version_name(row.policy, row.policy_version)
+        table.add_row(
+            escape(row.agent), escape(sampled_by), row.outcome, row.reason, f"{row.tokens:,}", f"{row.calls:,}"
+        )
+    return table
+
+
+def _table() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+
+
+def _list(console: Console, heading: str, sentences: Sequence[str]) -> None:
+    if sentences:
+        console.print()
+        _say(console, heading, "bold")
+    for sentence in sentences:
+        _say(console, f"- {sentence}")
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    # A line of ours is one line: what cuts it in two is the terminal, and `| head -1` has all of it.
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

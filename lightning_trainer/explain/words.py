@@ -1,0 +1,82 @@
+"""What a terminal and a page say in the same words: an attempt's facts, and a call's fate, place and numbers."""
+
+from collections.abc import Iterator
+
+from lightning_trainer.explain.explanation import ExplainedAttempt, ExplainedCall
+from lightning_trainer.explain.finding import counted, seconds
+from lightning_trainer.explain.tree import CallNode
+from lightning_trainer.types import Outcome
+
+
+def facts(attempt: ExplainedAttempt) -> str:
+    """Return what is known of an attempt beside its calls, in one line."""
+    case, one = attempt.case, attempt.case.attempt
+    if one is None:
+        return f"spans name the rollout and no attempt · {counted(len(case.spans), 'span')}"
+    step = case.judged.step
+    took = f" in {seconds(one.ended_ns - one.started_ns)}" if one.ended_ns is not None else ""
+    group = case.group.group_id if case.group else one.group_id
+    return " · ".join(
+        (
+            f"attempt {one.attempt_id}",
+            f"task {one.task_id}",
+            f"group {group} ({counted(max(1, len(case.members)), 'attempt')})",
+            f"{one.state}{took}" + (f": {one.error}" if one.error else ""),
+            f"policy {case.policy.name}, " + (f"step {step.step} ({step.state})" if step else "no step"),
+            f"reward {number(attempt.reward)}",
+            counted(len(case.spans), "span"),
+        )
+    )
+
+
+def meanings(attempt: ExplainedAttempt) -> Iterator[str]:
+    """Yield what each fate in the tree means, once, with the calls that met it."""
+    met: dict[tuple[str, str], list[int]] = {}
+    for call in attempt.calls:
+        met.setdefault((fate(call), call.fate.explanation), []).append(call.node.number)
+    for (name, explanation), numbers in met.items():
+        which = "all calls" if len(numbers) == len(attempt.calls) > 1 else f"call{'s' * (len(numbers) > 1)} "
+        listed = "" if which == "all calls" else ", ".join(map(str, numbers[:8])) + (" ..." if len(numbers) > 8 else "")
+        yield f"{which}{listed}: {name}. {explanation}"
+
+
+def balance(attempt: ExplainedAttempt) -> str:
+    """Say that every sampled token is in the ledger, each once."""
+    accounted = sum(row.tokens for row in attempt.ledger)
+    verdict = "it balances" if accounted == attempt.sampled_tokens else "it does not balance"
+    return f"{counted(attempt.sampled_tokens, 'sampled token')} recorded, {accounted:,} accounted for: {verdict}"
+
+
+def fate(call: ExplainedCall) -> str:
+    """Return "trained", or the outcome with its reason."""
+    return (
+        str(call.fate.outcome) if call.fate.outcome is Outcome.TRAINED else f"{call.fate.outcome}: {call.fate.reason}"
+    )
+
+
+def after(node: CallNode) -> str:
+    """Return the call that a call follows in the token tree: 3, 3@14 where it parts from it at token 14, or a dash."""
+    if node.parent is not None:
+        return str(node.parent)
+    return "-" if node.beside is None else f"{node.beside}@{node.shared}"
+
+
+def version(call: ExplainedCall, policy: str) -> str:
+    """Return the policy version that sampled a call: v3, or other@v3 where it is not of ``policy``."""
+    return version_name(call.node.call.policy, call.node.call.policy_version).removeprefix(f"{policy}@")
+
+
+def version_name(policy: str | None, version: int | None) -> str:
+    return "-" if policy is None else f"{policy}@v{'?' if version is None else version}"
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
+
+
+def mean_advantage(call: ExplainedCall) -> str:
+    """Return the advantage of a call's tokens; of several that differ their mean."""
+    values = call.advantages
+    if not values:
+        return "-"
+    return f"{'' if max(values) == min(values) else '~'}{sum(values) / len(values):+.3g}"

@@ -1,0 +1,120 @@
+"""Rollouts by name, and what became of them: for a person who asks about one.
+
+A person may know a rollout by its own id, by that of an attempt, by its task, or by the beginning of one of these.
+"""
+
+import difflib
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lightning_trainer.store.span_codec import decode_resource, decode_span
+from lightning_trainer.types import Span
+
+_GLOB = frozenset("*?[")
+_COMPARED = 2000
+"""Names that a misspelt one is compared with: the newest rollouts'."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRow:
+    """One rollout in a list."""
+
+    rollout_id: str
+    task_id: str
+    mode: str
+    state: str
+    """Of its last attempt."""
+    attempts: int
+    started_ns: int
+    step: int | None
+    """The last step that consumed one of its attempts; None while none has."""
+
+
+def select_recent(connection: sqlite3.Connection, limit: int) -> list[RolloutRow]:
+    """Return the newest rollouts, newest first."""
+    return [RolloutRow(*row) for row in connection.execute(_RECENT, (limit,))]
+
+
+_RECENT = """
+    SELECT rollout_id, coalesce(task_id, rollout_id), coalesce(mode, 'train'), state, count(*), max(started_ns),
+        (SELECT max(step) FROM assignments JOIN attempts AS own USING (attempt_id)
+         WHERE own.rollout_id = attempts.rollout_id)
+    FROM attempts GROUP BY rollout_id ORDER BY max(started_ns) DESC, rollout_id DESC LIMIT ?"""
+
+
+def select_named(connection: sqlite3.Connection, name: str) -> list[str]:
+    """Return the ids of the rollouts that are meant, oldest first: those that the first of these finds.
+
+    1. the very id of a rollout, of an attempt, or of a task;
+    2. a shell pattern of one of them, where the name has ``*``, ``?`` or ``[`` in it, else their beginning;
+    3. a rollout of which there are spans and no attempt.
+    """
+    alike = "{} GLOB ?" if _GLOB & set(name) else "substr({}, 1, length(?1)) = ?1"
+    found = _matching(connection, "{} = ?", name) or _matching(connection, alike, name)
+    if found:
+        return found
+    spans = connection.execute("SELECT 1 FROM spans WHERE rollout_id = ? LIMIT 1", (name,)).fetchone()
+    return [] if spans is None else [name]
+
+
+def _matching(connection: sqlite3.Connection, condition: str, name: str) -> list[str]:
+    for column in ("rollout_id", "attempt_id", "task_id"):
+        rows = connection.execute(
+            f"SELECT rollout_id FROM attempts WHERE {condition.format(column)} "
+            "GROUP BY rollout_id ORDER BY max(started_ns), rollout_id",
+            (name,),
+        ).fetchall()
+        if rows:
+            return [rollout_id for (rollout_id,) in rows]
+    return []
+
+
+def nearest_names(connection: sqlite3.Connection, name: str, count: int = 3) -> list[str]:
+    """Return the ids and tasks of rollouts that look most like a name; the newest rollouts where none does."""
+    newest = select_recent(connection, _COMPARED)
+    names = list(dict.fromkeys(name for row in newest for name in (row.rollout_id, row.task_id)))
+    return difflib.get_close_matches(name, names, count) or [row.rollout_id for row in newest[:count]]
+
+
+def select_assignment(connection: sqlite3.Connection, attempt_id: str) -> tuple[str, int] | None:
+    """Return the policy and the step that consumed an attempt, or None while none has."""
+    return connection.execute(
+        "SELECT policy, step FROM assignments WHERE attempt_id = ? ORDER BY step LIMIT 1", (attempt_id,)
+    ).fetchone()
+
+
+def select_lacking(connection: sqlite3.Connection, attempt_id: str) -> int:
+    """Return how many spans of an attempt had started and have not come."""
+    # A store of the first schema, opened for reading only, has no such table.
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'arrivals'").fetchone() is None:
+        return 0
+    (lacking,) = connection.execute(
+        "SELECT coalesce(sum(started - arrived), 0) FROM arrivals WHERE attempt_id = ? AND arrived < started",
+        (attempt_id,),
+    ).fetchone()
+    return lacking
+
+
+def select_spans_without_attempt(connection: sqlite3.Connection, rollout_id: str) -> list[Span]:
+    """Return the spans that name a rollout and no attempt, and those of their traces that name no attempt either."""
+    rows = connection.execute(
+        """SELECT spans.body, spans.scope, resources.body FROM spans JOIN resources ON resources.id = spans.resource_id
+           WHERE attempt_id IS NULL AND trace_id IN
+               (SELECT trace_id FROM spans WHERE rollout_id = ? AND attempt_id IS NULL)
+           ORDER BY spans.start_ns, trace_id, span_id""",
+        (rollout_id,),
+    )
+    return [decode_span(body, scope=scope, resource=decode_resource(resource)) for body, scope, resource in rows]
+
+
+def without_parent(connection: sqlite3.Connection, spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Return the spans whose parent is in the store nowhere."""
+    here = {(span.trace_id, span.span_id) for span in spans}
+    return tuple(
+        span
+        for span in spans
+        if span.parent_span_id is not None
+        and (parent := (span.trace_id, span.parent_span_id)) not in here
+        and connection.execute("SELECT 1 FROM spans WHERE trace_id = ? AND span_id = ?", parent).fetchone() is None
+    )

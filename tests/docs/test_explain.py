@@ -1,0 +1,37 @@
+"""The command of docs/explain.md works as it stands, and its table names every cause that there is."""
+
+import re
+import shlex
+from pathlib import Path
+
+from lightning_instrumentation import semconv
+from typer.testing import CliRunner
+
+from lightning_trainer.cli.app import app
+from lightning_trainer.explain.diagnoses import group
+from lightning_trainer.store import SqliteStore
+from lightning_trainer.types import Span
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "explain.md").read_text(encoding="utf-8")
+
+
+async def test_the_command_works_as_it_stands(tmp_path, monkeypatch):
+    about = {semconv.ROLLOUT_ROOT: True, semconv.ROLLOUT_ID: "ROLLOUT", semconv.ATTEMPT_ID: "a"}
+    async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
+        await store.append([Span("1" * 32, "2" * 16, None, "rollout", 1, 2, about)])
+    (tmp_path / "lightning.toml").write_text('[[policy]]\nname = "p"\nagents = ["*"]\nmodel = "random:tiny"\n')
+    monkeypatch.chdir(tmp_path)
+    (command,) = re.findall(r"^lightning-trainer (.+)$", PAGE, flags=re.MULTILINE)
+    done = CliRunner().invoke(app, shlex.split(command), catch_exceptions=False)
+    assert done.output.startswith("rollout ROLLOUT is not trained yet: no calls")
+    assert (tmp_path / "tree.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_the_table_names_every_cause():
+    files = (ROOT / "lightning_trainer" / "explain" / "diagnoses").glob("*.py")
+    named = {name for file in files for name in re.findall(r'Finding\(\s*"([^"]+)"', file.read_text(encoding="utf-8"))}
+    named |= set(group._NAMES.values())
+    rows = " ".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| "))
+    assert named
+    assert sorted(name for name in named if name not in rows) == []

@@ -1,0 +1,170 @@
+"""Ten ways in which a trace is broken: each time the first line names the cause and what to do about it."""
+
+from dataclasses import replace
+
+import pytest
+from lightning_instrumentation import semconv
+
+from lightning_trainer.types import Span
+
+SECOND_NS = 1_000_000_000
+
+
+@pytest.fixture
+def recorded(store, take_step, attempt, ask):
+    """Store an attempt beside a healthy one of its group that earned nothing, and let a step take both."""
+
+    async def record(*spans: Span, step: bool = True):
+        other = attempt("other", turns=(replace(ask, response=(50,), answer="7"),), reward=0.0)
+        await store.append([*other.spans, *spans])
+        return await take_step(["other", "a1"]) if step else None
+
+    return record
+
+
+async def test_a_healthy_one_is_trained(recorded, explain, attempt):
+    await recorded(*attempt("a1").spans)
+    assert explain("r-a1")[0] == "rollout r-a1 is trained: step 1, 2 calls, 5 sampled tokens"
+
+
+async def test_no_reward(recorded, explain, attempt):
+    await recorded(*attempt("a1", reward=None).spans)
+    first = explain("r-a1")[0]
+    assert first.startswith(
+        "rollout r-a1 is not trained: no reward: nothing scored attempt a1, and missing is not zero"
+    )
+    assert "lightning.reward(...)" in first
+
+
+async def test_a_reward_of_another_name(recorded, explain, attempt):
+    await recorded(*attempt("a1", reward_name="accuracy").spans)
+    first = explain("r-a1")[0]
+    assert "no reward: attempt a1 has evaluations named 'accuracy', and the reward of policy math is 'reward'" in first
+    assert 'set reward = "accuracy"' in first
+
+
+async def test_a_judge_that_failed(recorded, explain, attempt):
+    await recorded(*attempt("a1", reward=None, explanation="the judge timed out").spans)
+    first = explain("r-a1")[0]
+    assert "no reward: evaluation 'reward' of attempt a1 gave no number (None): the judge timed out" in first
+
+
+async def test_retokenised_prompt_whose_text_continues_and_whose_tokens_do_not(recorded, explain, attempt, ask, finish):
+    rendered_again = (10, 11, 12, 20, 23, 30, 31)  # "<calc>2*3</calc>" in two tokens instead of three
+    await recorded(*attempt("a1", turns=(ask, replace(finish, prompt=rendered_again))).spans)
+    first = explain("r-a1")[0]
+    assert first.startswith("rollout r-a1 is trained (step 1, 2 calls, 5 sampled tokens), but retokenised: ")
+    assert "call 2 sends the answer of call 1 back as text, and its prompt has other tokens for it" in first
+    assert "they part at token 4 (sampled 21 22, shown 23 30 31)" in first
+
+
+async def test_retokenised_because_only_text_was_recorded(recorded, explain, attempt):
+    a1 = attempt("a1")
+    await recorded(*(span for span in a1.spans if span.scope != semconv.GATEWAY_SCOPE))
+    first = explain("r-a1")[0]
+    assert "is not trained: text only: of 2 calls the text was recorded and no token ids" in first
+    assert "tokenised again may give other ids" in first
+
+
+async def test_over_long(recorded, explain, attempt, ask):
+    long = replace(ask, prompt=tuple(range(100, 190)))
+    await recorded(*attempt("a1", turns=(long,)).spans)
+    assert (
+        "is not trained: over-long: its 1 call is longer than max_sample_tokens = 64 "
+        "(the longest, call 1, has 93 tokens: 90 prompt and 3 sampled)"
+    ) in explain("r-a1")[0]
+
+
+async def test_over_long_in_part(recorded, explain, attempt, ask, finish):
+    long = replace(ask, prompt=tuple(range(100, 190)), response=(1,), messages=(("user", "a long page"),))
+    await recorded(*attempt("a1", turns=(ask, finish, long)).spans)
+    first = explain("r-a1")[0]
+    assert (
+        "is trained in part (step 1, 2 of 3 calls, 5 of 6 sampled tokens): over-long: 1 of its 3 calls is longer"
+        in first
+    )
+
+
+async def test_wrong_agent_name(recorded, explain, attempt, ask, finish):
+    misspelt = [replace(turn, agent="slover") for turn in (ask, finish)]
+    await recorded(*attempt("a1", turns=misspelt).spans)
+    first = explain("r-a1")[0]
+    assert "agent name: its 2 calls are by 'slover', and policy math claims 'solver', 'checker*'" in first
+    assert "'slover' is nearest to 'solver'" in first
+
+
+async def test_interrupted_stream(recorded, explain, attempt, ask, finish):
+    await recorded(*attempt("a1", turns=(ask, replace(finish, complete=False))).spans)
+    first = explain("r-a1")[0]
+    assert "is trained in part (step 1, 1 of 2 calls, 3 of 5 sampled tokens): interrupted stream: call 2" in first
+    assert "ended early, after 2 sampled tokens (the caller went away)" in first
+
+
+async def test_group_of_one(store, take_step, explain, attempt):
+    await store.append(attempt("a1").spans)
+    first = explain("r-a1")[0]
+    assert "is not trained yet: group of one: group g has 1 of group_size = 4 attempts" in first
+    await take_step(["a1"])
+    first = explain("r-a1")[0]
+    assert "is not trained: group of one: group g holds this attempt alone" in first
+    assert "group_size = 4 times with one group_id" in first
+
+
+async def test_duplicate_spans(recorded, explain, attempt):
+    a1 = attempt("a1")
+    clients = [span for span in a1.spans if span.name == "chat math"]
+    foreign = [
+        replace(span, span_id=f"{number:016x}", scope="opentelemetry.instrumentation.openai_v2")
+        for number, span in enumerate(clients, start=1)
+    ]
+    await recorded(*a1.spans, *a1.spans, *foreign)
+    first = explain("r-a1")[0]
+    assert "is trained (step 1, 2 calls, 5 sampled tokens), but duplicate spans: 2 calls were recorded 6 times" in first
+    assert "opentelemetry.instrumentation.openai_v2" in first
+
+
+async def test_clock_skew(recorded, explain, attempt):
+    a1 = attempt("a1")
+    fast = [
+        replace(span, start_ns=span.start_ns - 5 * SECOND_NS, end_ns=span.end_ns - 5 * SECOND_NS)
+        if span.scope == semconv.GATEWAY_SCOPE
+        else span
+        for span in a1.spans
+    ]
+    await recorded(*fast)
+    first = explain("r-a1")[0]
+    assert "is trained (step 1, 2 calls, 5 sampled tokens), but clock skew: 'gateway chat'" in first
+    assert "starts 4.9 s before the span that it lies in, 'chat math'" in first
+
+
+async def test_a_span_that_ends_before_it_starts(recorded, explain, attempt):
+    a1 = attempt("a1")
+    odd = [replace(s, end_ns=s.start_ns - SECOND_NS) if s.name == "chat math" else s for s in a1.spans]
+    await recorded(*odd)
+    assert "clock skew: 'chat math'" in (first := explain("r-a1")[0])
+    assert "ends 1.0 s before it starts (2 spans in all)" in first
+
+
+async def test_missing_parent_that_alone_says_whose_calls_they_are(recorded, explain, attempt):
+    a1 = attempt("a1", agent_attribute=False)
+    agents = [a1.span_id("agent-0"), a1.span_id("agent-1")]
+    await recorded(*(span for span in a1.spans if span.span_id not in agents))
+    first = explain("r-a1")[0]
+    assert "is not trained: missing parent: 2 calls lie below spans" in first
+    assert all(span_id in first for span_id in agents)
+    assert "which never arrived, and nothing else says their agent's name" in first
+
+
+async def test_missing_root(recorded, explain, attempt):
+    a1 = attempt("a1")
+    await recorded(*(span for span in a1.spans if span.span_id != a1.span_id("root")), step=False)
+    first = explain("r-a1")[0]
+    assert "is not trained yet: still running: attempt a1 has not ended, for its root span has not arrived" in first
+    assert a1.span_id("root") in first
+
+
+async def test_mixed_versions_in_one_attempt(recorded, explain, attempt, ask, finish):
+    await recorded(*attempt("a1", turns=(ask, replace(finish, version=4))).spans)
+    first = explain("r-a1")[0]
+    assert "is trained (step 1, 2 calls, 5 sampled tokens), but mixed versions: " in first
+    assert "weights were published while attempt a1 ran (version 3: 1 call, version 4: 1 call)" in first

@@ -1,0 +1,155 @@
+"""``lightning-trainer explain`` over real stores: which rollout is meant, what is printed, what is not claimed."""
+
+from dataclasses import replace
+
+import pytest
+from lightning_instrumentation import semconv
+
+from lightning_trainer.types import Span, SpanEvent
+
+
+@pytest.fixture
+async def trained(store, take_step, attempt, ask):
+    """Two attempts of one group, of which a step has taken both: a1 earned 1 in two calls, b1 0 in one."""
+    await store.append([*attempt("a1").spans, *_loser(attempt, ask).spans])
+    return await take_step(["a1", "b1"])
+
+
+def _loser(attempt, ask):
+    guess = replace(ask, response=(50,), answer="7")
+    return attempt("b1", turns=(guess,), reward=0.0, begins_s=60)
+
+
+def test_everything_about_a_trained_rollout(trained, explain):
+    lines = explain("r-a1")
+    assert lines[0] == "rollout r-a1 is trained: step 1, 2 calls, 5 sampled tokens"
+    assert lines[2] == (
+        "attempt a1 · task 2*3 · group g (2 attempts) · succeeded in 10.0 s · policy math, step 1 (trained) · reward 1 "
+        "· 7 spans"
+    )
+    assert [line.split() for line in lines[3:6]] == [
+        ["call", "after", "agent", "prompt", "sampled", "version", "fate", "credit", "advantage"],
+        ["1", "-", "solver", "3", "3", "v3", "trained", "1", "+0.333"],
+        ["2", "1", "solver", "8", "2", "v3", "trained", "1", "+0.333"],
+    ]
+    assert "all calls: trained. The policy sampled these tokens and they are trained." in lines
+    assert ["solver", "math@v3", "trained", "sampled", "5", "2"] in [line.split() for line in lines]
+    assert "5 sampled tokens recorded, 5 accounted for: it balances" in lines
+    assert max(map(len, lines[3:6])) <= 80
+
+
+@pytest.mark.parametrize("name", ["r-a1", "a1", "r-a", "r-*1"])
+def test_a_rollout_is_known_by_its_id_its_attempt_and_their_beginning(trained, explain, name):
+    lines = explain(name)
+    assert "rollout r-a1 is trained: step 1, 2 calls, 5 sampled tokens" in lines
+
+
+def test_several_rollouts_are_one_line_each(trained, explain):
+    expected = [
+        "rollout r-a1 is trained: step 1, 2 calls, 5 sampled tokens",
+        "rollout r-b1 is trained: step 1, 1 call, 1 sampled token",
+    ]
+    assert explain("r-*") == expected
+    assert explain("2*3") == expected  # the task
+
+
+def test_one_rollout_is_drawn_at_a_time(trained, explain, tmp_path):
+    page = tmp_path / "tree.html"
+    assert "'r-*' names 2 rollouts, and one is drawn at a time" in " ".join(
+        explain("r-*", "--html", str(page), expect=2)
+    )
+    assert not page.exists()
+
+
+def test_the_last_one(trained, explain):
+    assert explain("--last")[0].startswith("rollout r-b1 is trained")
+
+
+def test_without_a_name_the_newest_are_listed(trained, explain):
+    lines = explain()
+    assert [line.split()[0] for line in lines[1:3]] == ["r-b1", "r-a1"]
+    assert lines[1].split()[-2:] == ["succeeded", "1"]
+
+
+def test_an_unknown_name_is_one_sentence_with_the_nearest(trained, explain):
+    said = " ".join(explain("r-a7", expect=2))
+    assert "there is no rollout, attempt or task 'r-a7' in the store" in said
+    assert "the nearest are r-a1" in said
+
+
+def test_an_empty_store_is_one_sentence(store, explain):
+    assert "there is no rollout in the store" in explain()[0]
+    assert "none of its spans names one" in " ".join(explain("--last", expect=2))
+
+
+def test_a_configuration_of_another_policy_is_one_sentence(trained, folder, explain):
+    text = (folder / "lightning.toml").read_text()
+    (folder / "lightning.toml").write_text(text.replace('"math"', '"physics"'))
+    assert "a step of policy 'math' took this rollout" in " ".join(explain("r-a1", expect=2))
+
+
+async def test_an_evaluation_is_not_trained_and_nothing_is_wrong(store, explain, attempt):
+    await store.append(attempt("a1", mode="evaluate").spans)
+    lines = explain("r-a1")
+    assert lines[0].startswith("rollout r-a1 is not trained: evaluation: attempt a1 was made with mode")
+    assert "also" not in lines
+
+
+async def test_a_full_group_waits_for_a_step(store, explain, attempt):
+    for number in range(4):
+        await store.append(attempt(f"a{number}", reward=float(number)).spans)
+    first = explain("r-a1")[0]
+    assert "is not trained yet: waiting: group g is full, and a step starts when groups_per_step = 1" in first
+    assert "(there are 1)" in first
+
+
+async def test_equal_rewards(store, take_step, explain, attempt):
+    await store.append([*attempt("a1").spans, *attempt("b1").spans])
+    await take_step(["a1", "b1"])
+    first = explain("r-a1")[0]
+    assert "is not trained: equal rewards: all 2 attempts of group g earned the same (1)" in first
+
+
+async def test_the_others_of_a_group_are_named_with_their_reasons(store, take_step, explain, attempt):
+    await store.append([*attempt("a1").spans, *attempt("b1", reward=None).spans])
+    await take_step(["a1", "b1"])
+    first = explain("r-a1")[0]
+    assert "of the 2 attempts of group g only this one can be compared (b1: no reward)" in first
+
+
+async def test_a_reward_that_came_after_the_step_is_not_called_trained(store, take_step, explain, attempt, ask):
+    late = attempt("a1", reward=None)
+    await store.append([*late.spans, *_loser(attempt, ask).spans])
+    await take_step(["a1", "b1"])
+    given = SpanEvent(semconv.EVALUATION_EVENT, 5, {semconv.EVALUATION_NAME: "reward", semconv.EVALUATION_SCORE: 1.0})
+    judged = Span(late.root().trace_id, "f" * 16, late.span_id("root"), "evaluate", 4, 6, late.ids, (given,))
+    await store.append([judged])
+    lines = explain("r-a1")
+    assert "is not trained: changed since: 2 calls: Step 1 was built without the call" in lines[0]
+    assert ["solver", "math@v3", "dropped", "changed_since", "5", "2"] in [line.split() for line in lines]
+
+
+async def test_spans_of_a_rollout_that_name_no_attempt(store, explain, attempt):
+    without = [replace(s, attributes=_less(s, semconv.ATTEMPT_ID, semconv.ROLLOUT_ROOT)) for s in attempt("a1").spans]
+    await store.append(without)
+    lines = explain("r-a1")
+    assert lines[0].startswith("rollout r-a1 is not trained yet: no attempt: 2 calls: The call belongs to no attempt")
+
+
+def _less(span: Span, *names: str) -> dict:
+    return {name: value for name, value in span.attributes.items() if name not in names}
+
+
+async def test_of_several_attempts_the_trained_one_is_told(store, take_step, explain, attempt, ask):
+    second = attempt("a2", begins_s=30)
+    second.ids[semconv.ROLLOUT_ID] = "r-a1"
+    await store.append([*attempt("a1").spans, *second.spans, *_loser(attempt, ask).spans])
+    await take_step(["a1", "b1"])
+    lines = explain("r-a1")
+    assert lines[0] == "rollout r-a1 is trained: step 1, 2 calls, 5 sampled tokens (attempt 1 of 2)"
+    assert any("is not trained yet: group of one" in line for line in lines[1:])
+
+
+async def test_an_attempt_that_made_no_call(store, explain, attempt):
+    await store.append(attempt("a1", turns=()).spans)
+    assert "no calls: it has 1 span and no model call" in explain("r-a1")[0]
