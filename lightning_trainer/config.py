@@ -19,6 +19,8 @@ from lightning_trainer.credit.settings import CreditConfig, TerminalCredit, name
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.metrics.settings import MetricsConfig
 from lightning_trainer.section import Section
+from lightning_trainer.training.algorithms.presets import PRESETS
+from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.versions.settings import VersionsConfig
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -85,30 +87,6 @@ class GatewayConfig(Section):
     """How long a call is held while the engine is starting or changing weights; then 503 with Retry-After."""
     silence_timeout_s: float = Field(default=600.0, gt=0)
     """How long the engine may send nothing; then 503, or an error that ends the stream."""
-
-
-class AlgorithmConfig(Section):
-    """``algorithm``: by verl's own names."""
-
-    advantage: str = "grpo"
-    """Name in verl's advantage-estimator registry (``estimators.py`` says what each needs), or ``credit``: none."""
-    policy_loss: str = "vanilla"
-    """Name in verl's policy-loss registry."""
-    loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"] = "token-mean"
-    clip_ratio_low: float = Field(default=0.2, ge=0)
-    clip_ratio_high: float = Field(default=0.28, ge=0)
-    clip_ratio_c: float = Field(default=3.0, gt=1)
-    normalize_by_std: bool = True
-    """Divide the group's advantages by its standard deviation (GRPO); False is Dr. GRPO."""
-    drop_zero_variance_groups: bool = True
-    """A group whose rows all have the same credit carries no gradient; leaving it out saves its tokens."""
-
-    @field_validator("advantage")
-    @classmethod
-    def _usable(cls, name: str) -> str:
-        if refusal := estimators.refusal(name):
-            raise ValueError(refusal)
-        return name
 
 
 class OptimizerConfig(Section):
@@ -218,15 +196,24 @@ class PolicyConfig(Section):
     @model_validator(mode="after")
     def _one_baseline(self) -> Self:
         chosen = self.algorithm.advantage
-        if (
-            self.credit.gives_advantages
-            and "advantage" in self.algorithm.model_fields_set
-            and chosen != estimators.CREDIT
-        ):
+        by_preset = self.algorithm.preset and PRESETS[self.algorithm.preset].get("advantage") == chosen
+        given = "advantage" in self.algorithm.model_fields_set and not by_preset
+        if self.credit.gives_advantages and given and chosen != estimators.CREDIT:
             raise ValueError(
                 f"credit scheme {self.credit.scheme!r} takes off its baseline itself, and algorithm.advantage = "
                 f"{chosen!r} would take off another; leave algorithm.advantage out"
             )
+        if self.credit.gives_advantages and not self.credit.needs_values:
+            if self.algorithm.kl_reward_coef:
+                raise ValueError(
+                    f"kl_reward_coef = {self.algorithm.kl_reward_coef} is taken off rewards, and credit scheme "
+                    f"{self.credit.scheme!r} gives advantages; use kl_loss_coef"
+                )
+            if self.algorithm.overlong is not None:
+                raise ValueError(
+                    f"overlong shaping is taken off rewards, and credit scheme {self.credit.scheme!r} gives "
+                    "advantages; leave one of them out"
+                )
         return self
 
     @property

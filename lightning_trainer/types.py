@@ -232,6 +232,8 @@ class Segment:
     """None: the sample's."""
     attempt_id: str | None = None
     """None: the sample's."""
+    follows: str | None = None
+    """The transition of the same agent and attempt that this one follows; None for the first of a branch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,12 @@ class Estimator:
     compares: Literal["group", "batch", "nothing"]
     """Rows of one index; all rows of the batch; none with any other."""
     source: str
+    needs: Literal["values", "distribution"] | None = None
+    """What the trainer works out for it: a critic's values; or ``old_log_probs`` and the sum of the squared
+    probabilities of every next token (``sum_pi_squared``), for which the policy is run once more before the step."""
     lacks: str | None = None
     """What it needs and training does not have, in words; None when it can be used."""
 
-
-_CRITIC = "the values of a critic, and training has no critic yet"
-_PI_SQUARED = "the sum of squared probabilities at every token, which the update engine does not return"
 
 ESTIMATORS: Mapping[str, Estimator] = {
     "grpo": Estimator("group", "DeepSeekMath, arXiv 2402.03300; without the deviation Dr. GRPO, arXiv 2503.20783"),
@@ -43,14 +43,24 @@ ESTIMATORS: Mapping[str, Estimator] = {
     "remax": Estimator(
         "nothing",
         "arXiv 2310.10505",
-        "the reward of a greedy rollout of every task as its baseline, and none is made; "
+        lacks="the reward of a greedy rollout of every task as its baseline, and none is made; "
         "rloo is the closest one without greedy rollouts",
     ),
-    "gae": Estimator("nothing", "Schulman et al., arXiv 1506.02438", _CRITIC),
-    "optimal_token_baseline": Estimator("group", "verl", _PI_SQUARED),
-    "tir_optimal_token_baseline": Estimator("group", "verl", _PI_SQUARED),
+    "gae": Estimator("nothing", "Schulman et al., arXiv 1506.02438, whitened over the batch", "values"),
+    "optimal_token_baseline": Estimator("group", "verl: a baseline a token, from the others there", "distribution"),
+    "tir_optimal_token_baseline": Estimator("group", "as optimal_token_baseline, for several turns", "distribution"),
     CREDIT: Estimator("nothing", "credit schemes that take off their baseline themselves, or none at all"),
 }
+
+
+def needs_values(name: str) -> bool:
+    known = ESTIMATORS.get(name)
+    return known is not None and known.needs == "values"
+
+
+def needs_distribution(name: str) -> bool:
+    known = ESTIMATORS.get(name)
+    return known is not None and known.needs == "distribution"
 
 
 def refusal(name: str) -> str | None:

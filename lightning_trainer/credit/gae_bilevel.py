@@ -13,7 +13,7 @@ Beyond the last turn ``V = A = 0``; a turn's tokens see other turns only through
 since May 2025) has one lambda for both and takes for turns only those whose reward is not 0; here turns are told by
 the calls.
 
-The values come from a critic; until training has one, the configuration refuses the scheme by name.
+The values come from the trainer's critic, which is where this runs (``training/update/value_credit.py``).
 """
 
 from collections.abc import Sequence
@@ -29,15 +29,18 @@ def bilevel_gae(
     lam_turn: float,
     gamma_token: float,
     lam_token: float,
+    parents: Sequence[int | None] | None = None,
 ) -> list[list[float]]:
     """Return the advantages ``[K][L]`` of the sampled tokens of each turn.
 
     Args:
         rewards_K: of the turns; the terminal reward belongs to the last one.
         values_KL: for each turn the values before its sampled tokens; a turn has one or more.
+        parents: index of the turn that each follows; one after the other when absent.
     """
-    chain = [None if k == 0 else k - 1 for k in range(len(rewards_K))]
-    turns_K = turn_gae(chain, rewards_K, [values[-1] for values in values_KL], gamma=gamma_turn, lam=lam_turn)
+    if parents is None:
+        parents = [None if k == 0 else k - 1 for k in range(len(rewards_K))]
+    turns_K = turn_gae(parents, rewards_K, [values[-1] for values in values_KL], gamma=gamma_turn, lam=lam_turn)
     advantages_KL: list[list[float]] = []
     for turn, values_L in zip(turns_K, values_KL, strict=True):
         advantages_L = [turn] * len(values_L)

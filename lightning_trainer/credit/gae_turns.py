@@ -6,7 +6,7 @@ over the branches, as in ``returns.py``. Source: Schulman et al., High-Dimension
 Advantage Estimation (arXiv 1506.02438), equations 11 to 16; turns as time steps: Zhou et al., ArCHer (arXiv
 2402.19446).
 
-The values come from a critic; until training has one, the configuration refuses the scheme by name.
+The values come from the trainer's critic, which is where this runs (``training/update/value_credit.py``).
 """
 
 from collections.abc import Sequence

@@ -3,9 +3,11 @@
 Only attempts with something to train count: a baseline of one is no baseline, whatever else the group contains.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import pstdev
 from typing import Literal, TypeAlias
 
 from lightning_trainer.transitions.reasons import Reason
@@ -52,6 +54,8 @@ class GroupSummary:
     """``SAMPLED`` when it is trained."""
     refused_reason: str | None
     """For people: which group, which members, what to do; None unless it breaks promise 5."""
+    spread: float = 0.0
+    """Standard deviation of what the comparable attempts earned in credit, in reward units."""
     lonely: frozenset[Peers] = frozenset()
     """Rows that only one attempt has, such as those of a turn that no other attempt got to: not trained."""
 
@@ -95,6 +99,7 @@ def judge_group(
         rewards=tuple(member.reward for member in members),
         verdict=verdict,
         refused_reason=refused_reason,
+        spread=pstdev(_total(member) for member in comparable) if comparable else 0.0,
         lonely=lonely,
     )
 
@@ -119,6 +124,10 @@ def _refusal(
             f"attempts {_names(comparable)}): only attempts by the same agents can be compared"
         )
     return None, None
+
+
+def _total(member: Member) -> float:
+    return math.fsum(value for values in member.row_credits.values() for value in values)
 
 
 def _all_equal(values: Sequence[float]) -> bool:

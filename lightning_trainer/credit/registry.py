@@ -11,9 +11,10 @@ from lightning_trainer.credit.gigpo import Gigpo
 from lightning_trainer.credit.hierarchical import Hierarchical
 from lightning_trainer.credit.magrpo import JointReturn
 from lightning_trainer.credit.scheme import CreditScheme
-from lightning_trainer.credit.settings import CreditSettings, named_scheme
+from lightning_trainer.credit.settings import CREDIT_SETTINGS, CreditSettings, named_scheme
 from lightning_trainer.credit.steps import StepRewards
 from lightning_trainer.credit.terminal import TerminalReward
+from lightning_trainer.credit.turn_rewards import TurnRewards
 from lightning_trainer.errors import CreditAssignmentError
 
 SCHEMES: Mapping[str, Callable[..., CreditScheme]] = {
@@ -27,18 +28,19 @@ SCHEMES: Mapping[str, Callable[..., CreditScheme]] = {
     "magrpo": JointReturn,
     "gigpo": Gigpo,
 }
-"""Those that can be trained with. Each takes its settings by name."""
+"""Each takes its settings by name. Those that need a critic are ``TurnRewards`` until the trainer has its values."""
 
 
 def credit_scheme(settings: CreditSettings | Mapping[str, Any]) -> CreditScheme:
     """Return the configured scheme.
 
     Raises:
-        CreditAssignmentError: there is none of this name (the message lists those there are), or it needs a critic.
+        CreditAssignmentError: there is none of this name; the message lists those there are.
     """
     try:
         named_scheme(settings)
     except ValueError as error:
         raise CreditAssignmentError(str(error)) from None
     values = settings.model_dump() if isinstance(settings, CreditSettings) else {"scheme": "terminal", **settings}
-    return SCHEMES[values.pop("scheme")](**values)
+    name = values.pop("scheme")
+    return TurnRewards() if CREDIT_SETTINGS[name].needs_values else SCHEMES[name](**values)

@@ -1,8 +1,4 @@
-"""``[policy.credit]``: one section a credit scheme, with the range of each setting; formulas are in ``credit/``.
-
-A scheme that needs what training does not have (a critic's values) has its section too, so that asking for it is
-answered with the reason and not with "unknown".
-"""
+"""``[policy.credit]``: one section a credit scheme, with the range of each setting; formulas are in ``credit/``."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
@@ -19,7 +15,8 @@ class CreditSettings(Section):
     """Base of the schemes' sections."""
 
     needs_values: ClassVar[bool] = False
-    """It needs the values of a critic."""
+    """It needs the values of a critic: while a step is built it gives rewards, which the trainer turns into
+    advantages."""
     gives_advantages: ClassVar[bool] = False
     """What it gives has its baseline taken off already: no estimator of verl's runs on it."""
     needs_causes: ClassVar[bool] = False
@@ -155,13 +152,13 @@ CREDIT_SETTINGS: Mapping[str, type[CreditSettings]] = {
 
 
 def named_scheme(value: Any) -> Any:
-    """Fill in the default scheme and refuse one that there is not, or that cannot be trained with, in a sentence.
+    """Fill in the default scheme and refuse one that there is not, in a sentence.
 
     Args:
         value: what ``credit`` is set to, before it is read.
 
     Raises:
-        ValueError: the name is unknown (the known ones are listed), or the scheme needs a critic.
+        ValueError: the name is unknown; the known ones are listed.
     """
     if isinstance(value, CreditSettings):
         name = getattr(value, "scheme", None)
@@ -170,12 +167,6 @@ def named_scheme(value: Any) -> Any:
         name = value["scheme"]
     else:
         return value
-    usable = [known for known, settings in CREDIT_SETTINGS.items() if not settings.needs_values]
     if not isinstance(name, str) or name not in CREDIT_SETTINGS:
-        raise ValueError(f"credit scheme {name!r} is unknown; there are {', '.join(usable)}")
-    if name not in usable:
-        raise ValueError(
-            f"credit scheme {name!r} needs the values of a critic, and training has no critic yet; "
-            f"without one there are {', '.join(usable)}"
-        )
+        raise ValueError(f"credit scheme {name!r} is unknown; there are {', '.join(CREDIT_SETTINGS)}")
     return value

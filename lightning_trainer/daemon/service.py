@@ -19,7 +19,7 @@ from fastapi import Depends, FastAPI
 from lightning_instrumentation.redaction.rules import redactor
 
 from lightning_trainer.agents.live import LiveCensus
-from lightning_trainer.config import Config
+from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.keeping import VersionKeeper
 from lightning_trainer.daemon.late_rewards import late_rewards
@@ -122,7 +122,8 @@ class Daemon:
             )
             sink = NotifyingSink(store, self.progress)
             trainer = make_trainer(
-                config.training.backend, trainer_settings(config, policy, model_dir, state_dir / "logs")
+                config.training.backend,
+                trainer_settings(config, policy, model_dir, state_dir / "logs", await _reference_dir(policy)),
             )
             self.metrics = metrics = MetricsRecorder(policy.name, store, folder=state_dir, config=config.metrics)
             stack.push_async_callback(metrics.close)
@@ -266,6 +267,14 @@ def _ended(task: asyncio.Task):
             await task
 
     return end
+
+
+async def _reference_dir(policy: PolicyConfig) -> Path | None:
+    """Return the folder of the frozen model, where another one than the policy's own start is asked for."""
+    spec = policy.algorithm.reference_model
+    if spec is None or not policy.algorithm.needs_reference:
+        return None
+    return await asyncio.to_thread(resolve_model, spec, model_cache())
 
 
 async def _unless(stop: asyncio.Event, work: asyncio.Future) -> bool:

@@ -16,6 +16,7 @@ from lightning_trainer.daemon.building import Builder
 from lightning_trainer.daemon.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.collecting import Collection, collect
 from lightning_trainer.daemon.completeness import Completeness
+from lightning_trainer.daemon.dynamic_sampling import groups_wanted
 from lightning_trainer.daemon.grouping import Grouping
 from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.daemon.publishing import Publisher
@@ -28,6 +29,7 @@ from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.metrics.sampling import sampling_metrics
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.training.batches import Build
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import Attempt, PolicyVersion, VersionState
 from lightning_trainer.versions.rollback import record_rollback
@@ -90,7 +92,7 @@ class TrainingLoop:
                     self._rollbacks.end(_refusal(served))
                 elif await self._has_ended():
                     await self._rest()
-                elif (attempts := await self._next_attempts()) is not None:
+                elif (attempts := await self._next_attempts(self._policy.groups_per_step)) is not None:
                     await self._take_step(attempts)
                     failures = 0
             except TrainingError as error:
@@ -174,7 +176,7 @@ class TrainingLoop:
         while not await self._go_back():
             await self._rest()
 
-    async def _next_attempts(self) -> tuple[Attempt, ...] | None:
+    async def _next_attempts(self, groups: int) -> tuple[Attempt, ...] | None:
         """Return the attempts of the next step; None when a rollback is asked for before there are enough."""
         self._progress.enter(Phase.COLLECTING)
         self._collecting_since = time.monotonic()
@@ -185,7 +187,7 @@ class TrainingLoop:
             collection = await self._collect()
             self._progress.waiting_groups = collection.waiting
             self._progress.ready_groups = len(collection.ready)
-            if attempts := collection.next_step(self._policy.groups_per_step):
+            if attempts := collection.next_step(groups):
                 return attempts
             try:
                 await asyncio.wait_for(self._stored.wait(), _LOOK_AGAIN_S)
@@ -209,14 +211,13 @@ class TrainingLoop:
         )
 
     async def _take_step(self, attempts: tuple[Attempt, ...]) -> None:
-        seconds = {"rollout": time.monotonic() - self._collecting_since}
         step = self._step + 1
-        self._progress.enter(Phase.BUILDING, f"step {step}")
-        began = time.monotonic()
-        versions = served(await self._store.versions(self._policy.name), self._path)
-        build = await self._builder.build(attempts, step, oldest_allowed(versions, self._policy.max_staleness))
-        if build is None:
+        collecting_since, began = self._collecting_since, time.monotonic()
+        filled = await self._filled(attempts, step)
+        if filled is None:
             return
+        attempts, build = filled
+        seconds = {"rollout": began - collecting_since}
         for problem in build.problems:
             self._progress.say(problem)
         await self._store.assign(
@@ -228,7 +229,7 @@ class TrainingLoop:
             state=StepState.ASSIGNED if build.batch else StepState.SKIPPED,
             metrics={
                 **group_metrics(build.groups),
-                **(sampling_metrics(build.batch, versions) if build.batch else {}),
+                **(sampling_metrics(build.batch, await self._served()) if build.batch else {}),
                 "attempts/incomplete": self._completeness.gave_up_on(attempts),
             },
         )
@@ -255,6 +256,36 @@ class TrainingLoop:
         await self._publisher.publish(version=step, step=step)
         await self._metrics.step_ended(step)
         await self._progress.finish_step(step)
+
+    async def _filled(self, attempts: tuple[Attempt, ...], step: int) -> tuple[tuple[Attempt, ...], Build] | None:
+        """Build, with further groups while the algorithm asks for them and any come; nothing is assigned here.
+
+        None when a rollback is asked for meanwhile.
+        """
+        taken = self._policy.groups_per_step
+        while True:
+            self._progress.enter(Phase.BUILDING, f"step {step}")
+            oldest = oldest_allowed(await self._served(), self._policy.max_staleness)
+            build = await self._builder.build(attempts, step, oldest)
+            if build is None:
+                return None
+            wanted = groups_wanted(self._policy, taken, build.groups)
+            if wanted == taken:
+                return attempts, build
+            try:
+                more = await asyncio.wait_for(self._next_attempts(wanted), self._policy.group_timeout_s)
+            except TimeoutError:
+                self._progress.say(
+                    f"step {step}: dynamic sampling asked for {wanted - taken} more groups, and none came within "
+                    f"group_timeout_s = {self._policy.group_timeout_s:g}; the step goes on with what it has"
+                )
+                return attempts, build
+            if more is None:
+                return None
+            attempts, taken = more, wanted
+
+    async def _served(self) -> tuple[int, ...]:
+        return served(await self._store.versions(self._policy.name), self._path)
 
     async def _finish(self) -> None:
         await self.save()

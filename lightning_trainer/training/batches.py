@@ -11,7 +11,10 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.assignment import Assignment, assign, refuse_all
 from lightning_trainer.credit.grouping import regroup
 from lightning_trainer.credit.groups import GroupSummary, Member, judge_group
+from lightning_trainer.credit.overlong import OverlongShaping
 from lightning_trainer.credit.registry import credit_scheme
+from lightning_trainer.credit.scheme import CreditScheme
+from lightning_trainer.credit.uncertainty import keep_most_uncertain
 from lightning_trainer.garbage_collection import without_garbage_collection
 from lightning_trainer.rewards.table import RewardTable, read_rewards
 from lightning_trainer.training import problems
@@ -98,11 +101,11 @@ def build_batch(
         paths = with_causes(paths, deliveries.kept, span_parents or {})
     trajectories = _by_group(paths)
 
-    scheme, limit = credit_scheme(policy.credit), Limit(policy.max_sample_tokens, policy.over_length)
+    scheme = _shaped(credit_scheme(policy.credit), policy)
+    limit = Limit(policy.max_sample_tokens, policy.over_length)
     casts = _casts(deliveries.kept, policy)
-    samples: list[Sample] = []
+    assignments: list[Assignment] = []
     summaries: list[GroupSummary] = []
-    unscored: set[str] = set()
     for group_id, attempts_G in sorted(_trainable(attempt_of.values()).items()):
         trajectories_G = trajectories.get(group_id, [])
         if group_id in rewards.incomplete:
@@ -125,9 +128,15 @@ def build_batch(
             group_by=policy.group_by,
         )
         summaries.append(summary)
+        assignments.append(assignment)
+    if policy.algorithm.keep_most_uncertain is not None:
+        summaries = keep_most_uncertain(summaries, policy.algorithm.keep_most_uncertain)
+    samples: list[Sample] = []
+    unscored: set[str] = set()
+    for assignment, summary in zip(assignments, summaries, strict=True):
         compared = _settle_group(assignment, summary, eligible, limit, ledger)
         if summary.verdict is Reason.SAMPLED:
-            samples += samples_of(trajectories_G, compared, limit, policy.samples)
+            samples += samples_of(trajectories.get(summary.group_id, []), compared, limit, policy.samples)
         unscored.update(
             attempt_id
             for call_id, reason in assignment.refused.items()
@@ -152,8 +161,21 @@ def build_batch(
     )
 
 
-_OUTCOMES = {Reason.SAMPLED: Outcome.TRAINED, Reason.ZERO_VARIANCE_GROUP: Outcome.MASKED}
+_OUTCOMES = {
+    Reason.SAMPLED: Outcome.TRAINED,
+    Reason.ZERO_VARIANCE_GROUP: Outcome.MASKED,
+    Reason.LOW_VARIANCE_GROUP: Outcome.MASKED,
+}
 """Of the transitions that could be trained, by the verdict on their group; all other verdicts drop them."""
+
+
+def _shaped(scheme: CreditScheme, policy: PolicyConfig) -> CreditScheme:
+    """Return the scheme with the penalties that the algorithm takes off its credits."""
+    overlong = policy.algorithm.overlong
+    if overlong is None:
+        return scheme
+    longest = overlong.max_response_tokens or policy.max_sample_tokens
+    return OverlongShaping(scheme, longest, overlong.buffer_tokens or max(longest // 5, 1), overlong.penalty)
 
 
 def _eligible(

@@ -1,10 +1,13 @@
 """Everything the trainer needs to know, in one picklable value without torch: it travels to the Ray actor."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from lightning_trainer.config import Config, EngineConfig, PolicyConfig
+from lightning_trainer.credit import estimators
+from lightning_trainer.credit.settings import CreditSettings
+from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 
 Dtype = Literal["bfloat16", "float32"]
 
@@ -21,13 +24,14 @@ class TrainerSettings:
     """A Hugging Face folder: config.json and safetensors."""
     advantage: str = "grpo"
     """Name in verl's advantage-estimator registry, or ``credit``: the credits are the advantages."""
-    normalize_by_std: bool = True
-    policy_loss: str = "vanilla"
-    """Name in verl's policy-loss registry."""
-    loss_agg_mode: str = "token-mean"
-    clip_ratio_low: float = 0.2
-    clip_ratio_high: float = 0.28
-    clip_ratio_c: float = 3.0
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    """All but its ``advantage``, which the credit scheme may replace."""
+    value_credit: CreditSettings | None = None
+    """The credit scheme, where it is one that a critic's values are needed for: the credits are rewards then."""
+    horizon: int = 2048
+    """Tokens of the longest sample: a length that does not depend on the batch."""
+    reference_dir: Path | None = None
+    """The frozen model that divergences are taken from; None: ``model_dir``."""
     lr: float = 1e-5
     schedule: Literal["constant", "cosine"] = "constant"
     total_steps: int | None = None
@@ -50,26 +54,31 @@ class TrainerSettings:
     log_dir: Path | None = None
     """Where the Ray actor's logs go; None: nowhere."""
 
+    @property
+    def needs_critic(self) -> bool:
+        return self.value_credit is not None or estimators.needs_values(self.advantage)
 
-def trainer_settings(config: Config, policy: PolicyConfig, model_dir: Path, log_dir: Path) -> TrainerSettings:
+
+def trainer_settings(
+    config: Config, policy: PolicyConfig, model_dir: Path, log_dir: Path, reference_dir: Path | None = None
+) -> TrainerSettings:
     """Return the settings of one policy of a configuration.
 
     Args:
         model_dir: the resolved model.
         log_dir: where the trainer may leave its logs.
+        reference_dir: the resolved ``reference_model``, where one is named.
     """
-    training, algorithm, optimizer = config.training, policy.algorithm, policy.optimizer
+    training, optimizer = config.training, policy.optimizer
     max_abs, mean_abs = _tolerance(config.engine)
     return TrainerSettings(
         policy=policy.name,
         model_dir=model_dir,
         advantage=policy.estimator,
-        normalize_by_std=algorithm.normalize_by_std,
-        policy_loss=algorithm.policy_loss,
-        loss_agg_mode=algorithm.loss_agg_mode,
-        clip_ratio_low=algorithm.clip_ratio_low,
-        clip_ratio_high=algorithm.clip_ratio_high,
-        clip_ratio_c=algorithm.clip_ratio_c,
+        algorithm=policy.algorithm,
+        value_credit=policy.credit if policy.credit.needs_values else None,
+        horizon=policy.max_sample_tokens,
+        reference_dir=reference_dir,
         lr=optimizer.lr,
         schedule=optimizer.schedule,
         total_steps=optimizer.total_steps,

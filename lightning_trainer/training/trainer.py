@@ -16,9 +16,8 @@ from lightning_trainer.serving.publication import Probe, Publication, Tolerance
 from lightning_trainer.training.checkpoint_folder import Manifest, read_manifest, writing
 from lightning_trainer.training.probe import probe_token_ids
 from lightning_trainer.training.settings import TrainerSettings
-from lightning_trainer.training.update.advantages import require_estimator, token_advantages
 from lightning_trainer.training.update.exporting import exported_tensors, rounded_weights, write_atomically
-from lightning_trainer.training.update.worker import UpdateWorker
+from lightning_trainer.training.update.learner import Learner
 from lightning_trainer.types import StepReport, TrainingBatch
 
 _TORCH_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -33,10 +32,9 @@ class Trainer:
         Raises:
             TrainingError: the model or the settings cannot be trained with.
         """
-        require_estimator(settings.advantage)
         self._settings = settings
-        self._worker = UpdateWorker(settings)
-        self._probe_ids = probe_token_ids(settings.model_dir, self._worker.vocabulary_size)
+        self._learner = Learner(settings)
+        self._probe_ids = probe_token_ids(settings.model_dir, self._learner.policy.vocabulary_size)
         self._steps_done = 0
 
     @property
@@ -46,7 +44,7 @@ class Trainer:
 
     @property
     def module(self) -> torch.nn.Module:
-        return self._worker.module
+        return self._learner.policy.module
 
     def step(self, batch: TrainingBatch) -> StepReport:
         """Take one optimiser step over the whole batch.
@@ -59,21 +57,16 @@ class Trainer:
         if batch.step <= self._steps_done:
             raise TrainingError(f"step {batch.step} is done already (the trainer is at step {self._steps_done})")
         began = time.perf_counter()
-        advantages = token_advantages(
-            batch.samples, self._settings.advantage, normalize_by_std=self._settings.normalize_by_std
-        )
-        trained = [sample for sample in batch.samples if any(sample.loss_mask)]
-        prepared = time.perf_counter()
-        update = self._worker.train(trained, advantages)
+        learned = self._learner.learn(batch.samples, batch.step)
         self._steps_done = batch.step
         return StepReport(
             step=batch.step,
-            metrics=update.metrics,
-            advantages=advantages,
-            tokens_trained=sum(sum(sample.loss_mask) for sample in trained),
-            tokens_computed=update.tokens_computed,
-            tokens_sequential=sum(len(sample.token_ids) for sample in trained),
-            seconds={"advantages": prepared - began, "train": time.perf_counter() - prepared},
+            metrics=learned.metrics,
+            advantages=learned.advantages,
+            tokens_trained=learned.tokens_trained,
+            tokens_computed=learned.tokens_computed,
+            tokens_sequential=sum(len(sample.token_ids) for sample in batch.samples if any(sample.loss_mask)),
+            seconds={"advantages": learned.prepare_s, "train": time.perf_counter() - began - learned.prepare_s},
         )
 
     def publish(self, path: Path, version: int) -> Publication:
@@ -110,7 +103,7 @@ class Trainer:
         """
         if short := [ids for ids in token_ids if len(ids) < 2]:
             raise TrainingError(f"cannot score the sequence {list(short[0])}: it needs two tokens or more")
-        return self._worker.score(token_ids)
+        return self._learner.policy.score(token_ids)
 
     def save(self, directory: Path, step: int) -> None:
         """Write weights, optimiser, scheduler and random state; ``directory`` is whole or not there.
@@ -121,7 +114,7 @@ class Trainer:
             TrainingError: the disk refused.
         """
         with writing(directory, Manifest(policy=self._settings.policy, step=step)) as folder:
-            self._worker.save(folder, step)
+            self._learner.save(folder, step)
             model = folder / "huggingface"
             tensors = exported_tensors(self.module, _TORCH_DTYPES[self._settings.serving_dtype])
             write_atomically(tensors, model / "model.safetensors")
@@ -137,6 +130,6 @@ class Trainer:
             raise TrainingError(
                 f"{directory} is a checkpoint of policy {manifest.policy!r}, not of {self._settings.policy!r}"
             )
-        self._worker.load(directory)
+        self._learner.load(directory)
         self._steps_done = manifest.step
         return manifest.step

@@ -29,6 +29,10 @@ class Reason(StrEnum):
         "zero_variance_group",
         "All attempts of the group earned the same, so none is better than another and there is nothing to learn.",
     )
+    LOW_VARIANCE_GROUP = (
+        "low_variance_group",
+        "Other groups of the step differ more in what their attempts earned (keep_most_uncertain).",
+    )
 
     # dropped: whose call it is
     NO_AGENT = "no_agent", "The call carries no agent name, so no policy can claim it."

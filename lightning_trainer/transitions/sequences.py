@@ -111,6 +111,7 @@ def _sample(path: Sequence[_Step], credits: Mapping[str, Credit]) -> Sample:
                 credit.peers,
                 agent=None if trajectory.agent == last.agent else trajectory.agent,
                 attempt_id=None if transition.attempt_id == leaf.attempt_id else transition.attempt_id,
+                follows=transition.parent_id,
             )
         )
         position = end

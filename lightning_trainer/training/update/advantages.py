@@ -7,7 +7,7 @@ it came from. Tokens that are not trained (prompts, tool output) are in no row a
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,11 +15,23 @@ import torch
 from verl.trainer.config.algorithm import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, get_adv_estimator_fn
 
-from lightning_trainer.credit.estimators import CREDIT, refusal
+from lightning_trainer.credit.estimators import CREDIT, ESTIMATORS, refusal
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+from lightning_trainer.training.update.estimate import Estimate
+from lightning_trainer.training.update.tensors import TokenValues
 from lightning_trainer.types import Sample, Segment
 
-_GIVEN = {"token_level_rewards", "response_mask", "index", "config", "norm_adv_by_std_in_grpo"}
+_GIVEN = frozenset(
+    {"token_level_rewards", "response_mask", "index", "config", "norm_adv_by_std_in_grpo", "gamma", "lam"}
+)
+"""What every estimator can be given."""
+_MEASURED: Mapping[str | None, frozenset[str]] = {
+    "values": frozenset({"values"}),
+    "distribution": frozenset({"old_log_probs", "sum_pi_squared"}),
+    None: frozenset(),
+}
+"""What is measured for those that need it (``Estimator.needs``), at every token."""
 
 
 @dataclass(slots=True)
@@ -35,15 +47,38 @@ class _Row:
     def length(self) -> int:
         return sum(segment.end - segment.start for _, segment in self.pieces)
 
+    def gather(self, samples: Sequence[Sample], values: TokenValues, length: int) -> list[float]:
+        """Return the values of the row's tokens, one after the other, and 0.0 up to ``length``."""
+        found: list[float] = []
+        for index, segment in self.pieces:
+            found += values[samples[index].sample_id][segment.start : segment.end]
+        return found + [0.0] * (length - len(found))
+
 
 def token_advantages(
     samples: Sequence[Sample], estimator: str, *, normalize_by_std: bool
 ) -> dict[str, tuple[float, ...]]:
-    """Return one advantage a token for every sample id, 0.0 where the loss mask is 0.
+    """Return one advantage a token for every sample id, 0.0 where the loss mask is 0; see ``estimate``."""
+    algorithm = AlgorithmConfig(normalize_by_std=normalize_by_std)
+    found = estimate(samples, estimator, algorithm)
+    return {sample_id: tuple(values) for sample_id, values in found.advantages.items()}
+
+
+def estimate(
+    samples: Sequence[Sample],
+    estimator: str,
+    algorithm: AlgorithmConfig,
+    *,
+    measured: Mapping[str, TokenValues] | None = None,
+    penalties: TokenValues | None = None,
+) -> Estimate:
+    """Run an estimator over a batch.
 
     Args:
-        estimator: name in verl's registry, of one that needs no critic; ``credit``: the credits as they are.
-        normalize_by_std: for the estimators that ask (GRPO): divide by the group's standard deviation.
+        estimator: name in verl's registry; ``credit``: the credits as they are.
+        algorithm: ``normalize_by_std``, ``gamma`` and ``lam``, for the estimators that ask.
+        measured: what the estimator needs at every token, by verl's names.
+        penalties: taken off the reward at each token; None is none.
 
     Raises:
         TrainingError: the estimator is unknown or needs what there is not; a group holds fewer than two attempts or
@@ -52,17 +87,21 @@ def token_advantages(
     rows = _rows(samples)
     _require_groups(rows)
     if estimator == CREDIT:
-        advantages_RL = [[row.credit] * row.length for row in rows]
+        advantages_RL, returns_RL = [[row.credit] * row.length for row in rows], None
     else:
-        advantages_RL = _estimate(rows, estimator, normalize_by_std)
-    by_sample = [[0.0] * len(sample.token_ids) for sample in samples]
-    for row, advantages_L in zip(rows, advantages_RL, strict=True):
+        advantages_RL, returns_RL = _estimate(rows, samples, estimator, algorithm, measured or {}, penalties)
+    found = Estimate.empty(samples)
+    for number, row in enumerate(rows):
         start = 0
         for index, segment in row.pieces:
             stop = start + segment.end - segment.start
-            by_sample[index][segment.start : segment.end] = advantages_L[start:stop]
+            sample_id, run = samples[index].sample_id, slice(segment.start, segment.end)
+            found.advantages[sample_id][run] = advantages_RL[number][start:stop]
+            if returns_RL is not None:
+                found.returns[sample_id][run] = returns_RL[number][start:stop]
+                found.return_masks[sample_id][run] = [1] * (stop - start)
             start = stop
-    return {sample.sample_id: tuple(values) for sample, values in zip(samples, by_sample, strict=True)}
+    return found
 
 
 def _rows(samples: Sequence[Sample]) -> list[_Row]:
@@ -100,25 +139,46 @@ def _require_groups(rows: Sequence[_Row]) -> None:
             )
 
 
-def _estimate(rows: Sequence[_Row], estimator: str, normalize_by_std: bool) -> list[list[float]]:
+def _estimate(
+    rows: Sequence[_Row],
+    samples: Sequence[Sample],
+    estimator: str,
+    algorithm: AlgorithmConfig,
+    measured: Mapping[str, TokenValues],
+    penalties: TokenValues | None,
+) -> tuple[list[list[float]], list[list[float]]]:
     require_estimator(estimator)
     function = get_adv_estimator_fn(estimator)
     longest = max(row.length for row in rows)
+
+    def of_tokens(values: TokenValues) -> torch.Tensor:
+        return torch.tensor([row.gather(samples, values, longest) for row in rows])
+
     mask_RL = torch.zeros(len(rows), longest)
     rewards_RL = torch.zeros(len(rows), longest)
     for index, row in enumerate(rows):
         mask_RL[index, : row.length] = 1.0
         rewards_RL[index, row.length - 1] = row.credit
+    if penalties is not None:
+        rewards_RL -= of_tokens(penalties)
     given = {
         "token_level_rewards": rewards_RL,
         "response_mask": mask_RL,
         "index": _indices(rows),
-        "config": AlgoConfig(adv_estimator=estimator, norm_adv_by_std_in_grpo=normalize_by_std),
-        "norm_adv_by_std_in_grpo": normalize_by_std,
+        "config": AlgoConfig(
+            adv_estimator=estimator,
+            gamma=algorithm.gamma,
+            lam=algorithm.lam,
+            norm_adv_by_std_in_grpo=algorithm.normalize_by_std,
+        ),
+        "norm_adv_by_std_in_grpo": algorithm.normalize_by_std,
+        "gamma": algorithm.gamma,
+        "lam": algorithm.lam,
+        **{name: of_tokens(measured[name]) for name in _measured_for(estimator)},
     }
     asked = inspect.signature(function).parameters
-    advantages_RL, _ = function(**{name: value for name, value in given.items() if name in asked})
-    return (advantages_RL * mask_RL).tolist()
+    advantages_RL, returns_RL = function(**{name: value for name, value in given.items() if name in asked})
+    return (advantages_RL * mask_RL).tolist(), (returns_RL * mask_RL).tolist()
 
 
 def _indices(rows: Sequence[_Row]) -> np.ndarray:
@@ -139,14 +199,19 @@ def require_estimator(estimator: str) -> None:
     if missing := _missing(estimator):
         raise TrainingError(
             refusal(estimator)
-            or f"advantage estimator {estimator!r} needs {', '.join(missing)}, which a trainer without critic and "
-            f"baseline rollouts does not have; use one of {', '.join(usable_estimators())}"
+            or f"advantage estimator {estimator!r} needs {', '.join(missing)}, which the trainer does not have; "
+            f"use one of {', '.join(usable_estimators())}"
         )
 
 
 def usable_estimators() -> list[str]:
-    """Names in verl's registry that work on rewards, mask and groups alone (the contract: ``estimators.py``)."""
+    """Names in verl's registry of which everything that they need can be given (the contract: ``estimators.py``)."""
     return sorted(str(name) for name in ADV_ESTIMATOR_REGISTRY if not _missing(str(name)))
+
+
+def _measured_for(estimator: str) -> frozenset[str]:
+    known = ESTIMATORS.get(estimator)
+    return _MEASURED[known.needs if known else None]
 
 
 def _missing(estimator: str) -> list[str]:
@@ -157,5 +222,5 @@ def _missing(estimator: str) -> list[str]:
         for parameter in parameters
         if parameter.default is inspect.Parameter.empty
         and parameter.kind is not inspect.Parameter.VAR_KEYWORD
-        and parameter.name not in _GIVEN
+        and parameter.name not in _GIVEN | _measured_for(estimator)
     ]

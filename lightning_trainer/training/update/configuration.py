@@ -1,11 +1,13 @@
 """Our settings in verl's words."""
 
 from pathlib import Path
+from typing import Literal, TypeAlias
 
-from verl.trainer.config import CheckpointConfig
+from verl.trainer.config import CheckpointConfig, RolloutCorrectionConfig
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from verl.workers.config import (
     FSDPActorConfig,
+    FSDPCriticConfig,
     FSDPEngineConfig,
     FSDPOptimizerConfig,
     HFModelConfig,
@@ -15,25 +17,37 @@ from verl.workers.config import (
 
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.training.update.batch_losses import over_the_batch
 
 _VERL_DTYPES = {"bfloat16": "bf16", "float32": "fp32"}
 _SAVED = ["model", "optimizer", "extra"]
 """``extra``: the learning-rate schedule and the random state."""
+_NO_BOUND = 1e9
+"""Of a ratio: instead of infinity, which times an advantage of 0 is no number."""
 
 
-def worker_config(settings: TrainerSettings) -> TrainingWorkerConfig:
+ModelKind: TypeAlias = Literal["language_model", "value_model"]
+"""verl's names: with a head of logits, or with one of a single value a token."""
+
+
+def worker_config(
+    settings: TrainerSettings, model_dir: Path, kind: ModelKind = "language_model", lr: float | None = None
+) -> TrainingWorkerConfig:
     """Return the configuration of verl's TrainingWorker: model, FSDP engine, AdamW, checkpoints.
+
+    Args:
+        lr: the learning rate where it is not the policy's.
 
     Raises:
         TrainingError: the model folder is none.
     """
-    if not (settings.model_dir / "config.json").is_file():
-        raise TrainingError(f"{settings.model_dir} is not a model folder: it has no config.json")
+    if not (model_dir / "config.json").is_file():
+        raise TrainingError(f"{model_dir} is not a model folder: it has no config.json")
     return TrainingWorkerConfig(
-        model_type="language_model",
+        model_type=kind,
         model_config=HFModelConfig(
-            path=str(settings.model_dir),
-            load_tokenizer=_has_tokenizer(settings.model_dir),
+            path=str(model_dir),
+            load_tokenizer=_has_tokenizer(model_dir),
             override_config={"attn_implementation": "sdpa"},
             use_remove_padding=False,
             enable_gradient_checkpointing=settings.gradient_checkpointing,
@@ -57,7 +71,7 @@ def worker_config(settings: TrainerSettings) -> TrainingWorkerConfig:
             seed=settings.seed,
         ),
         optimizer_config=FSDPOptimizerConfig(
-            lr=settings.lr,
+            lr=settings.lr if lr is None else lr,
             weight_decay=settings.weight_decay,
             betas=settings.betas,
             clip_grad=settings.clip_grad,
@@ -77,21 +91,64 @@ def loss_config(settings: TrainerSettings) -> FSDPActorConfig:
     Raises:
         TrainingError: the policy loss is unknown.
     """
-    if settings.policy_loss not in POLICY_LOSS_REGISTRY:
+    algorithm = settings.algorithm
+    if algorithm.policy_loss not in POLICY_LOSS_REGISTRY:
         known = ", ".join(sorted(map(str, POLICY_LOSS_REGISTRY)))
-        raise TrainingError(f"unknown policy loss {settings.policy_loss!r}; there are {known}")
+        raise TrainingError(f"unknown policy loss {algorithm.policy_loss!r}; there are {known}")
     return FSDPActorConfig(
         strategy="fsdp2",
         rollout_n=1,
         use_dynamic_bsz=True,
-        clip_ratio=settings.clip_ratio_low,
-        clip_ratio_low=settings.clip_ratio_low,
-        clip_ratio_high=settings.clip_ratio_high,
-        clip_ratio_c=settings.clip_ratio_c,
-        loss_agg_mode=settings.loss_agg_mode,
+        clip_ratio=algorithm.clip_ratio_low,
+        clip_ratio_low=algorithm.clip_ratio_low,
+        clip_ratio_high=algorithm.clip_ratio_high,
+        clip_ratio_c=min(algorithm.clip_ratio_c, _NO_BOUND),
+        loss_agg_mode=algorithm.loss_agg_mode,
+        loss_scale_factor=_scale_factor(settings),
+        entropy_coeff=algorithm.entropy_coeff,
+        use_kl_loss=algorithm.kl_loss_coef > 0,
+        kl_loss_coef=algorithm.kl_loss_coef,
+        kl_loss_type=algorithm.kl_loss_type,
+        tau_pos=algorithm.tau_pos,
+        tau_neg=algorithm.tau_neg,
         use_torch_compile=False,
-        policy_loss=PolicyLossConfig(loss_mode=settings.policy_loss),
+        policy_loss=PolicyLossConfig(
+            loss_mode=over_the_batch(algorithm.policy_loss),
+            clip_cov_ratio=algorithm.clip_cov_ratio,
+            clip_cov_lb=algorithm.clip_cov_lb,
+            clip_cov_ub=algorithm.clip_cov_ub,
+            kl_cov_ratio=algorithm.kl_cov_ratio,
+            ppo_kl_coef=algorithm.ppo_kl_coef,
+            dro_beta=algorithm.dro_beta,
+            rollout_correction=RolloutCorrectionConfig(
+                loss_type=algorithm.bypass_loss,
+                rollout_is=algorithm.rollout_is,
+                rollout_is_threshold=algorithm.rollout_is_threshold,
+                rollout_is_batch_normalize=algorithm.rollout_is_batch_normalize,
+                rollout_rs=algorithm.rollout_rs,
+                rollout_rs_threshold=algorithm.rollout_rs_threshold,
+            ),
+        ),
     )
+
+
+def value_loss_config(settings: TrainerSettings) -> FSDPCriticConfig:
+    """Return the configuration of verl's ``value_loss``: a mean over tokens whatever the policy's loss is."""
+    return FSDPCriticConfig(
+        strategy="fsdp2",
+        rollout_n=1,
+        use_dynamic_bsz=True,
+        cliprange_value=settings.algorithm.critic.cliprange_value,
+        loss_agg_mode="token-mean",
+    )
+
+
+def _scale_factor(settings: TrainerSettings) -> int | None:
+    """What ``seq-mean-token-sum-norm`` divides by: verl's own choice, the longest response of a micro-batch, would make
+    the loss depend on how samples are put into micro-batches."""
+    if settings.algorithm.loss_agg_mode != "seq-mean-token-sum-norm":
+        return None
+    return settings.algorithm.loss_scale_factor or settings.horizon
 
 
 def _has_tokenizer(folder: Path) -> bool:

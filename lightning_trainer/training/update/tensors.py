@@ -1,14 +1,14 @@
 """Samples to the jagged TensorDict that verl's workers take; nothing is padded.
 
 A sample's prompt ends before its first trained token and everything after is its response, tool output and later
-prompts included: those have a loss mask of 0. ``old_log_probs`` are the engine's behaviour logprobs, so that the policy
-ratio is taken against what really sampled the tokens and no extra forward pass is needed. They are at the temperature
-of the call, and so is what the trainer compares them with.
+prompts included: those have a loss mask of 0. ``old_log_probs`` are the engine's behaviour logprobs unless others are
+given, so that the policy ratio is taken against what really sampled the tokens and no extra forward pass is needed.
+They are at the temperature of the call, and so is what the trainer compares them with.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from tensordict import TensorDict
@@ -17,13 +17,22 @@ from verl.utils import tensordict_utils as tu
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.types import Sample
 
+TokenValues: TypeAlias = Mapping[str, Sequence[float]]
+"""By sample id: one value a token, of no meaning where the mask is 0."""
 
-def training_tensors(samples: Sequence[Sample], advantages: Mapping[str, Sequence[float]]) -> TensorDict:
+
+def training_tensors(
+    samples: Sequence[Sample],
+    values: Mapping[str, TokenValues],
+    masks: Mapping[str, Sequence[int]] | None = None,
+) -> TensorDict:
     """Return what ``TrainingWorker.train_batch`` reads.
 
     Args:
         samples: each with at least one trained token.
-        advantages: by sample id, one value a token.
+        values: what the loss reads at every token, by verl's names (``advantages``, ``ref_log_prob`` ...). Given here,
+            ``old_log_probs`` replaces the behaviour logprobs.
+        masks: by sample id, which of the trained tokens count; all of them when absent.
 
     Raises:
         TrainingError: a behaviour logprob is infinite or not a number, or a sample has parts that are no text.
@@ -37,14 +46,12 @@ def training_tensors(samples: Sequence[Sample], advantages: Mapping[str, Sequenc
         if wrong := [logprob for logprob in sample.behaviour_logprobs if not math.isfinite(logprob)]:
             raise TrainingError(f"sample {sample.sample_id}: a behaviour logprob is {wrong[0]}; it must be a number")
     prompts = [sample.loss_mask.index(1) for sample in samples]
-    masks = [sample.loss_mask[prompt:] for sample, prompt in zip(samples, prompts, strict=True)]
-    tensors = _token_tensors([sample.token_ids for sample in samples], prompts, masks)
-    tensors["old_log_probs"] = _jagged(
-        [sample.behaviour_logprobs[prompt:] for sample, prompt in zip(samples, prompts, strict=True)], torch.float32
-    )
-    tensors["advantages"] = _jagged(
-        [advantages[sample.sample_id][prompt:] for sample, prompt in zip(samples, prompts, strict=True)], torch.float32
-    )
+    cut = list(zip(samples, prompts, strict=True))
+    counted = [(masks[sample.sample_id] if masks else sample.loss_mask)[prompt:] for sample, prompt in cut]
+    tensors = _token_tensors([sample.token_ids for sample in samples], prompts, counted)
+    behaviour = {sample.sample_id: sample.behaviour_logprobs for sample in samples}
+    for name, by_sample in {"old_log_probs": behaviour, **values}.items():
+        tensors[name] = _jagged([by_sample[sample.sample_id][prompt:] for sample, prompt in cut], torch.float32)
     temperatures = [sample.temperature for sample in samples]
     if len(set(temperatures)) > 1:
         tensors["temperature"] = torch.tensor(temperatures)

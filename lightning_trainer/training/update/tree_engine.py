@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from verl.utils import tensordict_utils as tu
 from verl.utils.torch_dtypes import PrecisionType
+from verl.utils.torch_functional import calculate_sum_pi_squared_from_logits
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.utils import postprocess_batch_func
@@ -64,7 +65,7 @@ class _Samples:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class Wanted:
     """Which log-probabilities a micro-batch asks for, and where they go.
 
     Legend: ``S`` asked slots (one per trained token), ``P`` distinct (row, next token) pairs, ``R`` lm_head rows.
@@ -79,6 +80,11 @@ class _Wanted:
     temperature_R: torch.Tensor
     pattern: TreePattern
 
+    def in_samples(self, values_S: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        """Put one value an asked slot where it belongs in the packed samples, 0 elsewhere."""
+        packed = values_S.new_zeros(int(offsets[-1])).index_put((self.slots_S,), values_S)
+        return torch.nested.nested_tensor_from_jagged(packed, offsets)
+
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu", vendor=TREE)
 class TreeEngine(_StockEngine):
@@ -88,7 +94,7 @@ class TreeEngine(_StockEngine):
     """Nodes that went through the model in the last batch."""
 
     def _build_module(self) -> torch.nn.Module:
-        self._refuse_unsupported()
+        self.refuse_unsupported()
         attention.register()
         module = super()._build_module()
         if not module._supports_attention_backend or "logits_to_keep" not in signature(module.forward).parameters:
@@ -103,7 +109,8 @@ class TreeEngine(_StockEngine):
         self._autocast_dtype = PrecisionType.to_dtype(self.engine_config.dtype)
         return wrapped
 
-    def _refuse_unsupported(self) -> None:
+    def refuse_unsupported(self) -> None:
+        """Refuse a model that cannot be computed along a tree."""
         config = self.model_config.hf_config
         for name in vars(config):
             value = getattr(config, name)
@@ -117,8 +124,6 @@ class TreeEngine(_StockEngine):
             _refuse("mixtures of experts (their balancing loss counts every token, not unique ones)")
         if any(hasattr(config, name) for name in ("vision_config", "audio_config", "text_config")):
             _refuse("multimodal models")
-        if self.model_config.model_type != "language_model":
-            _refuse("value heads")
         if self.model_config.use_fused_kernels or self.model_config.use_liger:
             _refuse("fused kernels")
         if dist.get_world_size() > 1:
@@ -145,8 +150,8 @@ class TreeEngine(_StockEngine):
             outputs.append(output)
         return postprocess_batch_func(output_lst=outputs, indices=indices, data=data)
 
-    def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], _Wanted]:
-        for key in ("use_fused_kernels", "distillation_use_topk", "calculate_sum_pi_squared"):
+    def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], Wanted]:
+        for key in ("use_fused_kernels", "distillation_use_topk"):
             if tu.get_non_tensor_data(micro_batch, key, False):
                 _refuse(key)
         samples = _Samples(micro_batch)
@@ -171,7 +176,7 @@ class TreeEngine(_StockEngine):
             "logits_to_keep": torch.from_numpy(rows[0].astype(np.int64)),
             "tree_pattern": pattern,
         }
-        wanted = _Wanted(
+        wanted = Wanted(
             slots_S=torch.from_numpy(slots),
             row_of_S=torch.from_numpy(row_of_slot),
             pair_of_S=torch.from_numpy(pair_of_slot),
@@ -182,26 +187,32 @@ class TreeEngine(_StockEngine):
         )
         return inputs, wanted
 
+    def refuse_unless_seen(self, pattern: TreePattern) -> None:
+        """Refuse a model with layers that attended in some other way."""
+        layers = self.module.config.num_hidden_layers
+        if pattern.layers_seen != layers:
+            _refuse(f"a model of which {pattern.layers_seen} of {layers} layers attend along the tree")
+
     def prepare_model_outputs(
-        self, output: Any, output_args: _Wanted, micro_batch: Any, logits_processor_func: Any
+        self, output: Any, output_args: Wanted, micro_batch: Any, logits_processor_func: Any
     ) -> dict[str, torch.Tensor]:
-        wanted, layers = output_args, self.module.config.num_hidden_layers
-        if wanted.pattern.layers_seen != layers:
-            _refuse(f"a model of which {wanted.pattern.layers_seen} of {layers} layers attend along the tree")
+        wanted = output_args
+        self.refuse_unless_seen(wanted.pattern)
         logits_RV = output.logits[0]
         if bool((wanted.temperature_R != 1.0).any()):
             logits_RV = logits_RV / wanted.temperature_R.to(logits_RV.dtype)[:, None]
         offsets = micro_batch["input_ids"].offsets()
 
         def in_samples(values: torch.Tensor, index_S: torch.Tensor) -> torch.Tensor:
-            packed = values.new_zeros(int(offsets[-1]))
-            packed = packed.index_put((wanted.slots_S,), values.index_select(0, index_S))
-            return torch.nested.nested_tensor_from_jagged(packed, offsets)
+            return wanted.in_samples(values.index_select(0, index_S), offsets)
 
         logprobs_P = PairLogProbs.apply(logits_RV, wanted.row_of_P, wanted.target_P)
         outputs = {"log_probs": in_samples(logprobs_P, wanted.pair_of_S)}
         if tu.get_non_tensor_data(micro_batch, "calculate_entropy", False):
             outputs["entropy"] = in_samples(self.compute_entropy_from_logits(logits_RV), wanted.row_of_S)
+        if tu.get_non_tensor_data(micro_batch, "calculate_sum_pi_squared", False):
+            squares_R = calculate_sum_pi_squared_from_logits(logits_RV)
+            outputs["sum_pi_squared"] = in_samples(squares_R, wanted.row_of_S)
         return outputs
 
 

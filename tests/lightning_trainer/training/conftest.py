@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import Sample, Segment
 
@@ -58,9 +59,24 @@ def _write_model(folder: Path, architecture: str, tied: bool, changes: dict) -> 
 def settings(tiny_models) -> Callable[..., TrainerSettings]:
     def make(**changes) -> TrainerSettings:
         fields = {"policy": POLICY, "model_dir": tiny_models(), "lr": 1e-3, "max_tokens_per_micro_batch": 256}
-        return TrainerSettings(**{**fields, **changes})
+        return TrainerSettings(**fields_with_algorithm({**fields, **changes}))
 
     return make
+
+
+def fields_with_algorithm(changes: dict) -> dict:
+    """Put what are settings of the algorithm where they belong."""
+    of_algorithm = {name: value for name, value in changes.items() if name in AlgorithmConfig.model_fields}
+    if not of_algorithm:
+        return changes
+    rest = {name: value for name, value in changes.items() if name not in of_algorithm}
+    algorithm = AlgorithmConfig(**of_algorithm)
+    return {**rest, "algorithm": algorithm, "advantage": algorithm.advantage}
+
+
+@pytest.fixture(scope="session")
+def algorithm_fields() -> Callable[[dict], dict]:
+    return fields_with_algorithm
 
 
 def make_sample(

@@ -47,7 +47,7 @@ def test_a_two_call_tool_rollout_token_by_token(rollouts, make_policy):
     assert with_tool.behaviour_logprobs == (0.0, 0.0, 0.0, -0.1, -0.2, -0.3, 0.0, 0.0, -0.4, -0.5)
     assert with_tool.segments == (
         Segment(3, 6, "s1/0", policy_version=3, credit=1.0, row_id="a1/solver"),
-        Segment(8, 10, "s2/0", policy_version=3, credit=1.0, row_id="a1/solver"),
+        Segment(8, 10, "s2/0", policy_version=3, credit=1.0, row_id="a1/solver", follows="s1/0"),
     )
     assert (with_tool.sample_id, with_tool.agent, with_tool.group_id) == ("a1/s2/0", "solver", "g")
 
@@ -316,7 +316,7 @@ def test_causal_credit_crosses_agents_along_the_span_tree(make_policy, make_call
     assert credits == {"b1a1/0": 0.25, "wa1/0": 0.5, "b2a1/0": 1.0, "b1a2/0": 0.0, "wa2/0": 0.0, "b2a2/0": 0.0}
 
 
-@pytest.mark.parametrize("scheme", [name for name, settings in CREDIT_SETTINGS.items() if not settings.needs_values])
+@pytest.mark.parametrize("scheme", CREDIT_SETTINGS)
 def test_every_scheme_builds_a_batch_or_says_what_is_missing(rollouts, make_policy, scheme):
     calls, attempts, evaluations = rollouts
     build = build_batch(calls, attempts, evaluations, make_policy(credit={"scheme": scheme}), step=1)
@@ -325,3 +325,18 @@ def test_every_scheme_builds_a_batch_or_says_what_is_missing(rollouts, make_poli
         assert f"credit scheme '{scheme}' needs one wherever others have one" in build.problems[0]
     else:
         assert build.batch is not None
+
+
+def test_long_responses_are_punished_before_groups_are_judged(rollouts, make_policy):
+    """Both earn what they earn; a response of 2 of at most 2 tokens has all of the penalty taken off."""
+    calls, attempts, evaluations = rollouts
+    plain = build_batch(calls, attempts, evaluations, make_policy(), step=1)
+    overlong = {"max_response_tokens": 2, "buffer_tokens": 1, "penalty": 0.5}
+    shaped = build_batch(calls, attempts, evaluations, make_policy(algorithm={"overlong": overlong}), step=1)
+    assert plain.batch is not None
+    assert shaped.batch is not None
+    for before, after in zip(plain.batch.samples, shaped.batch.samples, strict=True):
+        longest = max(segment.end - segment.start for segment in before.segments)
+        for ours, theirs in zip(after.segments, before.segments, strict=True):
+            assert theirs.credit is not None
+            assert ours.credit == theirs.credit - (0.5 if longest >= 2 else 0.0)

@@ -105,7 +105,13 @@ _policy = st.fixed_dictionaries(
                 {"scheme": "magrpo"},
             )
         ),
-        "algorithm": st.sampled_from(({"drop_zero_variance_groups": True}, {"drop_zero_variance_groups": False})),
+        "algorithm": st.sampled_from(
+            (
+                {"drop_zero_variance_groups": True},
+                {"drop_zero_variance_groups": False},
+                {"keep_most_uncertain": 0.5},
+            )
+        ),
         "agents": st.sampled_from((("solver",), ("solver", "critic"), ("*",))),
     }
 )

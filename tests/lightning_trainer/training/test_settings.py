@@ -20,8 +20,19 @@ def test_the_configuration_arrives_whole():
     found = trainer_settings(config, config.only_policy, Path("model"), Path("logs"))
     assert (found.policy, found.model_dir, found.log_dir) == ("math", Path("model"), Path("logs"))
     assert (found.attention, found.dtype, found.threads, found.seed) == ("stock", "float32", 2, 5)
-    assert (found.advantage, found.clip_ratio_high, found.lr) == ("rloo", 0.4, 3e-5)
+    assert (found.advantage, found.algorithm.clip_ratio_high, found.lr) == ("rloo", 0.4, 3e-5)
+    assert (found.horizon, found.value_credit, found.needs_critic) == (
+        config.only_policy.max_sample_tokens,
+        None,
+        False,
+    )
     assert found.max_tokens_per_micro_batch == 64
+
+
+def test_a_critic_is_there_where_an_estimator_or_a_scheme_needs_its_values():
+    for policy in ({"algorithm": "ppo"}, {"credit": {"scheme": "gae_turns"}}):
+        config = _config(policy=policy)
+        assert trainer_settings(config, config.only_policy, Path("model"), Path("logs")).needs_critic
 
 
 def test_the_probes_tolerance_follows_the_engines_precision():

@@ -108,13 +108,9 @@ def test_a_row_with_two_credits_is_refused(sample, advantages):
         advantages([split, sample("b", [1, 2], [0, 1], group="g", credit=1.0)])
 
 
-@pytest.mark.parametrize(
-    ("estimator", "lacking"),
-    [("gae", "values"), ("remax", "greedy rollout"), ("optimal_token_baseline", "sum of squared probabilities")],
-)
-def test_estimators_that_need_more_are_refused(estimator, lacking, group, advantages):
-    with pytest.raises(TrainingError, match=rf"needs .*{lacking}"):
-        advantages(group(1.0, 0.0), estimator)
+def test_an_estimator_that_needs_more_is_refused(group, advantages):
+    with pytest.raises(TrainingError, match=r"needs .*greedy rollout"):
+        advantages(group(1.0, 0.0), "remax")
 
 
 def test_an_unknown_estimator_is_refused_with_the_known_ones(group, advantages):
@@ -123,11 +119,12 @@ def test_an_unknown_estimator_is_refused_with_the_known_ones(group, advantages):
 
 
 def test_every_usable_estimator_gives_finite_values_on_trained_tokens_alone(group, advantages):
+    from lightning_trainer.credit.estimators import ESTIMATORS
     from lightning_trainer.training.update.advantages import usable_estimators
 
     names = usable_estimators()
     assert {"grpo", "rloo", "reinforce_plus_plus", "opo"} <= set(names)
-    for name in names:
+    for name in (name for name in names if ESTIMATORS[name].needs is None):
         for values in advantages(group(1.0, 0.0, 0.5), name).values():
             assert values[0] == values[2] == 0.0
             assert all(math.isfinite(value) for value in values)
@@ -186,7 +183,11 @@ def test_what_says_that_it_compares_groups_does_not_see_the_others(group, advant
     from lightning_trainer.credit.estimators import ESTIMATORS
 
     for name, estimator in ESTIMATORS.items():
-        if estimator.lacks is not None or name in ("reinforce_plus_plus_baseline", "gdpo", "gpg"):
+        if (
+            estimator.lacks is not None
+            or estimator.needs is not None
+            or name in ("reinforce_plus_plus_baseline", "gdpo", "gpg")
+        ):
             continue  # those also scale or whiten over the batch
         alone, together = (
             advantages(group(1.0, 0.0), name),

@@ -99,7 +99,7 @@ def test_the_loss_reads_each_token_with_its_own_logprob_and_advantage(batch):
 
     right, wrong = sorted(batch.samples, key=lambda sample: -len(sample.token_ids))
     advantages = {right.sample_id: range(8), wrong.sample_id: range(10, 14)}
-    tensors = training_tensors([right, wrong], advantages)
+    tensors = training_tensors([right, wrong], {"advantages": advantages})
     jagged = {name: value for name, value in tensors.items() if getattr(value, "is_nested", False)}
     assert {name: [row.tolist() for row in value.unbind()] for name, value in jagged.items()} == {
         "prompts": [[10, 11], [10, 11]],

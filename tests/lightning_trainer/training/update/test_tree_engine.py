@@ -45,7 +45,7 @@ class _Engines:
 
 
 @pytest.fixture(scope="module")
-def engines_of(tiny_models):
+def engines_of(tiny_models, algorithm_fields):
     from lightning_trainer.training.settings import TrainerSettings
 
     made = {}
@@ -54,7 +54,7 @@ def engines_of(tiny_models):
         key = tuple(sorted(changes.items()))
         if key not in made:
             base = TrainerSettings(policy="tiny", model_dir=tiny_models(), max_tokens_per_micro_batch=256)
-            made[key] = _Engines(lambda **more: dataclasses.replace(base, **more), changes)
+            made[key] = _Engines(lambda **more: dataclasses.replace(base, **algorithm_fields(more)), changes)
         return made[key]
 
     return of

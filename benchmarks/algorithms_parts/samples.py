@@ -1,0 +1,76 @@
+"""A batch on which the formulas differ: both sides of every clip, holes in masks, rows of unequal length.
+
+Three groups of four attempts; half of the attempts have two calls with a tool's answer between. The engine's logprobs
+are the model's own with noise, as those of older weights would be.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+
+from lightning_trainer.types import Sample, Segment
+
+_GROUPS, _ATTEMPTS, _SEED = 3, 4, 7
+_NOISE_NATS = 0.25
+
+Score = Callable[[Sequence[Sequence[int]]], Sequence[Sequence[float]]]
+"""Log-probabilities of every token of each sequence but its first."""
+
+
+def batch(score: Score, vocabulary: int, *, two_calls_are_rows: bool) -> list[Sample]:
+    """Return the samples.
+
+    Args:
+        two_calls_are_rows: every call has a reward and is a row of its own; else an attempt has one and is one.
+    """
+    source = random.Random(_SEED)
+    instructions = _tokens(source, 24, vocabulary)
+    drawn: list[tuple[int, int, list[int], list[int]]] = []
+    for group in range(_GROUPS):
+        prompt = instructions + _tokens(source, 6, vocabulary)
+        for attempt in range(_ATTEMPTS):
+            first = _tokens(source, source.randint(3, 14), vocabulary)
+            ids, mask = prompt + first, [0] * len(prompt) + [1] * len(first)
+            if attempt % 2:
+                second = _tokens(source, source.randint(2, 8), vocabulary)
+                ids, mask = ids + _tokens(source, 5, vocabulary) + second, mask + [0] * 5 + [1] * len(second)
+            drawn.append((group, attempt, ids, mask))
+    logprobs = score([ids for _, _, ids, _ in drawn])
+    return [
+        _sample(source, group, attempt, ids, mask, own, two_calls_are_rows)
+        for (group, attempt, ids, mask), own in zip(drawn, logprobs, strict=True)
+    ]
+
+
+def _tokens(source: random.Random, count: int, vocabulary: int) -> list[int]:
+    return [source.randrange(vocabulary) for _ in range(count)]
+
+
+def _sample(
+    source: random.Random,
+    group: int,
+    attempt: int,
+    ids: list[int],
+    mask: list[int],
+    own: Sequence[float],
+    two_calls_are_rows: bool,
+) -> Sample:
+    name, reward = f"g{group}a{attempt}", round(source.random(), 3)
+    starts = [index for index, bit in enumerate(mask) if bit and not mask[index - 1]]
+    segments = []
+    for number, start in enumerate(starts):
+        end = next((index for index in range(start, len(mask)) if not mask[index]), len(mask))
+        call, follows = f"{name}/{number}", f"{name}/{number - 1}" if number else None
+        credit = round(source.random(), 3) if two_calls_are_rows else reward
+        segments.append(Segment(start, end, call, 0, credit, call if two_calls_are_rows else name, follows=follows))
+    behaviour = [0.0, *(value + source.gauss(0.0, _NOISE_NATS) for value in own)]
+    return Sample(
+        sample_id=name,
+        policy="benchmark",
+        agent="agent",
+        group_id=f"g{group}",
+        attempt_id=name,
+        token_ids=tuple(ids),
+        loss_mask=tuple(mask),
+        behaviour_logprobs=tuple(min(value, -1e-3) * bit for value, bit in zip(behaviour, mask, strict=True)),
+        segments=tuple(segments),
+    )

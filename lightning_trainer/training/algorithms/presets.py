@@ -1,0 +1,134 @@
+"""Algorithms by the names of their papers: each a set of settings, every one of which can be given beside the preset.
+
+What a preset does not name keeps its default. Numbers are the papers'; where a paper gives none the comment says whose
+they are.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+Settings: TypeAlias = Mapping[str, Any]
+
+_NO_DUAL_CLIP = {"clip_ratio_c": math.inf}
+_SYMMETRIC_CLIP = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2, **_NO_DUAL_CLIP}
+_CLIP_HIGHER = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, **_NO_DUAL_CLIP}
+_WHOLE_BATCH = {"drop_zero_variance_groups": False}
+"""For algorithms in which groups without spread still count: in a denominator or statistic, the KL, the critic."""
+
+PRESETS: Mapping[str, Settings] = {
+    # Shao et al., DeepSeekMath, arXiv 2402.03300, equation 3 and section 4.2: beta 0.04, k3; the clip range is PPO's.
+    "grpo": {
+        **_SYMMETRIC_CLIP,
+        **_WHOLE_BATCH,
+        "advantage": "grpo",
+        "loss_agg_mode": "seq-mean-token-mean",
+        "kl_loss_coef": 0.04,
+        "kl_loss_type": "k3",
+    },
+    # Liu et al., Understanding R1-Zero-Like Training, arXiv 2503.20783, section 3.2: no division by the deviation nor
+    # by the response's length (a constant instead), no KL.
+    "dr_grpo": {
+        **_SYMMETRIC_CLIP,
+        **_WHOLE_BATCH,
+        "advantage": "grpo",
+        "normalize_by_std": False,
+        "loss_agg_mode": "seq-mean-token-sum-norm",
+    },
+    # Yu et al., arXiv 2503.14476, equations 8 to 13: clip-higher, dynamic sampling, token-level loss, overlong shaping.
+    "dapo": {
+        **_CLIP_HIGHER,
+        "advantage": "grpo",
+        "loss_agg_mode": "token-mean",
+        "dynamic_sampling": True,
+        "overlong": {},
+    },
+    # Zheng et al., arXiv 2507.18071, equation 5 and section 5.1.
+    "gspo": {
+        **_NO_DUAL_CLIP,
+        **_WHOLE_BATCH,
+        "advantage": "grpo",
+        "policy_loss": "gspo",
+        "loss_agg_mode": "seq-mean-token-mean",
+        "clip_ratio_low": 3e-4,
+        "clip_ratio_high": 4e-4,
+    },
+    # MiniMax-M1, arXiv 2506.13585, equations 4 and 5: no lower bound (a ratio is never below 0), no KL, dynamic
+    # sampling and length penalty from DAPO. The paper gives no upper bound; 0.2 is verl's.
+    "cispo": {
+        "advantage": "grpo",
+        "policy_loss": "cispo",
+        "loss_agg_mode": "token-mean",
+        "clip_ratio_low": 1.0,
+        "clip_ratio_high": 0.2,
+        "dynamic_sampling": True,
+        "overlong": {},
+    },
+    # Ahmadian et al., Back to Basics, arXiv 2402.14740, equations 6 to 8: REINFORCE on whole sequences, leave one out,
+    # KL in the reward (beta 0.03 for TL;DR).
+    "rloo": {
+        **_WHOLE_BATCH,
+        "advantage": "rloo",
+        "policy_loss": "gpg",
+        "loss_agg_mode": "seq-mean-token-sum",
+        "kl_reward_coef": 0.03,
+        "kl_reward_type": "k1",
+    },
+    # Hu et al., arXiv 2501.03262: KL at every token in the reward, advantages normalised over the batch, PPO's clip.
+    "reinforce_plus_plus": {
+        **_SYMMETRIC_CLIP,
+        **_WHOLE_BATCH,
+        "advantage": "reinforce_plus_plus",
+        "loss_agg_mode": "token-mean",
+        "kl_reward_coef": 0.01,
+        "kl_reward_type": "k1",
+    },
+    # Schulman et al., arXiv 1707.06347, as applied to language by Ouyang et al., arXiv 2203.02155, appendix C.4.
+    "ppo": {
+        **_SYMMETRIC_CLIP,
+        **_WHOLE_BATCH,
+        "advantage": "gae",
+        "loss_agg_mode": "token-mean",
+        "gamma": 1.0,
+        "lam": 0.95,
+        "kl_reward_coef": 0.02,
+        "kl_reward_type": "k1",
+        "critic": {"cliprange_value": 0.2},
+    },
+    # Wang et al., RAGEN, arXiv 2504.20073, StarPO-S: the most uncertain quarter of the groups, a critic, no KL,
+    # asymmetric clip; gamma, lambda and entropy bonus as in its experiments.
+    "starpo_s": {
+        **_CLIP_HIGHER,
+        "advantage": "gae",
+        "loss_agg_mode": "token-mean",
+        "gamma": 1.0,
+        "lam": 1.0,
+        "keep_most_uncertain": 0.25,
+        "entropy_coeff": 0.001,
+    },
+}
+
+
+def with_preset(given: Any) -> Any:
+    """Fill in what the named preset says and is not given.
+
+    Args:
+        given: what ``algorithm`` is set to: a preset's name, or settings among which ``preset`` may be.
+
+    Raises:
+        ValueError: there is no preset of this name (the message lists those there are).
+    """
+    if isinstance(given, str):
+        given = {"preset": given}
+    if not isinstance(given, Mapping) or given.get("preset") is None:
+        return given
+    name = given["preset"]
+    if name not in PRESETS:
+        raise ValueError(f"there is no algorithm {name!r}; there are {', '.join(PRESETS)}")
+    preset = PRESETS[name]
+    nested = {
+        key: {**value, **given[key]}
+        for key, value in preset.items()
+        if isinstance(value, Mapping) and isinstance(given.get(key), Mapping)
+    }
+    return {**preset, **given, **nested}

@@ -1,0 +1,166 @@
+"""``[policy.algorithm]``: what is optimised. ``algorithm = "gspo"`` is a preset, a section may name one and change it.
+
+Names and meanings are verl's where it has the thing, so that its papers, scripts and metrics can be read beside it.
+"""
+
+from typing import Any, Literal, Self, TypeAlias
+
+from pydantic import Field, field_validator, model_validator
+
+from lightning_trainer.credit import estimators
+from lightning_trainer.section import Section
+from lightning_trainer.training.algorithms.losses import POLICY_LOSSES
+from lightning_trainer.training.algorithms.presets import PRESETS, with_preset
+from lightning_trainer.training.algorithms.thresholds import rejection_thresholds, weight_threshold
+
+KlEstimator: TypeAlias = Literal["k1", "k2", "k3", "abs", "low_var_kl", "k1+", "k3+"]
+"""Schulman, Approximating KL Divergence (2020); ``low_var_kl`` is k3. ``+``: its value with the gradient of k2."""
+
+LossAggregation: TypeAlias = Literal[
+    "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+]
+
+
+class OverlongConfig(Section):
+    """``overlong``: soft punishment of long responses (DAPO, arXiv 2503.14476, equation 13)."""
+
+    max_response_tokens: int | None = Field(default=None, ge=2)
+    """From here on the whole penalty; set it to the ``max_tokens`` of your calls. Default: ``max_sample_tokens``."""
+    buffer_tokens: int | None = Field(default=None, ge=1)
+    """The penalty grows from 0 over the last so many tokens. Default: a fifth of ``max_response_tokens``."""
+    penalty: float = Field(default=1.0, gt=0)
+    """Taken off the credit at the longest, in reward units."""
+
+
+class CriticConfig(Section):
+    """``critic``: the value model, for ``advantage = "gae"`` and the ``gae_*`` credit schemes."""
+
+    lr: float = Field(default=1e-5, gt=0)
+    cliprange_value: float = Field(default=0.5, gt=0)
+    """How far a value may move from what it was before the step."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """The critic alone is trained in the first so many steps."""
+
+
+class AlgorithmConfig(Section):
+    """``algorithm``: advantage, loss, regularisation and what is left out; ``docs/training.md`` is the guide."""
+
+    preset: str | None = None
+    """An algorithm by its paper's name; what is given beside it counts instead of what the preset says."""
+    advantage: str = "grpo"
+    """Name in verl's advantage-estimator registry (``estimators.py`` says what each needs), or ``credit``: none."""
+    policy_loss: str = "vanilla"
+    """Name in verl's policy-loss registry (``losses.py`` says what each reads)."""
+    loss_agg_mode: LossAggregation = "token-mean"
+    loss_scale_factor: int | None = Field(default=None, ge=1)
+    """What ``seq-mean-token-sum-norm`` divides by; default: ``max_sample_tokens``."""
+    clip_ratio_low: float = Field(default=0.2, ge=0)
+    clip_ratio_high: float = Field(default=0.28, ge=0)
+    clip_ratio_c: float = Field(default=3.0, gt=1)
+    """Dual clip: bound on the ratio where the advantage is negative; ``inf`` is none."""
+    normalize_by_std: bool = True
+    """Divide the group's advantages by its standard deviation (GRPO); False is Dr. GRPO."""
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    """Discount per token, for ``gae`` and ``reinforce_plus_plus``."""
+    lam: float = Field(default=0.95, ge=0, le=1)
+    """For ``gae``."""
+    entropy_coeff: float = Field(default=0.0, ge=0)
+    """Weight of the entropy bonus; 0 spares its computation."""
+    kl_loss_coef: float = Field(default=0.0, ge=0)
+    """Weight of the divergence from the reference model in the loss; 0 in both places loads no reference."""
+    kl_loss_type: KlEstimator = "k3"
+    kl_reward_coef: float = Field(default=0.0, ge=0)
+    """Weight of the divergence in the reward, taken off at every token."""
+    kl_reward_type: Literal["k1", "k2", "k3", "abs", "low_var_kl"] = "k1"
+    reference_model: str | None = None
+    """As ``model``; the model that the run starts from when absent."""
+    drop_zero_variance_groups: bool = True
+    """A group whose rows all have the same credit carries no gradient; leaving it out saves its tokens."""
+    dynamic_sampling: bool = False
+    """Fill a step with further groups until ``groups_per_step`` of them have a spread (DAPO)."""
+    max_sampling_rounds: int = Field(default=10, ge=1)
+    """Dynamic sampling looks at no more than so many times ``groups_per_step`` groups a step."""
+    keep_most_uncertain: float | None = Field(default=None, gt=0, le=1)
+    """Share of a step's groups that is trained, those with the largest deviation of rewards (StarPO-S)."""
+    overlong: OverlongConfig | None = None
+    tau_pos: float = Field(default=1.0, gt=0)
+    tau_neg: float = Field(default=1.05, gt=0)
+    clip_cov_ratio: float = Field(default=0.0002, gt=0, le=1)
+    clip_cov_lb: float = 1.0
+    clip_cov_ub: float = 5.0
+    kl_cov_ratio: float = Field(default=0.0002, gt=0, le=1)
+    ppo_kl_coef: float = Field(default=0.1, ge=0)
+    dro_beta: float | None = Field(default=None, gt=0)
+    old_logprobs: Literal["behaviour", "trainer"] = "behaviour"
+    """What the ratio is taken against: the engine's logprobs, or the trainer's own before the step (one more pass)."""
+    rollout_is: Literal["token", "sequence"] | None = None
+    """Truncated importance sampling between engine and trainer, by verl's rollout correction."""
+    rollout_is_threshold: float | str = 2.0
+    """Upper bound of a weight; ``"0.5_5.0"``: weights outside the two are 0 (IcePop)."""
+    rollout_is_batch_normalize: bool = False
+    rollout_rs: str | None = None
+    """Tokens or sequences that are left out, by verl's names: ``token_k1``, ``seq_mean_k3``, ... more with commas."""
+    rollout_rs_threshold: float | str | None = None
+    bypass_loss: Literal["ppo_clip", "reinforce"] = "ppo_clip"
+    """Of ``policy_loss = "bypass_mode"``."""
+    critic: CriticConfig = CriticConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_preset(cls, given: Any) -> Any:
+        return with_preset(given)
+
+    @field_validator("advantage")
+    @classmethod
+    def _usable(cls, name: str) -> str:
+        if refusal := estimators.refusal(name):
+            raise ValueError(refusal)
+        return name
+
+    @field_validator("rollout_is_threshold")
+    @classmethod
+    def _weight_threshold(cls, threshold: float | str) -> float | str:
+        weight_threshold(threshold)
+        return threshold
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.policy_loss == "dro" and self.dro_beta is None:
+            raise ValueError("policy_loss = 'dro' needs dro_beta, the weight of its quadratic penalty; set it above 0")
+        self._refuse_aggregation_without_effect()
+        if self.advantage == estimators.CREDIT and self.kl_reward_coef:
+            raise ValueError(
+                f"kl_reward_coef = {self.kl_reward_coef} is taken off rewards, and with advantage = 'credit' there are "
+                "only advantages; use kl_loss_coef"
+            )
+        if self.rollout_rs is not None:
+            rejection_thresholds(self.rollout_rs, self.rollout_rs_threshold)
+        if self.policy_loss == "bypass_mode" and self.old_logprobs == "trainer":
+            raise ValueError(
+                "policy_loss = 'bypass_mode' takes its ratio against the engine's logprobs; leave old_logprobs out"
+            )
+        return self
+
+    def _refuse_aggregation_without_effect(self) -> None:
+        loss, mode = POLICY_LOSSES.get(self.policy_loss), self.loss_agg_mode
+        only = loss.aggregation if loss else None
+        by_preset = self.preset is not None and PRESETS[self.preset].get("loss_agg_mode") == mode
+        if only not in (None, mode) and "loss_agg_mode" in self.model_fields_set and not by_preset:
+            raise ValueError(
+                f"policy_loss = {self.policy_loss!r} always averages by {only}, so loss_agg_mode = {mode!r} would have "
+                "no effect; leave it out"
+            )
+
+    @property
+    def needs_reference(self) -> bool:
+        return bool(self.kl_loss_coef or self.kl_reward_coef)
+
+    @property
+    def corrects_rollouts(self) -> bool:
+        """Whether weights or rejections are computed before the step; ``bypass_mode`` does so inside its loss."""
+        return self.policy_loss != "bypass_mode" and (self.rollout_is is not None or self.rollout_rs is not None)
+
+    @property
+    def recomputes_old_logprobs(self) -> bool:
+        """Whether the loss takes its ratio against the trainer's own log-probabilities before the step."""
+        return self.old_logprobs == "trainer" or self.corrects_rollouts

@@ -1,0 +1,55 @@
+"""Thresholds of verl's rollout correction, read before verl is there to refuse them in a traceback.
+
+Their syntax is verl's (``verl.trainer.ppo.rollout_corr_helper``): a number, or ``"lower_upper"``.
+"""
+
+REJECTIONS = frozenset(
+    {"token_k1", "token_k2", "token_k3", "seq_max_k2", "seq_max_k3"}
+    | {f"seq_{how}_{estimator}" for how in ("sum", "mean") for estimator in ("k1", "k2", "k3")}
+)
+"""Which divergence between engine and trainer is bounded, of single tokens or of whole sequences."""
+
+
+def weight_threshold(threshold: float | str) -> tuple[float | None, float]:
+    """Return the bounds of an importance weight, the lower one where there is one.
+
+    Raises:
+        ValueError: it is no positive number and no pair ``"lower_upper"``.
+    """
+    return _bounds(threshold, "rollout_is_threshold")
+
+
+def rejection_thresholds(rejections: str, thresholds: float | str | None) -> None:
+    """Check ``rollout_rs`` and its threshold.
+
+    Raises:
+        ValueError: a name is unknown, a threshold is missing, or there are as many as neither one nor the names.
+    """
+    names = [name.strip() for name in rejections.split(",") if name.strip()]
+    if not names or (unknown := sorted(set(names) - REJECTIONS)):
+        wrong = ", ".join(unknown) if names else rejections
+        raise ValueError(f"rollout_rs = {wrong!r} is unknown; there are {', '.join(sorted(REJECTIONS))}")
+    if thresholds is None:
+        raise ValueError(f"rollout_rs = {rejections!r} needs rollout_rs_threshold, such as 2.0 for token_k1")
+    given = [part.strip() for part in str(thresholds).split(",") if part.strip()]
+    if len(given) not in (1, len(names)):
+        raise ValueError(
+            f"rollout_rs_threshold = {thresholds!r} holds {len(given)} thresholds for {len(names)} names in "
+            "rollout_rs; give one for all or one each"
+        )
+    for name, threshold in zip(names, given * len(names) if len(given) == 1 else given, strict=True):
+        lower, _ = _bounds(threshold, "rollout_rs_threshold")
+        if lower is not None and not name.endswith("k1"):
+            raise ValueError(
+                f"rollout_rs_threshold = {threshold!r}: {name} is never negative and has an upper bound only"
+            )
+
+
+def _bounds(threshold: float | str, name: str) -> tuple[float | None, float]:
+    try:
+        parts = [float(part) for part in str(threshold).split("_")]
+    except ValueError:
+        parts = []
+    if len(parts) not in (1, 2) or not all(part > 0 for part in parts) or parts != sorted(parts):
+        raise ValueError(f'{name} = {threshold!r} is no threshold; give a number above 0, or "lower_upper"')
+    return (parts[0] if len(parts) == 2 else None), parts[-1]

@@ -1,0 +1,58 @@
+"""The critic: what a trained token's state is worth, learned beside the policy by verl's value loss.
+
+The value of a token is that of the state before it. Source: Schulman et al., PPO (arXiv 1707.06347), section 5.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from verl.utils import tensordict_utils as tu
+from verl.workers.utils.losses import value_loss
+
+from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.training.update import value_engines as _  # registers them with verl  # noqa: F401
+from lightning_trainer.training.update.configuration import value_loss_config, worker_config
+from lightning_trainer.training.update.host import ModelHost
+from lightning_trainer.training.update.metrics import Update, flat_metrics
+from lightning_trainer.training.update.tensors import TokenValues, training_tensors
+from lightning_trainer.types import Sample
+
+
+class Critic(ModelHost):
+    """A value model that starts from the policy's weights, and its optimiser."""
+
+    def __init__(self, settings: TrainerSettings) -> None:
+        """Load it.
+
+        Raises:
+            TrainingError: the model cannot carry a value head.
+        """
+        lr = settings.algorithm.critic.lr
+        super().__init__(settings, worker_config(settings, settings.model_dir, "value_model", lr))
+        self.worker.set_loss_fn(partial(value_loss, config=value_loss_config(settings)))
+
+    def values(self, samples: Sequence[Sample]) -> dict[str, list[float]]:
+        """Return the value before every trained token, 0.0 elsewhere, by sample id."""
+        return self.measure(samples, "values")["values"]
+
+    def train(
+        self,
+        samples: Sequence[Sample],
+        values: TokenValues,
+        returns: TokenValues,
+        masks: Mapping[str, Sequence[int]],
+    ) -> Update:
+        """Take one optimiser step towards the returns.
+
+        Args:
+            values: what the critic said before the step; none moves further from it than ``cliprange_value``.
+            masks: by sample id, which trained tokens have a return; at least one a sample.
+        """
+        tensors = training_tensors(samples, {"values": values, "returns": returns}, masks)
+        lengths = [len(sample.token_ids) for sample in samples]
+        tu.assign_non_tensor(
+            tensors, max_token_len_per_gpu=max(self.budget, *lengths), update_lr_scheduler=self.schedule_goes_on()
+        )
+        metrics = flat_metrics(tu.get(self.worker.train_batch(tensors), "metrics"), "critic")
+        named = {name if "/" in name else f"critic/{name}": value for name, value in metrics.items()}
+        return Update(named, self.engine.tokens_computed if self.tree else sum(lengths))

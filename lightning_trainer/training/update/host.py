@@ -1,0 +1,155 @@
+"""One model in verl's TrainingWorker: built, run forward, saved. The policy, its reference and the critic are each one.
+
+Only the worker is used, never verl's trainers, which own rollout servers of their own.
+"""
+
+import contextlib
+import io
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch.distributed import HashStore
+from torch.distributed.fsdp import FSDPModule
+from transformers.utils.logging import disable_progress_bar
+from verl.utils import tensordict_utils as tu
+from verl.workers.config import TrainingWorkerConfig
+from verl.workers.engine_workers import TrainingWorker
+
+from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.training.update import platform_cpu
+from lightning_trainer.training.update.tensors import training_tensors
+from lightning_trainer.training.update.tree_engine import TREE, TreeEngine
+from lightning_trainer.types import Sample
+
+_log = logging.getLogger(__name__)
+
+_FLAGS = {"entropy": "calculate_entropy", "sum_pi_squared": "calculate_sum_pi_squared"}
+"""What verl's engines compute only when told to, and how they are told."""
+
+
+class ModelHost:
+    """A model that can be run; not thread-safe."""
+
+    def __init__(self, settings: TrainerSettings, config: TrainingWorkerConfig) -> None:
+        """Load the model.
+
+        Raises:
+            TrainingError: it cannot be used.
+        """
+        self.budget = settings.max_tokens_per_micro_batch
+        self.tree = settings.attention == "tree"
+        self._scheduled_steps = settings.total_steps if settings.schedule != "constant" else None
+        disable_progress_bar()
+        _join_group_of_one()
+        platform_cpu.select_engine(TREE if self.tree else platform_cpu.STOCK)
+        with _environment_of_rank_zero(), contextlib.redirect_stdout(_LogWriter()):
+            self.worker = TrainingWorker(config)
+            self.worker.reset()
+        self.engine: Any = self.worker.engine
+        """verl's, for those who must look inside."""
+        if isinstance(self.engine, TreeEngine) != self.tree:
+            raise TrainingError(f"verl chose {type(self.engine).__name__} for attention {settings.attention!r}")
+
+    @property
+    def module(self) -> torch.nn.Module:
+        return self.engine.module
+
+    def schedule_goes_on(self) -> bool:
+        """verl's cosine would climb again after its last step."""
+        return self._scheduled_steps is None or self.engine.lr_scheduler.last_epoch < self._scheduled_steps
+
+    def measure(self, samples: Sequence[Sample], *names: str) -> dict[str, dict[str, list[float]]]:
+        """Run the model over samples and return what is asked for at every trained token, 0.0 elsewhere.
+
+        Args:
+            names: verl's: ``log_probs`` of the tokens (nats), ``entropy`` and ``sum_pi_squared`` of the distributions
+                that they were drawn from, ``values`` before them.
+
+        Returns:
+            By name and sample id, one value a token.
+        """
+        tensors = training_tensors(samples, {})
+        longest = max(len(sample.token_ids) for sample in samples)
+        found = self.infer(tensors, longest, *names)
+        return {
+            name: {
+                sample.sample_id: [
+                    0.0,
+                    *(value * bit for value, bit in zip(row[:-1], sample.loss_mask[1:], strict=True)),
+                ]
+                for row, sample in zip(rows, samples, strict=True)
+            }
+            for name, rows in found.items()
+        }
+
+    def infer(self, tensors: TensorDict, longest: int, *names: str) -> dict[str, list[list[float]]]:
+        """Slot ``t`` of a row is of token ``t + 1``."""
+        tu.assign_non_tensor(tensors, compute_loss=False, max_token_len_per_gpu=max(self.budget, longest))
+        tu.assign_non_tensor(tensors, **{_FLAGS[name]: True for name in names if name in _FLAGS})
+        output = self.worker.infer_batch(tensors)
+        self._forget_gathered_weights()
+        return {name: [row.tolist() for row in tu.get(output, name).unbind()] for name in names}
+
+    def _forget_gathered_weights(self) -> None:
+        """A forward pass without a backward pass leaves FSDP's gathered copies: later changes would not be seen."""
+        for module in self.module.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def save(self, folder: Path, step: int) -> None:
+        """Write weights, optimiser, schedule, random state, and the configuration and tokenizer for transformers."""
+        self.worker.save_checkpoint(str(folder), global_step=step)
+        for made in (folder, folder / "huggingface"):
+            # verl leaves the lock under which it made a folder; this is its name for it.
+            lock = Path(tempfile.gettempdir(), f"ckpt_{hash(str(made)) & 0xFFFFFFFF:08x}.lock")
+            lock.unlink(missing_ok=True)
+
+    def load(self, folder: Path) -> None:
+        """Read what ``save`` wrote.
+
+        Raises:
+            TrainingError: it is damaged or of another model.
+        """
+        try:
+            self.worker.load_checkpoint(str(folder))
+        except (RuntimeError, OSError, KeyError, ValueError) as error:
+            raise TrainingError(f"cannot load the checkpoint {folder}: {error}") from error
+
+
+def _join_group_of_one() -> None:
+    """Start the process group in memory: no port is opened, so none can be taken.
+
+    verl would ask for "cpu:gloo,cpu:gloo", which torch refuses as a duplicate; it leaves an existing group alone.
+    """
+    if not torch.distributed.is_initialized():
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        torch.distributed.init_process_group("cpu:gloo", store=HashStore(), rank=0, world_size=1)
+
+
+@contextlib.contextmanager
+def _environment_of_rank_zero() -> Iterator[None]:
+    """What verl's worker reads while it is built, taken back after: no child process must take it for its own."""
+    before = dict(os.environ)
+    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - set(before):
+            del os.environ[name]
+        os.environ.update(before)
+
+
+class _LogWriter(io.TextIOBase):
+    """Where verl's prints go while it builds a model."""
+
+    def write(self, text: str) -> int:
+        if text.strip():
+            _log.debug("%s", text.strip())
+        return len(text)

@@ -1,0 +1,176 @@
+"""One step of learning: what must be measured first, advantages, correction, and the updates of critic and policy.
+
+Everything that is measured is measured before any weight moves: log-probabilities of the policy and of its reference,
+and the critic's values. A model that the algorithm does not need is not loaded, and a pass that it does not need is not
+run.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_trainer.credit import estimators
+from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.training.update import divergence
+from lightning_trainer.training.update.advantages import estimate, require_estimator
+from lightning_trainer.training.update.configuration import worker_config
+from lightning_trainer.training.update.correction import Correction, correct
+from lightning_trainer.training.update.critic import Critic
+from lightning_trainer.training.update.estimate import Estimate
+from lightning_trainer.training.update.host import ModelHost
+from lightning_trainer.training.update.metrics import Update
+from lightning_trainer.training.update.tensors import TokenValues
+from lightning_trainer.training.update.value_credit import value_estimate
+from lightning_trainer.training.update.worker import UpdateWorker
+from lightning_trainer.types import Sample
+
+_CRITIC = "critic"
+"""Its folder in a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    metrics: dict[str, float]
+    advantages: dict[str, tuple[float, ...]]
+    tokens_trained: int
+    tokens_computed: int
+    """By the policy's update."""
+    prepare_s: float
+    """What came before the updates."""
+
+
+class Learner:
+    """The policy and, where the algorithm needs them, its frozen reference and its critic."""
+
+    def __init__(self, settings: TrainerSettings) -> None:
+        """Load the models.
+
+        Raises:
+            TrainingError: a model or the settings cannot be trained with.
+        """
+        if settings.value_credit is None:
+            require_estimator(settings.advantage)
+        self._settings = settings
+        self._algorithm = settings.algorithm
+        self.policy = UpdateWorker(settings)
+        self.reference: ModelHost | None = None
+        if self._algorithm.needs_reference:
+            frozen = settings.reference_dir or settings.model_dir
+            self.reference = ModelHost(settings, worker_config(settings, frozen))
+            _require_same_vocabulary(self.policy, self.reference, frozen)
+        self.critic = Critic(settings) if settings.needs_critic else None
+
+    def learn(self, samples: Sequence[Sample], step: int) -> Learned:
+        """Take one step over a batch.
+
+        Raises:
+            TrainingError: the batch cannot give advantages.
+        """
+        began = time.perf_counter()
+        trained = [sample for sample in samples if any(sample.loss_mask)]
+        measured = self._measure(trained)
+        metrics: dict[str, float] = {}
+        found = self._estimate(trained, measured, metrics)
+        correction = Correction(None, {sample.sample_id: sample.loss_mask for sample in trained}, {})
+        if self._algorithm.corrects_rollouts:
+            correction = correct(trained, measured["old_log_probs"], self._algorithm)
+            metrics.update(correction.metrics)
+        prepared = time.perf_counter()
+        if self.critic is not None:
+            metrics.update(self._update_critic(trained, measured["values"], found).metrics)
+        kept = [sample for sample in trained if any(correction.masks[sample.sample_id])]
+        update = self._update_policy(kept, found, measured, correction, step)
+        return Learned(
+            metrics={**metrics, **update.metrics},
+            advantages={
+                sample.sample_id: tuple(found.advantages.get(sample.sample_id, [0.0] * len(sample.token_ids)))
+                for sample in samples
+            },
+            tokens_trained=sum(sum(correction.masks[sample.sample_id]) for sample in kept),
+            tokens_computed=update.tokens_computed,
+            prepare_s=prepared - began,
+        )
+
+    def save(self, folder: Path, step: int) -> None:
+        """Write what a step changes."""
+        self.policy.save(folder, step)
+        if self.critic is not None:
+            self.critic.save(folder / _CRITIC, step)
+
+    def load(self, folder: Path) -> None:
+        """Read what ``save`` wrote.
+
+        Raises:
+            TrainingError: it is damaged, of another model, or without the critic that the settings ask for.
+        """
+        if self.critic is not None:
+            if not (folder / _CRITIC).is_dir():
+                raise TrainingError(
+                    f"the checkpoint {folder} holds no critic: it was written under other settings; go on with those, "
+                    "or start with an empty state folder"
+                )
+            self.critic.load(folder / _CRITIC)
+        self.policy.load(folder)  # last: the random state is the policy's
+
+    def _measure(self, samples: Sequence[Sample]) -> dict[str, TokenValues]:
+        measured: dict[str, TokenValues] = {}
+        squares = ["sum_pi_squared"] if estimators.needs_distribution(self._settings.advantage) else []
+        if squares or self._algorithm.recomputes_old_logprobs:
+            passed = self.policy.measure(samples, "log_probs", *squares)
+            measured.update(passed, old_log_probs=passed["log_probs"])
+        if self.reference is not None:
+            measured["ref_log_prob"] = self.reference.measure(samples, "log_probs")["log_probs"]
+        if self.critic is not None:
+            measured["values"] = self.critic.values(samples)
+        return measured
+
+    def _estimate(
+        self, samples: Sequence[Sample], measured: Mapping[str, TokenValues], metrics: dict[str, float]
+    ) -> Estimate:
+        settings, penalties = self._settings, None
+        if self._algorithm.kl_reward_coef:
+            behaviour = {sample.sample_id: sample.behaviour_logprobs for sample in samples}
+            ours = measured.get("old_log_probs", behaviour)
+            nats = divergence.divergence(samples, ours, measured["ref_log_prob"], self._algorithm.kl_reward_type)
+            coefficient = self._algorithm.kl_reward_coef
+            penalties = {sample_id: [coefficient * value for value in row] for sample_id, row in nats.items()}
+            metrics.update({"kl_reward": divergence.mean(samples, nats), "kl_reward_coef": coefficient})
+        if settings.value_credit is not None:
+            return value_estimate(samples, measured["values"], penalties, settings.value_credit)
+        return estimate(samples, settings.advantage, self._algorithm, measured=measured, penalties=penalties)
+
+    def _update_critic(self, samples: Sequence[Sample], values: TokenValues, found: Estimate) -> Update:
+        assert self.critic is not None
+        return self.critic.train(samples, values, found.returns, found.return_masks)
+
+    def _update_policy(
+        self,
+        samples: Sequence[Sample],
+        found: Estimate,
+        measured: Mapping[str, TokenValues],
+        correction: Correction,
+        step: int,
+    ) -> Update:
+        if self.critic is not None and step <= self._algorithm.critic.warmup_steps:
+            return Update({"actor/update_skipped": 1.0}, 0)  # the critic's values are no guide yet
+        if not samples:
+            return Update({"actor/update_skipped": 1.0}, 0)  # all of it was rejected
+        values: dict[str, TokenValues] = {}
+        if self._algorithm.kl_loss_coef:
+            values["ref_log_prob"] = measured["ref_log_prob"]
+        if correction.weights is not None:
+            values["rollout_is_weights"] = correction.weights
+        if self._algorithm.recomputes_old_logprobs:
+            values["old_log_probs"] = measured["old_log_probs"]
+        return self.policy.train(samples, found.advantages, values, correction.masks)
+
+
+def _require_same_vocabulary(policy: UpdateWorker, reference: ModelHost, folder: Path) -> None:
+    theirs = reference.engine.module.config.vocab_size
+    if theirs != policy.vocabulary_size:
+        raise TrainingError(
+            f"the reference model {folder} has {theirs} tokens and the policy {policy.vocabulary_size}; a reference "
+            "shares the policy's tokenizer"
+        )

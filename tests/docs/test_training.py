@@ -1,0 +1,44 @@
+"""docs/training.md: its examples can be read, and its tables name every preset, loss and setting that there is."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lightning_trainer.config import load_config
+from lightning_trainer.training.algorithms.losses import POLICY_LOSSES
+from lightning_trainer.training.algorithms.presets import PRESETS
+from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+from lightning_trainer.training.algorithms.thresholds import REJECTIONS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```toml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_can_be_read(example, tmp_path):
+    (tmp_path / "lightning.toml").write_text(example)
+    assert load_config(tmp_path / "lightning.toml").only_policy.algorithm != AlgorithmConfig()
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *POLICY_LOSSES])
+def test_every_preset_and_loss_has_a_row(name):
+    assert re.search(rf"^\|[^|]*`{name}`", PAGE, flags=re.MULTILINE)
+
+
+def test_every_setting_is_named():
+    named = set(re.findall(r"`(\w+)`", PAGE)) | set(re.findall(r"^(\w+) = ", "\n".join(EXAMPLES), flags=re.MULTILINE))
+    assert set(AlgorithmConfig.model_fields) - named == set()
+
+
+def test_every_loss_names_the_settings_of_its_own():
+    clip = {"clip_ratio_low", "clip_ratio_high", "rollout_is", "rollout_rs"}
+    for name, loss in POLICY_LOSSES.items():
+        (row,) = (line for line in PAGE.splitlines() if re.match(rf"\|[^|]*`{name}`[^|]*\|[^|]*\|[^|]*\|$", line))
+        assert set(loss.reads) - clip <= set(re.findall(r"`(\w+)", row)), name
+
+
+def test_the_rejections_are_named():
+    page = PAGE.replace("`seq_sum_*`", "`seq_sum_k1` `seq_sum_k2` `seq_sum_k3`")
+    page = page.replace("`seq_mean_*`", "`seq_mean_k1` `seq_mean_k2` `seq_mean_k3`")
+    assert [name for name in REJECTIONS if f"`{name}`" not in page] == []

@@ -1,0 +1,32 @@
+"""A step is filled until enough groups teach something, and no further than the bound."""
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.credit.groups import GroupSummary
+from lightning_trainer.daemon.dynamic_sampling import groups_wanted
+from lightning_trainer.transitions.reasons import Reason
+
+
+def _policy(**algorithm) -> PolicyConfig:
+    return PolicyConfig.model_validate(
+        {"name": "p", "agents": ["*"], "model": "random:tiny", "groups_per_step": 4, "algorithm": algorithm}
+    )
+
+
+def _groups(sampled: int, flat: int) -> list[GroupSummary]:
+    verdicts = [Reason.SAMPLED] * sampled + [Reason.ZERO_VARIANCE_GROUP] * flat
+    return [GroupSummary(str(i), "t", 2, 2, (), verdict, None) for i, verdict in enumerate(verdicts)]
+
+
+def test_it_asks_for_as_many_as_are_missing():
+    assert groups_wanted(_policy(dynamic_sampling=True), 4, _groups(1, 3)) == 7
+    assert groups_wanted(_policy(dynamic_sampling=True), 7, _groups(4, 3)) == 7
+
+
+def test_without_it_a_step_is_what_it_is():
+    assert groups_wanted(_policy(), 4, _groups(0, 4)) == 4
+
+
+def test_it_stops_at_its_bound():
+    policy = _policy(dynamic_sampling=True, max_sampling_rounds=2)
+    assert groups_wanted(policy, 4, _groups(0, 4)) == 8
+    assert groups_wanted(policy, 8, _groups(0, 8)) == 8

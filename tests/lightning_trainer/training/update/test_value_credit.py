@@ -1,0 +1,73 @@
+"""The schemes that need a critic, by hand: two calls of one attempt, values given."""
+
+from dataclasses import replace
+
+import pytest
+
+from lightning_trainer.credit.settings import GaeBilevelCredit, GaeTokensCredit, GaeTurnsCredit
+
+pytestmark = pytest.mark.verl
+
+_VALUES = {"a": [9.0, 0.5, 0.25, 9.0, 1.0]}
+
+
+@pytest.fixture
+def estimate(sample):
+    from lightning_trainer.training.update.value_credit import value_estimate
+
+    one = sample("a", [1, 2, 3, 4, 5], [0, 1, 1, 0, 1], group="g", credit=0.0)
+    first, second = one.segments
+    one = replace(one, segments=(first, replace(second, credit=2.0, follows=first.transition_id)))
+
+    def of(scheme, penalties=None):
+        found = value_estimate([one], _VALUES, penalties, scheme)
+        return found.advantages["a"], found.returns["a"], found.return_masks["a"]
+
+    return of
+
+
+def test_turns(estimate):
+    """V before the turns is 0.5 and 1: A_2 = 2 - 1 = 1, A_1 = 0 + 0.5 * 1 - 0.5 + 0.25 * A_2 = 0.25."""
+    advantages, returns, mask = estimate(GaeTurnsCredit(gamma=0.5, lam=0.5))
+    assert advantages == pytest.approx([0.0, 0.25, 0.25, 0.0, 1.0])
+    assert mask == [0, 1, 0, 0, 1]
+    assert [returns[1], returns[4]] == pytest.approx([0.75, 2.0])
+
+
+def test_tokens_go_on_across_what_the_tool_said(estimate):
+    """From the end: 2 - 1 = 1; 0.5 * 1 - 0.25 + 0.25 * 1 = 0.5; 0.5 * 0.25 - 0.5 + 0.25 * 0.5 = -0.25."""
+    advantages, returns, mask = estimate(GaeTokensCredit(gamma=0.5, lam=0.5))
+    assert advantages == pytest.approx([0.0, -0.25, 0.5, 0.0, 1.0])
+    assert mask == [0, 1, 1, 0, 1]
+    assert returns == pytest.approx([0.0, 0.25, 0.75, 0.0, 2.0])
+
+
+def test_turns_first_and_then_the_tokens_of_each(estimate):
+    """V_k is that before the last token: A_2 = 1, A_1 = 0.5 * 1 - 0.25 + 0.5 * 1 = 0.75; then 0.25 - 0.5 + 0.75."""
+    advantages, _, _ = estimate(GaeBilevelCredit(gamma_turn=0.5, lam_turn=1.0, gamma_token=1.0, lam_token=1.0))
+    assert advantages == pytest.approx([0.0, 0.5, 0.75, 0.0, 1.0])
+
+
+def test_what_is_taken_off_at_a_token_is_met_there(estimate):
+    penalties = {"a": [9.0, 0.0, 0.1, 9.0, 0.2]}
+    advantages, _, _ = estimate(GaeTokensCredit(gamma=1.0, lam=0.0), penalties)
+    assert advantages == pytest.approx([0.0, 0.25 - 0.5, 1.0 - 0.25 - 0.1, 0.0, 2.0 - 1.0 - 0.2])
+
+
+def test_branches_are_averaged_and_do_not_see_each_other(sample):
+    from lightning_trainer.training.update.value_credit import value_estimate
+
+    root = sample("a", [1, 2], [0, 1], group="g", credit=0.0)
+    left = sample("l", [1, 2, 3], [0, 0, 1], group="g", credit=1.0)
+    right = sample("r", [1, 2, 4], [0, 0, 1], group="g", credit=3.0)
+    follows = root.segments[0].transition_id
+    branches = [
+        replace(branch, attempt_id=root.attempt_id, segments=(replace(branch.segments[0], follows=follows),))
+        for branch in (left, right)
+    ]
+    values = {"a": [0.0, 1.0], "l": [0.0, 0.0, 0.5], "r": [0.0, 0.0, 1.5]}
+    found = value_estimate([root, *branches], values, None, GaeTokensCredit(gamma=1.0, lam=1.0))
+    assert found.advantages["l"][2] == pytest.approx(0.5)
+    assert found.advantages["r"][2] == pytest.approx(1.5)
+    # 0 + mean(0.5, 1.5) - 1 + mean(0.5, 1.5)
+    assert found.advantages["a"][1] == pytest.approx(1.0)
