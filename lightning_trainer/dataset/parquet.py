@@ -44,6 +44,16 @@ _SEGMENT = pa.struct(
         pa.field("credit", pa.float64()),
         pa.field("row_id", _text, nullable=False),
         pa.field("peers", _text, nullable=False),
+        pa.field("agent", _text),
+        pa.field("attempt_id", _text),
+        pa.field("follows", _text),
+    ]
+)
+_MEDIA = pa.struct(
+    [
+        pa.field("modality", _text, nullable=False),
+        pa.field("uri", _text, nullable=False),
+        pa.field("mime_type", _text),
     ]
 )
 _EXAMPLE_SIDE = (("call_id", _text, False), ("reward", pa.float64(), True), ("fidelity", _text, False))
@@ -66,6 +76,7 @@ SCHEMAS = {
         ("advantages", pa.list_(pa.float32()), True),
         ("temperature", pa.float64(), False),
         ("segments", pa.list_(_SEGMENT), False),
+        ("media", pa.list_(_MEDIA), False),
     ),
     EXAMPLES: _schema(
         ("call_id", _text, False),

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from lightning_trainer.dataset.examples import Example
 from lightning_trainer.dataset.selection import Pair
 from lightning_trainer.errors import DatasetError
-from lightning_trainer.types import Sample, Segment
+from lightning_trainer.types import Media, Sample, Segment
 
 Row: TypeAlias = dict[str, Any]
 Advantages: TypeAlias = Mapping[str, Sequence[float]]
@@ -42,9 +42,13 @@ def sample_row(sample: Sample, advantages: Advantages | None) -> Row:
                 "credit": segment.credit,
                 "row_id": segment.row_id,
                 "peers": segment.peers,
+                "agent": segment.agent,
+                "attempt_id": segment.attempt_id,
+                "follows": segment.follows,
             }
             for segment in sample.segments
         ],
+        "media": [{"modality": m.modality, "uri": m.uri, "mime_type": m.mime_type} for m in sample.media],
     }
 
 
@@ -66,6 +70,7 @@ def sample_of(row: Mapping[str, Any]) -> Sample:
             behaviour_logprobs=tuple(row["behaviour_logprobs"]),
             segments=tuple(Segment(**segment) for segment in row["segments"]),
             temperature=row["temperature"],
+            media=tuple(Media(**media) for media in row["media"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DatasetError(f"row {row.get('sample_id')}: it is not a sample: {error}") from error

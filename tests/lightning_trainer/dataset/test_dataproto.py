@@ -1,5 +1,7 @@
 """verl's own DataProto, written and read by verl, and used by verl's own loss."""
 
+from typing import Any
+
 import pytest
 
 from lightning_trainer.errors import DatasetError
@@ -58,7 +60,8 @@ def test_verl_splits_the_batch_and_its_loss_takes_it(batch) -> None:
 
     tensors = DataProto.concat(batch.chunk(2)).batch
     config = FSDPActorConfig(strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1)
-    loss, _ = get_policy_loss_fn("vanilla")(
+    policy_loss: Any = get_policy_loss_fn("vanilla")
+    loss, _ = policy_loss(
         old_log_prob=tensors["old_log_probs"],
         log_prob=tensors["rollout_log_probs"].clone(),
         advantages=tensors["advantages"],

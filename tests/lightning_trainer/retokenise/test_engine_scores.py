@@ -15,15 +15,13 @@ pytestmark = pytest.mark.engine
 
 TOOL = {
     "type": "function",
-    "function": {
-        "name": "add",
-        "description": "Adds two numbers.",
-        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
-    },
+    "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object"}},
 }
-SYSTEM = {"role": "system", "content": "Be brief."}
+SYSTEM = {"role": "system", "content": "Brief."}
+# The tokenizer writes a token a byte and the engine's context is 256 tokens, so what is said is short.
 CHATS = {
     "plain": [{"role": "user", "content": "2+3?"}],
+    "with a tool": [SYSTEM, {"role": "user", "content": "2+3?"}],
     "several turns": [
         SYSTEM,
         {"role": "user", "content": "Was gibt 2+3? äöü"},
@@ -49,13 +47,13 @@ def scorer(engine):
         yield scorer
 
 
-@pytest.mark.parametrize("tools", [[], [TOOL]], ids=["no tools", "a tool"])
 @pytest.mark.parametrize("name", CHATS)
-def test_the_ids_are_the_engines_own(engine, scorer, tiny_model, make_call, name: str, tools: list) -> None:
+def test_the_ids_are_the_engines_own(engine, scorer, tiny_model, make_call, name: str) -> None:
+    tools = [TOOL] if name == "with a tool" else []
     body = {
         "model": "tiny",
         "messages": CHATS[name],
-        "max_tokens": 16,
+        "max_tokens": 12,
         "temperature": 1.0,
         # The random model would sample bytes that are no text: printable ASCII and the end token are left to it.
         "allowed_token_ids": [2, *range(3, 97)],
@@ -64,6 +62,7 @@ def test_the_ids_are_the_engines_own(engine, scorer, tiny_model, make_call, name
     }
     headers = dict(engine.process.headers)
     answer = httpx.post(f"{engine.base_url}/v1/chat/completions", json=body, headers=headers, timeout=120).json()
+    assert "choices" in answer, answer
     (choice,) = answer["choices"]
     words = Words(
         prompt=tuple(input_messages(CHATS[name])),
