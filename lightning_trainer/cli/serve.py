@@ -67,7 +67,7 @@ async def _narrate(daemon: Daemon, console: Console) -> None:
     """Say in one line each when a phase of note begins and how every step went; problems in words as they come."""
     said = ""
     told: set[str] = set()
-    steps_told: int | None = None
+    rows_told: int | None = None
     policy = daemon.config.only_policy
     while True:
         if daemon.url and not said:
@@ -81,14 +81,13 @@ async def _narrate(daemon: Daemon, console: Console) -> None:
             elif phase is not Phase.COLLECTING:
                 console.print(line)
             said = line
-        if (metrics := daemon.metrics) is not None:
-            rows = metrics.rows
-            if steps_told is None and phase is not Phase.STARTING:
-                steps_told = rows[-1].step if rows else 0  # those of an earlier run of the daemon
-            for row in rows if steps_told is not None else ():
-                if row.step > steps_told:
-                    steps_told = row.step
-                    console.print(step_line(row), markup=False, highlight=False, soft_wrap=True)
+        rows = daemon.metrics.rows if daemon.metrics is not None else []
+        if rows_told is None and phase is not Phase.STARTING:
+            rows_told = len(rows)  # those of an earlier run of the daemon
+        if rows_told is not None:
+            for row in rows[rows_told:]:
+                console.print(step_line(row), markup=False, highlight=False, soft_wrap=True)
+            rows_told = len(rows)
         for problem in daemon.progress.problems:
             if problem not in told:
                 told.add(problem)

@@ -128,10 +128,7 @@ class Daemon:
             self.metrics = metrics = MetricsRecorder(policy.name, store, folder=state_dir, config=config.metrics)
             stack.push_async_callback(metrics.close)
             rollbacks = RollbackRequests(wake=sink.stored)
-            app = self._app(store, sink, engine, trainer, metrics, old_versions)
-            app.include_router(
-                rollback_router(policy.name, rollbacks), dependencies=[Depends(require_token(config.daemon.token))]
-            )
+            app = self._app(store, sink, engine, trainer, metrics, old_versions, rollbacks)
             await stack.enter_async_context(_serving(app, listener))
             stack.enter_context(_announced(state_dir / "daemon.json", self.url))
             stack.push_async_callback(_ended(asyncio.create_task(drain_spools(self.url, sink))))
@@ -180,6 +177,7 @@ class Daemon:
         trainer: TrainerClient,
         metrics: MetricsRecorder,
         old_versions: OldVersionEngine,
+        rollbacks: RollbackRequests,
     ) -> FastAPI:
         config, policy = self.config, self.config.only_policy
         app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
@@ -211,6 +209,7 @@ class Daemon:
             ),
             dependencies=guarded,
         )
+        app.include_router(rollback_router(policy.name, rollbacks), dependencies=guarded)
         app.include_router(selection_router(config.policy, gateway), dependencies=guarded)
         return app
 

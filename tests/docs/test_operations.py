@@ -13,7 +13,9 @@ from lightning_trainer.config import MetricsConfig, PolicyConfig
 from lightning_trainer.metrics.row import step_metrics
 from lightning_trainer.metrics.warnings import RULES
 from lightning_trainer.store.records import StepRecord, StepState
+from lightning_trainer.store.scan import read_only
 from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.versions import select_rollbacks
 from lightning_trainer.types import PolicyVersion, StepReport, TrainingBatch, VersionState
 from lightning_trainer.versions.listing import Whereabouts
 
@@ -46,7 +48,7 @@ async def after_twenty_steps(tmp_path, monkeypatch):
     return tmp_path / ".lightning" / "lightning.sqlite"
 
 
-async def test_the_commands_work_as_they_stand(after_twenty_steps):
+def test_the_commands_work_as_they_stand(after_twenty_steps):
     commands = [line for block in blocks("bash") for line in block.splitlines()]
     outputs = []
     for command in commands:
@@ -56,8 +58,9 @@ async def test_the_commands_work_as_they_stand(after_twenty_steps):
     assert "v20" in outputs[0]
     assert "serving" in outputs[0]
     assert "support is at version 12 when the daemon starts next" in outputs[1]
-    async with SqliteStore(after_twenty_steps) as store:
-        assert [(rollback.after_step, rollback.version) for rollback in await store.rollbacks("support")] == [(20, 12)]
+    with read_only(after_twenty_steps) as connection:
+        (rollback,) = select_rollbacks(connection, "support")
+    assert (rollback.after_step, rollback.version) == (20, 12)
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,7 @@ class Run:
             "model": model,
             "messages": [{"role": "user", "content": "a fixed question"}],
             "max_tokens": 4,
+            "ignore_eos": True,
             "temperature": 0,
             "logprobs": True,
         }

@@ -26,7 +26,7 @@ class MeasuresMismatch:
         with torch.no_grad():
             trainer = no_padding_2_padding(model_output["log_probs"], data)
             padded = data.select("response_mask", "old_log_probs").to_padded_tensor()
-            mask = padded["response_mask"].to(bool)
+            mask = padded["response_mask"].bool()
             differences = (trainer - padded["old_log_probs"]).abs()[mask]
         # Micro-batches hold different numbers of tokens: their sums over the batch's count add up to its mean.
         share = float(differences.sum()) * data["dp_size"] / data["batch_num_tokens"]

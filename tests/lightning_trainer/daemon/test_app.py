@@ -7,6 +7,7 @@ import pytest
 
 from lightning_trainer.config import Config
 from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.rollback import RollbackRequests
 from lightning_trainer.daemon.service import Daemon, NotifyingSink
 from lightning_trainer.store import SqliteStore
 
@@ -20,13 +21,15 @@ async def client(tmp_path):
     )
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
         nothing = cast(Any, None)
-        app = Daemon(config)._app(store, NotifyingSink(store, Progress()), nothing, nothing, nothing, nothing)
+        sink = NotifyingSink(store, Progress())
+        rollbacks = RollbackRequests(wake=sink.stored)
+        app = Daemon(config)._app(store, sink, nothing, nothing, nothing, nothing, rollbacks)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8321") as opened:
             yield opened
 
 
 async def test_every_route_checks_the_host(client: httpx.AsyncClient) -> None:
-    for path in ("/healthz", "/v1/models", "/lightning/status", "/rollouts/r/end"):
+    for path in ("/healthz", "/v1/models", "/lightning/status", "/lightning/policies/p/rollback", "/rollouts/r/end"):
         assert (await client.get(path, headers={"host": "evil.example"})).status_code == 421
     assert (await client.get("/healthz")).status_code == 200
     assert (await client.get("/healthz", headers={"host": "gpu-box:8321"})).status_code == 200

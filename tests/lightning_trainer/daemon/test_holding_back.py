@@ -7,6 +7,7 @@ from typing import Any, cast
 from lightning_instrumentation import semconv
 
 from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.rollback import RollbackRequests
 from lightning_trainer.daemon.training_loop import TrainingLoop
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import Span
@@ -34,6 +35,8 @@ def loop(store: SqliteStore, policy: Any) -> TrainingLoop:
         publisher=nothing,
         checkpoints=nothing,
         progress=Progress(),
+        metrics=nothing,
+        rollbacks=RollbackRequests(wake=asyncio.Event()),
         stored=asyncio.Event(),
     )
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,7 @@ class Run:
 
 
 @pytest.fixture
-async def make_run(tmp_path: Path) -> AsyncIterator[Callable[..., Run]]:
+async def make_run(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Run]]]:
     async with contextlib.AsyncExitStack() as stack:
 
         async def end(task: asyncio.Task) -> None:

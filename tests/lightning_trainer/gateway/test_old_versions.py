@@ -44,6 +44,13 @@ class Lease:
         self.owner.held -= 1
 
 
+async def let_go(kept: OldVersions) -> None:
+    """A stream's end is read before its slot is given back."""
+    async with asyncio.timeout(10):
+        while kept.held:
+            await asyncio.sleep(0.01)
+
+
 @pytest.fixture
 async def gateways(open_gateway) -> AsyncIterator[tuple]:
     """A gateway whose engine serves version 3, and the old version's engine behind it."""
@@ -62,7 +69,8 @@ async def test_the_old_engine_answers_and_is_let_go_at_the_end_of_the_answer(gat
     answer = await gateway.post(model="sql@v2", stream=stream)
     assert answer.status_code == 200
     assert (len(gateway.engine.requests), len(old.engine.requests)) == (0, 1)
-    assert (kept.given, kept.held) == (1, 0)
+    assert kept.given == 1
+    await let_go(kept)
     assert (await gateway.record()).attributes[semconv.POLICY_VERSION] == 2
 
 
@@ -85,9 +93,7 @@ async def test_a_caller_who_hangs_up_lets_the_old_engine_go(gateways) -> None:
     async with gateway.http.stream("POST", "/v1/chat/completions", json=gateway.body(model="sql@v2", stream=True)):
         await begun.wait()
         assert kept.held == 1
-    async with asyncio.timeout(10):
-        while kept.held:
-            await asyncio.sleep(0.01)
+    await let_go(kept)
 
 
 async def test_while_it_is_busy_with_another_version_the_call_may_come_again(gateways) -> None:

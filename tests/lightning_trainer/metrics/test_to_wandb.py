@@ -27,4 +27,4 @@ def test_an_offline_run_is_written_below_the_state_folder_and_gone_on_in(tmp_pat
         sink.close()
     runs = sorted((tmp_path / "metrics" / "wandb").glob("offline-run-*"))
     assert len(runs) == 2
-    assert len({run.name.rpartition("-")[2] for run in runs}) == 1
+    assert len({run.name.split("-")[3] for run in runs}) == 1  # offline-run-TIME-ID

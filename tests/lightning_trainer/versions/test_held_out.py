@@ -43,7 +43,7 @@ async def test_scores_are_means_by_version_and_training_attempts_do_not_count(
         await store.append([reward_span(0.9, attempt="e")])
         late = await store.scan(lambda connection: select_verdicts(connection, make_policy(), known=found.keys()))
 
-    assert held_out_scores(found) == {4: HeldOutScore(pytest.approx(2 / 3), 3), 5: HeldOutScore(0.5, 1)}
+    assert held_out_scores(found) == {4: HeldOutScore(2 / 3, 3), 5: HeldOutScore(0.5, 1)}
     assert list(late) == ["e"]
 
 

@@ -30,8 +30,10 @@ def test_of_two_rollbacks_without_a_step_between_the_later_counts():
 @given(st.lists(st.one_of(st.none(), st.integers(0, 30)), max_size=40))
 def test_a_path_is_what_a_trainer_did_that_really_went_back(events):
     """None is a step; a number asks for a rollback to the version of that index, as far as there are so many."""
-    trained_of = {0: (0,)}
-    now, steps, rollbacks = (0,), [], []
+    now: tuple[int, ...] = (0,)
+    trained_of = {0: now}
+    steps: list[int] = []
+    rollbacks: list[Rollback] = []
     for event in events:
         if event is None:
             step = len(steps) + 1
