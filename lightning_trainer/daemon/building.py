@@ -34,7 +34,7 @@ class Builder:
         self._rollbacks = rollbacks
         self._stored = stored
 
-    async def build(self, attempts: Sequence[Attempt], step: int, oldest_version: int) -> Build | None:
+    async def build(self, attempts: Sequence[Attempt], step: int, oldest_version: int = 0) -> Build | None:
         """Build the step, and build it again when spans arrive, while rewards are missing that may still come.
 
         None when a rollback is asked for meanwhile.

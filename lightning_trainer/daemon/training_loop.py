@@ -174,7 +174,7 @@ class TrainingLoop:
     async def _rest(self) -> None:
         """Return when a rollback was asked for and recorded."""
         while not await self._go_back():
-            await self._rest()
+            await self._rollbacks.wait()
 
     async def _next_attempts(self, groups: int) -> tuple[Attempt, ...] | None:
         """Return the attempts of the next step; None when a rollback is asked for before there are enough."""

@@ -56,7 +56,7 @@ class Reason(StrEnum):
     NO_ATTEMPT = "no_attempt", "The call belongs to no attempt: it was made outside a rollout."
     UNKNOWN_ATTEMPT = "unknown_attempt", "The call names an attempt that is not part of this batch."
     EVALUATION = "evaluation", "The attempt is an evaluation; evaluations are never trained."
-    FAILED_ATTEMPT = "failed_attempt", "The attempt's code raised, and the policy does not train failed attempts."
+    FAILED_ATTEMPT = "failed_attempt", "The attempt's code raised, and failed attempts are not wanted."
     ATTEMPT_RUNNING = "attempt_running", "The attempt has not ended yet."
 
     # dropped: what was recorded of it
@@ -88,7 +88,6 @@ class Reason(StrEnum):
     GROUP_MIXED_AGENTS = "group_mixed_agents", "Different agents took part in the attempts of the group."
 
     # dropped: what a demonstration or a preference pair can be made of
-    FAILED_ATTEMPT = "failed_attempt", "The attempt failed; what led there is not shown as an example."
     LOW_REWARD = "low_reward", "The reward is below the least that was asked of a demonstration."
     NO_WORDS = "no_words", "The words of the call were not recorded, or cannot be written as text (an image)."
     NO_PAIR = (
