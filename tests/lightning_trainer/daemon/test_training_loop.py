@@ -169,7 +169,7 @@ async def test_a_version_that_does_not_exist_is_refused_and_the_run_goes_on(make
     run = await make_run(1, 2)
     await run.until(Phase.COLLECTING)
     async with asyncio.timeout(10):
-        with pytest.raises(RollbackError, match="policy 'p' has no version 7; it has 0 to 2"):
+        with pytest.raises(RollbackError, match="policy 'p' has no version 7; it has 1 to 2"):
             await run.rollbacks.ask(7)
     assert run.trainer.weights == (0, 1, 2)
     assert run.progress.phase is Phase.COLLECTING

@@ -31,7 +31,7 @@ def test_of_two_rollbacks_without_a_step_between_the_later_counts():
 def test_a_path_is_what_a_trainer_did_that_really_went_back(events):
     """None is a step; a number asks for a rollback to the version of that index, as far as there are so many."""
     now: tuple[int, ...] = (0,)
-    trained_of = {0: now}
+    trained_of: dict[int, tuple[int, ...]] = {0: now}
     steps: list[int] = []
     rollbacks: list[Rollback] = []
     for event in events:
