@@ -1,8 +1,8 @@
 """How long it takes from spans to a batch, and how much memory, at growing numbers of spans.
 
-Every size is measured in a process of its own. Seconds are CPU-seconds of ``read_spans`` and ``build_batch`` together,
-the best of several: what else the machine does disturbs them least. Memory is what a span adds to the peak of the
-process over the spans themselves.
+Every size is measured once, in a process of its own, so that all pay for fresh memory alike. Seconds are CPU-seconds
+of ``read_spans`` and ``build_batch`` together: what else the machine does disturbs them least. Memory is what a span
+adds to the peak of the process over the spans themselves.
 """
 
 import json
@@ -67,20 +67,15 @@ def measure(kind: str, spans: int) -> None:
 
     made = _spans(kind, spans)
     policy, before = workloads.policy(), _peak_bytes()
-    best, reading, build = float("inf"), None, None
-    for _ in range(3 if spans <= 100_000 else 1):
-        reading = build = None
-        began = time.process_time()
-        reading = read_spans(made)
-        build = build_batch(reading.calls, reading.attempts, reading.evaluations, policy, step=1)
-        best = min(best, time.process_time() - began)
-    assert reading is not None
-    assert build is not None
+    began = time.process_time()
+    reading = read_spans(made)
+    build = build_batch(reading.calls, reading.attempts, reading.evaluations, policy, step=1)
+    seconds = time.process_time() - began
     assert build.batch is not None, build.problems
     print(
         json.dumps(
             {
-                "seconds": best,
+                "seconds": seconds,
                 "bytes": (_peak_bytes() - before) / len(made),
                 "calls": len(reading.calls),
                 "tokens": sum(len(call.prompt_ids) + len(call.response_ids) for call in reading.calls),

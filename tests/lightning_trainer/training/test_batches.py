@@ -197,7 +197,9 @@ def test_a_response_beyond_the_limit_is_left_out_or_cut(rollouts, make_policy):
             9 if rule == "cut" and limit == 9 else 6,
             4,
         ]
-    cut = build_batch(*rollouts, make_policy(max_sample_tokens=9, over_length="cut"), step=1)
+    cut = build_batch(
+        rollouts[0], rollouts[1], rollouts[2], make_policy(max_sample_tokens=9, over_length="cut"), step=1
+    )
     assert cut.problems == (
         "calls cut short (cut): 1, with 1 sampled tokens. These tokens of a response lie beyond max_sample_tokens; the "
         "ones before them are trained. It is 9.",
@@ -206,14 +208,14 @@ def test_a_response_beyond_the_limit_is_left_out_or_cut(rollouts, make_policy):
 
 @pytest.mark.parametrize(("samples", "count"), [("calls", 3), ("merged", 2), ("tree", 2)])
 def test_what_is_one_sequence_is_chosen_by_configuration(rollouts, make_policy, samples, count):
-    build = build_batch(*rollouts, make_policy(samples=samples), step=1)
+    build = build_batch(rollouts[0], rollouts[1], rollouts[2], make_policy(samples=samples), step=1)
     assert build.batch is not None
     assert len(build.batch.samples) == count
     assert _fates(build) == {"trained/sampled": 6}
 
 
 def test_failed_attempts_are_left_out_where_the_policy_says_so(rollouts, make_policy):
-    build = build_batch(*rollouts, make_policy(failed_attempts="drop"), step=1)
+    build = build_batch(rollouts[0], rollouts[1], rollouts[2], make_policy(failed_attempts="drop"), step=1)
     assert _fates(build) == {"dropped/failed_attempt": 1, "dropped/group_too_small": 5}
 
 
