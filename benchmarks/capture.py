@@ -3,6 +3,7 @@
     python benchmarks/capture.py                      # everything, at the sizes that the goals are stated for
     python benchmarks/capture.py --quick              # the same in minutes, rougher
     python benchmarks/capture.py --only cost,matrix   # some sections
+    python benchmarks/capture.py --only loss --cases burst,fork   # some cases of it
     python benchmarks/capture.py --json figures.json  # figures, goals and verdicts, for machines
 
 Peers run beside ours in the same run; they are installed into an environment of their own (benchmarks/peers.txt).
@@ -53,6 +54,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--tiny", action="store_true", help="only whether it works; the figures mean nothing")
     parser.add_argument("--frameworks", help="of the matrix: names separated by commas; all of them without")
+    parser.add_argument("--cases", help="of the losses: names separated by commas; all of them without")
     parser.add_argument("--json", type=Path, help="write figures, goals and verdicts to this file")
     return parser.parse_args()
 
@@ -68,8 +70,9 @@ def _sections(text: str) -> list[str]:
 def _run(section: str, sizes: Sizes, folder: Path, options: argparse.Namespace) -> list[Row]:
     print(f"{section} ...", file=sys.stderr, flush=True)
     run = import_module(f"capture_parts.{section}").run
-    if section == "matrix":
-        return run(sizes, folder, options.frameworks.split(",") if options.frameworks else None)
+    chosen = {"matrix": options.frameworks, "loss": options.cases}
+    if chosen.get(section):
+        return run(sizes, folder, [name.strip() for name in chosen[section].split(",")])
     return run(sizes, folder)
 
 

@@ -43,9 +43,10 @@ class Failures:
         with self._lock:
             return dict(self._counts)
 
-    def renew_lock(self) -> None:
-        """After a fork: the lock may have been held by a thread that the child does not have."""
+    def in_child(self) -> None:
+        """After a fork: nothing has failed here, and the lock may be held by a thread that the child does not have."""
         self._lock = threading.RLock()
+        self._counts.clear()
 
 
 failures = Failures()

@@ -17,7 +17,18 @@ def field(thing: Any, name: str) -> Any:
 
 
 def as_json(value: Any) -> str:
-    return json.dumps(value, default=_plain, ensure_ascii=False, separators=(",", ":"))
+    return encodable(json.dumps(value, default=_plain, ensure_ascii=False, separators=(",", ":")))
+
+
+def encodable(text: str) -> str:
+    """Return a text that has a UTF-8 form: half of a surrogate pair has none, and becomes the escape that JSON has."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text
 
 
 def _plain(value: Any) -> Any:

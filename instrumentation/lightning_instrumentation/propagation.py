@@ -27,4 +27,5 @@ def baggage(identity: Identity | None, agent: Agent | None) -> str:
     if agent is not None:
         members[semconv.AGENT_NAME] = agent.name
     known = semconv.GATEWAY_BAGGAGE_KEYS
-    return ",".join(f"{key}={quote(value, safe='')}" for key, value in members.items() if key in known)
+    quoted = {key: quote(value, safe="", errors="replace") for key, value in members.items() if key in known}
+    return ",".join(f"{key}={value}" for key, value in quoted.items())

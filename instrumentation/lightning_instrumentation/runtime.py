@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from lightning_instrumentation import later, semconv
 from lightning_instrumentation.errors import ConfigurationError
-from lightning_instrumentation.failures import failures, log
+from lightning_instrumentation.failures import failures, guarded, log
 from lightning_instrumentation.hosts import Hosts
 from lightning_instrumentation.routing import Router
 from lightning_instrumentation.scope import set_default_agent
@@ -86,7 +87,8 @@ def init(
         service_name: name of this program (``OTEL_SERVICE_NAME``, else the script's).
         token: sent to the daemon as a bearer token (``LIGHTNING_TOKEN``).
         trusted_hosts: ``host``, ``host:port`` or URLs of inference servers, beside the endpoint, that may be sent trace
-            context and asked for token ids. No other host ever sees a difference.
+            context and asked for token ids (``LIGHTNING_TRUSTED_HOSTS``, separated by commas). No other host ever sees
+            a difference, not even behind a redirect.
         spool_dir: where spans wait for the daemon (``LIGHTNING_SPOOL_DIR``, else the XDG state directory).
         spool_limit_bytes: most that may wait there (``LIGHTNING_SPOOL_LIMIT_BYTES``, else 1 GiB).
         spool_full: what becomes of a span beyond it: ``drop`` counts it and says so once (the default); ``block`` makes
@@ -171,6 +173,7 @@ def _start(settings: Settings) -> None:
     set_default_agent(settings.agent)
     router = Router(settings.endpoint, settings.token, enabled=settings.route, fallback=settings.route_fallback)
     _runtime = Runtime(settings, hosts, _tracer(settings, outbox, editor), outbox, editor, router)
+    outbox.when_idle = _tell_losses
     _unusable = False
     install_hooks()
 
@@ -182,9 +185,18 @@ def _tracer(settings: Settings, outbox: Outbox, editor: Editor) -> Tracer:
     return provider.get_tracer(semconv.CLIENT_SCOPE, client_version())
 
 
+def _tell_losses() -> None:
+    """Say what could not be captured; a program of which all was captured does not even import this."""
+    if _runtime is not None and failures.counts():
+        from lightning_instrumentation.losses import losses
+
+        guarded("losses", losses.tell, _runtime)
+
+
 def deliver_at_exit() -> None:
     """Deliver what can be delivered quickly; this process is about to end."""
     later.do_waiting()
+    _tell_losses()
     if _runtime is not None:
         _runtime.outbox.close_at_exit()
 
@@ -204,7 +216,9 @@ def _after_fork() -> None:
 def _in_child() -> None:
     global _lock, _runtime
     _lock = threading.RLock()
-    failures.renew_lock()
+    failures.in_child()
+    if "lightning_instrumentation.losses" in sys.modules:
+        sys.modules["lightning_instrumentation.losses"].losses.in_child()
     sequences.renew()
     later.forget()
     if _runtime is not None:
@@ -223,6 +237,7 @@ if hasattr(os, "register_at_fork"):
 def flush(timeout_s: float = 5.0) -> bool:
     """Wait until the daemon has accepted every span of this process; False when it has not within the limit."""
     later.do_waiting()
+    _tell_losses()
     return True if _runtime is None else _runtime.outbox.flush(timeout_s)
 
 
@@ -230,6 +245,7 @@ def shutdown(timeout_s: float = 5.0) -> None:
     """Deliver what can be delivered, leave the rest on disk and stop; the next use starts afresh."""
     global _runtime
     later.do_waiting()
+    _tell_losses()
     with _lock:
         stopping, _runtime = _runtime, None
     if stopping is not None:

@@ -125,6 +125,13 @@ ROUTE_FROM_MODEL: Final = "lightning.route.from.model"
 ROUTE_FELL_BACK: Final = "lightning.route.fell_back"
 """True where the daemon was away and the call went where it always went."""
 
+LOSSES_SPAN: Final = "lightning.not_captured"
+"""Name of the span by which a process says what it could not capture; the newest of a process holds for all before."""
+LOSSES: Final = "lightning.not_captured.counts"
+"""On that span: JSON text, how often by reason since the process began."""
+PROCESS_ID: Final = "lightning.process.id"
+"""On that span: random, one a process; a pid comes again."""
+
 GATEWAY_SCOPE: Final = "lightning.gateway"
 GATEWAY_NOTE_SCOPE: Final = "lightning.gateway.notes"
 """Of what the gateway says about its records afterwards; not calls."""

@@ -108,7 +108,7 @@ def read_settings(
     return Settings(
         endpoint=endpoint,
         token=token or os.environ.get("LIGHTNING_TOKEN") or None,
-        trusted_hosts=(trusted_hosts,) if isinstance(trusted_hosts, str) else tuple(trusted_hosts),
+        trusted_hosts=_hosts(trusted_hosts),
         spool_dir=Path(spool_dir).expanduser() if spool_dir is not None else default_spool_dir(),
         spool_limit_bytes=int(limit),
         service_name=service_name or os.environ.get("OTEL_SERVICE_NAME") or _program_name(),
@@ -142,6 +142,13 @@ def _switch(variable: str, given: bool | None, default: bool) -> bool:
     if text in ("0", "false", "no", "off"):
         return False
     raise ConfigurationError(f"{variable} is {text!r}; write 1 or 0")
+
+
+def _hosts(given: Iterable[str]) -> tuple[str, ...]:
+    named = (given,) if isinstance(given, str) else tuple(given)
+    return named or tuple(
+        host.strip() for host in os.environ.get("LIGHTNING_TRUSTED_HOSTS", "").split(",") if host.strip()
+    )
 
 
 def _rules(given: RedactionRule | Iterable[RedactionRule] | None) -> tuple[RedactionRule, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from lightning_trainer.agents.census import AgentCensus
+from lightning_trainer.agents.losses import ProgramLosses
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.types import Fidelity
 
@@ -30,18 +31,24 @@ class AgentsReport(TypedDict):
     policies: list[str] | None
     """Of the configuration; None where none was given, so that nothing is known of claims."""
     agents: list[AgentRow]
+    programs: list[ProgramLosses]
+    """What the agents' processes say that they could not capture."""
 
 
-def agents_report(census: Sequence[AgentCensus], policies: Sequence[PolicyConfig] | None) -> AgentsReport:
+def agents_report(
+    census: Sequence[AgentCensus], losses: Sequence[ProgramLosses], policies: Sequence[PolicyConfig] | None
+) -> AgentsReport:
     """Return the report.
 
     Args:
         census: by agent.
+        losses: by program.
         policies: of the configuration, None where there is none.
     """
     return AgentsReport(
         policies=None if policies is None else [policy.name for policy in policies],
         agents=[_row(one, policies or ()) for one in census],
+        programs=list(losses),
     )
 
 

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lightning_trainer.agents.losses import in_words
 from lightning_trainer.agents.report import AgentRow, AgentsReport
 from lightning_trainer.types import Fidelity
 
@@ -15,9 +16,18 @@ NO_NAME = "(no name)"
 
 def show(report: AgentsReport, console: Console) -> None:
     """Print the report."""
-    if not report["agents"]:
+    if report["agents"]:
+        _show_agents(report, console)
+    else:
         console.print("no agent has made a call yet: nothing of a model call is in this store")
-        return
+    for program in report["programs"]:
+        processes = f"{program['processes']} process{'es' * (program['processes'] != 1)}"
+        console.print(f"[bold]{escape(program['program'])}[/] ({processes}) could not capture:", highlight=False)
+        for reason, count in program["reasons"].items():
+            console.print(f"  {count:,} {escape(in_words(reason))}", highlight=False)
+
+
+def _show_agents(report: AgentsReport, console: Console) -> None:
     if console.width >= _TABLE_FROM:
         console.print(_table(report))
     else:

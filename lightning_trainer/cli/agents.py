@@ -5,12 +5,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lightning_trainer.agents.census import count_agents, slim
+from lightning_trainer.agents.live import see
 from lightning_trainer.agents.report import agents_report
 from lightning_trainer.agents.terminal import show
 from lightning_trainer.config import Config, load_config
 from lightning_trainer.errors import ConfigError
-from lightning_trainer.store.scan import read_only, traces
+from lightning_trainer.store.scan import read_only
 
 _USUAL_CONFIG = Path("lightning.toml")
 _USUAL_STATE_DIR = Path(".lightning")
@@ -25,8 +25,8 @@ def agents(*, state_dir: Path | None, config: Path | None, as_json: bool) -> Non
     settings = _settings(config, needed=state_dir is None)
     folder = state_dir or (settings.daemon.state_dir if settings else _USUAL_STATE_DIR)
     with read_only(folder / "lightning.sqlite") as connection:
-        census = count_agents(traces(connection, slim))
-    report = agents_report(census, settings.policy if settings else None)
+        census, losses = see(connection)
+    report = agents_report(census, losses, settings.policy if settings else None)
     if as_json:
         print(json.dumps(report, indent=2, ensure_ascii=False))
     else:

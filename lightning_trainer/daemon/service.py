@@ -33,7 +33,7 @@ from lightning_trainer.daemon.sockets import listen
 from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.daemon.status import status_router
 from lightning_trainer.daemon.training_loop import TrainingLoop
-from lightning_trainer.daemon.trusted_hosts import TrustedHosts
+from lightning_trainer.daemon.trusted_hosts import TrustedHosts, hosts_of_environment
 from lightning_trainer.errors import StoreError, TrainingError
 from lightning_trainer.gateway.auth import require_token
 from lightning_trainer.gateway.redacting import RedactingSink
@@ -97,7 +97,7 @@ class Daemon:
         """Serve until ``stop`` is set, then take everything down.
 
         Raises:
-            ConfigError: the port is taken.
+            ConfigError: the port is taken, or the environment names a host wrongly.
             ModelError: the policy's model cannot be used.
             StoreError: another daemon has the state folder, or a newer version wrote it.
             EngineError: the engine did not start.
@@ -181,7 +181,8 @@ class Daemon:
     ) -> FastAPI:
         config, policy = self.config, self.config.only_policy
         app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
-        app.add_middleware(TrustedHosts, host=config.daemon.host, listed=config.daemon.trusted_hosts)
+        listed = (*config.daemon.trusted_hosts, *hosts_of_environment())
+        app.add_middleware(TrustedHosts, host=config.daemon.host, listed=listed)
         guarded = [Depends(require_token(config.daemon.token))]
         app.include_router(otlp_router(sink, max_body_bytes=config.daemon.max_body_bytes), dependencies=guarded)
         app.include_router(rewards_router(store, sink), dependencies=guarded)

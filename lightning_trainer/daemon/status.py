@@ -59,7 +59,7 @@ def status_router(
     @router.get("/lightning/agents", response_model=None)
     async def agents() -> AgentsReport:
         """Every agent that was seen, as ``lightning-trainer agents`` shows it."""
-        return agents_report(await census.get(), [policy])
+        return agents_report(*await census.get(), [policy])
 
     @router.get("/lightning/policies/{name}")
     async def one_policy(

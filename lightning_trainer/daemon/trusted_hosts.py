@@ -6,11 +6,17 @@ address, and by then a token is required.
 """
 
 import ipaddress
+import os
 import socket
 from collections.abc import Iterable
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from lightning_trainer.errors import ConfigError
+
+VARIABLE = "LIGHTNING_DAEMON_TRUSTED_HOSTS"
+"""Names separated by commas, beside those of ``[daemon] trusted_hosts``: what a container is called is in no file."""
 
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 _ALL_ADDRESSES = frozenset(("0.0.0.0", "::"))
@@ -23,7 +29,7 @@ class TrustedHosts:
         self._app = app
         self._any_address = host in _ALL_ADDRESSES
         own = {socket.gethostname().lower()} if self._any_address else {host.lower()}
-        self._names = _LOOPBACK | own | {name.lower() for name in listed}
+        self._names = _LOOPBACK | own | {host_name(name) for name in listed}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -31,7 +37,8 @@ class TrustedHosts:
             if len(given) != 1 or not self._trusted(host_name(given[0])):
                 shown = given[0][:256] if given else None
                 message = (
-                    f"the request is for the host {shown!r}; if that is this daemon, list it in [daemon] trusted_hosts"
+                    f"the request is for the host {shown!r}; if that is this daemon, list it in [daemon] trusted_hosts "
+                    f"or {VARIABLE}"
                 )
                 await JSONResponse({"error": {"message": message}}, 421)(scope, receive, send)
                 return
@@ -39,6 +46,19 @@ class TrustedHosts:
 
     def _trusted(self, name: str) -> bool:
         return name in self._names or (self._any_address and _is_address(name))
+
+
+def hosts_of_environment() -> tuple[str, ...]:
+    """Return the names that the environment lists.
+
+    Raises:
+        ConfigError: one of them is a URL.
+    """
+    names = tuple(name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip())
+    for name in names:
+        if "/" in name or not host_name(name):
+            raise ConfigError(f"{VARIABLE} has {name!r}; write names of this machine, like gpu-box,10.0.0.7")
+    return names
 
 
 def host_name(header: str) -> str:

@@ -63,6 +63,17 @@ def _connect(path: Path) -> sqlite3.Connection:
     raise StoreError(f"the store {path} cannot be opened for reading")
 
 
+def named(connection: sqlite3.Connection, name: str) -> Iterator[Span]:
+    """Yield every span of one name, in the order in which they came."""
+    rows = connection.execute(
+        "SELECT spans.body, scope, resources.body FROM spans JOIN resources ON resources.id = resource_id "
+        "WHERE name = ? ORDER BY seq",
+        (name,),
+    )
+    for body, scope, resource in rows:
+        yield decode_span(body, scope=scope, resource=decode_resource(resource))
+
+
 def traces(connection: sqlite3.Connection, slim: Callable[[Span], Span] = lambda span: span) -> Iterator[list[Span]]:
     """Yield every trace's spans, one trace at a time, in an order that depends on nothing but the spans.
 

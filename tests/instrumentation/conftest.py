@@ -19,10 +19,14 @@ def _loaded(name: str, file: str):
 
 _stubs = _loaded("lightning_test_stubs", "stubs.py")
 _formats = _loaded("lightning_test_formats", "formats.py")
+_routing = _loaded("lightning_test_routing", "routing_stubs.py")
 
 receiver = _stubs.receiver
 model = _stubs.model
 recording = _stubs.recording
+host = _routing.host
+daemon = _routing.daemon
+begin = _routing.begin
 nothing_of_the_users = _stubs.nothing_of_the_users
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lightning_instrumentation.delivery.post import Poster
 from lightning_instrumentation.delivery.sender import Sender
@@ -28,6 +28,8 @@ class Outbox:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._folder = endpoint_folder(settings.spool_dir, settings.endpoint)
+        self.when_idle: Callable[[], None] = lambda: None
+        """Called by the sender's thread now and then, when nothing waits."""
         self._begin_afresh()
 
     def _begin_afresh(self) -> None:
@@ -45,7 +47,11 @@ class Outbox:
         self._exiting = False
         self._held: list[Spool] = []
         self.sender = Sender(
-            Poster(self._settings.endpoint, self._settings.token), self._settings.endpoint, self._spools, self._orphans
+            Poster(self._settings.endpoint, self._settings.token),
+            self._settings.endpoint,
+            self._spools,
+            self._orphans,
+            lambda: self.when_idle(),
         )
 
     @property

@@ -21,6 +21,7 @@ _MOST_ROWS = 512
 _GATHER_S = 0.03
 """Spans come in bursts: waiting this long makes one request of a burst."""
 _ADOPT_EVERY_S = 10.0
+_IDLE_EVERY_S = 5.0
 _PAUSE_S = (0.25, 30.0)
 _CONNECT_AT_EXIT_S = 0.5
 _LONGEST_RETRY_AFTER_S = 300.0
@@ -29,7 +30,10 @@ _TO_BLAME = frozenset({400, 413, 422})
 
 
 class Sender:
-    """``sources`` are the spools to empty, in order; ``adopt`` takes over orphans and returns them."""
+    """``sources`` are the spools to empty, in order; ``adopt`` takes over orphans and returns them.
+
+    ``when_idle`` is called every few seconds in which nothing waits; it may bring a span.
+    """
 
     def __init__(
         self,
@@ -37,11 +41,13 @@ class Sender:
         endpoint: str,
         sources: Callable[[], Sequence[Spool]],
         adopt: Callable[[], Sequence[Spool]],
+        when_idle: Callable[[], None] = lambda: None,
     ) -> None:
         self._poster = poster
         self._endpoint = endpoint
         self._sources = sources
         self._adopt = adopt
+        self._when_idle = when_idle
         self.opening = threading.Lock()
         """Held where this thread uses connections of its own: SQLite must be still when the process forks."""
         self.adopted: list[Spool] = []
@@ -57,6 +63,7 @@ class Sender:
         self._not_before = 0.0
         self._asked_to_wait = False
         self._adopt_at = 0.0
+        self._idle_at = 0.0
         self._down = False
         self._random = random.Random()  # never the global one: the user may have seeded it
         self._thread: threading.Thread | None = None
@@ -167,7 +174,10 @@ class Sender:
             self._send(spool, spool.read(self._limit))
             return max(0.0, self._not_before - time.monotonic())
         self._let_go()
-        return max(0.01, self._adopt_at - now)
+        if now >= self._idle_at:
+            self._idle_at = now + _IDLE_EVERY_S
+            self._when_idle()
+        return max(0.01, min(self._adopt_at, self._idle_at) - now)
 
     def _send(self, spool: Spool, rows: Sequence[SpoolRow]) -> None:
         try:

@@ -9,13 +9,16 @@ from typing import Any
 import wrapt
 
 from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.http.aiohttp_gateway import never_connected, through_gateway
 from lightning_instrumentation.http.aiohttp_reader import RewrittenReader, WatchedReader
+from lightning_instrumentation.http.redirects import Redirects, following, under_way
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out
 from lightning_instrumentation.wire.body import Body
-from lightning_instrumentation.wire.call import silence
 
 
 def wrap(module: Any) -> None:
+    # First: where redirects cannot be watched, nothing is added to any request.
+    wrapt.wrap_function_wrapper(module, "ClientRequest.__init__", _request_made)
     wrapt.wrap_function_wrapper(module, "ClientSession._request", _request)
     wrapt.wrap_function_wrapper(module, "ClientResponse.close", _close)
     wrapt.wrap_function_wrapper(module, "ClientResponse.release", _close)
@@ -27,10 +30,20 @@ async def _request(
     outgoing = guarded("http-request", _outgoing, instance, args, kwargs)
     if outgoing is None:
         return await wrapped(*args, **kwargs)
-    out, changed = outgoing
+    out, changed, redirects = outgoing
+    response = None
     try:
-        with silence():
-            response = await wrapped(*args, **changed)
+        if out.destination is not None:
+            try:
+                with following(None):
+                    response = await through_gateway(instance, out, kwargs)
+            except never_connected() as away:
+                if not out.goes_home(_by_name(kwargs)):
+                    raise
+                out, changed, redirects = _taken_back(instance, kwargs, out, away)
+        if response is None:
+            with following(redirects):
+                response = await wrapped(*args, **changed)
     except BaseException as error:
         out.failed(error)
         raise
@@ -38,7 +51,25 @@ async def _request(
     return response
 
 
-def _outgoing(session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Outgoing, dict[str, Any]] | None:
+def _request_made(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aiohttp makes a request anew for each redirect, all of them with one mapping of headers."""
+    redirects = under_way()
+    url, headers = (args[1] if len(args) > 1 else kwargs.get("url")), kwargs.get("headers")
+    if redirects is not None and headers is not None and redirects.must_leave_us(str(url), headers):
+        kwargs = _with_own_body(redirects, kwargs)
+    return wrapped(*args, **kwargs)
+
+
+def _with_own_body(redirects: Redirects, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The body is that of the first request, where the redirect keeps it."""
+    if redirects.own_body is None or kwargs.get("data") is None:
+        return kwargs
+    return {**kwargs, "data": redirects.own_body()}
+
+
+def _outgoing(
+    session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Outgoing, dict[str, Any], Redirects | None] | None:
     if len(args) != 2:
         return None
     method, url = args[0], session._build_url(args[1])
@@ -46,21 +77,51 @@ def _outgoing(session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
         return None
     given = kwargs.get("json") if kwargs.get("json") is not None else kwargs.get("data")
     present = {str(name).lower() for name in (*session.headers, *_names(kwargs.get("headers")))}
-    out = going_out("aiohttp", str(url), given, present)
-    if out is None or not (out.headers or out.document):
-        return None if out is None else (out, kwargs)
+    out = going_out("aiohttp", str(url), given, present, may_be_routed=not session.closed)
+    return None if out is None else _with_additions(session, kwargs, out)
+
+
+def _taken_back(
+    session: Any, kwargs: dict[str, Any], out: Outgoing, away: Exception
+) -> tuple[Outgoing, dict[str, Any], Redirects | None]:
+    """A routed call goes to the caller's own host; whatever goes wrong here, it is asked as they asked it."""
+    return guarded("route-fallback", lambda: _with_additions(session, kwargs, out.taken_back(away))) or (
+        out,
+        kwargs,
+        None,
+    )
+
+
+def _with_additions(
+    session: Any, kwargs: dict[str, Any], out: Outgoing
+) -> tuple[Outgoing, dict[str, Any], Redirects | None]:
+    if out.destination is not None or not (out.headers or out.document):
+        return out, kwargs, None
     changed = {**kwargs, "headers": [*_pairs(kwargs.get("headers")), *out.headers.items()]}
     if out.document is not None:
         changed["json" if kwargs.get("json") is not None else "data"] = (
             out.document if kwargs.get("json") is not None else out.body()
         )
-    return out, changed
+    return out, changed, out.redirects(out.headers, {}, lambda: _own_body(session, kwargs))
+
+
+def _own_body(session: Any, kwargs: dict[str, Any]) -> Any:
+    """What aiohttp itself makes of the arguments."""
+    if kwargs.get("json") is None:
+        return kwargs.get("data")
+    from aiohttp.payload import JsonPayload
+
+    return JsonPayload(kwargs["json"], dumps=session._json_serialize)
 
 
 def _pairs(headers: Any) -> Iterable[tuple[str, str]]:
     if headers is None:
         return ()
     return headers.items() if isinstance(headers, Mapping) else headers
+
+
+def _by_name(kwargs: dict[str, Any]) -> dict[str, str]:
+    return {str(name).lower(): value for name, value in _pairs(kwargs.get("headers"))}
 
 
 def _names(headers: Any) -> Iterable[str]:

@@ -13,12 +13,16 @@ from typing import Any
 import wrapt
 
 from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.http.httpx_gateway import gateway_client, gateway_request
+from lightning_instrumentation.http.redirects import Redirects, following, under_way
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out
 from lightning_instrumentation.wire.body import Body, rewritten
-from lightning_instrumentation.wire.call import silence
 
 
 def wrap(module: Any) -> None:
+    # First: where redirects cannot be watched, nothing is added to any request.
+    wrapt.wrap_function_wrapper(module, "Client._build_redirect_request", _redirected(module))
+    wrapt.wrap_function_wrapper(module, "AsyncClient._build_redirect_request", _redirected(module))
     wrapt.wrap_function_wrapper(module, "Client.send", _send(module))
     wrapt.wrap_function_wrapper(module, "AsyncClient.send", _async_send(module))
 
@@ -26,18 +30,30 @@ def wrap(module: Any) -> None:
 def _send(module: Any) -> Callable[..., Any]:
     def send(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         request = args[0] if args else kwargs.get("request")
-        outgoing = guarded("http-request", _outgoing, module, request)
-        if outgoing is None:
+        outgoing = guarded("http-request", _outgoing, module, instance, request)
+        if outgoing is None or request is None:
             return wrapped(*args, **kwargs)
-        out, changed = outgoing
-        args, kwargs = ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "request": changed})
+        out, changed, redirects = outgoing
+        response = None
         try:
-            with silence():
-                response = wrapped(*args, **kwargs)
+            if out.destination is not None:
+                try:
+                    with following(None):
+                        response = gateway_client(module, instance, changed).send(
+                            changed, stream=kwargs.get("stream", False)
+                        )
+                except (module.ConnectError, module.ConnectTimeout) as away:
+                    if not out.goes_home(request.headers):
+                        raise
+                    out, changed, redirects = _taken_back(module, request, out, away)
+            if response is None:
+                args, kwargs = _asking(changed, args, kwargs)
+                with following(redirects):
+                    response = wrapped(*args, **kwargs)
         except BaseException as error:
             out.failed(error)
             raise
-        guarded("http-response", _answered, module, out, request, changed, response)
+        guarded("http-response", _answered, module, out, request, changed, redirects, response)
         return response
 
     return send
@@ -46,31 +62,87 @@ def _send(module: Any) -> Callable[..., Any]:
 def _async_send(module: Any) -> Callable[..., Any]:
     async def send(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         request = args[0] if args else kwargs.get("request")
-        outgoing = guarded("http-request", _outgoing, module, request)
-        if outgoing is None:
+        outgoing = guarded("http-request", _outgoing, module, instance, request)
+        if outgoing is None or request is None:
             return await wrapped(*args, **kwargs)
-        out, changed = outgoing
-        args, kwargs = ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "request": changed})
+        out, changed, redirects = outgoing
+        response = None
         try:
-            with silence():
-                response = await wrapped(*args, **kwargs)
+            if out.destination is not None:
+                try:
+                    with following(None):
+                        ours = gateway_client(module, instance, changed)
+                        response = await ours.send(changed, stream=kwargs.get("stream", False))
+                except (module.ConnectError, module.ConnectTimeout) as away:
+                    if not out.goes_home(request.headers):
+                        raise
+                    out, changed, redirects = _taken_back(module, request, out, away)
+            if response is None:
+                args, kwargs = _asking(changed, args, kwargs)
+                with following(redirects):
+                    response = await wrapped(*args, **kwargs)
         except BaseException as error:
             out.failed(error)
             raise
-        guarded("http-response", _answered, module, out, request, changed, response)
+        guarded("http-response", _answered, module, out, request, changed, redirects, response)
         return response
 
     return send
 
 
-def _outgoing(module: Any, request: Any) -> tuple[Outgoing, Any] | None:
+def _asking(request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of ``send`` with another request."""
+    return ((request, *args[1:]), kwargs) if args else (args, {**kwargs, "request": request})
+
+
+def _outgoing(module: Any, client: Any, request: Any) -> tuple[Outgoing, Any, Redirects | None] | None:
     if request is None or not concerns(request.method, request.url.path):
         return None
     content = getattr(request, "_content", None)
-    out = going_out(module.__name__, str(request.url), content, _Names(request.headers))
+    out = going_out(
+        module.__name__, str(request.url), content, _Names(request.headers), may_be_routed=not client.is_closed
+    )
     if out is None:
         return None
-    return out, _changed(module, request, out) if out.headers or out.document else request
+    if out.destination is not None:
+        return out, gateway_request(module, request, out), None
+    if not out.own:
+        return out, request, out.redirects(request.headers, client.headers, lambda: out.without_ours(request.content))
+    return _with_additions(module, request, out)
+
+
+def _with_additions(module: Any, request: Any, out: Outgoing) -> tuple[Outgoing, Any, Redirects | None]:
+    changed = _changed(module, request, out) if out.headers or out.document else request
+    return out, changed, out.redirects(changed.headers, request.headers, lambda: request.content)
+
+
+def _taken_back(module: Any, request: Any, out: Outgoing, away: Exception) -> tuple[Outgoing, Any, Redirects | None]:
+    """A routed call goes to the caller's own host; whatever goes wrong here, their own request is sent."""
+    return guarded("route-fallback", lambda: _with_additions(module, request, out.taken_back(away))) or (
+        out,
+        request,
+        None,
+    )
+
+
+def _redirected(module: Any) -> Callable[..., Any]:
+    def build(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        made = wrapped(*args, **kwargs)
+        redirects = under_way()
+        if redirects is not None and redirects.must_leave_us(str(made.url), made.headers):
+            _give_back_body(module, redirects, made)
+        return made
+
+    return build
+
+
+def _give_back_body(module: Any, redirects: Redirects, request: Any) -> None:
+    """A redirect that keeps the method keeps the body, and then it has a length."""
+    if redirects.own_body is None or "content-length" not in request.headers:
+        return
+    content = redirects.own_body()
+    request.stream = module.ByteStream(content)
+    request.headers["content-length"] = str(len(content))
 
 
 class _Names:
@@ -99,10 +171,11 @@ def _changed(module: Any, request: Any, out: Outgoing) -> Any:
     )
 
 
-def _answered(module: Any, out: Outgoing, request: Any, changed: Any, response: Any) -> None:
+def _answered(
+    module: Any, out: Outgoing, request: Any, changed: Any, redirects: Redirects | None, response: Any
+) -> None:
+    _hide_requests(module, request, changed, redirects, response)
     call = out.call
-    if response.request is changed:
-        response.request = request
     if response.status_code >= 400:
         out.refused(response.status_code)
         return
@@ -120,6 +193,18 @@ def _answered(module: Any, out: Outgoing, request: Any, changed: Any, response: 
     response.stream = watched(response.stream, body)
     call.under_way = True
     weakref.finalize(response, body.given_up)
+
+
+def _hide_requests(module: Any, request: Any, changed: Any, redirects: Redirects | None, response: Any) -> None:
+    """The requests that the answer tells of are the caller's, and so is one that the caller may send on by hand."""
+    for one in (*response.history, response):
+        if one.request is changed:
+            one.request = request
+        elif redirects is not None:
+            redirects.take_out(one.request.headers)
+    if redirects is not None and response.next_request is not None:
+        redirects.take_out(response.next_request.headers)
+        _give_back_body(module, redirects, response.next_request)
 
 
 @cache

@@ -1,21 +1,30 @@
 """A request on its way out: whether it is a model call, and what it gets on top at hosts that the user named.
 
-A request to any other host is not touched: neither its bytes nor its headers.
+A request to any other host is not touched: neither its bytes nor its headers. A call of an agent that a policy claims
+goes to the gateway instead, as a request of ours.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from lightning_instrumentation.failures import failures
+from lightning_instrumentation import semconv
+from lightning_instrumentation.destination import Destination, destination_of, fell_back
+from lightning_instrumentation.failures import failures, guarded
+from lightning_instrumentation.hosts import Standing
+from lightning_instrumentation.http.redirects import Redirects
+from lightning_instrumentation.messages import encodable
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.wire import call as wire
 from lightning_instrumentation.wire.apis import api_at, api_of
 from lightning_instrumentation.wire.call import ModelCall
+
+_ATTEMPT = "x-stainless-retry-count"
+"""A client library on top counts its attempts here; one that is not the first follows one that may have been sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +36,41 @@ class Outgoing:
     """To add; none of them is set already."""
     document: dict[str, Any] | None = None
     """The body to send instead, None where it stays as it is."""
+    destination: Destination | None = None
+    """The gateway, where the call goes there; then ``document`` is what it gets."""
+    own_document: Mapping[str, Any] = field(default_factory=dict)
+    """The caller's body."""
+    present: Container[str] = frozenset()
+    """Names of the caller's headers."""
+
+    def gateway_headers(self, caller: Mapping[str, str]) -> dict[str, str]:
+        """Return the headers of a routed request; of the caller's, those that say in which form to answer."""
+        started = runtime()
+        token = started.settings.token if started is not None else None
+        passed = {
+            name: value
+            for name, value in caller.items()
+            if name.lower() == "accept" or name.lower().startswith("x-stainless-")
+        }
+        authorization = {"authorization": f"Bearer {token}"} if token else {}
+        return {**passed, **authorization, **self.headers, "content-type": "application/json"}
+
+    def goes_home(self, caller: Mapping[str, str]) -> bool:
+        """Whether a routed call that met no daemon may go to the caller's own host; nothing was sent before."""
+        started = runtime()
+        return started is not None and started.router.fallback and caller.get(_ATTEMPT, "0") == "0"
+
+    def taken_back(self, reason: object) -> Outgoing:
+        """The daemon is away: return the call as it goes to the caller's own host."""
+        started, destination = runtime(), self.destination
+        if started is None or destination is None:
+            return self
+        fell_back(started, destination, reason)
+        url, document = destination.own_url, self.own_document
+        headers = wire.readdress(started, self.call, url, document, secret=urlsplit(url).query or None)
+        self.call.describe({semconv.ROUTE_FELL_BACK: True})
+        self.call.sent = 1
+        return replace(self, destination=None, **_additions(self.call, headers, document, self.present))
 
     def ended(self) -> None:
         if self.own:
@@ -44,7 +88,32 @@ class Outgoing:
     def body(self) -> bytes | None:
         if self.document is None:
             return None
-        return json.dumps(self.document, ensure_ascii=False, separators=(",", ":")).encode()
+        text = json.dumps(self.document, ensure_ascii=False, separators=(",", ":"))
+        return encodable(text).encode()
+
+    def without_ours(self, content: bytes) -> bytes:
+        """Return the body without the fields that a hook further out has added, written as the openai client does."""
+        document = json.loads(content)
+        for name in self.call.api.additions(self.call.extras.asked):
+            document.pop(name, None)
+        return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+    def redirects(
+        self, sent: Mapping[str, str], before: Mapping[str, str], own_body: Callable[[], Any]
+    ) -> Redirects | None:
+        """Return what has to be asked where the request is sent on; None where it carries nothing of ours.
+
+        Args:
+            sent: its headers.
+            before: what the caller had in their place.
+            own_body: makes the caller's body.
+        """
+        extras = self.call.extras
+        if extras.standing is Standing.STRANGER:
+            return None
+        headers = {name: value for name, value in extras.headers.items() if sent.get(name) == value}
+        kept = {name: before[name] for name in headers if name in before and before[name] != headers[name]}
+        return Redirects(self.call, headers, kept, own_body if extras.asked else None)
 
 
 def concerns(method: str, path: str) -> bool:
@@ -52,12 +121,15 @@ def concerns(method: str, path: str) -> bool:
     return method.upper() == "POST" and api_at(path) is not None and not wire.is_silent()
 
 
-def going_out(library: str, url: str, body: Any, present: Container[str]) -> Outgoing | None:
+def going_out(
+    library: str, url: str, body: Any, present: Container[str], *, may_be_routed: bool = True
+) -> Outgoing | None:
     """Begin a call, or join the one of a hook further out; None where the request is no model call.
 
     Args:
         body: what is sent: bytes, text, or the mapping that will become JSON; anything else cannot be read.
         present: names of headers that are set, in lower case.
+        may_be_routed: False for a client that is closed: its caller shall hear so.
     """
     joined = wire.carried()
     if joined is not None:
@@ -68,19 +140,36 @@ def going_out(library: str, url: str, body: Any, present: Container[str]) -> Out
     api = api_of(parts.path, document)
     if api is None or document is None:
         return None
+    may_be_routed = may_be_routed and not wire.is_suppressed()
+    destination = guarded("route", destination_of, url, document) if may_be_routed else None
+    sent = {**document, "model": destination.policy} if destination is not None else document
     # A key in the query is quoted in the messages of connection errors.
-    begun = wire.begin(api, url, document, captured_by=library, secret=parts.query or None)
+    begun = wire.begin(
+        api,
+        url if destination is None else destination.url,
+        sent,
+        captured_by=library,
+        secret=parts.query or None,
+    )
     if begun is None:
         return None
     call, headers = begun
     call.sent = 1
-    additions = api.additions(call.asked)
-    return Outgoing(
-        call,
-        True,
-        {name: value for name, value in headers.items() if name not in present},
-        {**document, **additions} if additions else None,
-    )
+    if destination is None:
+        return Outgoing(call, True, **_additions(call, headers, document, present))
+    call.describe(destination.attributes())
+    return Outgoing(call, True, headers, sent, destination, document, present)
+
+
+def _additions(
+    call: ModelCall, headers: Mapping[str, str], document: Mapping[str, Any], present: Container[str]
+) -> dict[str, Any]:
+    """What the caller's own host gets: headers to add, and the body where there is something to add to it."""
+    fields = call.api.additions(call.asked)
+    return {
+        "headers": {name: value for name, value in headers.items() if name not in present},
+        "document": {**document, **fields} if fields else None,
+    }
 
 
 def _document(path: str, body: Any) -> dict[str, Any] | None:

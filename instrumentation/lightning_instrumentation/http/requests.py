@@ -10,9 +10,11 @@ from urllib.parse import urlsplit
 import wrapt
 
 from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.http.redirects import Redirects, following, under_way
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out
+from lightning_instrumentation.http.requests_gateway import gateway_request, nothing_was_sent, through_gateway
 from lightning_instrumentation.wire.body import Body, rewritten
-from lightning_instrumentation.wire.call import ModelCall, silence
+from lightning_instrumentation.wire.call import ModelCall
 
 _PIECE_BYTES = 1 << 16
 
@@ -23,41 +25,76 @@ def wrap(module: Any) -> None:
 
 def _send(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     request = args[0] if args else kwargs.get("request")
-    outgoing = guarded("http-request", _outgoing, request)
-    if outgoing is None:
+    redirects = under_way()
+    if redirects is not None:
+        _send_on(redirects, request)  # requests sends each redirect as a request of its own
         return wrapped(*args, **kwargs)
-    out, changed = outgoing
-    args, kwargs = ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "request": changed})
+    outgoing = guarded("http-request", _outgoing, request)
+    if outgoing is None or request is None:
+        return wrapped(*args, **kwargs)
+    out, changed, redirects = outgoing
+    response = None
     try:
-        with silence():
-            response = wrapped(*args, **kwargs)
+        if out.destination is not None:
+            try:
+                with following(None):
+                    response = through_gateway(instance, changed, kwargs)
+            except OSError as away:  # whatever requests raises is one
+                if not nothing_was_sent(away) or not out.goes_home(request.headers):
+                    raise
+                out, changed, redirects = _taken_back(request, out, away)
+        if response is None:
+            args, kwargs = ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "request": changed})
+            with following(redirects):
+                response = wrapped(*args, **kwargs)
     except BaseException as error:
         out.failed(error)
         raise
-    guarded("http-response", _answered, out, request, changed, response)
+    guarded("http-response", _answered, out, request, changed, redirects, response)
     return response
 
 
-def _outgoing(request: Any) -> tuple[Outgoing, Any] | None:
+def _send_on(redirects: Redirects, request: Any) -> None:
+    if redirects.must_leave_us(request.url, request.headers):
+        _give_back_body(redirects, request)
+
+
+def _give_back_body(redirects: Redirects, request: Any) -> None:
+    if redirects.own_body is not None and request.body is not None:
+        request.body, request.headers["Content-Length"] = redirects.own_body()
+
+
+def _outgoing(request: Any) -> tuple[Outgoing, Any, Redirects | None] | None:
     url = getattr(request, "url", None)
     if not url or not concerns(request.method or "", urlsplit(url).path):
         return None
     present = {name.lower() for name in request.headers} - {"accept-encoding"}
     out = going_out("requests", url, request.body, present)
-    if out is None or not (out.headers or out.document):
-        return None if out is None else (out, request)
+    if out is None:
+        return None
+    return (out, gateway_request(request, out), None) if out.destination is not None else _with_additions(request, out)
+
+
+def _taken_back(request: Any, out: Outgoing, away: Exception) -> tuple[Outgoing, Any, Redirects | None]:
+    """A routed call goes to the caller's own host; whatever goes wrong here, their own request is sent."""
+    return guarded("route-fallback", lambda: _with_additions(request, out.taken_back(away))) or (out, request, None)
+
+
+def _with_additions(request: Any, out: Outgoing) -> tuple[Outgoing, Any, Redirects | None]:
+    if not (out.headers or out.document):
+        return out, request, None
     changed = request.copy()
     changed.headers.update(out.headers)
     body = out.body()
     if body is not None:
         changed.body = body
         changed.headers["Content-Length"] = str(len(body))
-    return out, changed
+    own = request.body, request.headers.get("Content-Length", "")
+    return out, changed, out.redirects(changed.headers, request.headers, lambda: own)
 
 
-def _answered(out: Outgoing, request: Any, changed: Any, response: Any) -> None:
-    if response.request is changed:
-        response.request = request
+def _answered(out: Outgoing, request: Any, changed: Any, redirects: Redirects | None, response: Any) -> None:
+    _hide_requests(request, changed, redirects, response)
     if response.status_code >= 400:
         out.refused(response.status_code)
         return
@@ -73,6 +110,19 @@ def _answered(out: Outgoing, request: Any, changed: Any, response: Any) -> None:
     response.raw = _WatchedRaw(response.raw, out.call, content_type, response.headers.get("content-encoding"))
     out.call.under_way = True
     weakref.finalize(response, out.call.given_up)
+
+
+def _hide_requests(request: Any, changed: Any, redirects: Redirects | None, response: Any) -> None:
+    """The requests that the answer tells of are the caller's, and so is one that the caller may send on by hand."""
+    for one in (*response.history, response):
+        if one.request is changed:
+            one.request = request
+            one.url = request.url if one is response and not response.history else one.url
+        elif redirects is not None:
+            redirects.take_out(one.request.headers)
+    if redirects is not None and response.next is not None:
+        redirects.take_out(response.next.headers)
+        _give_back_body(redirects, response.next)
 
 
 class _WatchedRaw(wrapt.ObjectProxy):

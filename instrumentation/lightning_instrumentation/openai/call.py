@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_instrumentation import semconv
+from lightning_instrumentation.destination import fell_back
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.openai import options as of
 from lightning_instrumentation.openai.gateway import DaemonAwayError, is_gateway_client
-from lightning_instrumentation.openai.route import Route, fell_back, route_of
+from lightning_instrumentation.openai.route import Route, route_of
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.wire import call as wire
 from lightning_instrumentation.wire.call import ModelCall
@@ -33,7 +34,7 @@ def begin(client: Any, options: Any) -> tuple[ModelCall, Any, Route | None] | No
         return None
     call, headers = begun
     if route is not None:
-        call.describe(route.attributes())
+        call.describe(route.destination.attributes())
     return call, _with(call, client, options, headers), route
 
 
@@ -53,7 +54,7 @@ def _take_back(call: ModelCall, route: Route, away: DaemonAwayError) -> Any:
     started = runtime()
     if started is None:
         return None
-    fell_back(started, route, away)
+    fell_back(started, route.destination, away)
     headers = wire.readdress(started, call, route.own_url, route.own_body, secret=of.key_of(route.own_client))
     call.describe({semconv.ROUTE_FELL_BACK: True})
     return _with(call, route.own_client, route.own_options, headers)

@@ -1,18 +1,11 @@
-"""The openai client that carries routed calls to the daemon's gateway, one beside each client of the user.
-
-A client of our own and not the user's with another URL: what theirs adds on the way (keys, organisation, Azure's query,
-default headers, cookies, the hooks, proxies and credentials of a custom HTTP client) cannot reach the daemon. It lives
-as long as the user's client, so connections end when theirs do.
-"""
+"""The openai client that carries routed calls to the daemon's gateway, one beside each client of the user."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import threading
 from typing import Any
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
+
+from lightning_instrumentation.beside import beside
 
 _PLACEHOLDER_KEY = "lightning"
 _MARK = "_lightning_gateway"
@@ -24,32 +17,18 @@ class DaemonAwayError(BaseException):
     """Nobody took the connection, so nothing was sent. Not an ``Exception``: the openai client would retry it."""
 
 
-_clients: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
-_lock = threading.Lock()
-
-
 def is_gateway_client(client: Any) -> bool:
     return getattr(client, _MARK, False) is True
 
 
 def gateway_client(client: Any, endpoint: str, token: str | None, *, fallback: bool) -> Any:
-    """Return the one beside ``client``, made at its first routed call; a client of one event loop serves that loop."""
-    loop = _running_loop() if _is_async(client) else None
-    key = (loop, endpoint, token, fallback)
-    with _lock:
-        beside = _clients.setdefault(client, {})
-        if key not in beside:
-            for gone in [other for other in beside if other[0] is not None and other[0].is_closed()]:
-                del beside[gone]
-            beside[key] = _make(client, endpoint, token, fallback)
-        return beside[key]
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:  # another library's loop
-        return None
+    """Return the one beside ``client``, made at its first routed call."""
+    return beside(
+        client,
+        (endpoint, token, fallback),
+        lambda: _make(client, endpoint, token, fallback),
+        is_async=_is_async(client),
+    )
 
 
 def _is_async(client: Any) -> bool:
@@ -115,14 +94,3 @@ def _async_http(endpoint: str, fallback: bool) -> Any:
 def _nothing_was_sent(error: Exception, request: Any) -> bool:
     """By name: openai brings one of two HTTP libraries. A retry follows an attempt that may have been sent."""
     return type(error).__name__ in _NEVER_CONNECTED and request.headers.get(_ATTEMPT_HEADER) == "0"
-
-
-def _forget_connections() -> None:
-    """In a forked child: the connections are the parent's."""
-    global _lock
-    _lock = threading.Lock()
-    _clients.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_connections)

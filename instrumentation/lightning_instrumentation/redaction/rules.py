@@ -1,8 +1,9 @@
 """The rules of redaction, applied to a text or to the strings inside JSON text.
 
 Rules are applied one after the other. A rule that raises, or whose answer is no text, raises ``RedactionError``: then
-nothing of the text may be recorded. The built-in rules are linear in the length of the text; a pattern or function of
-the user's gets texts up to ``LONGEST_FOR_USERS_RULES`` characters, since nothing is known of its time.
+nothing of the text may be recorded. The built-in rules are linear in the length of the text. Of the user's, patterns
+that may take exponential time are refused, and texts beyond ``LONGEST_FOR_PATTERNS`` are not given to a pattern, nor
+beyond ``LONGEST_FOR_FUNCTIONS`` to a function: one that is quadratic takes seconds then, and not for ever.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Any
 
 from lightning_instrumentation.errors import ConfigurationError, InstrumentationError
 from lightning_instrumentation.redaction import emails, keys
+from lightning_instrumentation.redaction.patterns import takes_exponential_time
 from lightning_instrumentation.settings import RedactionRule
 
-LONGEST_FOR_USERS_RULES = 1 << 20
+LONGEST_FOR_PATTERNS = 1 << 18
+LONGEST_FOR_FUNCTIONS = 1 << 20
 REPLACEMENT = "[redacted]"
 _PREFIX = "regex:"
 
@@ -121,7 +124,7 @@ def _rule(given: RedactionRule) -> Rule:
                 raise ConfigurationError(f"redact has {given!r}, which is no regular expression: {error}") from error
     elif callable(given):
         name = getattr(given, "__qualname__", type(given).__name__)
-        return Rule(name, _bounded(given), _always)
+        return Rule(name, _bounded(given, LONGEST_FOR_FUNCTIONS), _always)
     raise ConfigurationError(
         f'redact has {given!r}; write "keys", "emails", "regex:...", "none", a compiled pattern or a function'
     )
@@ -130,13 +133,20 @@ def _rule(given: RedactionRule) -> Rule:
 def _of_pattern(pattern: re.Pattern[str]) -> Rule:
     if not isinstance(pattern.pattern, str):
         raise ConfigurationError(f"redact has {pattern.pattern!r}, a pattern of bytes; write one of text")
-    return Rule(f"{_PREFIX}{pattern.pattern}", _bounded(lambda text: pattern.sub(REPLACEMENT, text)), _always)
+    if takes_exponential_time(pattern):
+        raise ConfigurationError(
+            f"redact has the pattern {pattern.pattern!r}, which can take for ever: inside a repetition is another, "
+            "or alternatives that begin alike; take one away, or write the inner one so that it never goes back, as "
+            "a++ or (?>...)"
+        )
+    apply = _bounded(lambda text: pattern.sub(REPLACEMENT, text), LONGEST_FOR_PATTERNS)
+    return Rule(f"{_PREFIX}{pattern.pattern}", apply, _always)
 
 
-def _bounded(apply: Callable[[str], str]) -> Callable[[str], str]:
+def _bounded(apply: Callable[[str], str], longest: int) -> Callable[[str], str]:
     def bounded(text: str) -> str:
-        if len(text) > LONGEST_FOR_USERS_RULES:
-            raise ValueError(f"a text of {len(text)} characters is longer than {LONGEST_FOR_USERS_RULES}")
+        if len(text) > longest:
+            raise ValueError(f"a text of {len(text)} characters is longer than {longest}")
         return apply(text)
 
     return bounded

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
@@ -30,12 +31,23 @@ if TYPE_CHECKING:
 _SUPPRESS = getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", "suppress_instrumentation")
 
 
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What the host of a call gets on top of what the caller sends: nothing, where nobody named that host."""
+
+    standing: Standing
+    headers: Mapping[str, str]
+    asked: Wanted
+
+
 class ModelCall:
     def __init__(
-        self, api: Api, span: Span, asked: Wanted, *, secret: str | None, capture_content: bool, limit_bytes: int
+        self, api: Api, span: Span, extras: Extras, *, secret: str | None, capture_content: bool, limit_bytes: int
     ) -> None:
         self.api = api
-        self.asked = asked
+        self.extras = extras
+        self.asked = extras.asked
+        """What the answer brings on top, and the caller must not see."""
         self.limit_bytes = limit_bytes
         """Longest answer that is read."""
         self.answer = api.answer()
@@ -76,9 +88,13 @@ class ModelCall:
         for span in self._open:
             guarded("chat-request", span.set_attributes, attributes)
 
-    def goes_to(self, asked: Wanted, *, secret: str | None) -> None:
+    def goes_to(self, extras: Extras, *, secret: str | None) -> None:
         """The call goes to another host than was thought; nothing of it was sent before."""
-        self.asked, self._secret, self.sent = asked, secret, 0
+        self.extras, self.asked, self._secret, self.sent = extras, extras.asked, secret, 0
+
+    def asks_nothing(self) -> None:
+        """The call was redirected to a host that gets nothing on top, so its answer brings nothing on top."""
+        self.asked = NOTHING
 
     def refused(self, status: int) -> None:
         """The server answered with an error that is handed on to the caller as an answer."""
@@ -142,21 +158,18 @@ def _begin(
     )
     if span is None:
         return None
-    asked, headers = _additions(started, api, span, url, body)
     call = ModelCall(
         api,
         span,
-        asked,
+        _extras(started, api, span, url, body),
         secret=secret,
         capture_content=settings.capture_content,
         limit_bytes=settings.max_body_bytes,
     )
-    return call, headers
+    return call, dict(call.extras.headers)
 
 
-def _additions(
-    started: Runtime, api: Api, span: Span, url: str, body: Mapping[str, Any]
-) -> tuple[Wanted, dict[str, str]]:
+def _extras(started: Runtime, api: Api, span: Span, url: str, body: Mapping[str, Any]) -> Extras:
     """Return what the host at ``url`` is asked on top, and the headers it gets: nothing for one that nobody named."""
     standing = started.hosts.standing(url)
     headers: dict[str, str] = {}
@@ -169,7 +182,7 @@ def _additions(
     if asked:
         # What we take out of the answer again must be readable on the way.
         headers["accept-encoding"] = "identity"
-    return asked, {name: value for name, value in headers.items() if value}
+    return Extras(standing, {name: value for name, value in headers.items() if value}, asked)
 
 
 def readdress(
@@ -180,9 +193,8 @@ def readdress(
     if span is None:
         return {}
     call.describe(request.place(url, body))
-    asked, headers = _additions(started, call.api, span, url, body)
-    call.goes_to(asked, secret=secret)
-    return headers
+    call.goes_to(_extras(started, call.api, span, url, body), secret=secret)
+    return dict(call.extras.headers)
 
 
 def is_suppressed() -> bool:

@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.redaction import emails, keys
-from lightning_instrumentation.redaction.rules import LONGEST_FOR_USERS_RULES, RedactionError, redactor
+from lightning_instrumentation.redaction.rules import (
+    LONGEST_FOR_FUNCTIONS,
+    LONGEST_FOR_PATTERNS,
+    RedactionError,
+    redactor,
+)
 
 ALNUM = string.ascii_letters + string.digits
 
@@ -161,8 +166,37 @@ def test_a_rule_that_fails_says_so_and_not_what_the_text_was(rule):
 
 def test_a_text_too_long_for_a_rule_of_the_users_is_not_given_to_it():
     with pytest.raises(RedactionError):
-        redactor(["regex:(a|a)*b"])("a" * (LONGEST_FOR_USERS_RULES + 1))
-    assert redactor(())("a" * (LONGEST_FOR_USERS_RULES + 1))
+        redactor([r"regex:\d+x"])("1" * (LONGEST_FOR_PATTERNS + 1))
+    with pytest.raises(RedactionError):
+        redactor([str.upper])("a" * (LONGEST_FOR_FUNCTIONS + 1))
+    assert redactor(())("a" * (LONGEST_FOR_FUNCTIONS + 1))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(a+)+b", "(a*)*", "(a|a)*b", "(a|ab)*c", r"(\w+\s?)*$", "((a{1,30})b?)+", "(?=(a+)+b)x", "(?>(a+)+b)"],
+)
+def test_a_pattern_that_can_take_for_ever_is_refused(pattern):
+    for rule in (f"regex:{pattern}", re.compile(pattern, re.IGNORECASE)):
+        with pytest.raises(ConfigurationError, match=f"{re.escape(repr(pattern))}, which can take for ever"):
+            redactor([rule])
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"case \d+",
+        r"\S+@\S+",
+        "(foo|bar)+",
+        r"(\d{1,3}\.){3}\d{1,3}",
+        r"(?:\d++\.)+",
+        "(?>a+)+",
+        "(x|y)+",
+        "(a)?(?(1)b|c)",
+    ],
+)
+def test_ordinary_patterns_are_taken(pattern):
+    redactor([f"regex:{pattern}"])("a" * 1000)
 
 
 @pytest.mark.parametrize("rule", ["email", "regex:(", re.compile(b"x"), 7])

@@ -99,7 +99,7 @@ def test_who_claims_an_agent_and_what_is_missing_is_said(make_policy):
         call(2, trace=2, **{semconv.AGENT_NAME: "judge"}),
         call(3, trace=3),
     ]
-    report = agents_report(count_agents(by_trace(spans)), [make_policy()])
+    report = agents_report(count_agents(by_trace(spans)), [], [make_policy()])
     assert [(row["agent"], row["policy"]) for row in report["agents"]] == [
         ("judge", None),
         ("solver", "math"),

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from lightning_instrumentation import semconv
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -15,6 +16,7 @@ from lightning_trainer.agents.report import AgentRow, AgentsReport
 from lightning_trainer.agents.terminal import show
 from lightning_trainer.cli.app import app
 from lightning_trainer.store import SqliteStore
+from lightning_trainer.types import Span
 
 CONFIG = '[[policy]]\nname = "math"\nagents = ["sol*"]\nmodel = "random:tiny"\n'
 
@@ -54,6 +56,21 @@ def test_json_has_everything(state_dir):
     assert solver["agent"] == "solver"
     assert solver["fidelity"] == {"exact": 2, "verified": 0, "text_only": 0}
     assert (solver["tools"], solver["recognised_by"]) == (["calculator"], ["langchain"])
+
+
+async def test_it_says_what_programs_could_not_capture(state_dir):
+    said = {semconv.PROCESS_ID: "p", semconv.LOSSES: '{"spool-full": 1200, "newer": 1}'}
+    span = Span("1" * 32, "1" * 16, None, semconv.LOSSES_SPAN, 0, 0, said, resource={"service.name": "support.py"})
+    async with SqliteStore(state_dir / "lightning.sqlite") as store:
+        await store.append([span])
+    words = " ".join(run("--state-dir", str(state_dir))[1].split())
+    assert "support.py (1 process) could not capture: 1,200 spans dropped" in words
+    assert "1 newer" in words
+    report = json.loads(run("--state-dir", str(state_dir), "--json")[1])
+    assert report["programs"] == [
+        {"program": "support.py", "processes": 1, "reasons": {"spool-full": 1200, "newer": 1}}
+    ]
+    assert [row["agent"] for row in report["agents"]] == ["solver", None]
 
 
 async def test_it_reads_beside_a_daemon_that_has_the_store_open(state_dir, recorded):
@@ -121,7 +138,7 @@ def test_long_names_and_many_agents_fit(width):
         not_captured=["34,567 calls without token ids"],
     )
     text = io.StringIO()
-    show(AgentsReport(policies=["math"], agents=[row, row]), Console(file=text, width=width))
+    show(AgentsReport(policies=["math"], agents=[row, row], programs=[]), Console(file=text, width=width))
     assert max(map(len, text.getvalue().splitlines())) <= width
     assert "[bold]" in text.getvalue().replace("\n", "").replace(" ", "")
     assert "claimed" in text.getvalue()

@@ -26,7 +26,11 @@ async def test_agents_are_counted_again_when_something_was_stored(tmp_path, make
             )
         )
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://daemon") as client:
-            assert (await client.get("/lightning/agents")).json() == {"policies": ["math"], "agents": []}
+            assert (await client.get("/lightning/agents")).json() == {
+                "policies": ["math"],
+                "agents": [],
+                "programs": [],
+            }
             await store.append(recorded("genai"))
             report = (await client.get("/lightning/agents")).json()
             assert (await client.get("/lightning/agents")).json() == report

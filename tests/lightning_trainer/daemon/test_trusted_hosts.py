@@ -4,7 +4,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from lightning_trainer.daemon.trusted_hosts import TrustedHosts
+from lightning_trainer.daemon.trusted_hosts import VARIABLE, TrustedHosts, hosts_of_environment
+from lightning_trainer.errors import ConfigError
 
 
 async def _status(host_header: str | None, *, host: str = "127.0.0.1", listed: tuple[str, ...] = ()) -> int:
@@ -41,3 +42,23 @@ async def test_a_listed_name_and_the_configured_host_come_in() -> None:
 async def test_a_daemon_on_all_addresses_is_called_by_any_address_but_not_by_any_name() -> None:
     assert await _status("10.0.0.5:8321", host="0.0.0.0") == 200
     assert await _status("evil.example", host="0.0.0.0") == 421
+
+
+async def test_names_of_the_environment_come_in(monkeypatch) -> None:
+    monkeypatch.setenv(VARIABLE, " GPU-Box , node7:8321,")
+    listed = hosts_of_environment()
+    for host in ("gpu-box:8321", "node7"):
+        assert await _status(host, listed=listed) == 200
+    assert await _status("evil.example", listed=listed) == 421
+
+
+def test_nothing_is_listed_unless_the_environment_says_so(monkeypatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert hosts_of_environment() == ()
+
+
+@pytest.mark.parametrize("name", ["http://gpu-box", "gpu-box/", ":8321"])
+def test_what_is_no_name_is_refused_with_its_value(name, monkeypatch) -> None:
+    monkeypatch.setenv(VARIABLE, f"node7,{name}")
+    with pytest.raises(ConfigError, match=f"{VARIABLE} has '{name}'"):
+        hosts_of_environment()

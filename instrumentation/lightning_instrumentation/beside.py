@@ -1,0 +1,52 @@
+"""Clients of ours, one beside each client object of the user's: they carry routed calls to the daemon's gateway.
+
+A client of our own and not the user's with another URL: what theirs adds on the way (keys, default headers, cookies,
+hooks, proxies and credentials) cannot reach the daemon. It lives as long as the user's, so connections end when theirs
+do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+_clients: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def beside(client: Any, key: Hashable, make: Callable[[], Any], *, is_async: bool) -> Any:
+    """Return ours, made at the first routed call; a client of one event loop serves that loop.
+
+    Args:
+        key: what ours is made for, beside the user's client: the daemon and its token.
+    """
+    place = (_running_loop() if is_async else None, key)
+    with _lock:
+        made = _clients.setdefault(client, {})
+        if place not in made:
+            for gone in [other for other in made if other[0] is not None and other[0].is_closed()]:
+                del made[gone]
+            made[place] = make()
+        return made[place]
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:  # another library's loop
+        return None
+
+
+def _forget_connections() -> None:
+    """In a forked child: the connections are the parent's."""
+    global _lock
+    _lock = threading.Lock()
+    _clients.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_connections)

@@ -1,0 +1,44 @@
+"""Routed calls of aiohttp: each by a session of ours over a connection of its own.
+
+A session that is not closed complains when it is forgotten, and nobody would close ours; so it lets go of its
+connection, which ends with the answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning_instrumentation.http.request import Outgoing
+
+_PASSED = ("timeout", "raise_for_status", "read_until_eof", "read_bufsize", "auto_decompress")
+"""Arguments of the caller's that say how to wait for the answer and how to hand it out."""
+
+
+def never_connected() -> tuple[type[Exception], ...]:
+    from aiohttp import ClientConnectorError, ConnectionTimeoutError
+
+    return ClientConnectorError, ConnectionTimeoutError
+
+
+async def through_gateway(session: Any, out: Outgoing, options: dict[str, Any]) -> Any:
+    from aiohttp import ClientSession, DummyCookieJar, TCPConnector, ThreadedResolver
+
+    assert out.destination is not None
+    ours = ClientSession(
+        connector=TCPConnector(force_close=True, resolver=ThreadedResolver()),
+        cookie_jar=DummyCookieJar(),
+        timeout=session.timeout,
+        raise_for_status=session.raise_for_status,
+        auto_decompress=session.auto_decompress,
+    )
+    caller = options.get("headers") or {}
+    try:
+        return await ours.post(
+            out.destination.url,
+            data=out.body(),
+            headers=out.gateway_headers(dict(caller)),
+            allow_redirects=False,
+            **{name: options[name] for name in _PASSED if name in options},
+        )
+    finally:
+        ours.detach()

@@ -1,0 +1,69 @@
+"""What the agents' own processes say that they could not capture, by program and reason."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import TypedDict
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.types import Span
+
+_IN_WORDS = {
+    "request-over-limit": "requests over max_body_bytes, not read",
+    "response-over-limit": "answers over max_body_bytes, not read to their end",
+    "not-captured:request-body-unread": "requests whose body is a generator, a file or a form",
+    "not-captured:http-client": "calls of the openai client through an HTTP client other than httpx",
+    "not-captured:content-encoding": "answers in an encoding that the process cannot decode",
+    "not-hidden:content-encoding": "answers that were handed on with the token ids in them",
+    "logprobs-mismatch": "responses with another number of logprobs than of ids, kept without them",
+    "not-routed": "calls of claimed agents that the gateway cannot answer",
+    "route-fallback": "calls of claimed agents that went elsewhere, because the daemon was away",
+    "redaction": "texts that could not be redacted, left out",
+    "spool-full": "spans dropped, because the spool was full",
+    "after-shutdown": "spans that ended after lightning.shutdown(), lost",
+    "span-rejected": "spans that the daemon will not take, put aside",
+    "spans-refused": "deliveries of which the daemon did not store all spans",
+    "spool-not-writable": "spans that waited in memory, because the disk could not be written",
+}
+"""By the beginning of the client's reason; a reason that is not here speaks for itself."""
+
+
+class ProgramLosses(TypedDict):
+    program: str
+    """Its ``service.name``."""
+    processes: int
+    """Those that lost something."""
+    reasons: dict[str, int]
+
+
+def count_losses(spans: Iterable[Span]) -> list[ProgramLosses]:
+    """Add up what processes said. Each says totals, several times and in any order, so the largest of each counts."""
+    of_process: dict[tuple[str, str], Counter[str]] = {}
+    for span in spans:
+        said = _counts(span)
+        key = str(span.resource.get("service.name", "unknown")), str(span.attributes.get(semconv.PROCESS_ID))
+        of_process[key] = of_process.get(key, Counter()) | said
+    programs: dict[str, list[Counter[str]]] = {}
+    for (program, _), counts in of_process.items():
+        if counts:
+            programs.setdefault(program, []).append(counts)
+    return [
+        ProgramLosses(program=program, processes=len(counts), reasons=dict(sum(counts, Counter()).most_common()))
+        for program, counts in sorted(programs.items())
+    ]
+
+
+def _counts(span: Span) -> Counter[str]:
+    """Nothing where it cannot be read: whoever can send spans can send this one, too."""
+    text = span.attributes.get(semconv.LOSSES)
+    try:
+        said = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return Counter()
+    pairs = said.items() if isinstance(said, dict) else ()
+    return Counter({str(reason)[:100]: n for reason, n in pairs if isinstance(n, int) and 0 < n < 2**53})
+
+
+def in_words(reason: str) -> str:
+    return next((f"{words} ({reason})" for known, words in _IN_WORDS.items() if reason.startswith(known)), reason)
