@@ -5,7 +5,7 @@
     @lightning.agent("planner")
     def plan(question): ...
 
-Importing is light: OpenTelemetry's SDK and everything else is imported at the first use.
+Importing is light: what writes and sends spans is imported at the first use.
 """
 
 from lightning_instrumentation.agent import agent

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from enum import Enum
+from functools import lru_cache
 from urllib.parse import SplitResult, urlsplit
 
 from lightning_instrumentation.errors import ConfigurationError
@@ -24,6 +25,18 @@ def canonical_host(host: str) -> str:
     """All names of the loopback interface are one host."""
     host = host.lower().strip("[]").rstrip(".")
     return LOOPBACK if host in _LOOPBACK_NAMES else host
+
+
+@lru_cache(maxsize=256)
+def address(url: str) -> tuple[str, int | None]:
+    """Return host and port as a URL names them; ValueError where it cannot be read."""
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port
+
+
+@lru_cache(maxsize=256)
+def _place_of(url: str) -> tuple[str, int | None]:
+    return _place(urlsplit(url))
 
 
 def _place(parts: SplitResult) -> tuple[str, int | None]:
@@ -51,7 +64,7 @@ class Hosts:
             self._trusted.add(place)
 
     def standing(self, url: str) -> Standing:
-        host, port = _place(urlsplit(url))
+        host, port = _place_of(url)
         if (host, port) == self._daemon:
             return Standing.DAEMON
         if (host, port) in self._trusted or (host, None) in self._trusted:

@@ -1,5 +1,6 @@
 """Token ids and log-probabilities as bytes: little-endian int32 and float32, whatever the machine."""
 
+import struct
 import sys
 from array import array
 from collections.abc import Iterable
@@ -24,7 +25,11 @@ def _unpack(typecode: str, packed: bytes) -> array:
 
 def pack_token_ids(token_ids: Iterable[int]) -> bytes:
     """Raises OverflowError for an id beyond int32, TypeError for one that is no integer."""
-    return _pack("i", token_ids)
+    ids = token_ids if isinstance(token_ids, list | tuple) else list(token_ids)
+    try:
+        return struct.pack(f"<{len(ids)}i", *ids)  # half the time of an array
+    except struct.error:
+        return _pack("i", ids)  # its errors say which of the two it is
 
 
 def unpack_token_ids(packed: bytes) -> tuple[int, ...]:

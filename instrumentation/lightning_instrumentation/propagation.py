@@ -3,6 +3,7 @@
 Source: W3C Trace Context (``traceparent``) and W3C Baggage; values are percent-encoded, so any id survives.
 """
 
+from functools import lru_cache, partial
 from urllib.parse import quote
 
 from opentelemetry.trace import SpanContext
@@ -10,6 +11,8 @@ from opentelemetry.trace import SpanContext
 from lightning_instrumentation import semconv
 from lightning_instrumentation.scope import Agent, Identity
 from lightning_instrumentation.sequence import sequences
+
+_quoted = lru_cache(maxsize=1024)(partial(quote, safe="", errors="replace"))
 
 
 def traceparent(span: SpanContext) -> str:
@@ -27,5 +30,4 @@ def baggage(identity: Identity | None, agent: Agent | None) -> str:
     if agent is not None:
         members[semconv.AGENT_NAME] = agent.name
     known = semconv.GATEWAY_BAGGAGE_KEYS
-    quoted = {key: quote(value, safe="", errors="replace") for key, value in members.items() if key in known}
-    return ",".join(f"{key}={value}" for key, value in quoted.items())
+    return ",".join(f"{key}={_quoted(value)}" for key, value in members.items() if key in known)

@@ -1,6 +1,7 @@
 """The one client of this process: started by ``init`` or by the first use, replaced after ``shutdown``.
 
-The OpenTelemetry SDK is imported when it starts and not when the package is imported, so that the import stays light.
+What writes and sends spans is imported when it starts and not when the package is imported, so that the import stays
+light.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lightning_instrumentation import later, semconv
+from lightning_instrumentation import later
 from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.failures import failures, guarded, log
 from lightning_instrumentation.hosts import Hosts
@@ -23,10 +24,9 @@ from lightning_instrumentation.sequence import sequences
 from lightning_instrumentation.settings import RedactionRule, Settings, read_settings
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Tracer
-
     from lightning_instrumentation.delivery.outbox import Outbox
     from lightning_instrumentation.redaction.spans import Editor
+    from lightning_instrumentation.tracing import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +179,9 @@ def _start(settings: Settings) -> None:
 
 
 def _tracer(settings: Settings, outbox: Outbox, editor: Editor) -> Tracer:
-    from lightning_instrumentation.tracing import build_provider, client_version
+    from lightning_instrumentation.tracing import Tracer
 
-    provider = build_provider(settings.service_name, outbox.put, outbox.started, editor)
-    return provider.get_tracer(semconv.CLIENT_SCOPE, client_version())
+    return Tracer(settings.service_name, outbox.put, outbox.started, editor)
 
 
 def _tell_losses() -> None:

@@ -18,10 +18,8 @@ _LONGEST_MESSAGE = 2000
 
 
 def begin(runtime: Runtime, name: str, attributes: Mapping[str, Any], **options: Any) -> Span | None:
-    from lightning_instrumentation.tracing import start_span
-
     do_waiting()
-    return guarded("span-start", start_span, runtime.tracer, name, attributes, **options)
+    return guarded("span-start", runtime.tracer.start, name, attributes, **options)
 
 
 def end(span: Span | None, error: BaseException | None = None, *, end_ns: int | None = None) -> None:

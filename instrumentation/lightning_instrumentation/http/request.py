@@ -122,11 +122,12 @@ def concerns(method: str, path: str) -> bool:
 
 
 def going_out(
-    library: str, url: str, body: Any, present: Container[str], *, may_be_routed: bool = True
+    library: str, url: object, body: Any, present: Container[str], *, may_be_routed: bool = True
 ) -> Outgoing | None:
     """Begin a call, or join the one of a hook further out; None where the request is no model call.
 
     Args:
+        url: text, or what gives it with ``str``.
         body: what is sent: bytes, text, or the mapping that will become JSON; anything else cannot be read.
         present: names of headers that are set, in lower case.
         may_be_routed: False for a client that is closed: its caller shall hear so.
@@ -135,6 +136,7 @@ def going_out(
     if joined is not None:
         joined.sent += 1
         return Outgoing(joined, own=False)
+    url = str(url)
     parts = urlsplit(url)
     document = _document(parts.path, body)
     api = api_of(parts.path, document)

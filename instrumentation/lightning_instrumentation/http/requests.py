@@ -100,7 +100,7 @@ def _answered(out: Outgoing, request: Any, changed: Any, redirects: Redirects | 
         return
     content_type = response.headers.get("content-type", "")
     if response._content is not False:
-        content = rewritten(out.call, response.content, content_type)
+        content, _ = rewritten(out.call, response.content, content_type)
         if content is not None:
             response._content = content
             if "content-length" in response.headers:

@@ -1,10 +1,12 @@
-"""Takes what must not be recorded out of a span, in its encoded form: the last step before it is written.
+"""Takes what must not be recorded out of a span: the last step before it is encoded and written.
 
 Only texts are touched, never names, ids or token ids. What cannot be redacted is left out and counted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lightning_instrumentation import semconv
@@ -12,8 +14,11 @@ from lightning_instrumentation.failures import failures
 from lightning_instrumentation.redaction.rules import RedactionError, Redactor
 
 if TYPE_CHECKING:
-    from opentelemetry.proto.common.v1.common_pb2 import AnyValue
-    from opentelemetry.proto.trace.v1.trace_pb2 import Span
+    from lightning_instrumentation.recording import RecordingSpan
+
+
+class _ForbiddenError(Exception):
+    """Nothing of a value may be recorded."""
 
 
 class Editor:
@@ -23,44 +28,40 @@ class Editor:
         self._redactor = redactor
         self._capture_content = capture_content
 
-    def edit(self, span: Span) -> None:
-        self._edit_attributes(span.attributes)
-        for event in span.events:
-            self._edit_attributes(event.attributes)
-        if span.status.message:
-            span.status.message = self._allowed(span.status.message) or ""
+    def edit(self, span: RecordingSpan) -> None:
+        span.attributes = self._edited(span.attributes)
+        span.events = [replace(event, attributes=self._edited(event.attributes)) for event in span.events]
+        if span.status_message:
+            try:
+                span.status_message = self._text(span.status_message)
+            except _ForbiddenError:
+                span.status_message = ""
 
-    def _edit_attributes(self, attributes: Any) -> None:
-        forbidden = [
-            position
-            for position, attribute in enumerate(attributes)
-            if attribute.key in semconv.CONTENT_KEYS and not self._edit_value(attribute.value)
-        ]
-        for position in reversed(forbidden):
-            del attributes[position]
+    def _edited(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        edited = dict(attributes)  # a copy: another thread may still hold the span
+        for key in edited.keys() & semconv.CONTENT_KEYS:
+            try:
+                edited[key] = self._value(edited[key])
+            except _ForbiddenError:
+                del edited[key]
+        return edited
 
-    def _edit_value(self, value: AnyValue) -> bool:
-        """Return False where nothing of it may be recorded."""
-        kind = value.WhichOneof("value")
-        if kind == "string_value":
-            text = value.string_value
-            allowed = self._allowed(text)
-            if allowed is not None and allowed is not text:
-                value.string_value = allowed
-            return allowed is not None
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._text(value)
         if not self._capture_content:
-            return False
-        if kind == "array_value":
-            return all(self._edit_value(one) for one in value.array_value.values)
-        if kind == "kvlist_value":
-            return all(self._edit_value(one.value) for one in value.kvlist_value.values)
-        return True
+            raise _ForbiddenError
+        if isinstance(value, Mapping):
+            return {key: self._value(one) for key, one in value.items()}
+        if isinstance(value, Sequence) and not isinstance(value, bytes):
+            return [self._value(one) for one in value]
+        return value
 
-    def _allowed(self, text: str) -> str | None:
+    def _text(self, text: str) -> str:
         if not self._capture_content:
-            return None
+            raise _ForbiddenError
         try:
             return self._redactor(text)
         except RedactionError as error:
             failures.note("redaction", "a text could not be redacted and is left out of its span", error=error)
-            return None
+            raise _ForbiddenError from error

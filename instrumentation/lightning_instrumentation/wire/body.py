@@ -12,16 +12,22 @@ from typing import Any
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.wire import sse
 from lightning_instrumentation.wire.call import ModelCall
+from lightning_instrumentation.wire.cut import cut_out
 from lightning_instrumentation.wire.decoding import decoder
 
 _DONE = b"[DONE]"
 
 
-def rewritten(call: ModelCall, content: bytes, content_type: str) -> bytes | None:
-    """Read an answer that is whole and decoded; return it without what we asked for where that differs."""
+def rewritten(call: ModelCall, content: bytes, content_type: str) -> tuple[bytes | None, Any]:
+    """Read an answer that is whole and decoded.
+
+    Returns:
+        the answer without what we asked for, None where it stays as it came; and what ``json.loads`` would make of it,
+        None where that is not known.
+    """
     body = Body(call, content_type, None)
     handed_on = body.take(content) + body.rest()
-    return handed_on if call.asked and handed_on != content else None
+    return handed_on if call.asked and handed_on != content else None, body.document
 
 
 class Body:
@@ -35,6 +41,8 @@ class Body:
         self._decode = decoder(encoding)
         self._reading = self._decode is not None
         self.rewrites = bool(call.asked) and self._decode is bytes
+        self.document: Any = None
+        """A whole answer in JSON as it is handed on, where it was read as that: nobody has to read it again."""
         call.streamed = self._events is not None
         if call.asked and not self.rewrites:
             failures.note(
@@ -70,7 +78,7 @@ class Body:
         if not self._reading or not held:
             return held if self.rewrites else b""
         if self._events is None:
-            cleaned = guarded("chat-response", self._take_json, held)
+            cleaned = guarded("chat-response", self._take_whole, held)
             return (cleaned or held) if self.rewrites else b""
         if self.rewrites:
             return self._pass_on(held)
@@ -129,25 +137,41 @@ class Body:
         cleaned = self._take_json(data)
         return sse.with_data(event, cleaned) if cleaned else cleaned
 
+    def _take_whole(self, data: bytes) -> bytes | None:
+        """Read an answer that is one document; return it cleaned, None where it stays as it is."""
+        asked = self._call.asked
+        if self.rewrites and asked.token_ids and asked.logprobs and (found := cut_out(data)) is not None:
+            part, cleaned = found
+            self._add(part)
+            return cleaned
+        self.document = part = json.loads(data)
+        if not isinstance(part, dict):
+            return None
+        self._add(part)
+        return _dumped(part, data) if self.rewrites and self._call.api.hide(part, asked) else None
+
     def _take_json(self, data: bytes) -> bytes | None:
-        """Read a document; return it cleaned, empty where it was ours alone, None where it stays as it is."""
+        """Read an event's document; return it cleaned, empty where it was ours alone, None where it stays as it is."""
         if not data or data.startswith(_DONE):
             return None
         part: Any = json.loads(data)
         if not isinstance(part, dict):
             return None
         first, self._first = self._first, False
-        try:
-            self._call.answer.add(part)
-        except Exception as error:
-            # What could not be read must be cleaned all the same.
-            failures.note("chat-response", "lightning could not read an answer; the agent goes on", error=error)
+        self._add(part)
         call = self._call
         if not self.rewrites or not call.api.hide(part, call.asked):
             return None
         if not first and call.streamed and call.api.is_ours_alone(part, call.asked):
             return b""
         return _dumped(part, data)
+
+    def _add(self, part: dict[str, Any]) -> None:
+        try:
+            self._call.answer.add(part)
+        except Exception as error:
+            # What could not be read must be cleaned all the same.
+            failures.note("chat-response", "lightning could not read an answer; the agent goes on", error=error)
 
 
 def _dumped(part: Any, like: bytes) -> bytes:

@@ -7,8 +7,7 @@ are one span. Where a client library of its own sits on an HTTP library, the inn
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -218,14 +217,19 @@ def is_silent() -> bool:
     return _carried.get() is _SILENT
 
 
-@contextmanager
-def _carrying(what: Any) -> Iterator[None]:
-    before = _carried.get()
-    _carried.set(what)
-    try:
-        yield
-    finally:
-        _carried.set(before)
+class _carrying:
+    __slots__ = ("_before", "_what")
+
+    def __init__(self, what: Any) -> None:
+        self._what = what
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        self._before = _carried.get()
+        _carried.set(self._what)
+
+    def __exit__(self, *raised: object) -> None:
+        _carried.set(self._before)
 
 
 def carrying(call: ModelCall) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 from lightning_instrumentation.messages import input_messages
 from lightning_instrumentation.wire.answer import Answer, Choice, ToolCall
 from lightning_instrumentation.wire.api import Api, Json, Wanted, blank
+from lightning_instrumentation.wire.cut import Sampled
 
 _NOTHING_SAID = (None, [], {})
 
@@ -31,8 +32,13 @@ class ChatAnswer(Answer):
             if said.get("token_ids"):
                 choice.token_ids.extend(said["token_ids"])
             if said.get("logprobs"):
-                logprobs: Any = said["logprobs"]
-                choice.logprobs.extend([float(token["logprob"]) for token in logprobs.get("content") or ()])
+                choice.logprobs.extend(_sampled(said["logprobs"]))
+
+
+def _sampled(logprobs: Any) -> list[float]:
+    if isinstance(logprobs, Sampled):
+        return logprobs
+    return [float(token["logprob"]) for token in logprobs.get("content") or ()]
 
 
 def _add_message(choice: Choice, said: Json) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures
+from lightning_instrumentation.hosts import address
 from lightning_instrumentation.messages import as_json
 from lightning_instrumentation.wire.api import Api
 
@@ -55,13 +55,10 @@ def attributes(
 
 def place(url: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Where a call goes and to which model there."""
-    parts = urlsplit(url)
-    read: dict[str, Any] = {
-        semconv.REQUEST_MODEL: str(body.get("model") or ""),
-        semconv.SERVER_ADDRESS: parts.hostname or "",
-    }
-    if parts.port:
-        read[semconv.SERVER_PORT] = parts.port
+    host, port = address(url)
+    read: dict[str, Any] = {semconv.REQUEST_MODEL: str(body.get("model") or ""), semconv.SERVER_ADDRESS: host}
+    if port:
+        read[semconv.SERVER_PORT] = port
     return read
 
 

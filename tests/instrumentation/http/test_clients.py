@@ -3,10 +3,12 @@
 import asyncio
 import gc
 import json
+import pickle
 
 import aiohttp
 import anthropic
 import httpx
+import httpx2
 import lightning_instrumentation as lightning
 import openai
 import pytest
@@ -263,3 +265,17 @@ def test_the_callers_request_and_session_stay_as_they_are(recording, model):
     assert json.loads(body) == chat()
     assert int(response.headers["content-length"]) == len(response.content)
     assert response.elapsed.total_seconds() > 0
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+def test_who_reads_an_answer_twice_gets_two_documents(recording, model, library):
+    response = library.post(f"{model.base_url}/chat/completions", json=chat("hello"))
+    as_sent = json.loads(response.content)
+    first, second = response.json(), response.json()
+    assert first == second == as_sent
+    first["choices"].clear()
+    assert second == response.json() == json.loads(response.content) == as_sent
+    again = library.post(f"{model.base_url}/chat/completions", json=chat("hello"))
+    assert again.json(parse_float=str) == again.json(object_pairs_hook=dict)
+    assert pickle.loads(pickle.dumps(again)).json() == again.json()
+    assert recording.spans("chat")[0].attributes[semconv.OUTPUT_MESSAGES]

@@ -1,0 +1,123 @@
+"""Cutting ids and logprobs out gives exactly what reading everything gives, or is not done."""
+
+import copy
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lightning_instrumentation.wire import cut
+from lightning_instrumentation.wire.api import Wanted
+from lightning_instrumentation.wire.chat import ChatCompletions
+from lightning_instrumentation.wire.cut import cut_out
+
+ALL = Wanted(token_ids=True, logprobs=True)
+NASTY = [
+    '"logprobs":',
+    '\\"token_ids\\": [',
+    "},",
+    '"]}',
+    '{"token_ids":[1]}',
+    "\\",
+    '"',
+    "]",
+    "é\n",
+    '"prompt_token_ids":[1]',
+]
+texts = st.lists(st.one_of(st.sampled_from(NASTY), st.text(max_size=5)), max_size=4).map("".join)
+ids = st.lists(st.integers(0, 2**31 - 1), max_size=5)
+logprobs = st.floats(-1e4, 0, allow_nan=False)
+
+
+@st.composite
+def answers(draw):
+    choices = []
+    for index in range(draw(st.integers(0, 3))):
+        sampled = draw(ids)
+        entries = [
+            {"token": draw(texts), "logprob": draw(logprobs), "bytes": draw(st.none() | ids), "top_logprobs": []}
+            for _ in sampled
+        ]
+        choices.append(
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": draw(texts)},
+                "logprobs": draw(st.sampled_from([None, {"content": entries}, {"content": entries, "refusal": None}])),
+                "finish_reason": "stop",
+                "token_ids": draw(st.sampled_from([None, sampled])),
+            }
+        )
+    return {"id": draw(texts), "model": "m", "choices": choices, "prompt_token_ids": draw(st.none() | ids)}
+
+
+def read(document) -> tuple:
+    answer = ChatCompletions().answer()
+    answer.add(document)
+    said = [(c.token_ids, c.logprobs, c.as_message()) for _, c in sorted(answer.choices.items())]
+    return answer.response_id, answer.prompt_ids, said
+
+
+@pytest.fixture(params=["orjson", "json"], autouse=True)
+def numbers(request, monkeypatch):
+    monkeypatch.setattr(cut, "_numbers", pytest.importorskip(request.param).loads)
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+@pytest.mark.parametrize("escaped", [False, True])
+def test_it_is_what_reading_everything_gives(separators, escaped):
+    @given(answers())
+    def holds(answer):
+        data = json.dumps(answer, separators=separators, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
+        found = cut_out(data)
+        assert found is not None
+        document, rest = found
+        assert read(document) == read(answer)
+        hidden = copy.deepcopy(answer)
+        ChatCompletions().hide(hidden, ALL)
+        assert json.loads(rest) == hidden
+
+    holds()
+
+
+ENTRY = {"token": "a", "logprob": -1.0, "bytes": None, "top_logprobs": []}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"choices": [{"token_ids": [1], "token_ids_too": 1, "message": {"token_ids": [2]}}]},
+        {"choices": [{"message": {"token_ids": [2]}}]},
+        {"choices": [{"prompt_token_ids": [1]}], "prompt_token_ids": [1]},
+        {"choices": [{"token_ids": "1"}]},
+        {"choices": [{"token_ids": [[1], [2]]}]},
+        {"choices": [{"logprobs": {"content": [{**ENTRY, "top_logprobs": [{"token": "b", "logprob": -2.0}]}]}}]},
+        {"choices": [{"logprobs": {"content": [ENTRY], "more": 1}}]},
+        {"choices": [{"logprobs": {"content": [ENTRY], "refusal": [ENTRY]}}]},
+        {"choices": [{"logprobs": {"content": [], "refusal": [ENTRY]}}]},
+        {"choices": [{"logprobs": {"content": [{"token": "a"}]}}, {"logprobs": {"content": [ENTRY]}}]},
+        {"choices": [{"logprobs": {"content": [{**ENTRY, "more": 1}]}}, {"logprobs": {"content": [ENTRY]}}]},
+        {"choices": [{"logprobs": {"tokens": ["a"], "token_logprobs": [-1.0]}}]},
+        {"choices": {"token_ids": [1]}},
+        {"token_ids": [1]} | {"choices": "none"},
+        {"choices": [{"index": 0}]},
+        [{"token_ids": [1]}],
+    ],
+)
+def test_another_form_is_left_alone(changed):
+    assert cut_out(json.dumps(changed).encode()) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b'{"choices":[{"token_ids":[1',
+        b'{"choices":[{"token_ids":[1,]}]}',
+        b'{"choices":[{"token_ids":[1]}]',
+        b'{"choices":[{"token_ids":[1],"token_ids":[2]}]}',
+        b'{"choices":[{"token_ids":',
+    ],
+)
+def test_what_is_no_answer_is_left_alone(data):
+    assert cut_out(data) is None
