@@ -7,7 +7,7 @@ from lightning_trainer.metrics.row import StepMetrics
 
 
 class MetricsSink(Protocol):
-    """A sink may raise OSError from any method; the run goes on without it then."""
+    """A sink that raises is left out, and the run goes on."""
 
     def write(self, row: StepMetrics, warnings: Mapping[str, str]) -> None:
         """Take a row and what is wrong at its step, by rule."""

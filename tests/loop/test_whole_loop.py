@@ -380,8 +380,8 @@ def test_an_old_version_is_served_beside_the_newest_and_can_be_gone_back_to(run:
 def test_every_step_has_one_row_of_metrics_whatever_was_killed(run: Run):
     lines = (run.folder / "state" / "metrics" / "tiny.jsonl").read_text().splitlines()
     rows = {row["step"]: row for row in map(json.loads, lines)}
-    assert list(rows) == list(range(1, 10))
-    assert len(lines) == 9
+    assert list(rows) == list(range(1, run.policy()["steps_done"] + 1))
+    assert len(lines) == len(rows)
     for row in rows.values():
         assert row["mismatch/abs_max"] < 1e-3  # both sides compute in float32
         assert row["staleness/max"] == 0
