@@ -45,7 +45,7 @@ def main() -> None:
     if options.json is not None:
         options.json.write_text(json.dumps([dataclasses.asdict(row) for row in found], indent=1))
     off = [f"{row.kind} {row.name}" for row in found if not row.largest <= TOLERANCE]
-    print(f"\n{sum(row.refused is None for row in found)} updates, {len(off)} off by more than {TOLERANCE:g}")
+    print(f"\n{len(found)} updates, {len(off)} off by more than {TOLERANCE:g}")
     sys.exit(f"off: {', '.join(off)}" if off else 0)
 
 
@@ -58,8 +58,6 @@ def _options() -> argparse.Namespace:
 
 
 def _line(row) -> str:
-    if row.refused is not None:
-        return f"{row.kind:20} {row.name:28} refused: {row.refused}"
     return (
         f"{row.kind:20} {row.name:28} {row.loss:10.5f} {row.loss_difference:8.1e} {row.gradient:9.4f} "
         f"{row.gradient_difference:8.1e} {row.advantage_difference:8.1e} {row.tokens_trained:6}"

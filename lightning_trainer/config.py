@@ -203,6 +203,11 @@ class PolicyConfig(Section):
                 f"credit scheme {self.credit.scheme!r} takes off its baseline itself, and algorithm.advantage = "
                 f"{chosen!r} would take off another; leave algorithm.advantage out"
             )
+        if self.algorithm.needs_baseline and self.credit.scheme != "terminal":
+            raise ValueError(
+                f"algorithm.advantage = {chosen!r} takes the reward of a greedy attempt off that of each attempt, and "
+                f"credit scheme {self.credit.scheme!r} gives calls something else; leave credit out (it is 'terminal')"
+            )
         if self.credit.gives_advantages and not self.credit.needs_values:
             if self.algorithm.kl_reward_coef:
                 raise ValueError(

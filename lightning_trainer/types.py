@@ -69,6 +69,9 @@ class AttemptState(StrEnum):
 class RolloutMode(StrEnum):
     TRAIN = "train"
     EVALUATE = "evaluate"
+    """Recorded, never trained."""
+    BASELINE = "baseline"
+    """Recorded, never trained: its reward is what the attempts of its group are compared with (ReMax)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +264,8 @@ class Sample:
     """Of all its sampled tokens; the trainer divides its logits by it too."""
     media: tuple[Media, ...] = ()
     """What of the sequence is no text, in order."""
+    baseline: float | None = None
+    """Reward of the group's baseline attempt; None where the estimator asks for none."""
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)

@@ -16,6 +16,8 @@ from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 class Row:
     group: str
     rewards: torch.Tensor
+    baseline: float
+    """Reward of the group's greedy attempt."""
     values: torch.Tensor | None = None
     """A critic's, before each token."""
     energy: torch.Tensor | None = None
@@ -144,6 +146,7 @@ _ESTIMATORS: Mapping[str, Callable[[Sequence[Row], AlgorithmConfig], list[torch.
     "gpg": _gpg,
     "reinforce_plus_plus": _reinforce_plus_plus,
     "reinforce_plus_plus_baseline": _reinforce_plus_plus_baseline,
+    "remax": lambda rows, algorithm: [row.returns - row.baseline for row in rows],
     "gae": lambda rows, algorithm: _whitened([gae(row, algorithm) for row in rows]),
     "optimal_token_baseline": _token_baseline,
     "tir_optimal_token_baseline": _token_baseline,

@@ -139,9 +139,9 @@ def _advantages(
         credit = sample.segments[-1].credit
         assert credit is not None
         rewards = torch.zeros(len(penalty)).index_fill(0, torch.tensor([len(penalty) - 1]), credit) - penalty
-        rows.append(
-            estimators.Row(sample.group_id, rewards, None if detached is None else detached[index], energies[index])
-        )
+        assert sample.baseline is not None
+        values_T = None if detached is None else detached[index]
+        rows.append(estimators.Row(sample.group_id, rewards, sample.baseline, values_T, energies[index]))
     found = estimators.advantages(rows, algorithm.advantage, algorithm)
     if detached is None:
         return found, []

@@ -73,4 +73,5 @@ def _sample(
         loss_mask=tuple(mask),
         behaviour_logprobs=tuple(min(value, -1e-3) * bit for value, bit in zip(behaviour, mask, strict=True)),
         segments=tuple(segments),
+        baseline=0.25 * (group + 1),
     )

@@ -23,20 +23,19 @@ _SEVERAL_MICRO_BATCHES, _ONE_MICRO_BATCH = 96, 8192
 class Comparison:
     kind: str
     name: str
-    loss: float | None = None
-    loss_difference: float | None = None
+    loss: float
+    loss_difference: float
     """As a share of the plain one; the worst of policy term, whole loss and value loss."""
-    gradient: float | None = None
+    gradient: float
     """The largest of the plain one, of all parameters."""
-    gradient_difference: float | None = None
+    gradient_difference: float
     """As a share of the largest."""
-    advantage_difference: float | None = None
-    tokens_trained: int | None = None
-    refused: str | None = None
+    advantage_difference: float
+    tokens_trained: int
 
     @property
     def largest(self) -> float:
-        return max(self.loss_difference or 0.0, self.gradient_difference or 0.0, self.advantage_difference or 0.0)
+        return max(self.loss_difference, self.gradient_difference, self.advantage_difference)
 
 
 def write_models(source: Path, folder: Path) -> tuple[Path, Path]:
@@ -53,8 +52,6 @@ def write_models(source: Path, folder: Path) -> tuple[Path, Path]:
 
 
 def compare(case: Case, policy_dir: Path, reference_dir: Path, attention: str) -> Comparison:
-    if case.refused is not None:
-        return Comparison(case.kind, case.name, refused=case.refused)
     model: Any = AutoModelForCausalLM.from_pretrained(policy_dir, dtype=torch.float32)
     batch = samples.batch(
         lambda sequences: plain.score(model, sequences),

@@ -20,7 +20,7 @@ from lightning_instrumentation.scope import Identity, Scope, current, entered
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-_MODES = ("train", "evaluate")
+_MODES = ("train", "evaluate", "baseline")
 
 
 class Rollout:
@@ -28,7 +28,7 @@ class Rollout:
 
     Raises:
         TypeError: ``task_id`` is None.
-        ValueError: the mode is neither ``train`` nor ``evaluate``.
+        ValueError: the mode is none of ``train``, ``evaluate`` and ``baseline``.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Rollout:
         if task_id is None:
             raise TypeError("a rollout needs a task id, got None; pass any text or number that names the task")
         if str(mode) not in _MODES:
-            raise ValueError(f'the mode of a rollout is "train" or "evaluate", got {mode!r}')
+            raise ValueError(f'the mode of a rollout is "train", "evaluate" or "baseline", got {mode!r}')
         self.task_id = str(task_id)
         self.group_id = self.task_id if group_id is None else str(group_id)
         """Attempts with one group id are compared with each other."""
@@ -117,7 +117,8 @@ def rollout(
         group_id: attempts with one group id are compared with each other; the task's id unless given.
         rollout_id: names the requested execution; new unless given.
         attempt_id: names this try at it; new unless given.
-        mode: ``train``, or ``evaluate`` for one that is recorded and never trained.
+        mode: ``train``; ``evaluate`` for one that is recorded and never trained; ``baseline`` for such a one whose
+            reward the others of its group are compared with (ReMax).
         input: what the task asks, recorded as JSON on the root span.
     """
     return Rollout(task_id, group_id=group_id, rollout_id=rollout_id, attempt_id=attempt_id, mode=mode, input=input)

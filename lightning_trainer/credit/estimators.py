@@ -1,4 +1,4 @@
-"""verl's advantage estimators: what each compares, what it is given as ``index`` and ``response_mask``, what it lacks.
+"""verl's advantage estimators: what each compares, what it is given as ``index`` and ``response_mask``, what it needs.
 
 One place for the contract, free of torch, so that a configuration is refused before a model is loaded. For all of them
 a row is what ``Segment.row_id`` says, ``response_mask`` is 1 on the row's sampled tokens alone (prompts, tool output
@@ -22,11 +22,10 @@ class Estimator:
     compares: Literal["group", "batch", "nothing"]
     """Rows of one index; all rows of the batch; none with any other."""
     source: str
-    needs: Literal["values", "distribution"] | None = None
-    """What the trainer works out for it: a critic's values; or ``old_log_probs`` and the sum of the squared
-    probabilities of every next token (``sum_pi_squared``), for which the policy is run once more before the step."""
-    lacks: str | None = None
-    """What it needs and training does not have, in words; None when it can be used."""
+    needs: Literal["values", "distribution", "baseline"] | None = None
+    """What there must be beside rewards: a critic's values; ``old_log_probs`` and the sum of the squared probabilities
+    of every next token (``sum_pi_squared``), for which the policy is run once more before the step; or the reward of
+    a greedy attempt at every task (``RolloutMode.BASELINE``)."""
 
 
 ESTIMATORS: Mapping[str, Estimator] = {
@@ -40,12 +39,7 @@ ESTIMATORS: Mapping[str, Estimator] = {
     "gpg": Estimator("group", "group mean, scaled by the share of rows with a reward, arXiv 2504.02546"),
     "reinforce_plus_plus": Estimator("batch", "whitened over all tokens of the batch, arXiv 2501.03262"),
     "reinforce_plus_plus_baseline": Estimator("group", "group mean, then whitened over the batch, arXiv 2501.03262"),
-    "remax": Estimator(
-        "nothing",
-        "arXiv 2310.10505",
-        lacks="the reward of a greedy rollout of every task as its baseline, and none is made; "
-        "rloo is the closest one without greedy rollouts",
-    ),
+    "remax": Estimator("nothing", "reward less that of a greedy attempt, Li et al., arXiv 2310.10505", "baseline"),
     "gae": Estimator("nothing", "Schulman et al., arXiv 1506.02438, whitened over the batch", "values"),
     "optimal_token_baseline": Estimator("group", "verl: a baseline a token, from the others there", "distribution"),
     "tir_optimal_token_baseline": Estimator("group", "as optimal_token_baseline, for several turns", "distribution"),
@@ -63,10 +57,6 @@ def needs_distribution(name: str) -> bool:
     return known is not None and known.needs == "distribution"
 
 
-def refusal(name: str) -> str | None:
-    """Return why an estimator cannot be used, in one sentence, or None."""
+def needs_baseline(name: str) -> bool:
     known = ESTIMATORS.get(name)
-    if known is None or known.lacks is None:
-        return None
-    usable = [other for other, estimator in ESTIMATORS.items() if estimator.lacks is None]
-    return f"advantage estimator {name!r} needs {known.lacks}; there are {', '.join(usable)}"
+    return known is not None and known.needs == "baseline"

@@ -66,8 +66,14 @@ def judge_group(
     *,
     drop_zero_variance: bool,
     group_by: Literal["key", "task", "prompt"] = "key",
+    needs_baseline: bool = False,
+    baseline: float | None = None,
 ) -> GroupSummary:
-    """Decide whether the attempts of a group may be compared, and whether comparing them teaches anything."""
+    """Decide whether the attempts of a group may be compared, and whether comparing them teaches anything.
+
+    With a ``baseline``, the reward of the group's baseline attempt, they are compared with that and not with one
+    another.
+    """
     members = sorted(members, key=lambda member: member.attempt.attempt_id)
     comparable = [member for member in members if member.row_credits]
     tasks = sorted({member.attempt.task_id for member in comparable or members})
@@ -84,9 +90,18 @@ def judge_group(
                 f"(attempts {_names(comparable)}); the credit scheme compares {_listed(_described(lonely))}"
             ),
         )
+    if verdict is None and needs_baseline and baseline is None:
+        verdict, refused_reason = (
+            Reason.NO_BASELINE,
+            (
+                f'group {group_id} (by {KEY_NAMES[group_by]}) has no baseline: no attempt of mode "baseline" with a '
+                f"reward ended in time (attempts {_names(comparable)}); run one greedy attempt in it and score it"
+            ),
+        )
     if verdict is None:
+        also = [] if baseline is None else [baseline]
         flat = drop_zero_variance and all(
-            _all_equal([value for member in comparable for value in member.row_credits.get(peers, ())])
+            _all_equal([*also, *(value for member in comparable for value in member.row_credits.get(peers, ()))])
             for peers in attempts_with
             if peers not in lonely
         )

@@ -6,7 +6,7 @@ Pure: the loop asks again whenever something was stored.
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from lightning_trainer.types import Attempt
+from lightning_trainer.types import Attempt, RolloutMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Collection:
     ready: tuple[tuple[str, tuple[Attempt, ...]], ...]
     """Groups that are complete or that nothing more is expected for, oldest completion first."""
     waiting: dict[str, int]
-    """Ended attempts of every group that is still being filled."""
+    """Ended training attempts of every group that is still being filled."""
 
     def next_step(self, groups_per_step: int) -> tuple[Attempt, ...] | None:
         """Return the attempts of the next step, or None when there are not enough groups yet."""
@@ -32,12 +32,14 @@ def collect(
     group_timeout_s: float,
     now_ns: int,
     expecting: Set[str] = frozenset(),
+    needs_baseline: bool = False,
 ) -> Collection:
     """Sort ended attempts into groups that are ready and groups that are waiting for more.
 
-    A group is ready when ``group_size`` of its attempts have ended, or when it has heard nothing for
-    ``group_timeout_s`` seconds: a lost attempt must not hold up the others for ever. Groups in ``expecting`` have an
-    attempt that has ended and is held back, so there the waiting has an end of its own.
+    A group is ready when ``group_size`` of its training attempts (and, where it ``needs_baseline``, one baseline) have
+    ended, or when it has heard nothing for ``group_timeout_s`` seconds: a lost attempt must not hold up the others for
+    ever. Groups in ``expecting`` have an attempt that has ended and is held back, so there the waiting has an end of
+    its own. A baseline goes with its group and makes none alone.
     """
     by_group: dict[str, list[Attempt]] = {}
     for attempt in sorted(attempts, key=lambda a: (a.ended_ns or 0, a.attempt_id)):
@@ -46,11 +48,17 @@ def collect(
     waiting: dict[str, int] = {}
     for group_id, members in by_group.items():
         last_ns = members[-1].ended_ns or 0
-        if len(members) >= group_size:
-            ready.append((members[group_size - 1].ended_ns or 0, group_id, tuple(members)))
+        trained = [attempt for attempt in members if attempt.mode is RolloutMode.TRAIN]
+        needed = trained[:group_size]
+        if needs_baseline:
+            needed += [attempt for attempt in members if attempt.mode is RolloutMode.BASELINE][:1]
+        if not trained:
+            continue
+        if len(needed) == group_size + needs_baseline:
+            ready.append((max(attempt.ended_ns or 0 for attempt in needed), group_id, tuple(members)))
         elif group_id not in expecting and now_ns - last_ns > group_timeout_s * 1e9:
             ready.append((last_ns, group_id, tuple(members)))
         else:
-            waiting[group_id] = len(members)
+            waiting[group_id] = len(trained)
     ready.sort(key=lambda entry: entry[:2])
     return Collection(tuple((group_id, members) for _, group_id, members in ready), waiting)

@@ -19,6 +19,7 @@ from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.remote import TrainerClient
+from lightning_trainer.types import RolloutMode
 from lightning_trainer.versions.listing import VersionRow, list_versions
 
 _MAX_WAIT_S = 60.0
@@ -75,6 +76,7 @@ def status_router(
             "live_version": live.version if live else None,
             "agents": policy.agents,
             "group_size": policy.group_size,
+            "needs_baseline": policy.algorithm.needs_baseline,
             "groups_per_step": policy.groups_per_step,
             "max_staleness": policy.max_staleness,
             "waiting_groups": progress.waiting_groups,
@@ -98,10 +100,13 @@ def status_router(
         }
 
     @router.get("/lightning/policies/{name}/groups")
-    async def groups(name: str, prefix: str = Query("", max_length=512)) -> dict[str, int]:
-        """How many attempts have ended of each group whose id begins with ``prefix``, consumed by a step or not."""
+    async def groups(
+        name: str, prefix: str = Query("", max_length=512), mode: RolloutMode = RolloutMode.TRAIN
+    ) -> dict[str, int]:
+        """How many attempts of a mode have ended of each group whose id begins with ``prefix``, consumed by a step or
+        not."""
         _check(name)
-        return await store.ended_by_group(prefix)
+        return await store.ended_by_group(prefix, mode=mode)
 
     @router.get("/lightning/policies/{name}/versions", response_model=None)
     async def versions(name: str) -> list[VersionRow]:

@@ -31,7 +31,7 @@ from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.batches import Build
 from lightning_trainer.training.remote import TrainerClient
-from lightning_trainer.types import Attempt, PolicyVersion, VersionState
+from lightning_trainer.types import Attempt, PolicyVersion, RolloutMode, VersionState
 from lightning_trainer.versions.rollback import record_rollback
 
 _log = logging.getLogger(__name__)
@@ -195,7 +195,11 @@ class TrainingLoop:
                 continue
 
     async def _collect(self) -> Collection:
-        ended = await self._grouping.regrouped(await self._store.ended_attempts())
+        needs_baseline = self._policy.algorithm.needs_baseline
+        ended = await self._store.ended_attempts()
+        if needs_baseline:
+            ended += await self._store.ended_attempts(mode=RolloutMode.BASELINE)
+        ended = await self._grouping.regrouped(ended)
         # Asked second, so that of an attempt in the list nothing counts as missing that has come since.
         arrived = self._completeness.sort(ended, await self._store.missing_spans(), time.monotonic())
         for sentence in arrived.given_up:
@@ -208,6 +212,7 @@ class TrainingLoop:
             group_timeout_s=self._policy.group_timeout_s,
             now_ns=time.time_ns(),
             expecting={attempt.group_id for attempt in ended if attempt.attempt_id in arrived.held},
+            needs_baseline=needs_baseline,
         )
 
     async def _take_step(self, attempts: tuple[Attempt, ...]) -> None:

@@ -77,6 +77,7 @@ SCHEMAS = {
         ("temperature", pa.float64(), False),
         ("segments", pa.list_(_SEGMENT), False),
         ("media", pa.list_(_MEDIA), False),
+        ("baseline", pa.float64(), True),
     ),
     EXAMPLES: _schema(
         ("call_id", _text, False),

@@ -49,6 +49,7 @@ def sample_row(sample: Sample, advantages: Advantages | None) -> Row:
             for segment in sample.segments
         ],
         "media": [{"modality": m.modality, "uri": m.uri, "mime_type": m.mime_type} for m in sample.media],
+        "baseline": sample.baseline,
     }
 
 
@@ -71,6 +72,7 @@ def sample_of(row: Mapping[str, Any]) -> Sample:
             segments=tuple(Segment(**segment) for segment in row["segments"]),
             temperature=row["temperature"],
             media=tuple(Media(**media) for media in row["media"]),
+            baseline=row["baseline"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DatasetError(f"row {row.get('sample_id')}: it is not a sample: {error}") from error

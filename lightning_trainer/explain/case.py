@@ -84,9 +84,14 @@ class Case:
 
     @cached_property
     def members(self) -> tuple[Attempt, ...]:
-        """The attempts of its group, itself included."""
+        """The attempts of its group and mode, itself included."""
         own = next((a for a in self.judged.attempts if a.attempt_id == self.attempt_id), None)
-        return () if own is None else tuple(a for a in self.judged.attempts if a.group_id == own.group_id)
+        return () if own is None else self._of_group(own.group_id, own.mode)
+
+    @property
+    def baselines(self) -> tuple[Attempt, ...]:
+        """The baseline attempts of its group."""
+        return self._of_group(self.members[0].group_id, RolloutMode.BASELINE) if self.members else ()
 
     @property
     def group(self) -> GroupSummary | None:
@@ -97,6 +102,9 @@ class Case:
     @property
     def attempt_id(self) -> str | None:
         return None if self.attempt is None else self.attempt.attempt_id
+
+    def _of_group(self, group_id: str, mode: RolloutMode) -> tuple[Attempt, ...]:
+        return tuple(a for a in self.judged.attempts if a.group_id == group_id and a.mode is mode)
 
     def number(self, call: Call) -> str:
         return str(self.numbers[call.call_id])

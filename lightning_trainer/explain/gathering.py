@@ -94,7 +94,7 @@ class Gathering:
         return self._keep((policy, step), self._judged_together(attempts, record))
 
     def _of_group(self, attempt: Attempt) -> Judged:
-        waiting = attempt_table.select_ended(self._connection, mode=RolloutMode.TRAIN, policy=self._policy.name)
+        waiting = self._waiting()
         calls: Sequence[Call] = ()
         if self._policy.group_by == "prompt":
             ids = [one.attempt_id for one in waiting]
@@ -105,6 +105,16 @@ class Gathering:
             return known
         members = [one for one in waiting if group_of[one.attempt_id] == group_id]
         return self._keep((group_id,), self._judged_together(members, None))
+
+    def _waiting(self) -> list[Attempt]:
+        """Return the ended attempts that steps are made of."""
+        needs_baseline = self._policy.algorithm.needs_baseline
+        modes = (RolloutMode.TRAIN, RolloutMode.BASELINE) if needs_baseline else (RolloutMode.TRAIN,)
+        return [
+            attempt
+            for mode in modes
+            for attempt in attempt_table.select_ended(self._connection, mode=mode, policy=self._policy.name)
+        ]
 
     def _judged_together(self, attempts: Sequence[Attempt], record: StepRecord | None) -> Judged:
         spans = span_table.select_of_attempts(self._connection, [attempt.attempt_id for attempt in attempts])
@@ -139,11 +149,12 @@ class Gathering:
     def _groups_ready(self, judged: Judged) -> int:
         if judged.step is not None or self._policy.group_by == "prompt":
             return 0
-        waiting = attempt_table.select_ended(self._connection, mode=RolloutMode.TRAIN, policy=self._policy.name)
+        waiting = self._waiting()
         collection = collect(
             regroup(waiting, (), self._policy),
             group_size=self._policy.group_size,
             group_timeout_s=self._policy.group_timeout_s,
             now_ns=time.time_ns(),
+            needs_baseline=self._policy.algorithm.needs_baseline,
         )
         return len(collection.ready)

@@ -1,6 +1,6 @@
 """An explanation for a terminal: the cause, the token tree of the calls, the ledger, what else was found."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from rich.console import Console
@@ -15,6 +15,7 @@ from lightning_trainer.store.rollouts import RolloutRow
 from lightning_trainer.types import Outcome, RolloutMode
 
 _MOST_CALLS = 200
+_UNTRAINED: Mapping[str, str] = {RolloutMode.EVALUATE: "evaluation", RolloutMode.BASELINE: "baseline"}
 _COLOURS = {Verdict.TRAINED: "green", Verdict.IN_TRAINING: "green", Verdict.IN_PART: "yellow"}
 _OUTCOME_COLOURS = {Outcome.TRAINED: "green", Outcome.DEDUPLICATED: "dim"}
 
@@ -51,7 +52,7 @@ def show_list(rows: Sequence[RolloutRow], console: Console) -> None:
     for row in rows:
         started = datetime.fromtimestamp(row.started_ns / 1e9, UTC)
         state = row.state if row.attempts == 1 else f"{row.state} ({row.attempts} attempts)"
-        step = "evaluation" if row.mode != RolloutMode.TRAIN else "-" if row.step is None else str(row.step)
+        step = _UNTRAINED.get(row.mode) or ("-" if row.step is None else str(row.step))
         table.add_row(escape(row.rollout_id), escape(row.task_id), f"{started:%m-%d %H:%M:%S}", state, step)
     console.print(table)
 

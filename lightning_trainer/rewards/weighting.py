@@ -74,8 +74,8 @@ def _peers(target: Target, call_of: Mapping[str, Call], attempts: Mapping[str, A
         agent, attempt_id = call.agent, call.attempt_id or ""
     attempt = attempts.get(attempt_id)
     # An evaluation is compared with nothing, so what it was given is expected of nobody else.
-    trained = attempt is not None and attempt.mode is RolloutMode.TRAIN
-    return (attempt.group_id if attempt is not None and trained else None, target.scope, agent)
+    compared = attempt is not None and attempt.mode is not RolloutMode.EVALUATE
+    return (attempt.group_id if attempt is not None and compared else None, target.scope, agent)
 
 
 def _incomplete(

@@ -23,9 +23,10 @@ class DaemonClient:
     def policy(self) -> dict[str, Any]:
         return self._get(self._url, timeout_s=30.0)
 
-    def groups(self, prefix: str) -> dict[str, int]:
-        """Return how many attempts have ended of each group whose id begins so."""
-        return self._get(f"{self._url}/groups?prefix={urllib.parse.quote(prefix, safe='')}", timeout_s=30.0)
+    def groups(self, prefix: str, *, mode: str = "train") -> dict[str, int]:
+        """Return how many attempts of a mode have ended of each group whose id begins so."""
+        query = urllib.parse.urlencode({"prefix": prefix, "mode": mode})
+        return self._get(f"{self._url}/groups?{query}", timeout_s=30.0)
 
     def wait_for_step(self, steps_done: int) -> dict[str, Any]:
         """Return the policy's status once that many steps are done.

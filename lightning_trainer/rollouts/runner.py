@@ -30,13 +30,15 @@ class _Work(NamedTuple, Generic[TaskT]):
     group_id: str
     stage: str
     step: int | None
+    mode: str
 
 
 class Runner(Generic[TaskT]):
     """Runs ``attempt(task) -> reward`` for many tasks at once.
 
     ``attempt`` returns the reward of the attempt (None: nothing scored it). It may raise; the attempt has failed then
-    and the run goes on. ``timeout_s`` is the limit of one attempt.
+    and the run goes on. ``timeout_s`` is the limit of one attempt. ``baseline`` is the same at
+    temperature 0; it runs once a group where the policy's estimator takes its reward off (``remax``).
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Runner(Generic[TaskT]):
         policy: str,
         attempt: Callable[[TaskT], float | None],
         *,
+        baseline: Callable[[TaskT], float | None] | None = None,
         endpoint: str | None = None,
         concurrency: int = 64,
         timeout_s: float = 120.0,
@@ -56,6 +59,7 @@ class Runner(Generic[TaskT]):
             token=os.environ.get("LIGHTNING_TOKEN"),
         )
         self._attempt = attempt
+        self._baseline = baseline
         self._concurrency = concurrency
         self._timeout_s = timeout_s
         self._on_event = on_event
@@ -64,16 +68,22 @@ class Runner(Generic[TaskT]):
         """Run steps ``1 .. steps``, each over ``tasks_of_step(step)`` with ``group_size`` attempts a task.
 
         Raises:
-            LightningError: the tasks do not make the step that the daemon waits for, or the daemon stays away.
+            LightningError: the tasks do not make the step that the daemon waits for, the policy needs a baseline and
+                there is none, or the daemon stays away.
             TrainingError: training stopped before the last step.
         """
         status = self._daemon.policy()
+        if status["needs_baseline"] and self._baseline is None:
+            raise LightningError(
+                "the policy's advantage estimator compares attempts with a greedy one at the same task, and the runner "
+                "has none; give it one as Runner(policy, attempt, baseline=greedy_attempt)"
+            )
         done, ahead = status["steps_done"], status["max_staleness"] or 0
         started = max(0, done - ahead)  # everything before was trained, or a later group would have had to wait
         ended: list[tuple[AttemptEnded, float]] = []
 
         def run(work: _Work[TaskT]) -> AttemptEnded:
-            attempt = self._run(work, "train")
+            attempt = self._run(work)
             ended.append((attempt, time.monotonic()))
             return attempt
 
@@ -89,7 +99,8 @@ class Runner(Generic[TaskT]):
                 done += 1
                 now, attempts = time.monotonic(), ended.copy()
                 del ended[: len(attempts)]
-                rewards = [attempt.reward for attempt, _ in attempts if attempt.reward is not None]
+                trained = [attempt for attempt, _ in attempts if attempt.stage == "train"]
+                rewards = [attempt.reward for attempt in trained if attempt.reward is not None]
                 rolled_out = max((at for _, at in attempts), default=now)
                 self._on_event(
                     StepEnded(
@@ -103,8 +114,8 @@ class Runner(Generic[TaskT]):
 
     def evaluate(self, tasks: Sequence[TaskT], *, stage: str) -> list[AttemptEnded]:
         """Run one attempt a task that is recorded and never trained; results in the order of the tasks."""
-        with Crew(lambda work: self._run(work, "evaluate"), self._concurrency) as crew:
-            batch = crew.add([_Work(task, f"{stage}/{task.id}", stage, None) for task in tasks])
+        with Crew(self._run, self._concurrency) as crew:
+            batch = crew.add([_Work(task, f"{stage}/{task.id}", stage, None, "evaluate") for task in tasks])
             return [future.result() for future in batch.futures]
 
     def _groups(self, tasks: Sequence[TaskT], step: int, status: dict) -> list[list[_Work[TaskT]]]:
@@ -116,18 +127,27 @@ class Runner(Generic[TaskT]):
                 f"{status['groups_per_step']}; make them equal"
             )
         # Group ids carry the step: the same task met again later is another comparison.
-        works = [_Work(task, f"step-{step}/{task.id}", "train", step) for task in tasks]
-        there = self._daemon.groups(f"step-{step}/")
-        return [[work] * max(0, status["group_size"] - there.get(work.group_id, 0)) for work in works]
+        works = [_Work(task, f"step-{step}/{task.id}", "train", step, "train") for task in tasks]
+        wanted = {"train": status["group_size"], "baseline": int(status["needs_baseline"])}
+        there = {mode: self._daemon.groups(f"step-{step}/", mode=mode) for mode, count in wanted.items() if count}
+        return [
+            [
+                work._replace(stage=mode, mode=mode)
+                for mode, ended in there.items()
+                for _ in range(wanted[mode] - ended.get(work.group_id, 0))
+            ]
+            for work in works
+        ]
 
-    def _run(self, work: _Work[TaskT], mode: str) -> AttemptEnded:
+    def _run(self, work: _Work[TaskT]) -> AttemptEnded:
+        attempt = self._baseline if work.mode == "baseline" and self._baseline else self._attempt
         ended = run_attempt(
-            self._attempt,
+            attempt,
             work.task,
             stage=work.stage,
             step=work.step,
             group_id=work.group_id,
-            mode=mode,
+            mode=work.mode,
             timeout_s=self._timeout_s,
         )
         self._on_event(ended)

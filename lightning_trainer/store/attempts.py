@@ -15,6 +15,7 @@ from lightning_instrumentation import semconv
 from lightning_trainer.types import Attempt, AttemptState, AttributeValue, RolloutMode, Span, SpanStatus
 
 _COLUMNS = "attempt_id, rollout_id, task_id, group_id, mode, state, started_ns, ended_ns, error"
+_MODES = {mode.value: mode for mode in RolloutMode}
 
 
 def attempt_of(span: Span) -> Attempt | None:
@@ -76,7 +77,7 @@ def _mode(attributes: Mapping[str, AttributeValue]) -> RolloutMode | None:
     if value is None:
         return None
     # A mode that we do not know is not trained: what was meant as an evaluation must never become training data.
-    return RolloutMode.TRAIN if value == RolloutMode.TRAIN else RolloutMode.EVALUATE
+    return _MODES.get(value, RolloutMode.EVALUATE)
 
 
 def _text(attributes: Mapping[str, AttributeValue], name: str) -> str | None:
@@ -135,14 +136,14 @@ def select_ended(connection: sqlite3.Connection, *, mode: RolloutMode | None, po
     return [_read(row) for row in rows]
 
 
-def count_ended(connection: sqlite3.Connection, prefix: str) -> dict[str, int]:
-    """Return how many training attempts have ended, by group id, of the groups whose id begins with ``prefix``."""
+def count_ended(connection: sqlite3.Connection, prefix: str, *, mode: RolloutMode) -> dict[str, int]:
+    """Return how many attempts of a mode have ended, by group id, of the groups whose id begins with ``prefix``."""
     return dict(
         connection.execute(
             """SELECT coalesce(group_id, task_id, rollout_id) AS "group", count(*) FROM attempts
-               WHERE ended_ns IS NOT NULL AND coalesce(mode, 'train') = 'train'
+               WHERE ended_ns IS NOT NULL AND coalesce(mode, 'train') = :mode
                AND substr(coalesce(group_id, task_id, rollout_id), 1, length(:prefix)) = :prefix GROUP BY 1""",
-            {"prefix": prefix},
+            {"prefix": prefix, "mode": mode},
         )
     )
 

@@ -22,13 +22,13 @@ def encode_batch(batch: TrainingBatch) -> bytes:
     """Serialise a batch.
 
     Raises:
-        StoreError: a log-probability or credit is NaN or infinite; training on it would spoil the weights.
+        StoreError: a log-probability, credit or baseline is NaN or infinite; training on it would spoil the weights.
     """
     for sample in batch.samples:
         if not all(map(math.isfinite, _floats(sample))):
             raise StoreError(
-                f"step {batch.step} of policy {batch.policy!r}: sample {sample.sample_id} has a log-probability or "
-                "credit that is NaN or infinite; drop the sample with that reason"
+                f"step {batch.step} of policy {batch.policy!r}: sample {sample.sample_id} has a log-probability, "
+                "credit or baseline that is NaN or infinite; drop the sample with that reason"
             )
     return _pack({"format": _FORMAT, "batch": batch})
 
@@ -101,6 +101,8 @@ def _unpack(body: bytes) -> dict[str, Any]:
 def _floats(sample: Sample) -> Iterator[float]:
     yield from sample.behaviour_logprobs
     yield from (segment.credit for segment in sample.segments if segment.credit is not None)
+    if sample.baseline is not None:
+        yield sample.baseline
 
 
 def _writable_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
@@ -124,4 +126,5 @@ def _sample(sample: dict[str, Any]) -> Sample:
         segments=tuple(Segment(**segment) for segment in sample["segments"]),
         temperature=sample.get("temperature", 1.0),  # absent in batches of version 0.1.0
         media=tuple(Media(**media) for media in sample.get("media", ())),
+        baseline=sample.get("baseline"),
     )

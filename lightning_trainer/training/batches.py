@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.assignment import Assignment, assign, refuse_all
+from lightning_trainer.credit.baselines import Baselines, read_baselines
 from lightning_trainer.credit.grouping import regroup
 from lightning_trainer.credit.groups import GroupSummary, Member, judge_group
 from lightning_trainer.credit.overlong import OverlongShaping
@@ -74,7 +75,7 @@ def build_batch(
 
     Args:
         calls: all that were recorded, of any agent, in any order, repeated or not.
-        attempts: the step consumes these; running and evaluation attempts among them are not trained.
+        attempts: the step consumes these; running, evaluation and baseline attempts among them are not trained.
         evaluations: all that were recorded.
         policy: the one to train.
         step: number of the step, from 1.
@@ -106,6 +107,9 @@ def build_batch(
     casts = _casts(deliveries.kept, policy)
     assignments: list[Assignment] = []
     summaries: list[GroupSummary] = []
+    baselines = (
+        read_baselines(attempt_of.values(), rewards.of_attempts) if policy.algorithm.needs_baseline else Baselines()
+    )
     for group_id, attempts_G in sorted(_trainable(attempt_of.values()).items()):
         trajectories_G = trajectories.get(group_id, [])
         if group_id in rewards.incomplete:
@@ -126,17 +130,25 @@ def build_batch(
             members,
             drop_zero_variance=policy.algorithm.drop_zero_variance_groups,
             group_by=policy.group_by,
+            needs_baseline=policy.algorithm.needs_baseline,
+            baseline=baselines.of_groups.get(group_id),
         )
         summaries.append(summary)
         assignments.append(assignment)
     if policy.algorithm.keep_most_uncertain is not None:
         summaries = keep_most_uncertain(summaries, policy.algorithm.keep_most_uncertain)
     samples: list[Sample] = []
-    unscored: set[str] = set()
+    unscored = set(baselines.unscored)
     for assignment, summary in zip(assignments, summaries, strict=True):
         compared = _settle_group(assignment, summary, eligible, limit, ledger)
         if summary.verdict is Reason.SAMPLED:
-            samples += samples_of(trajectories.get(summary.group_id, []), compared, limit, policy.samples)
+            samples += samples_of(
+                trajectories.get(summary.group_id, []),
+                compared,
+                limit,
+                policy.samples,
+                baseline=baselines.of_groups.get(summary.group_id),
+            )
         unscored.update(
             attempt_id
             for call_id, reason in assignment.refused.items()

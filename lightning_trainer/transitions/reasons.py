@@ -56,6 +56,7 @@ class Reason(StrEnum):
     NO_ATTEMPT = "no_attempt", "The call belongs to no attempt: it was made outside a rollout."
     UNKNOWN_ATTEMPT = "unknown_attempt", "The call names an attempt that is not part of this batch."
     EVALUATION = "evaluation", "The attempt is an evaluation; evaluations are never trained."
+    BASELINE = "baseline", "The attempt is the baseline of its group: its reward is used, and it is never trained."
     FAILED_ATTEMPT = "failed_attempt", "The attempt's code raised, and failed attempts are not wanted."
     ATTEMPT_RUNNING = "attempt_running", "The attempt has not ended yet."
 
@@ -79,6 +80,7 @@ class Reason(StrEnum):
     NO_REWARD = "no_reward", "The credit scheme needs a reward that is missing; missing is not zero."
     OVER_LENGTH = "over_length", "Prompt and response together are longer than max_sample_tokens."
     CUT = "cut", "These tokens of a response lie beyond max_sample_tokens; the ones before them are trained."
+    NO_BASELINE = "no_baseline", "The estimator needs the reward of a baseline attempt of the group, and there is none."
     GROUP_TOO_SMALL = "group_too_small", "Fewer than two attempts of the group can be compared."
     NO_PEERS = (
         "no_peers",

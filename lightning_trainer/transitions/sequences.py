@@ -32,7 +32,12 @@ _Step: TypeAlias = tuple[Trajectory, Transition]
 
 
 def samples_of(
-    trajectories_G: Sequence[Trajectory], credits: Mapping[str, Credit], limit: Limit, how: Samples = "merged"
+    trajectories_G: Sequence[Trajectory],
+    credits: Mapping[str, Credit],
+    limit: Limit,
+    how: Samples = "merged",
+    *,
+    baseline: float | None = None,
 ) -> tuple[Sample, ...]:
     """Return the samples of one group.
 
@@ -41,6 +46,7 @@ def samples_of(
         credits: by transition id, of the transitions to be trained; others are at most context.
         limit: each of the transitions to be trained has tokens that fit it.
         how: what shares a sequence.
+        baseline: reward of the group's baseline attempt, where it has one.
     """
     steps = [
         (trajectory, limit.cut(transition))
@@ -65,7 +71,7 @@ def samples_of(
             trained[index] = True
             path.append(index)
             index = parents[index]
-        samples.append(_sample([steps[index] for index in reversed(path)], credits))
+        samples.append(_sample([steps[index] for index in reversed(path)], credits, baseline))
     return tuple(samples)
 
 
@@ -88,7 +94,7 @@ def _extended(trajectories_G: Sequence[Trajectory], steps: Sequence[_Step], how:
     return [place.get(above[transition.transition_id]) for _, transition in steps]
 
 
-def _sample(path: Sequence[_Step], credits: Mapping[str, Credit]) -> Sample:
+def _sample(path: Sequence[_Step], credits: Mapping[str, Credit], baseline: float | None) -> Sample:
     last, leaf = path[-1]
     masks: list[Sequence[int]] = []
     logprobs: list[Sequence[float]] = []
@@ -127,4 +133,5 @@ def _sample(path: Sequence[_Step], credits: Mapping[str, Credit]) -> Sample:
         segments=tuple(segments),
         temperature=leaf.temperature,
         media=leaf.media,
+        baseline=baseline,
     )

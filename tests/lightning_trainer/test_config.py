@@ -52,7 +52,10 @@ def test_relative_paths_are_relative_to_the_file(tmp_path):
             POLICY + "optimizer = { warmup_steps = 5, total_steps = 5 }",
             "warmup_steps is 5, not below total_steps, 5; make it smaller",
         ),
-        (POLICY + 'algorithm = { advantage = "remax" }', "'remax' needs the reward of a greedy rollout of every task"),
+        (
+            POLICY + 'credit = { scheme = "steps" }\nalgorithm = { advantage = "remax" }',
+            "'remax' takes the reward of a greedy attempt off that of each attempt, and credit scheme 'steps' gives",
+        ),
         (POLICY + 'algorithm = "gspoo"', "there is no algorithm 'gspoo'; there are grpo, dr_grpo"),
         (
             POLICY + 'credit = { scheme = "gigpo" }\nalgorithm = { advantage = "rloo" }',
@@ -71,6 +74,11 @@ def test_a_mistake_is_named_with_its_value(tmp_path, text, said):
         load_config(write(tmp_path, text))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_remax_is_an_advantage_that_needs_a_baseline(tmp_path):
+    (tmp_path / "lightning.toml").write_text(POLICY + 'algorithm = { advantage = "remax" }')
+    assert load_config(tmp_path / "lightning.toml").only_policy.algorithm.needs_baseline
 
 
 def test_a_short_token_is_refused_without_being_quoted(tmp_path):

@@ -1,4 +1,4 @@
-"""Nothing is wrong: evaluations are recorded and never trained."""
+"""Nothing is wrong: evaluations and baselines are recorded and never trained."""
 
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding
@@ -6,8 +6,14 @@ from lightning_trainer.types import RolloutMode
 
 
 def diagnose(case: Case) -> Finding | None:
-    if case.attempt is None or case.attempt.mode is not RolloutMode.EVALUATE:
+    if case.attempt is None or case.attempt.mode is RolloutMode.TRAIN:
         return None
+    if case.attempt.mode is RolloutMode.BASELINE:
+        return Finding(
+            "baseline",
+            f'attempt {case.attempt_id} was made with mode "baseline": its reward is what the others of group '
+            f"{case.attempt.group_id} are compared with",
+        )
     return Finding(
         "evaluation",
         f'attempt {case.attempt_id} was made with mode "evaluate"; leave the mode out of lightning.rollout(...) to '

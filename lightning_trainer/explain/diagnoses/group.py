@@ -11,6 +11,7 @@ _NAMES = {
     Reason.GROUP_TOO_SMALL: "group too small",
     Reason.GROUP_MIXED_TASKS: "mixed tasks",
     Reason.GROUP_MIXED_AGENTS: "mixed agents",
+    Reason.NO_BASELINE: "no baseline",
     Reason.NO_PEERS: "no peers",
     Reason.ZERO_VARIANCE_GROUP: "equal rewards",
 }

@@ -27,6 +27,13 @@ def diagnose(case: Case) -> Finding | None:
             f"group {group.group_id} has {here} of group_size = {policy.group_size} attempts; it waits for the others, "
             f"at most group_timeout_s = {policy.group_timeout_s:g} s after the last{alone}",
         )
+    if policy.algorithm.needs_baseline and not case.baselines:
+        return Finding(
+            "no baseline",
+            f"group {group.group_id} is full but for its baseline, which advantage = {policy.algorithm.advantage!r} "
+            'takes off: one greedy attempt of mode "baseline"; it is waited for at most group_timeout_s = '
+            f"{policy.group_timeout_s:g} s after the last attempt",
+        )
     return Finding(
         "waiting",
         f"group {group.group_id} is full, and a step starts when groups_per_step = {policy.groups_per_step} groups are "

@@ -110,13 +110,6 @@ class AlgorithmConfig(Section):
     def _with_preset(cls, given: Any) -> Any:
         return with_preset(given)
 
-    @field_validator("advantage")
-    @classmethod
-    def _usable(cls, name: str) -> str:
-        if refusal := estimators.refusal(name):
-            raise ValueError(refusal)
-        return name
-
     @field_validator("rollout_is_threshold")
     @classmethod
     def _weight_threshold(cls, threshold: float | str) -> float | str:
@@ -150,6 +143,11 @@ class AlgorithmConfig(Section):
                 f"policy_loss = {self.policy_loss!r} always averages by {only}, so loss_agg_mode = {mode!r} would have "
                 "no effect; leave it out"
             )
+
+    @property
+    def needs_baseline(self) -> bool:
+        """Whether every group must have an attempt in mode ``baseline``."""
+        return estimators.needs_baseline(self.advantage)
 
     @property
     def needs_reference(self) -> bool:

@@ -15,7 +15,7 @@ import torch
 from verl.trainer.config.algorithm import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, get_adv_estimator_fn
 
-from lightning_trainer.credit.estimators import CREDIT, ESTIMATORS, refusal
+from lightning_trainer.credit.estimators import CREDIT, ESTIMATORS, needs_baseline
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.training.update.estimate import Estimate
@@ -29,9 +29,10 @@ _GIVEN = frozenset(
 _MEASURED: Mapping[str | None, frozenset[str]] = {
     "values": frozenset({"values"}),
     "distribution": frozenset({"old_log_probs", "sum_pi_squared"}),
-    None: frozenset(),
 }
 """What is measured for those that need it (``Estimator.needs``), at every token."""
+_BASELINES = frozenset({"reward_baselines"})
+"""What those that need it (``Estimator.needs``) are given of every row."""
 
 
 @dataclass(slots=True)
@@ -39,6 +40,8 @@ class _Row:
     index: tuple[str, str, str]
     """(group id, agent, peers): rows with the same one are compared with each other."""
     credit: float
+    baseline: float | None
+    """Reward of the group's baseline attempt."""
     pieces: list[tuple[int, Segment]] = field(default_factory=list)
     """(sample, segment) in order."""
     attempts: set[str] = field(default_factory=set)
@@ -82,7 +85,7 @@ def estimate(
 
     Raises:
         TrainingError: the estimator is unknown or needs what there is not; a group holds fewer than two attempts or
-            rows; a row has no credit, or several.
+            rows, or lacks the baseline that the estimator needs; a row has no credit, or several.
     """
     rows = _rows(samples)
     _require_groups(rows)
@@ -114,7 +117,7 @@ def _rows(samples: Sequence[Sample]) -> list[_Row]:
                     "a transition without a credit cannot be trained, drop it with a reason"
                 )
             compared = (sample.group_id, segment.agent or sample.agent, segment.peers)
-            row = rows.setdefault((*compared, segment.row_id), _Row(compared, segment.credit))
+            row = rows.setdefault((*compared, segment.row_id), _Row(compared, segment.credit, sample.baseline))
             if row.credit != segment.credit:
                 raise TrainingError(
                     f"row {segment.row_id} has the credits {row.credit} and {segment.credit}; a row has one"
@@ -176,9 +179,21 @@ def _estimate(
         "lam": algorithm.lam,
         **{name: of_tokens(measured[name]) for name in _measured_for(estimator)},
     }
+    if needs_baseline(estimator):
+        given["reward_baselines"] = _baselines(rows)
     asked = inspect.signature(function).parameters
     advantages_RL, returns_RL = function(**{name: value for name, value in given.items() if name in asked})
     return (advantages_RL * mask_RL).tolist(), (returns_RL * mask_RL).tolist()
+
+
+def _baselines(rows: Sequence[_Row]) -> torch.Tensor:
+    for row in rows:
+        if row.baseline is None:
+            raise TrainingError(
+                f'group {row.index[0]} has no baseline, which is the reward of an attempt of mode "baseline" in it; '
+                "drop its samples with a reason"
+            )
+    return torch.tensor([row.baseline for row in rows])
 
 
 def _indices(rows: Sequence[_Row]) -> np.ndarray:
@@ -198,8 +213,7 @@ def require_estimator(estimator: str) -> None:
         raise TrainingError(f"unknown advantage estimator {estimator!r}; there are {', '.join(usable_estimators())}")
     if missing := _missing(estimator):
         raise TrainingError(
-            refusal(estimator)
-            or f"advantage estimator {estimator!r} needs {', '.join(missing)}, which the trainer does not have; "
+            f"advantage estimator {estimator!r} needs {', '.join(missing)}, which the trainer does not have; "
             f"use one of {', '.join(usable_estimators())}"
         )
 
@@ -211,16 +225,17 @@ def usable_estimators() -> list[str]:
 
 def _measured_for(estimator: str) -> frozenset[str]:
     known = ESTIMATORS.get(estimator)
-    return _MEASURED[known.needs if known else None]
+    return _MEASURED.get(known.needs if known else None, frozenset())
 
 
 def _missing(estimator: str) -> list[str]:
     """Required parameters that cannot be given."""
+    given = _GIVEN | _measured_for(estimator) | (_BASELINES if needs_baseline(estimator) else frozenset())
     parameters = inspect.signature(get_adv_estimator_fn(estimator)).parameters.values()
     return [
         parameter.name
         for parameter in parameters
         if parameter.default is inspect.Parameter.empty
         and parameter.kind is not inspect.Parameter.VAR_KEYWORD
-        and parameter.name not in _GIVEN | _measured_for(estimator)
+        and parameter.name not in given
     ]

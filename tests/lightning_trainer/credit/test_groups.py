@@ -102,3 +102,22 @@ def test_attempts_without_a_turn_in_common_are_refused(make_attempt):
     assert summary.refused_reason is not None
     assert "no call of an attempt has a counterpart in another (attempts a, b)" in summary.refused_reason
     assert "solver t0, solver t1" in summary.refused_reason
+
+
+def test_a_group_that_lacks_the_baseline_it_needs_is_refused_with_its_members(member):
+    members = [member("a", 1.0), member("b", 0.0)]
+    summary = judge_group("g", members, drop_zero_variance=True, needs_baseline=True)
+    assert summary.verdict is Reason.NO_BASELINE
+    assert summary.refused_reason is not None
+    assert 'has no baseline: no attempt of mode "baseline" with a reward' in summary.refused_reason
+    assert "(attempts a, b)" in summary.refused_reason
+
+
+def test_equal_rewards_teach_something_where_the_baseline_is_another(member):
+    members = [member("a", 1.0), member("b", 1.0)]
+
+    def verdict(baseline):
+        return judge_group("g", members, drop_zero_variance=True, needs_baseline=True, baseline=baseline).verdict
+
+    assert verdict(0.0) is Reason.SAMPLED
+    assert verdict(1.0) is Reason.ZERO_VARIANCE_GROUP

@@ -1,17 +1,18 @@
 """A step starts with whole groups, and a lost attempt holds nothing up for ever."""
 
 from lightning_trainer.daemon.collecting import collect
-from lightning_trainer.types import Attempt, AttemptState
+from lightning_trainer.types import Attempt, AttemptState, RolloutMode
 
 SECOND = 1_000_000_000
 
 
-def attempt(group: str, number: int, ended_s: float) -> Attempt:
+def attempt(group: str, number: int, ended_s: float, mode: RolloutMode = RolloutMode.TRAIN) -> Attempt:
     return Attempt(
         f"{group}-{number}",
         f"r-{group}-{number}",
         group,
         group,
+        mode=mode,
         state=AttemptState.SUCCEEDED,
         ended_ns=int(ended_s * SECOND),
     )
@@ -42,3 +43,35 @@ def test_a_group_that_hears_nothing_more_goes_on_with_what_it_has():
 
     assert collect(attempts, group_size=4, group_timeout_s=10, now_ns=11 * SECOND).ready == ()
     assert [len(m) for _, m in collect(attempts, group_size=4, group_timeout_s=10, now_ns=13 * SECOND).ready] == [3]
+
+
+def test_where_a_baseline_is_needed_a_group_waits_for_it_and_it_goes_with_the_group():
+    trained = [attempt("a", n, n) for n in range(2)]
+    baseline = attempt("a", 9, 5, RolloutMode.BASELINE)
+    other = attempt("b", 0, 6)
+
+    def collected(attempts, now_s=7.0):
+        return collect(attempts, group_size=2, group_timeout_s=100, now_ns=int(now_s * SECOND), needs_baseline=True)
+
+    assert collected(trained).ready == ()
+    assert collected(trained).waiting == {"a": 2}
+    assert collected([trained[0], baseline]).ready == (), "a baseline does not stand for an attempt"
+    assert collected([*trained, baseline, other]).next_step(1) == (*trained, baseline)
+    assert collected([*trained, baseline, other]).waiting == {"b": 1}
+
+
+def test_a_group_whose_baseline_was_lost_goes_on_without_it():
+    attempts = [attempt("a", n, n) for n in range(2)]
+
+    def ready(now_s):
+        found = collect(attempts, group_size=2, group_timeout_s=10, now_ns=int(now_s * SECOND), needs_baseline=True)
+        return [members for _, members in found.ready]
+
+    assert ready(10) == []
+    assert ready(12) == [tuple(attempts)]
+
+
+def test_a_baseline_that_came_after_its_group_makes_no_group():
+    late = attempt("a", 9, 5, RolloutMode.BASELINE)
+    collection = collect([late], group_size=2, group_timeout_s=1, now_ns=99 * SECOND, needs_baseline=True)
+    assert (collection.ready, collection.waiting) == ((), {})

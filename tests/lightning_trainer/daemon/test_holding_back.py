@@ -1,6 +1,7 @@
 """The training loop takes no attempt whose spans have not all come, until waiting is in vain; then it says so."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -61,3 +62,21 @@ async def test_without_patience_it_goes_on_and_names_the_attempt(tmp_path: Path,
         assert (await running._collect()).next_step(1) is not None
         (problem,) = running._progress.problems
         assert "attempt a: 1 of its spans did not arrive" in problem
+
+
+async def test_a_step_waits_for_the_baseline_of_its_group_and_takes_it_too(tmp_path: Path, make_policy) -> None:
+    async with SqliteStore(tmp_path / "s.sqlite") as store:
+        trained = [span(name, number, root=number == 1) for name in "ab" for number in (1, 2)]
+        greedy = [span("c", number, root=number == 1) for number in (1, 2)]
+        await store.append(trained)
+        whenever = 1e10  # the spans' clock begins in 1970
+        remax = make_policy(group_size=2, groups_per_step=1, group_timeout_s=whenever, algorithm={"advantage": "remax"})
+        running = loop(store, remax)
+        assert (await running._collect()).next_step(1) is None
+        await store.append([replace(s, attributes={**s.attributes, semconv.ROLLOUT_MODE: "baseline"}) for s in greedy])
+        attempts = (await running._collect()).next_step(1)
+        assert attempts is not None
+        assert {attempt.attempt_id for attempt in attempts} == {"a", "b", "c"}
+        grpo = (await loop(store, make_policy(group_size=2, groups_per_step=1))._collect()).next_step(1)
+        assert grpo is not None
+        assert {attempt.attempt_id for attempt in grpo} == {"a", "b"}, "nobody else consumes a baseline"

@@ -1,13 +1,51 @@
 """``GET /lightning/agents``: what the command line shows, from the store that the daemon is writing."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
 from fastapi import FastAPI
+from lightning_instrumentation import semconv
 
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.daemon.status import status_router
 from lightning_trainer.store import SqliteStore
+from lightning_trainer.types import Span
+
+
+async def test_a_runner_asks_what_a_group_needs_and_has_by_mode(tmp_path, make_policy):
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+        unused = cast(Any, None)
+        app = FastAPI()
+        app.include_router(
+            status_router(
+                make_policy(algorithm={"advantage": "remax"}),
+                store=store,
+                progress=Progress(),
+                engine=unused,
+                trainer=unused,
+                metrics=cast(Any, SimpleNamespace(warnings=[])),
+                old_versions=unused,
+            )
+        )
+        await store.append([_root("a", "train"), _root("b", "train"), _root("c", "baseline"), _root("d", "evaluate")])
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://daemon") as client:
+            asked = "/lightning/policies/math"
+            assert (await client.get(asked)).json()["needs_baseline"] is True
+            assert (await client.get(f"{asked}/groups?prefix=g")).json() == {"g": 2}
+            assert (await client.get(f"{asked}/groups?prefix=g&mode=baseline")).json() == {"g": 1}
+            assert (await client.get(f"{asked}/groups?mode=greedy")).status_code == 422
+
+
+def _root(attempt: str, mode: str) -> Span:
+    attributes = {
+        semconv.ATTEMPT_ID: attempt,
+        semconv.ROLLOUT_ID: f"r-{attempt}",
+        semconv.GROUP_ID: "g",
+        semconv.ROLLOUT_MODE: mode,
+        semconv.ROLLOUT_ROOT: True,
+    }
+    return Span(attempt * 32, attempt * 16, None, "rollout", 1, 2, attributes)
 
 
 async def test_agents_are_counted_again_when_something_was_stored(tmp_path, make_policy, recorded):

@@ -95,6 +95,35 @@ async def test_an_evaluation_is_not_trained_and_nothing_is_wrong(store, explain,
     assert "also" not in lines
 
 
+async def test_a_baseline_is_not_trained_and_nothing_is_wrong(store, explain, attempt):
+    await store.append(attempt("a1", mode="baseline").spans)
+    first = explain("r-a1")[0]
+    assert first.startswith(
+        'rollout r-a1 is not trained: baseline: attempt a1 was made with mode "baseline": its reward'
+    )
+    assert explain()[1].split()[-1] == "baseline"
+
+
+async def test_under_remax_a_full_group_waits_for_its_baseline(store, folder, explain, attempt):
+    with (folder / "lightning.toml").open("a") as config:
+        config.write('algorithm = { advantage = "remax" }\n')
+    for number in range(4):
+        await store.append(attempt(f"a{number}", reward=float(number)).spans)
+    assert "no baseline: group g is full but for its baseline" in explain("r-a1")[0]
+    await store.append(attempt("greedy", mode="baseline", reward=0.5).spans)
+    first = explain("r-a1")[0]
+    assert "waiting: group g is full" in first
+    assert "(there are 1)" in first
+
+
+async def test_a_step_without_a_baseline(store, folder, take_step, explain, attempt):
+    with (folder / "lightning.toml").open("a") as config:
+        config.write('algorithm = { advantage = "remax" }\n')
+    await store.append([*attempt("a1").spans, *attempt("b1", reward=0.0).spans])
+    await take_step(["a1", "b1"])
+    assert "is not trained: no baseline: group g (by lightning.group.id) has no baseline" in explain("r-a1")[0]
+
+
 async def test_a_full_group_waits_for_a_step(store, explain, attempt):
     for number in range(4):
         await store.append(attempt(f"a{number}", reward=float(number)).spans)

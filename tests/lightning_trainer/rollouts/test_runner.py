@@ -36,10 +36,12 @@ def tasks_of(step: int) -> list[Task]:
 class Daemon:
     """The runner's side of a daemon: takes a step as soon as ``GROUPS`` groups are complete, whichever they are."""
 
-    def __init__(self, max_staleness: int | None) -> None:
+    def __init__(self, max_staleness: int | None, *, needs_baseline: bool = False) -> None:
         self.max_staleness = max_staleness
+        self.needs_baseline = needs_baseline
         self.before: Counter[str] = Counter()
         """Attempts by group that had ended before the runner came."""
+        self.baselines_before: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
         self.steps_done = 0
         self.phase = "collecting"
@@ -57,7 +59,8 @@ class Daemon:
         url = urlparse(path)
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         if url.path.endswith("/groups"):
-            return {group: n for group, n in self.before.items() if group.startswith(query["prefix"])}
+            ended = {"train": self.before, "baseline": self.baselines_before}[query["mode"]]
+            return {group: n for group, n in ended.items() if group.startswith(query["prefix"])}
         with self._changed:
             if "steps_done" in query and self.phase == "collecting":
                 self._changed.wait_for(lambda: self.steps_done >= int(query["steps_done"]), 5.0)
@@ -67,6 +70,7 @@ class Daemon:
                 "steps_done": self.steps_done,
                 "max_staleness": self.max_staleness,
                 "group_size": SIZE,
+                "needs_baseline": self.needs_baseline,
                 "groups_per_step": GROUPS,
                 "live_version": self.steps_done,
             }
@@ -153,6 +157,50 @@ def test_an_interrupted_run_starts_only_what_the_daemon_lacks(serve) -> None:
 
     Runner("p", attempt, endpoint=serve(daemon), on_event=daemon.on_event).train(tasks_of, steps=3)
     assert begun == {(1, "task-1"): 2, (3, "task-0"): 3, (3, "task-1"): 3}
+
+
+def test_a_policy_that_needs_baselines_gets_one_a_group_beside_its_attempts(serve) -> None:
+    daemon = Daemon(max_staleness=1, needs_baseline=True)
+    daemon.before.update({"step-1/task-0": 3, "step-1/task-1": 1})
+    daemon.baselines_before.update({"step-1/task-1": 1})
+    begun: Counter[tuple[str, int, str]] = Counter()
+    events: list[object] = []
+
+    def runs(what: str, reward: float):
+        def attempt(task: Task) -> float:
+            begun[what, task.step, task.id] += 1
+            return reward
+
+        return attempt
+
+    def on_event(event: object) -> None:
+        events.append(event)
+        daemon.on_event(event)
+
+    runner = Runner("p", runs("sampled", 1.0), baseline=runs("greedy", 0.0), endpoint=serve(daemon), on_event=on_event)
+    runner.train(tasks_of, steps=2)
+    assert begun == {
+        ("greedy", 1, "task-0"): 1,
+        ("sampled", 1, "task-1"): 2,
+        **{("sampled", 2, task.id): SIZE for task in tasks_of(2)},
+        **{("greedy", 2, task.id): 1 for task in tasks_of(2)},
+    }
+    stages = Counter(event.stage for event in events if isinstance(event, AttemptEnded))
+    assert stages == {"train": 8, "baseline": 3}
+    assert {event.reward_mean for event in events if isinstance(event, StepEnded)} == {1.0}, "of what is trained"
+
+
+def test_a_policy_that_needs_baselines_and_a_runner_without_is_refused_in_a_sentence(serve) -> None:
+    runner = Runner("p", lambda task: 1.0, endpoint=serve(Daemon(None, needs_baseline=True)))
+    with pytest.raises(LightningError, match=r"give it one as Runner\(policy, attempt, baseline=greedy_attempt\)"):
+        runner.train(tasks_of, steps=1)
+
+
+def test_a_baseline_that_nobody_needs_is_not_run(serve) -> None:
+    daemon, ran = Daemon(None), []
+    runner = Runner("p", lambda task: 1.0, baseline=ran.append, endpoint=serve(daemon), on_event=daemon.on_event)
+    runner.train(tasks_of, steps=1)
+    assert ran == []
 
 
 def test_what_a_step_was_like_is_said_once_for_each(serve) -> None:

@@ -72,6 +72,14 @@ async def test_evaluations_are_kept_apart_from_training(store: SqliteStore, make
     assert [a.attempt_id for a in await store.attempts(group_id="group", state="succeeded")] == ["t", "e", "?"]
 
 
+async def test_baselines_are_neither_trained_nor_evaluations(store: SqliteStore, make_root) -> None:
+    await store.append([make_root(1, "t"), make_root(2, "e", mode="evaluate"), make_root(3, "b", mode="baseline")])
+    assert [a.attempt_id for a in await store.ended_attempts()] == ["t"]
+    assert [a.attempt_id for a in await store.ended_attempts(mode="baseline")] == ["b"]
+    assert await store.ended_by_group("gr") == {"group": 1}
+    assert await store.ended_by_group("gr", mode=RolloutMode.BASELINE) == {"group": 1}
+
+
 async def test_an_attempt_takes_everything_that_belongs_to_it(store: SqliteStore, make_root, make_span) -> None:
     own = {semconv.ATTEMPT_ID: "a", semconv.ROLLOUT_ID: "rollout-of-a"}
     other = {semconv.ATTEMPT_ID: "b", semconv.ROLLOUT_ID: "rollout-of-b"}
@@ -135,7 +143,7 @@ def _histories(draw) -> tuple[list[Span], int]:
             if draw(st.booleans()):
                 attributes[key] = draw(_names)
         if draw(st.booleans()):
-            attributes[semconv.ROLLOUT_MODE] = draw(st.sampled_from(["train", "evaluate"]))
+            attributes[semconv.ROLLOUT_MODE] = draw(st.sampled_from(["train", "evaluate", "baseline"]))
         if draw(st.booleans()):
             attributes[semconv.ROLLOUT_ROOT] = True
         start = draw(st.integers(0, 3))

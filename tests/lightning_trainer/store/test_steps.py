@@ -162,12 +162,13 @@ def test_a_report_keeps_metrics_that_are_not_finite() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_batch_that_would_spoil_the_weights_is_refused(bad: float) -> None:
-    for sample in (_sample(bad), _sample(-1.0, bad)):
-        with pytest.raises(StoreError, match="sample s has a log-probability or credit that is NaN or infinite"):
+    for sample in (_sample(bad), _sample(-1.0, bad), replace(_sample(), baseline=bad)):
+        with pytest.raises(StoreError, match="sample s has a log-probability, credit or baseline that is NaN"):
             encode_batch(_batch(1, sample))
 
 
-def test_a_batch_keeps_pictures_and_whose_a_segment_is() -> None:
+def test_a_batch_keeps_pictures_the_baseline_and_whose_a_segment_is() -> None:
     segments = (Segment(1, 2, "c/0", 0, 1.0, "a", agent="planner", attempt_id="b"), Segment(2, 3, "c/1", 0, 1.0, "a"))
     sample = replace(_sample(), segments=segments, media=(Media("image", "sha256:00", "image/png"),))
+    sample = replace(sample, baseline=0.1)
     assert decode_batch(encode_batch(_batch(1, sample))) == _batch(1, sample)

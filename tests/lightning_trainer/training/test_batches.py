@@ -174,8 +174,8 @@ def test_a_step_without_anything_is_not_a_batch(make_policy):
 def test_a_builder_that_loses_or_repeats_a_sample_is_refused(rollouts, make_policy, monkeypatch):
     build_samples = batches.samples_of
     for broken in (
-        lambda *arguments: build_samples(*arguments)[1:],
-        lambda *arguments: build_samples(*arguments) * 2,
+        lambda *arguments, **named: build_samples(*arguments, **named)[1:],
+        lambda *arguments, **named: build_samples(*arguments, **named) * 2,
     ):
         monkeypatch.setattr(batches, "samples_of", broken)
         with pytest.raises(LedgerImbalanceError, match="does not balance"):
@@ -342,3 +342,45 @@ def test_long_responses_are_punished_before_groups_are_judged(rollouts, make_pol
         for ours, theirs in zip(after.segments, before.segments, strict=True):
             assert theirs.credit is not None
             assert ours.credit == theirs.credit - (0.5 if longest >= 2 else 0.0)
+
+
+@pytest.fixture
+def remax(rollouts, make_call, make_attempt, make_evaluation, make_policy):
+    """Build the two attempts under ReMax, beside a greedy one that guessed and earned so much."""
+
+    def build(reward: float | None):
+        calls, attempts, evaluations = rollouts
+        guess = make_call("s4", QUESTION, GUESS, policy_version=3, attempt_id="greedy")
+        return build_batch(
+            [*calls, guess],
+            [*attempts, make_attempt("greedy", mode=RolloutMode.BASELINE)],
+            [*evaluations, make_evaluation(reward, "greedy")],
+            make_policy(algorithm={"advantage": "remax"}),
+            step=1,
+        )
+
+    return build
+
+
+def test_a_baseline_attempt_gives_its_reward_and_no_token(remax):
+    build = remax(0.25)
+    assert build.batch is not None
+    assert [(sample.attempt_id, sample.baseline) for sample in build.batch.samples] == [("a1", 0.25), ("a2", 0.25)]
+    assert LedgerRow("solver", "math", 3, Outcome.DROPPED, "baseline", tokens=1, calls=1) in build.ledger
+    (group,) = build.groups
+    assert (group.size, group.rewards, build.unscored, build.problems) == (2, (1.0, 0.0), frozenset(), ())
+
+
+def test_a_baseline_without_a_reward_is_waited_for_and_then_refuses_its_group(remax):
+    build = remax(None)
+    assert (build.batch, build.unscored) == (None, {"greedy"})
+    assert {(row.reason, row.calls) for row in build.ledger} == {("no_baseline", 3), ("baseline", 1)}
+    assert any("group g (by lightning.group.id) has no baseline" in problem for problem in build.problems)
+
+
+def test_a_policy_that_needs_no_baseline_has_none(rollouts, make_attempt, make_evaluation, make_policy):
+    calls, attempts, evaluations = rollouts
+    greedy = make_attempt("greedy", mode=RolloutMode.BASELINE)
+    build = build_batch(calls, [*attempts, greedy], [*evaluations, make_evaluation(0.5, "greedy")], make_policy(), 1)
+    assert build.batch is not None
+    assert {sample.baseline for sample in build.batch.samples} == {None}

@@ -11,6 +11,7 @@ import math
 import random
 from collections import Counter
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -91,7 +92,7 @@ _move = st.tuples(
 _attempt = st.tuples(
     st.lists(_move, min_size=0, max_size=8),
     st.sampled_from(REWARDS),
-    st.sampled_from(("ended", "ended", "ended", "ended", "failed", "running", "evaluation", "other task")),
+    st.sampled_from(("ended", "ended", "ended", "ended", "failed", "running", "evaluation", "baseline", "other task")),
     st.booleans(),
 )
 _policy = st.fixed_dictionaries(
@@ -128,7 +129,10 @@ def worlds(draw) -> World:
     scripts = draw(st.lists(st.lists(_attempt, min_size=2, max_size=4), min_size=1, max_size=2))
     # Whether single steps are scored: never, always, or as it comes; and whether a second agent takes part.
     steps, critic = draw(st.sampled_from(("none", "all", "all", "some"))), draw(st.integers(0, 1)) == 0
-    policy = PolicyConfig.model_validate({"name": "math", "model": "random:tiny", **draw(_policy)})
+    settings_ = draw(_policy)
+    if settings_["credit"] == {"scheme": "terminal"} and draw(st.booleans()):
+        settings_["algorithm"] = {"advantage": "remax"}
+    policy = PolicyConfig.model_validate({"name": "math", "model": "random:tiny", **settings_})
     calls: list[Call] = []
     attempts: list[Attempt] = []
     evaluations: list[Evaluation] = []
@@ -154,12 +158,13 @@ def _speaker(number: int, drawn: str) -> str:
 
 def _make_attempt(attempt_id: str, group_id: str, kind: str) -> Attempt:
     states = {"running": AttemptState.RUNNING, "failed": AttemptState.FAILED}
+    modes = {"evaluation": RolloutMode.EVALUATE, "baseline": RolloutMode.BASELINE}
     return Attempt(
         attempt_id=attempt_id,
         rollout_id=f"rollout-{attempt_id}",
         task_id="other" if kind == "other task" else "task",
         group_id=group_id,
-        mode=RolloutMode.EVALUATE if kind == "evaluation" else RolloutMode.TRAIN,
+        mode=modes.get(kind, RolloutMode.TRAIN),
         state=states.get(kind, AttemptState.SUCCEEDED),
         ended_ns=None if kind == "running" else 1000,
     )
@@ -480,6 +485,9 @@ def check_groups(world: World, build: Build) -> None:
         own = [sample for sample in samples if sample.group_id == group.group_id]
         assert bool(own) == (group.verdict is Reason.SAMPLED)
         if own:
+            (baseline,) = {sample.baseline for sample in own}
+            assert baseline == _baseline(world, build, group.group_id)
+            assert (baseline is not None) == world.policy.algorithm.needs_baseline
             members = {_trained_for(sample, segment)[0] for sample in own for segment in sample.segments}
             assert len(members) >= 2
             assert {attempts[name].task_id for name in members} == {group.task_id}
@@ -502,10 +510,23 @@ def check_groups(world: World, build: Build) -> None:
             # Whatever is compared is compared with another attempt, and somewhere there is a difference.
             assert all(len(rows) >= 2 for rows in compared.values())
             if world.policy.algorithm.drop_zero_variance_groups:
-                spreads = [[credit for values in rows.values() for credit in values] for rows in compared.values()]
+                also = [] if own[0].baseline is None else [own[0].baseline]
+                spreads = [
+                    [*also, *(credit for values in rows.values() for credit in values)] for rows in compared.values()
+                ]
                 assert any(max(credits) > min(credits) for credits in spreads)
         elif group.refused_reason is not None:
             assert group.group_id in group.refused_reason
+
+
+def _baseline(world: World, build: Build, group_id: str) -> float | None:
+    rewards = [
+        build.rewards.of_attempts.get(attempt.attempt_id)
+        for attempt in world.attempts
+        if attempt.group_id == group_id and attempt.mode is RolloutMode.BASELINE
+    ]
+    scored = [reward for reward in rewards if reward is not None]
+    return fmean(scored) if scored and world.policy.algorithm.needs_baseline else None
 
 
 def check_arrival(world: World, build: Build) -> None:

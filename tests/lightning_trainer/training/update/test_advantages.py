@@ -4,6 +4,8 @@ import math
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.types import Media
@@ -23,9 +25,12 @@ def advantages():
 
 @pytest.fixture
 def group(sample):
-    def of(*credits, name="g"):
+    def of(*credits, name="g", baseline=0.25):
         return [
-            sample(f"{name}{i}", [1, 2, 3, 4], [0, 1, 0, 1], group=name, credit=credit)
+            replace(
+                sample(f"{name}{i}", [1, 2, 3, 4], [0, 1, 0, 1], group=name, credit=credit),
+                baseline=baseline,
+            )
             for i, credit in enumerate(credits)
         ]
 
@@ -109,8 +114,48 @@ def test_a_row_with_two_credits_is_refused(sample, advantages):
 
 
 def test_an_estimator_that_needs_more_is_refused(group, advantages):
-    with pytest.raises(TrainingError, match=r"needs .*greedy rollout"):
-        advantages(group(1.0, 0.0), "remax")
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
+
+    @register_adv_est("of-somebody-else")
+    def _estimator(token_level_rewards, response_mask, reward_baselines, tea_leaves): ...
+
+    try:
+        with pytest.raises(TrainingError, match=r"needs reward_baselines, tea_leaves, which .* does not have"):
+            advantages(group(1.0, 0.0), "of-somebody-else")
+    finally:
+        del ADV_ESTIMATOR_REGISTRY["of-somebody-else"]
+
+
+def test_remax_takes_off_what_the_greedy_attempt_of_the_group_earned(group, advantages):
+    """Li et al., arXiv 2310.10505, equation 4: A = r(x, a) - r(x, greedy a); here 1 - 0.25 and 0 - 0.25."""
+    found = advantages([*group(1.0, 0.0), *group(1.0, 1.0, name="h", baseline=0.5)], "remax")
+    assert found["g0"] == pytest.approx((0.0, 0.75, 0.0, 0.75))
+    assert found["g1"] == pytest.approx((0.0, -0.25, 0.0, -0.25))
+    assert found["h0"] == found["h1"] == pytest.approx((0.0, 0.5, 0.0, 0.5))
+
+
+@given(
+    rewards=st.lists(st.floats(-10, 10), min_size=2, max_size=6),
+    baseline=st.floats(-10, 10),
+)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_remax_is_verls(rewards, baseline, group, advantages):
+    import torch
+    from verl.trainer.ppo.core_algos import compute_remax_outcome_advantage
+
+    verls, _ = compute_remax_outcome_advantage(
+        token_level_rewards=torch.tensor([[0.0, reward] for reward in rewards]),
+        reward_baselines=torch.full((len(rewards),), baseline),
+        response_mask=torch.ones(len(rewards), 2),
+    )
+    found = advantages(group(*rewards, baseline=baseline), "remax")
+    ours = [[found[f"g{i}"][1], found[f"g{i}"][3]] for i in range(len(rewards))]
+    assert torch.allclose(torch.tensor(ours), verls, rtol=0.0, atol=1e-6)
+
+
+def test_remax_without_a_baseline_is_refused(group, advantages):
+    with pytest.raises(TrainingError, match="group g has no baseline"):
+        advantages(group(1.0, 0.0, baseline=None), "remax")
 
 
 def test_an_unknown_estimator_is_refused_with_the_known_ones(group, advantages):
@@ -124,7 +169,7 @@ def test_every_usable_estimator_gives_finite_values_on_trained_tokens_alone(grou
 
     names = usable_estimators()
     assert {"grpo", "rloo", "reinforce_plus_plus", "opo"} <= set(names)
-    for name in (name for name in names if ESTIMATORS[name].needs is None):
+    for name in (name for name in names if ESTIMATORS[name].needs in (None, "baseline")):
         for values in advantages(group(1.0, 0.0, 0.5), name).values():
             assert values[0] == values[2] == 0.0
             assert all(math.isfinite(value) for value in values)
@@ -175,19 +220,14 @@ def test_the_contract_is_of_the_estimators_that_verl_has():
     from lightning_trainer.training.update.advantages import usable_estimators
 
     assert set(ESTIMATORS) - {"credit"} == {str(name) for name in ADV_ESTIMATOR_REGISTRY}
-    usable = {name for name, estimator in ESTIMATORS.items() if estimator.lacks is None} - {"credit"}
-    assert usable == set(usable_estimators())
+    assert set(ESTIMATORS) - {"credit"} == set(usable_estimators())
 
 
 def test_what_says_that_it_compares_groups_does_not_see_the_others(group, advantages):
     from lightning_trainer.credit.estimators import ESTIMATORS
 
     for name, estimator in ESTIMATORS.items():
-        if (
-            estimator.lacks is not None
-            or estimator.needs is not None
-            or name in ("reinforce_plus_plus_baseline", "gdpo", "gpg")
-        ):
+        if estimator.needs not in (None, "baseline") or name in ("reinforce_plus_plus_baseline", "gdpo", "gpg"):
             continue  # those also scale or whiten over the batch
         alone, together = (
             advantages(group(1.0, 0.0), name),
