@@ -45,6 +45,8 @@ class Span:
     scope: str = ""
     """Name of the instrumentation scope that made it: says which dialect to read it in."""
     resource: Mapping[str, AttributeValue] = field(default_factory=dict)
+    received: bytes | None = field(default=None, init=False, repr=False, compare=False)
+    """The OTLP bytes that it was read from, stored as they are; ``dataclasses.replace`` leaves them behind."""
 
 
 class SpanSink(Protocol):

@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--token-pause-s", type=float, default=0.0)
     options = parser.parse_args()
     end_with_parent()
-    listener = socket.socket()
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     listener.listen(2048)
     print(json.dumps({"url": f"http://127.0.0.1:{listener.getsockname()[1]}"}), flush=True)

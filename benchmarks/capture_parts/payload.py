@@ -43,7 +43,8 @@ def attributes(seed: int = 0) -> dict[str, str | int | bytes | list[str]]:
 class Bodies:
     """OTLP requests of many spans, each a request of its own laid end to end, as the client sends them.
 
-    The token ids of neighbours differ, so that compression finds no more to save than it does in real bodies.
+    The token ids of neighbours differ, so that compression finds no more to save than it does in real bodies, and the
+    ids of traces and spans are scattered, so that the store's index grows in all places as it does with random ones.
     """
 
     def __init__(self) -> None:
@@ -53,8 +54,8 @@ class Bodies:
     def span(self, number: int) -> bytes:
         attempt = number // _SPANS_OF_ATTEMPT
         return self._templates[number % _KINDS].filled(
-            trace=struct.pack(">QQ", 1, attempt + 1),
-            span=struct.pack(">Q", number + 1),
+            trace=struct.pack(">QQ", _scattered(attempt + 1), attempt + 1),
+            span=struct.pack(">Q", _scattered(number + 1)),
             attempt=b"a%015d" % attempt,
             response=b"r%015d" % number,
         )
@@ -65,6 +66,11 @@ class Bodies:
             count = min(at_once, spans - first)
             body = b"".join(self.span(first + offset) for offset in range(count))
             yield count, gzip.compress(body, compresslevel=1)
+
+
+def _scattered(number: int) -> int:
+    """Different numbers stay different: the factor is odd (2**64 over the golden ratio)."""
+    return number * 0x9E3779B97F4A7C15 % 2**64
 
 
 class _Template:

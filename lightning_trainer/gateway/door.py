@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import orjson
 from fastapi import Request, Response
 
@@ -18,6 +17,7 @@ from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.gateway.answer import Answer
 from lightning_trainer.gateway.apis import Api
 from lightning_trainer.gateway.disconnect import CallerGoneError, unless_gone
+from lightning_trainer.gateway.engine_response import EngineResponse
 from lightning_trainer.gateway.errors import RefusalError, made_again, unavailable
 from lightning_trainer.gateway.exchange import Exchange
 from lightning_trainer.gateway.identity import read_caller
@@ -116,23 +116,23 @@ class Door:
         if upstream.is_error:
             return _engine_error(upstream, api, headers)
         if not upstream.is_success:
-            message = f"the engine answered {upstream.status_code}, which is neither an answer nor an error"
+            message = f"the engine answered {upstream.status}, which is neither an answer nor an error"
             raise RefusalError(502, message, kind="engine_error")
         exchange.sampler = _sampler(upstream.headers, self.policy)
         try:
             _check_version(exchange)
         except RefusalError:
-            await upstream.aclose()
+            upstream.close()
             raise
-        if not upstream.is_closed:
+        if upstream.body is None:
             return RelayResponse(upstream, exchange, answer, headers=headers, ended=slot.release)
         try:
-            document = orjson.loads(upstream.content)
+            document = orjson.loads(upstream.body)
         except orjson.JSONDecodeError as error:
             raise RefusalError(502, f"the engine's answer is not JSON: {error}", kind="engine_error") from error
         exchange.transcript.add_response(document)
         await exchange.commit()
-        return Response(answer.whole(upstream.content, document), upstream.status_code, headers, "application/json")
+        return Response(answer.whole(upstream.body, document), upstream.status, headers, "application/json")
 
     async def _serving(self, asked: EngineRequest, slot: Slot) -> Upstream:
         """Return the engine of the version that is asked for; the slot holds it until the call ends."""
@@ -149,17 +149,14 @@ class Door:
         slot.also_release(lease.release)
         return lease.upstream
 
-    async def _ask(self, asked: EngineRequest, upstream: Upstream) -> httpx.Response:
+    async def _ask(self, asked: EngineRequest, upstream: Upstream) -> EngineResponse:
         body = asked.upstream(self.served_name)
         if asked.body.get("stream") in (None, False):
             return await upstream.complete(asked.api, body)
         answer = await upstream.open(asked.api, body)
         if not answer.headers.get("content-type", "").startswith("text/event-stream"):
             # The engine reads some odd values of `stream` as false.
-            try:
-                await answer.aread()
-            finally:
-                await answer.aclose()
+            await answer.read()
         return answer
 
 
@@ -173,23 +170,23 @@ def _place(request: Request) -> RolloutUrl | None:
         raise RefusalError(400, str(error)) from error
 
 
-def _engine_error(upstream: httpx.Response, api: Api, headers: Mapping[str, str]) -> Response:
+def _engine_error(upstream: EngineResponse, api: Api, headers: Mapping[str, str]) -> Response:
     content_type = upstream.headers.get("content-type")
     try:
-        body = orjson.loads(upstream.content)
-        changed = api.error_body(upstream.status_code, body)
+        body = orjson.loads(upstream.body or b"")
+        changed = api.error_body(upstream.status, body)
     except (orjson.JSONDecodeError, AttributeError):
         body = changed = None
     if changed is body:
-        return Response(upstream.content, upstream.status_code, dict(headers), content_type)
-    return _error(upstream.status_code, changed, headers)
+        return Response(upstream.body, upstream.status, dict(headers), content_type)
+    return _error(upstream.status, changed, headers)
 
 
 def _error(status: int, body: Any, headers: Mapping[str, str]) -> Response:
     return Response(orjson.dumps(body), status, dict(headers), "application/json")
 
 
-def _sampler(headers: httpx.Headers, policy: str) -> Sampler:
+def _sampler(headers: Mapping[str, str], policy: str) -> Sampler:
     version = headers.get(_VERSION_HEADER, "")
     return Sampler(headers.get(_POLICY_HEADER, policy), int(version) if version.isdecimal() else None)
 

@@ -8,13 +8,14 @@ what had been sampled by then is recorded as incomplete.
 import logging
 from collections.abc import Callable, Mapping
 
-import httpx
 import orjson
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
+from lightning_trainer.errors import EngineError
 from lightning_trainer.gateway.answer import Answer
 from lightning_trainer.gateway.disconnect import CallerGoneError, unless_gone
+from lightning_trainer.gateway.engine_response import EngineResponse
 from lightning_trainer.gateway.errors import RefusalError, made_again, unavailable
 from lightning_trainer.gateway.exchange import Exchange
 from lightning_trainer.gateway.sse import DONE, data_of, events
@@ -33,14 +34,14 @@ class RelayResponse(Response):
 
     def __init__(
         self,
-        upstream: httpx.Response,
+        upstream: EngineResponse,
         exchange: Exchange,
         answer: Answer,
         *,
         headers: Mapping[str, str],
         ended: Callable[[], None],
     ) -> None:
-        super().__init__(None, upstream.status_code, dict(headers))
+        super().__init__(None, upstream.status, dict(headers))
         del self.headers["content-length"]
         self._upstream = upstream
         self._exchange = exchange
@@ -64,7 +65,7 @@ class RelayResponse(Response):
                 await send({"type": "http.response.body", "body": last, "more_body": False})
         finally:
             try:
-                await self._upstream.aclose()
+                self._upstream.close()
                 if gone and not self._delivered:
                     await self._exchange.end_without_caller(gone)
             finally:
@@ -75,15 +76,13 @@ class RelayResponse(Response):
         self._begun = True
         last = b""
         try:
-            async for whole in events(self._upstream.aiter_raw()):
+            async for whole in events(self._upstream.pieces()):
                 await self._pass_on(whole, send)
             if not self._exchange.settlement.settled:
                 raise unavailable("the engine's answer ended early")
-        except (httpx.TransportError, orjson.JSONDecodeError) as error:
-            reason = f"the engine went away: {type(error).__name__}"
-            last = await self._break_off(
-                reason, unavailable(f"the engine went away in the middle of the answer ({error})")
-            )
+        except (EngineError, orjson.JSONDecodeError) as error:
+            refusal = unavailable(f"the engine went away in the middle of the answer ({error})")
+            last = await self._break_off(f"the engine went away: {error}", refusal)
         except RefusalError as refusal:
             last = await self._break_off(str(refusal), refusal)
         await send({"type": "http.response.body", "body": last, "more_body": False})

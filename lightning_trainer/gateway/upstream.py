@@ -8,15 +8,20 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Protocol
 
-import httpx
+import aiohttp
+import orjson
 
 from lightning_trainer.errors import EngineError
+from lightning_trainer.gateway.engine_response import EngineResponse
 
 logger = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S = 5.0
+_KEEP_ALIVE_S = 4.0
+"""Less than the engine's own 5 s: it must not hang up on a connection that is just being used again."""
 _RETRY_PAUSE_S = 0.2
 _DROPPED_TRIES = 2
 """A request on which the engine dies twice may be what kills it."""
@@ -58,17 +63,13 @@ class Upstream:
     ) -> None:
         self._engine = engine
         self._queue_timeout_s = queue_timeout_s
-        self._client = httpx.AsyncClient(
-            timeout=httpx.Timeout(silence_timeout_s, connect=_CONNECT_TIMEOUT_S),
-            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
-            follow_redirects=False,  # the engine's credentials and prompts go to the engine and nowhere else
-            trust_env=False,  # the engine is on loopback: a proxy of the environment must not see prompts
-        )
+        self._silence_timeout_s = silence_timeout_s
+        self._connections = connections
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._client.close()
 
-    async def open(self, path: str, body: bytes) -> httpx.Response:
+    async def open(self, path: str, body: bytes) -> EngineResponse:
         """Send a request and return its response with the body still to be read; the caller closes it.
 
         Raises:
@@ -76,7 +77,7 @@ class Upstream:
         """
         return await self._send("POST", path, body)
 
-    async def complete(self, path: str, body: bytes) -> httpx.Response:
+    async def complete(self, path: str, body: bytes) -> EngineResponse:
         """Send a request and return its response, read to the end.
 
         Raises:
@@ -88,14 +89,27 @@ class Upstream:
         """Return the version that is served now; None where the engine does not say."""
         try:
             response = await self._send("GET", "/lightning/version", None, whole=True, queue_timeout_s=2.0)
-            version = response.json().get("version") if response.is_success else None
+            version = orjson.loads(response.body or b"").get("version") if response.is_success else None
         except (EngineError, ValueError, AttributeError):
             return None
         return version if isinstance(version, int) else None
 
+    @cached_property
+    def _client(self) -> aiohttp.ClientSession:
+        """Made on the first request: it belongs to the event loop that it is made on."""
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=_KEEP_ALIVE_S),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=self._silence_timeout_s
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,  # the engine is on loopback: a proxy of the environment must not see prompts
+        )
+
     async def _send(
         self, method: str, path: str, body: bytes | None, *, whole: bool = False, queue_timeout_s: float | None = None
-    ) -> httpx.Response:
+    ) -> EngineResponse:
         patience_s = self._queue_timeout_s if queue_timeout_s is None else queue_timeout_s
         give_up = time.monotonic() + patience_s
         dropped = 0
@@ -103,13 +117,12 @@ class Upstream:
             await self._engine.ready(max(0.0, give_up - time.monotonic()))
             try:
                 return await self._once(method, path, body, whole)
-            except httpx.TimeoutException as error:
-                if not isinstance(error, httpx.ConnectTimeout):
-                    raise EngineError(f"the engine has been silent for too long ({type(error).__name__})") from error
+            # Gone, or gone since it was ready a moment ago.
+            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, EngineError) as error:
                 cause: Exception = error
-            except (httpx.ConnectError, EngineError) as error:  # gone, or gone since it was ready a moment ago
-                cause = error
-            except httpx.TransportError as error:
+            except TimeoutError as error:
+                raise EngineError(f"the engine has been silent for too long ({type(error).__name__})") from error
+            except aiohttp.ClientError as error:
                 dropped += 1
                 if dropped >= _DROPPED_TRIES:
                     raise EngineError(f"the engine dropped the request {dropped} times: {error}") from error
@@ -119,14 +132,11 @@ class Upstream:
             logger.warning("the engine is not reachable (%s); the request waits", cause)
             await asyncio.sleep(_RETRY_PAUSE_S)
 
-    async def _once(self, method: str, path: str, body: bytes | None, whole: bool) -> httpx.Response:
-        url = self._engine.base_url.rstrip("/") + path
+    async def _once(self, method: str, path: str, body: bytes | None, whole: bool) -> EngineResponse:
         headers = {**self._engine.headers, "content-type": "application/json", "accept-encoding": "identity"}
-        request = self._client.build_request(method, url, content=body, headers=headers)
-        response = await self._client.send(request, stream=True)
-        if whole or not response.is_success:
-            try:
-                await response.aread()
-            finally:
-                await response.aclose()
-        return response
+        url = self._engine.base_url.rstrip("/") + path
+        # Not to be redirected: the engine's credentials and prompts go to the engine and nowhere else.
+        answer = await self._client.request(method, url, data=body, headers=headers, allow_redirects=False)
+        if whole or not 200 <= answer.status < 300:
+            return EngineResponse(answer, await answer.read())
+        return EngineResponse(answer)

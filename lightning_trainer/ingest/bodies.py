@@ -6,8 +6,6 @@ from collections.abc import AsyncIterable
 
 from lightning_trainer.errors import LightningError, MalformedTelemetryError
 
-_STEP = 2**20
-
 
 class BodyTooLargeError(LightningError, ValueError):
     """A body, or what it inflates to, is beyond the limit."""
@@ -42,17 +40,15 @@ def gunzip(body: bytes, *, limit: int) -> bytes:
     try:
         while rest:
             member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-            while not member.eof:
-                part = member.decompress(rest, _STEP)
-                if not part and not member.eof:
-                    raise MalformedTelemetryError("the gzip body is cut short")
-                size += len(part)
-                if size > limit:
-                    raise BodyTooLargeError(
-                        f"the body inflates to more than {limit} bytes; send less at once, or raise the limit"
-                    )
-                parts.append(part)
-                rest = member.unconsumed_tail
+            part = member.decompress(rest, limit - size + 1)
+            size += len(part)
+            if size > limit:
+                raise BodyTooLargeError(
+                    f"the body inflates to more than {limit} bytes; send less at once, or raise the limit"
+                )
+            if not member.eof:
+                raise MalformedTelemetryError("the gzip body is cut short")
+            parts.append(part)
             rest = member.unused_data
     except (zlib.error, gzip.BadGzipFile) as error:
         raise MalformedTelemetryError(f"the body is said to be gzip and is not: {error}") from error

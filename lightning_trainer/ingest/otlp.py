@@ -18,13 +18,14 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from lightning_trainer.errors import MalformedTelemetryError, StoreError
 from lightning_trainer.ingest.bodies import BodyTooLargeError, gunzip, read_body
-from lightning_trainer.store.span_codec import attributes_from_proto, span_from_proto
+from lightning_trainer.store.span_codec import attributes_from_proto, received_span
 from lightning_trainer.types import Span, SpanSink
 
 logger = logging.getLogger(__name__)
 
 _PROTOBUF = "application/x-protobuf"
 _RETRY_AFTER_S = 1
+_SMALL_BYTES = 2**15
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def decode_request(body: bytes) -> Export:
         for of_scope in of_resource.scope_spans:
             for proto in of_scope.spans:
                 try:
-                    spans.append(span_from_proto(proto, scope=of_scope.scope.name, resource=resource))
+                    spans.append(received_span(proto, scope=of_scope.scope.name, resource=resource))
                 except MalformedTelemetryError as error:
                     rejected.append(str(error))
     return Export(tuple(spans), tuple(rejected))
@@ -89,7 +90,9 @@ def otlp_router(sink: SpanSink, *, max_body_bytes: int = 64 * 2**20, max_in_flig
     async def _receive(request: Request, encoding: str) -> Response:
         try:
             body = await read_body(request.stream(), limit=max_body_bytes)
-            export = await asyncio.to_thread(_decode, body, encoding)
+            # A few spans are decoded faster than a thread is woken; what is packed may be large.
+            small = encoding != "gzip" and len(body) <= _SMALL_BYTES
+            export = _decode(body, encoding) if small else await asyncio.to_thread(_decode, body, encoding)
         except BodyTooLargeError as error:
             return _refusal(413, str(error))
         except MalformedTelemetryError as error:

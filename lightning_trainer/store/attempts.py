@@ -8,7 +8,7 @@ whatever order the spans arrive.
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
@@ -87,19 +87,21 @@ def _text(attributes: Mapping[str, AttributeValue], name: str) -> str | None:
 
 def upsert(connection: sqlite3.Connection, spans: Iterable[Span]) -> None:
     """Record what newly stored spans say of their attempts."""
-    running: dict[_Sighting, int] = {}
+    running: dict[tuple[str | None, ...], _Sighting] = {}
     for span in spans:
         sighting = _sight(span)
         if sighting is None:
             continue
         if sighting.state is AttemptState.RUNNING:
             # The spans of an attempt differ in their start only: one write serves them all.
-            alike = replace(sighting, started_ns=0)
-            running[alike] = min(running.get(alike, sighting.started_ns), sighting.started_ns)
+            alike = (sighting.attempt_id, sighting.rollout_id, sighting.task_id, sighting.group_id, sighting.mode)
+            earliest = running.setdefault(alike, sighting)
+            if sighting.started_ns < earliest.started_ns:
+                running[alike] = sighting
         else:
             _write(connection, _ENDED, sighting, span.span_id)
-    for alike, started_ns in running.items():
-        _write(connection, _RUNNING, replace(alike, started_ns=started_ns), None)
+    for earliest in running.values():
+        _write(connection, _RUNNING, earliest, None)
 
 
 _INSERT = f"INSERT INTO attempts({_COLUMNS}, root_span_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"

@@ -43,19 +43,27 @@ def encode_rows(spans: Sequence[Span]) -> list[SpanRow]:
 
 def insert(connection: sqlite3.Connection, rows: Sequence[SpanRow]) -> list[Span]:
     """Write spans, and what they say of their attempts; return those that were new."""
-    resource_ids: dict[bytes, int] = {}
-    new = []
-    for row in rows:
-        resource_id = resource_ids.get(row.resource)
-        if resource_id is None:
-            connection.execute("INSERT INTO resources(body) VALUES (?) ON CONFLICT DO NOTHING", (row.resource,))
-            (resource_id,) = connection.execute("SELECT id FROM resources WHERE body = ?", (row.resource,)).fetchone()
-            resource_ids[row.resource] = resource_id
-        if connection.execute(_INSERT, _columns(row, resource_id)).rowcount == 1:
-            new.append(row.span)
+    resource_ids = {body: _resource_id(connection, body) for body in {row.resource for row in rows}}
+    (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
+    written = connection.executemany(_INSERT, (_columns(row, resource_ids[row.resource]) for row in rows)).rowcount
+    new = [row.span for row in rows] if written == len(rows) else _stored_after(connection, last, rows)
     attempts.upsert(connection, new)
     arrivals.count(connection, new)
     return new
+
+
+def _resource_id(connection: sqlite3.Connection, body: bytes) -> int:
+    connection.execute("INSERT INTO resources(body) VALUES (?) ON CONFLICT DO NOTHING", (body,))
+    return connection.execute("SELECT id FROM resources WHERE body = ?", (body,)).fetchone()[0]
+
+
+def _stored_after(connection: sqlite3.Connection, last: int, rows: Sequence[SpanRow]) -> list[Span]:
+    """Return the spans that were written behind row ``last``; of two with one key, the first was."""
+    stored = set(connection.execute("SELECT trace_id, span_id FROM spans WHERE seq > ?", (last,)))
+    first: dict[tuple[str, str], Span] = {}
+    for row in rows:
+        first.setdefault((row.span.trace_id, row.span.span_id), row.span)
+    return [span for key, span in first.items() if key in stored]
 
 
 _INSERT = """INSERT INTO spans(trace_id, span_id, parent_span_id, name, start_ns, end_ns, rollout_id, attempt_id,

@@ -275,6 +275,9 @@ class SqliteStore:
         try:
             connection = self._connect()
             connection.execute("PRAGMA journal_mode=WAL")
+            # Pages that every commit touches (those of the indices) are copied into the file once in 32 MiB of log.
+            connection.execute("PRAGMA wal_autocheckpoint=8192")
+            connection.execute("PRAGMA cache_size=-16384")  # KiB: a large commit fits
             migrate(connection, where=str(self.path))
         except sqlite3.Error as error:
             self._release()

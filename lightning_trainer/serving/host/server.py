@@ -92,7 +92,9 @@ async def _watch_engine(engine: Any, ending: Ending) -> None:
 @contextlib.asynccontextmanager
 async def _listening(app: App) -> AsyncIterator[int]:
     """Serve on a free port of the loopback interface and yield it."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    # asyncio switches Nagle's delay off only where the protocol is named; else an answer waits 40 ms for an ACK.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2)  # pyright: ignore[reportArgumentType]
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))

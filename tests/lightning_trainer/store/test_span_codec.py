@@ -1,6 +1,7 @@
 """Span <-> OTLP: nothing is lost on the way, and what cannot be written is refused by name."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,9 @@ from lightning_trainer.store.span_codec import (
     decode_span,
     encode_resource,
     encode_span,
+    received_span,
     span_from_proto,
+    span_to_proto,
 )
 from lightning_trainer.types import Span, SpanEvent, SpanStatus
 
@@ -56,6 +59,17 @@ def test_decoding_gives_back_the_span_that_was_encoded(span: Span) -> None:
     assert decoded == span
     # True == 1 == 1.0 in Python: the types must survive as well.
     assert {k: type(v) for k, v in decoded.attributes.items()} == {k: type(v) for k, v in span.attributes.items()}
+
+
+@given(spans)
+def test_a_received_span_is_stored_as_it_came_and_a_changed_one_as_it_is_now(span: Span) -> None:
+    sent = span_to_proto(span)
+    sent.kind = SpanProto.SPAN_KIND_CLIENT  # which Span has no field for
+    received = received_span(sent, scope=span.scope, resource=span.resource)
+    assert received == span
+    assert SpanProto.FromString(encode_span(received)) == sent
+    changed = replace(received, attributes={"redacted": True})
+    assert decode_span(encode_span(changed), scope=span.scope, resource=span.resource) == changed
 
 
 def test_nan_survives() -> None:

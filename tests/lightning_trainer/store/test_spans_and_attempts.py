@@ -28,6 +28,14 @@ async def test_a_second_delivery_changes_nothing(store: SqliteStore, make_root) 
     assert await store.spans_of_attempts(["a"]) == [first]
 
 
+async def test_new_ones_among_known_ones_are_told_apart(store: SqliteStore, make_span) -> None:
+    known, new = make_span(1), make_span(2)
+    assert await store.append_new([known]) == [known]
+    again = make_span(1, name="another content")
+    assert await store.append_new([again, new, make_span(2, name="another content"), known]) == [new]
+    assert (await store.counts())["spans"] == 2
+
+
 async def test_the_same_span_id_in_another_trace_is_another_span(store: SqliteStore, make_span) -> None:
     assert await store.append([make_span(1, trace=1), make_span(1, trace=2)]) == 2
 
