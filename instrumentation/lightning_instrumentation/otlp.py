@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from opentelemetry.trace import Link
 
-    from lightning_instrumentation.recording import Event, RecordingSpan
+    from lightning_instrumentation.ended import EndedSpan, Event
 
 _HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200
 _SHORT = 64
@@ -143,7 +143,7 @@ def _link(link: Link) -> bytes:
     return ids + _attributes(b"\x22", link.attributes or {}) + b"\x35" + _fixed32(flags)
 
 
-def encode_span(span: RecordingSpan) -> bytes:
+def encode_span(span: EndedSpan) -> bytes:
     """Return an ended span as the message ``opentelemetry.proto.trace.v1.Span``."""
     parts = [
         b"\x0a\x10",
@@ -157,7 +157,7 @@ def encode_span(span: RecordingSpan) -> bytes:
         b"\x39",
         _fixed64(span.start_ns),
         b"\x41",
-        _fixed64(span.end_ns or span.start_ns),
+        _fixed64(span.end_ns),
         _attributes(b"\x4a", span.attributes),
         *[_field(b"\x5a", _event(event)) for event in span.events],
         *[_field(b"\x6a", _link(link)) for link in span.links],
@@ -178,6 +178,6 @@ class RequestWriter:
         self._resource = _field(b"\x0a", _attributes(b"\x0a", resource))
         self._scope = _field(b"\x0a", _named(b"\x0a", scope) + _named(b"\x12", version))
 
-    def request(self, span: RecordingSpan) -> bytes:
+    def request(self, span: EndedSpan) -> bytes:
         spans_of_scope = self._scope + _field(b"\x12", encode_span(span))
         return _field(b"\x0a", self._resource + _field(b"\x12", spans_of_scope))

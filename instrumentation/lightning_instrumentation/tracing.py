@@ -1,8 +1,8 @@
-"""Our own tracer: separate from the user's provider, limits, sampler and random numbers.
+"""Our own tracer on OpenTelemetry's SDK: separate from the user's provider, limits, sampler and random numbers.
 
 Nothing of the user's OpenTelemetry set-up changes what is recorded here (no ``OTEL_*`` limit or sampler applies), and
-nothing here changes theirs: there is no global provider and ids do not come from the shared ``random``, so a program
-that seeds it draws the same numbers with and without us, and two seeded processes never share a trace id.
+nothing here changes theirs: the provider is never the global one and ids do not come from the shared ``random``, so a
+program that seeds it draws the same numbers with and without us, and two seeded processes never share a trace id.
 """
 
 from __future__ import annotations
@@ -10,23 +10,42 @@ from __future__ import annotations
 import os
 import random
 import socket
-import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from opentelemetry import baggage, trace
-from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
+from opentelemetry.context import Context
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import Link, Span, SpanKind
 
 from lightning_instrumentation import semconv
+from lightning_instrumentation.ended import EndedSpan
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.otlp import RequestWriter
-from lightning_instrumentation.recording import RecordingSpan
 from lightning_instrumentation.redaction.spans import Editor
 from lightning_instrumentation.scope import current, speaker
 from lightning_instrumentation.sequence import sequences
 
-_FLAGS = TraceFlags(TraceFlags.SAMPLED | TraceFlags.RANDOM_TRACE_ID)
+
+class OwnIdGenerator(IdGenerator):
+    """Random numbers of our own, seeded by the operating system: blind to ``random.seed``. A fork makes a new one."""
+
+    def __init__(self) -> None:
+        self._bits = random.Random().getrandbits
+
+    def generate_span_id(self) -> int:
+        return self._bits(64) or 1
+
+    def generate_trace_id(self) -> int:
+        return self._bits(128) or 1
+
+    def is_trace_id_random(self) -> bool:
+        return True
 
 
 class Tracer:
@@ -42,12 +61,19 @@ class Tracer:
     def __init__(
         self, service_name: str, put: Callable[[bytes], None], started: Callable[[], None], editor: Editor
     ) -> None:
-        self._writer = RequestWriter(_resource(service_name), semconv.CLIENT_SCOPE, client_version())
-        self._put = put
+        resource = _resource(service_name)
         self._started = started
-        self._editor = editor
-        self._pid = os.getpid()
-        self._bits = random.Random().getrandbits  # seeded by the operating system, blind to ``random.seed``
+        provider = TracerProvider(
+            sampler=ALWAYS_ON,
+            resource=Resource(resource),
+            shutdown_on_exit=False,
+            id_generator=OwnIdGenerator(),
+            span_limits=_UNLIMITED,
+            meter_provider=NoOpMeterProvider(),
+        )
+        writer = RequestWriter(resource, semconv.CLIENT_SCOPE, client_version())
+        provider.add_span_processor(_Outbound(writer, put, editor))
+        self._tracer = provider.get_tracer(semconv.CLIENT_SCOPE, client_version())
 
     def start(
         self,
@@ -57,36 +83,38 @@ class Tracer:
         kind: SpanKind = SpanKind.INTERNAL,
         new_trace: bool = False,
         start_ns: int | None = None,
-    ) -> RecordingSpan:
+    ) -> Span:
         """Start a span below the current one of ours, or a trace of its own.
 
         A span of the user's own that is active is not its parent (theirs may never reach our store), but the root of
         our trace links to it.
         """
-        above = None if new_trace else current().span
-        parent = above.get_span_context() if above is not None else None
-        trace_id = parent.trace_id if parent is not None else self._bits(128) or 1
-        span = RecordingSpan(
-            name,
-            SpanContext(trace_id, self._bits(64) or 1, is_remote=False, trace_flags=_FLAGS),
-            parent,
-            kind,
-            dict(attributes),
-            () if parent is not None else _link_to_users_span(),
-            time.time_ns() if start_ns is None else start_ns,
-            self._ended,
-        )
-        guarded("identity", _identify, span.attributes)
+        parent = None if new_trace else current().span
+        context = trace.set_span_in_context(parent, Context()) if parent is not None else Context()
+        links = () if parent is not None else _link_to_users_span()
+        known = dict(attributes)
+        guarded("identity", _identify, known)
         self._started()
-        guarded("sequence", _number, span.attributes)
-        return span
+        guarded("sequence", _number, known)
+        return self._tracer.start_span(name, context, kind, known, links, start_ns)
 
-    def _ended(self, span: RecordingSpan) -> None:
+
+class _Outbound(SpanProcessor):
+    """Where ended spans leave: edited, written, put."""
+
+    def __init__(self, writer: RequestWriter, put: Callable[[bytes], None], editor: Editor) -> None:
+        self._writer = writer
+        self._put = put
+        self._editor = editor
+        self._pid = os.getpid()
+
+    def on_end(self, span: ReadableSpan) -> None:
         # A forked child has copies of the spans that were open in its parent; each is its parent's to end.
         if os.getpid() == self._pid:
             guarded("export", self._export, span)
 
-    def _export(self, span: RecordingSpan) -> None:
+    def _export(self, recorded: ReadableSpan) -> None:
+        span = EndedSpan.of(recorded)
         self._editor.edit(span)
         started = _started_by_now(span.attributes)
         if started is not None:
@@ -138,8 +166,20 @@ def _link_to_users_span() -> tuple[Link, ...]:
     return (Link(context),) if context.is_valid else ()
 
 
+_UNLIMITED = SpanLimits(
+    max_attributes=SpanLimits.UNSET,
+    max_events=SpanLimits.UNSET,
+    max_links=SpanLimits.UNSET,
+    max_span_attributes=SpanLimits.UNSET,
+    max_event_attributes=SpanLimits.UNSET,
+    max_link_attributes=SpanLimits.UNSET,
+    max_attribute_length=SpanLimits.UNSET,
+    max_span_attribute_length=SpanLimits.UNSET,
+)
+
+
 def _resource(service_name: str) -> dict[str, str | int]:
-    # The SDK's resource would read OTEL_RESOURCE_ATTRIBUTES and run the user's detectors.
+    # Resource.create would read OTEL_RESOURCE_ATTRIBUTES and run the user's detectors.
     return {
         "service.name": service_name,
         "host.name": socket.gethostname(),

@@ -21,7 +21,7 @@ async def watch_selection(
     while progress.steps_done == 0:
         await asyncio.sleep(look_every_s)
         try:
-            sentence = nothing_claimed(agents_report(await census.get(), [policy]), policy)
+            sentence = nothing_claimed(agents_report(*await census.get(), [policy]), policy)
         except StoreError as error:
             _log.warning("cannot tell whether the policy claims anybody: %s", error)
             continue

@@ -18,7 +18,6 @@ HEAVY = {
     "numpy",
     "fastapi",
     "pydantic",
-    "opentelemetry-sdk",
 }
 IMPORT_LIMIT_CPU_S = 0.3
 LOOK = """

@@ -5,8 +5,8 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lightning_instrumentation.ended import EndedSpan
 from lightning_instrumentation.otlp import RequestWriter
-from lightning_instrumentation.recording import RecordingSpan
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource
@@ -48,12 +48,7 @@ def both(name, context, parent, kind, given, links, start_ns, end_ns, events, st
         end_time=end_ns,
         instrumentation_scope=InstrumentationScope(*SCOPE),
     )
-    ours = RecordingSpan(name, context, parent, kind, given, links, start_ns, lambda span: None)
-    for said, at, attributes in events:
-        ours.add_event(said, attributes, at)
-    ours.set_status(status)
-    ours.end(end_ns)
-    return encode_spans([theirs]).SerializeToString(), WRITER.request(ours)
+    return encode_spans([theirs]).SerializeToString(), WRITER.request(EndedSpan.of(theirs))
 
 
 spans = st.tuples(
@@ -77,8 +72,8 @@ def test_every_span_has_the_official_bytes(span):
 
 
 def decoded(value):
-    ours = RecordingSpan("n", SpanContext(1, 2, False), None, SpanKind.CLIENT, {"key": value}, (), 1, lambda span: None)
-    ours.end(2)
+    context = SpanContext(1, 2, False)
+    ours = EndedSpan("n", context, None, SpanKind.CLIENT, {"key": value}, [], (), StatusCode.UNSET, "", 1, 2)
     request = ExportTraceServiceRequest.FromString(WRITER.request(ours))
     (attribute,) = request.resource_spans[0].scope_spans[0].spans[0].attributes
     return attribute.value

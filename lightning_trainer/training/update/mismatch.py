@@ -12,6 +12,8 @@ from tensordict import TensorDict
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.utils.padding import no_padding_2_padding
 
+from lightning_trainer.training.update.tensors import BEHAVIOUR
+
 Loss = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
 
 
@@ -25,9 +27,9 @@ class MeasuresMismatch:
         loss, metrics = self._loss(model_output=model_output, data=data, dp_group=dp_group)
         with torch.no_grad():
             trainer = no_padding_2_padding(model_output["log_probs"], data)
-            padded = data.select("response_mask", "old_log_probs").to_padded_tensor()
+            padded = data.select("response_mask", BEHAVIOUR).to_padded_tensor()
             mask = padded["response_mask"].bool()
-            differences = (trainer - padded["old_log_probs"]).abs()[mask]
+            differences = (trainer - padded[BEHAVIOUR]).abs()[mask]
         # Micro-batches hold different numbers of tokens: their sums over the batch's count add up to its mean.
         share = float(differences.sum()) * data["dp_size"] / data["batch_num_tokens"]
         metrics["mismatch/abs_mean"] = Metric(AggregationType.SUM, share)

@@ -21,6 +21,10 @@ TokenValues: TypeAlias = Mapping[str, Sequence[float]]
 """By sample id: one value a token, of no meaning where the mask is 0."""
 
 
+BEHAVIOUR = "behaviour_log_probs"
+"""The engine's, whatever the ratio is taken against."""
+
+
 def training_tensors(
     samples: Sequence[Sample],
     values: Mapping[str, TokenValues],
@@ -50,7 +54,7 @@ def training_tensors(
     counted = [(masks[sample.sample_id] if masks else sample.loss_mask)[prompt:] for sample, prompt in cut]
     tensors = _token_tensors([sample.token_ids for sample in samples], prompts, counted)
     behaviour = {sample.sample_id: sample.behaviour_logprobs for sample in samples}
-    for name, by_sample in {"old_log_probs": behaviour, **values}.items():
+    for name, by_sample in {"old_log_probs": behaviour, BEHAVIOUR: behaviour, **values}.items():
         tensors[name] = _jagged([by_sample[sample.sample_id][prompt:] for sample, prompt in cut], torch.float32)
     temperatures = [sample.temperature for sample in samples]
     if len(set(temperatures)) > 1:

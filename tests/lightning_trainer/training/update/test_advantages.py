@@ -303,4 +303,4 @@ def test_the_update_engine_refuses_pictures(sample):
 
     shown = replace(sample("s", [1, 2], [0, 1], group="g", credit=0.0), media=(Media("image", "https://host/cat.png"),))
     with pytest.raises(TrainingError, match="holds image"):
-        training_tensors([shown], {"s": [0.0, 1.0]})
+        training_tensors([shown], {"advantages": {"s": [0.0, 1.0]}})
