@@ -11,11 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from verl import DataProto
 
 from lightning_trainer.dataset.atomic import replacing
 from lightning_trainer.errors import DatasetError
+from lightning_trainer.training.ray_environment import set_ray_environment
 from lightning_trainer.types import Sample
+
+set_ray_environment()  # verl imports Ray, which reads its environment then
+
+from verl import DataProto  # noqa: E402
 
 
 def to_dataproto(

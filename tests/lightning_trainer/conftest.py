@@ -8,6 +8,7 @@ import pytest
 from lightning_instrumentation import semconv
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.training.ray_environment import set_ray_environment
 from lightning_trainer.types import (
     Attempt,
     AttemptState,
@@ -20,6 +21,8 @@ from lightning_trainer.types import (
     Trajectory,
     Transition,
 )
+
+set_ray_environment()  # some tests import verl by themselves, and with it Ray, which reads its environment then
 
 _numbers = itertools.count(10**6)
 _NAMES = {"rollout": semconv.ROLLOUT_ID, "attempt": semconv.ATTEMPT_ID, "response": semconv.RESPONSE_ID}

@@ -108,6 +108,7 @@ def test_the_loss_reads_each_token_with_its_own_logprob_and_advantage(batch):
         "position_ids": [[0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3]],
         "response_mask": [[1, 1, 0, 0, 0, 1], [1, 1]],
         "loss_mask": [[1, 1, 0, 0, 0, 1], [1, 1]],
+        "behaviour_log_probs": [[-0.5, -0.25, 0.0, 0.0, 0.0, -1.0], [-2.0, -0.125]],
         "old_log_probs": [[-0.5, -0.25, 0.0, 0.0, 0.0, -1.0], [-2.0, -0.125]],
         "advantages": [[2.0, 3.0, 4.0, 5.0, 6.0, 7.0], [12.0, 13.0]],
     }
