@@ -74,6 +74,8 @@ class RolloutMode(StrEnum):
     """Recorded, never trained."""
     BASELINE = "baseline"
     """Recorded, never trained: its reward is what the attempts of its group are compared with (ReMax)."""
+    RETRIED = "retried"
+    """It failed, and another attempt was made in its place; recorded, never trained."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 _MODES = ("train", "evaluate", "baseline")
+_RETRIED = "retried"
 
 
 class Rollout:
@@ -60,6 +61,11 @@ class Rollout:
     def reward(self, value: Any, name: str = "reward", *, explanation: str | None = None) -> None:
         """Record a reward of this attempt from anywhere, also after its end."""
         reward(value, name, rollout_id=self.rollout_id, attempt_id=self.attempt_id, explanation=explanation)
+
+    def retried(self) -> None:
+        """Say, before the block is left, that another attempt is made in place of this one: it is never trained."""
+        if self._span is not None:
+            self._span.set_attribute(semconv.ROLLOUT_MODE, _RETRIED)
 
     def __enter__(self) -> Rollout:
         if self._body is not None:

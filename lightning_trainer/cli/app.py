@@ -68,6 +68,43 @@ def run(context: typer.Context) -> None:
 
 
 @app.command()
+def rollouts(
+    command: Annotated[list[str], typer.Argument(help="The program, after `--`: its standard input is the task.")],
+    tasks: Annotated[Path, typer.Option(help="The tasks: one JSON object a line.")],
+    policy: Annotated[str, typer.Option(help="The policy to train or evaluate.")],
+    steps: Annotated[int | None, typer.Option(help="Train until this many steps are done.", min=1)] = None,
+    evaluate: Annotated[
+        str | None, typer.Option(help="Instead: one attempt a task, recorded under this name and never trained.")
+    ] = None,
+    endpoint: Annotated[str, typer.Option(envvar="LIGHTNING_ENDPOINT", help="The daemon.")] = "http://127.0.0.1:8321",
+    agent: Annotated[str | None, typer.Option(help="Name for calls that nothing in the program names.")] = None,
+    concurrency: Annotated[int, typer.Option(help="Programs at once.", min=1)] = 8,
+    timeout: Annotated[float, typer.Option(help="Seconds after which a program is killed.", min=0.1)] = 120.0,
+    retries: Annotated[int, typer.Option(help="How often an attempt that failed is made again.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Of the order of the tasks.")] = 0,
+) -> None:
+    """Run a program over tasks in groups, step by step, and train on it: rollouts [OPTIONS] -- python agent.py."""
+    with _one_sentence():
+        from lightning_trainer.cli.rollouts import Options
+        from lightning_trainer.cli.rollouts import rollouts as run
+
+        options = Options(
+            command=tuple(command),
+            tasks=tasks,
+            policy=policy,
+            steps=steps,
+            evaluate=evaluate,
+            endpoint=endpoint,
+            agent=agent,
+            concurrency=concurrency,
+            timeout_s=timeout,
+            retries=retries,
+            seed=seed,
+        )
+        run(options)
+
+
+@app.command()
 def doctor(
     config: Annotated[Path | None, typer.Option(help="Also check what this configuration needs.")] = None,
 ) -> None:

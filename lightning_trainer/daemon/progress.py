@@ -29,6 +29,8 @@ class Progress:
         self.steps_done = 0
         self.waiting_groups: dict[str, int] = {}
         self.ready_groups = 0
+        self.groups_wanted = 0
+        """How many groups the present step takes; dynamic sampling raises it. 0 before the first one."""
         self.held_attempts: dict[str, int] = {}
         """Ended attempts that lack spans, and how many."""
         self.problems: list[str] = []
@@ -54,11 +56,23 @@ class Progress:
         async with self._changed:
             self._changed.notify_all()
 
-    async def wait_for_step(self, steps_done: int, timeout_s: float) -> None:
-        """Return when that many steps are done, when training has stopped, or after the time-out."""
+    async def want_groups(self, groups: int) -> None:
+        async with self._changed:
+            self.groups_wanted = groups
+            self._changed.notify_all()
+
+    async def wait_for_step(self, steps_done: int, timeout_s: float, *, groups_wanted: int | None = None) -> None:
+        """Return when that many steps are done, when more than ``groups_wanted`` are wanted for the present one, when
+        training has stopped, or after the time-out."""
         over = (Phase.PAUSED, Phase.FINISHED, Phase.SERVING)
         try:
             async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: self.steps_done >= steps_done or self.phase in over)
+                await self._changed.wait_for(
+                    lambda: (
+                        self.steps_done >= steps_done
+                        or self.phase in over
+                        or (groups_wanted is not None and self.groups_wanted > groups_wanted)
+                    )
+                )
         except TimeoutError:
             return

@@ -64,12 +64,16 @@ def status_router(
 
     @router.get("/lightning/policies/{name}")
     async def one_policy(
-        name: str, steps_done: int = Query(0, ge=0), timeout_s: float = Query(0.0, ge=0, le=_MAX_WAIT_S)
+        name: str,
+        steps_done: int = Query(0, ge=0),
+        groups_wanted: int | None = Query(None, ge=0),
+        timeout_s: float = Query(0.0, ge=0, le=_MAX_WAIT_S),
     ) -> dict:
-        """Everything about a policy. With ``steps_done`` and ``timeout_s`` it answers when that many steps are done."""
+        """Everything about a policy. With ``steps_done`` and ``timeout_s`` it answers when that many steps are done, or
+        when the present one wants more groups than ``groups_wanted``."""
         _check(name)
         if timeout_s > 0:
-            await progress.wait_for_step(steps_done, timeout_s)
+            await progress.wait_for_step(steps_done, timeout_s, groups_wanted=groups_wanted)
         live = await store.live_version(name)
         return {
             **_phase(progress),
@@ -78,6 +82,8 @@ def status_router(
             "group_size": policy.group_size,
             "needs_baseline": policy.algorithm.needs_baseline,
             "groups_per_step": policy.groups_per_step,
+            "groups_wanted": progress.groups_wanted or policy.groups_per_step,
+            "dynamic_sampling": policy.algorithm.dynamic_sampling,
             "max_staleness": policy.max_staleness,
             "waiting_groups": progress.waiting_groups,
             "ready_groups": progress.ready_groups,
@@ -101,12 +107,15 @@ def status_router(
 
     @router.get("/lightning/policies/{name}/groups")
     async def groups(
-        name: str, prefix: str = Query("", max_length=512), mode: RolloutMode = RolloutMode.TRAIN
+        name: str,
+        prefix: str = Query("", max_length=512),
+        mode: RolloutMode = RolloutMode.TRAIN,
+        consumed: bool = False,
     ) -> dict[str, int]:
-        """How many attempts of a mode have ended of each group whose id begins with ``prefix``, consumed by a step or
-        not."""
+        """How many attempts of a mode have ended of each group whose id begins with ``prefix``; ``consumed``: those
+        that a step of the policy has taken."""
         _check(name)
-        return await store.ended_by_group(prefix, mode=mode)
+        return await store.ended_by_group(prefix, mode=mode, consumed_by=name if consumed else None)
 
     @router.get("/lightning/policies/{name}/versions", response_model=None)
     async def versions(name: str) -> list[VersionRow]:

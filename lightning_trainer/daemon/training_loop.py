@@ -179,6 +179,7 @@ class TrainingLoop:
     async def _next_attempts(self, groups: int) -> tuple[Attempt, ...] | None:
         """Return the attempts of the next step; None when a rollback is asked for before there are enough."""
         self._progress.enter(Phase.COLLECTING)
+        await self._progress.want_groups(groups)
         self._collecting_since = time.monotonic()
         while True:
             self._stored.clear()
@@ -225,6 +226,7 @@ class TrainingLoop:
         seconds = {"rollout": began - collecting_since}
         for problem in build.problems:
             self._progress.say(problem)
+        await self._progress.want_groups(self._policy.groups_per_step)
         await self._store.assign(
             build.batch,
             policy=self._policy.name,
@@ -277,6 +279,7 @@ class TrainingLoop:
             wanted = groups_wanted(self._policy, taken, build.groups)
             if wanted == taken:
                 return attempts, build
+            await self._progress.want_groups(wanted)
             try:
                 more = await asyncio.wait_for(self._next_attempts(wanted), self._policy.group_timeout_s)
             except TimeoutError:

@@ -15,7 +15,11 @@ from lightning_trainer.store.rollouts import RolloutRow
 from lightning_trainer.types import Outcome, RolloutMode
 
 _MOST_CALLS = 200
-_UNTRAINED: Mapping[str, str] = {RolloutMode.EVALUATE: "evaluation", RolloutMode.BASELINE: "baseline"}
+_UNTRAINED: Mapping[str, str] = {
+    RolloutMode.EVALUATE: "evaluation",
+    RolloutMode.BASELINE: "baseline",
+    RolloutMode.RETRIED: "retried",
+}
 _COLOURS = {Verdict.TRAINED: "green", Verdict.IN_TRAINING: "green", Verdict.IN_PART: "yellow"}
 _OUTCOME_COLOURS = {Outcome.TRAINED: "green", Outcome.DEDUPLICATED: "dim"}
 

@@ -73,8 +73,9 @@ def _peers(target: Target, call_of: Mapping[str, Call], attempts: Mapping[str, A
         call = call_of[target.name]
         agent, attempt_id = call.agent, call.attempt_id or ""
     attempt = attempts.get(attempt_id)
-    # An evaluation is compared with nothing, so what it was given is expected of nobody else.
-    compared = attempt is not None and attempt.mode is not RolloutMode.EVALUATE
+    # These are compared with nothing, so what they were given is expected of nobody else.
+    alone = (RolloutMode.EVALUATE, RolloutMode.RETRIED)
+    compared = attempt is not None and attempt.mode not in alone
     return (attempt.group_id if attempt is not None and compared else None, target.scope, agent)
 
 

@@ -4,6 +4,7 @@ import contextvars
 import math
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -31,14 +32,26 @@ def run_attempt(
     group_id: str,
     mode: str,
     timeout_s: float,
+    may_retry: bool = False,
 ) -> AttemptEnded:
-    """Run ``attempt(task)`` as one rollout; the number it returns is recorded as its reward."""
+    """Run ``attempt(task)`` as one rollout; the number it returns is recorded as its reward.
+
+    One that raises while it ``may_retry`` is recorded as retried: the caller makes another one in its place.
+    """
     began = time.monotonic()
+    # One name for both: calls that come by a rollout's URL name no attempt beside it.
+    name = uuid.uuid4().hex
     reward: float | None = None
     error: str | None = None
     try:
-        with lightning.rollout(task.id, group_id=group_id, mode=mode):
-            reward = _within(lambda: attempt(task), timeout_s)
+        with lightning.rollout(task.id, group_id=group_id, rollout_id=name, attempt_id=name, mode=mode) as rollout:
+            try:
+                reward = _within(lambda: attempt(task), timeout_s)
+            except Exception:
+                if may_retry:
+                    rollout.retried()
+                    stage = "retried"
+                raise
             if reward is not None:
                 lightning.reward(reward)  # what is not a finite number is recorded as missing
                 if not math.isfinite(reward):

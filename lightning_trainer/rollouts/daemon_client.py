@@ -23,21 +23,22 @@ class DaemonClient:
     def policy(self) -> dict[str, Any]:
         return self._get(self._url, timeout_s=30.0)
 
-    def groups(self, prefix: str, *, mode: str = "train") -> dict[str, int]:
-        """Return how many attempts of a mode have ended of each group whose id begins so."""
-        query = urllib.parse.urlencode({"prefix": prefix, "mode": mode})
+    def groups(self, prefix: str, *, mode: str = "train", consumed: bool = False) -> dict[str, int]:
+        """Return how many attempts of a mode have ended (``consumed``: and are in a step) of each group whose id
+        begins so."""
+        query = urllib.parse.urlencode({"prefix": prefix, "mode": mode, "consumed": consumed})
         return self._get(f"{self._url}/groups?{query}", timeout_s=30.0)
 
-    def wait_for_step(self, steps_done: int) -> dict[str, Any]:
-        """Return the policy's status once that many steps are done.
+    def wait_for_step(self, steps_done: int, *, groups_wanted: int) -> dict[str, Any]:
+        """Return the policy's status once that many steps are done, or the present one wants more than those groups.
 
         Raises:
             TrainingError: training is paused or finished before that; the message is the daemon's reason.
         """
         while True:
-            url = f"{self._url}?steps_done={steps_done}&timeout_s={_POLL_S}"
+            url = f"{self._url}?steps_done={steps_done}&groups_wanted={groups_wanted}&timeout_s={_POLL_S}"
             status = self._get(url, timeout_s=_POLL_S + 30.0)
-            if status["steps_done"] >= steps_done:
+            if status["steps_done"] >= steps_done or status["groups_wanted"] > groups_wanted:
                 return status
             if status["phase"] in ("paused", "finished", "serving"):
                 raise TrainingError(

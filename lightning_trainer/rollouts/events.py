@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 @dataclass(frozen=True, slots=True)
 class AttemptEnded:
     stage: str
-    """``train``, ``baseline``, or the name given to an evaluation."""
+    """``train``, ``baseline``, or the name given to an evaluation; ``retried`` where it failed and is made again."""
     step: int | None
     task_id: str
     reward: float | None

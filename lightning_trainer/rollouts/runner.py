@@ -37,8 +37,9 @@ class Runner(Generic[TaskT]):
     """Runs ``attempt(task) -> reward`` for many tasks at once.
 
     ``attempt`` returns the reward of the attempt (None: nothing scored it). It may raise; the attempt has failed then
-    and the run goes on. ``timeout_s`` is the limit of one attempt. ``baseline`` is the same at
-    temperature 0; it runs once a group where the policy's estimator takes its reward off (``remax``).
+    and the run goes on. ``timeout_s`` is the limit of one attempt, ``retries`` how often one that has failed is made
+    again: what failed is recorded and never trained, the last one counts whatever became of it. ``baseline`` is the
+    same at temperature 0; it runs once a group where the policy's estimator takes its reward off (``remax``).
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Runner(Generic[TaskT]):
         endpoint: str | None = None,
         concurrency: int = 64,
         timeout_s: float = 120.0,
+        retries: int = 0,
         on_event: Callable[[Event], None] = lambda event: None,
     ) -> None:
         lightning.init(endpoint)
@@ -62,10 +64,14 @@ class Runner(Generic[TaskT]):
         self._baseline = baseline
         self._concurrency = concurrency
         self._timeout_s = timeout_s
+        self._retries = retries
         self._on_event = on_event
 
     def train(self, tasks_of_step: Callable[[int], Sequence[TaskT]], *, steps: int) -> None:
         """Run steps ``1 .. steps``, each over ``tasks_of_step(step)`` with ``group_size`` attempts a task.
+
+        With dynamic sampling a step that lacks groups takes those of the next one, so there ``tasks_of_step`` is asked
+        for steps beyond the last, too.
 
         Raises:
             LightningError: the tasks do not make the step that the daemon waits for, the policy needs a baseline and
@@ -90,12 +96,16 @@ class Runner(Generic[TaskT]):
         with Crew(run, self._concurrency) as crew:
             while done < steps:
                 began = time.monotonic()
-                while started < min(steps, done + 1 + ahead):
+                wanted = self._consumed(status, done) + status["groups_wanted"]
+                wanted += min(ahead, steps - done - 1) * status["groups_per_step"]
+                while started * status["groups_per_step"] < wanted:
                     started += 1
                     groups = self._groups(tasks_of_step(started), started, status)
                     for batch in groups if ahead else [list(chain.from_iterable(groups))]:
                         crew.add(batch)
-                status = self._daemon.wait_for_step(done + 1)
+                status = self._daemon.wait_for_step(done + 1, groups_wanted=status["groups_wanted"])
+                if status["steps_done"] <= done:
+                    continue
                 done += 1
                 now, attempts = time.monotonic(), ended.copy()
                 del ended[: len(attempts)]
@@ -117,6 +127,12 @@ class Runner(Generic[TaskT]):
         with Crew(self._run, self._concurrency) as crew:
             batch = crew.add([_Work(task, f"{stage}/{task.id}", stage, None, "evaluate") for task in tasks])
             return [future.result() for future in batch.futures]
+
+    def _consumed(self, status: dict, done: int) -> int:
+        """Return how many of our groups are in the steps that are done."""
+        if not status["dynamic_sampling"]:
+            return done * status["groups_per_step"]
+        return len(self._daemon.groups("step-", consumed=True))
 
     def _groups(self, tasks: Sequence[TaskT], step: int, status: dict) -> list[list[_Work[TaskT]]]:
         """Return the attempts of a step that the daemon has not seen the end of, group by group."""
@@ -141,14 +157,18 @@ class Runner(Generic[TaskT]):
 
     def _run(self, work: _Work[TaskT]) -> AttemptEnded:
         attempt = self._baseline if work.mode == "baseline" and self._baseline else self._attempt
-        ended = run_attempt(
-            attempt,
-            work.task,
-            stage=work.stage,
-            step=work.step,
-            group_id=work.group_id,
-            mode=work.mode,
-            timeout_s=self._timeout_s,
-        )
-        self._on_event(ended)
+        for left in range(self._retries, -1, -1):
+            ended = run_attempt(
+                attempt,
+                work.task,
+                stage=work.stage,
+                step=work.step,
+                group_id=work.group_id,
+                mode=work.mode,
+                timeout_s=self._timeout_s,
+                may_retry=left > 0,
+            )
+            self._on_event(ended)
+            if ended.stage != "retried":
+                break
         return ended

@@ -138,14 +138,21 @@ def select_ended(connection: sqlite3.Connection, *, mode: RolloutMode | None, po
     return [_read(row) for row in rows]
 
 
-def count_ended(connection: sqlite3.Connection, prefix: str, *, mode: RolloutMode) -> dict[str, int]:
-    """Return how many attempts of a mode have ended, by group id, of the groups whose id begins with ``prefix``."""
+def count_ended(
+    connection: sqlite3.Connection, prefix: str, *, mode: RolloutMode, consumed_by: str | None = None
+) -> dict[str, int]:
+    """Return how many attempts of a mode have ended, by group id, of the groups whose id begins with ``prefix``.
+
+    With ``consumed_by``: of those that a step of this policy has consumed.
+    """
     return dict(
         connection.execute(
             """SELECT coalesce(group_id, task_id, rollout_id) AS "group", count(*) FROM attempts
                WHERE ended_ns IS NOT NULL AND coalesce(mode, 'train') = :mode
-               AND substr(coalesce(group_id, task_id, rollout_id), 1, length(:prefix)) = :prefix GROUP BY 1""",
-            {"prefix": prefix, "mode": mode},
+               AND substr(coalesce(group_id, task_id, rollout_id), 1, length(:prefix)) = :prefix
+               AND (:policy IS NULL OR EXISTS (SELECT 1 FROM assignments WHERE policy = :policy
+                                               AND assignments.attempt_id = attempts.attempt_id)) GROUP BY 1""",
+            {"prefix": prefix, "mode": mode, "policy": consumed_by},
         )
     )
 

@@ -131,9 +131,14 @@ class SqliteStore:
         wanted = None if mode is None else RolloutMode(mode)
         return await self._read(lambda connection: attempt_table.select_ended(connection, mode=wanted, policy=policy))
 
-    async def ended_by_group(self, prefix: str, *, mode: RolloutMode = RolloutMode.TRAIN) -> dict[str, int]:
-        """Return how many attempts of a mode have ended of each group whose id begins with ``prefix``."""
-        return await self._read(lambda connection: attempt_table.count_ended(connection, prefix, mode=mode))
+    async def ended_by_group(
+        self, prefix: str, *, mode: RolloutMode = RolloutMode.TRAIN, consumed_by: str | None = None
+    ) -> dict[str, int]:
+        """Return how many attempts of a mode have ended of each group whose id begins with ``prefix``; with a policy,
+        of those that its steps have taken."""
+        return await self._read(
+            lambda connection: attempt_table.count_ended(connection, prefix, mode=mode, consumed_by=consumed_by)
+        )
 
     async def missing_spans(self) -> dict[str, int]:
         """Return how many spans have not come, of every ended attempt that lacks some and that no step has consumed."""

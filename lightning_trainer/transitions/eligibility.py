@@ -49,6 +49,8 @@ def _not_ours(call: Call, policy: PolicyConfig, attempts: Mapping[str, Attempt])
         return Reason.EVALUATION
     if attempt.mode is RolloutMode.BASELINE:
         return Reason.BASELINE
+    if attempt.mode is RolloutMode.RETRIED:
+        return Reason.RETRIED
     if attempt.state is AttemptState.FAILED and policy.failed_attempts == "drop":
         return Reason.FAILED_ATTEMPT
     if attempt.state is AttemptState.RUNNING:

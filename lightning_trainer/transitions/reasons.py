@@ -57,6 +57,7 @@ class Reason(StrEnum):
     UNKNOWN_ATTEMPT = "unknown_attempt", "The call names an attempt that is not part of this batch."
     EVALUATION = "evaluation", "The attempt is an evaluation; evaluations are never trained."
     BASELINE = "baseline", "The attempt is the baseline of its group: its reward is used, and it is never trained."
+    RETRIED = "retried", "The attempt failed, and another one was made in its place."
     FAILED_ATTEMPT = "failed_attempt", "The attempt's code raised, and failed attempts are not wanted."
     ATTEMPT_RUNNING = "attempt_running", "The attempt has not ended yet."
 

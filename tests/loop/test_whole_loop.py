@@ -26,6 +26,7 @@ from lightning_trainer.store.steps import select_batches
 pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl]
 
 AGENT = Path(__file__).with_name("agent_script.py")
+COMMAND_AGENT = Path(__file__).with_name("command_agent.py")
 TWO_LINE_AGENT = Path(__file__).with_name("two_line_agent.py")
 THE_TWO_LINES = ("import lightning_instrumentation as lightning\n", '@lightning.agent("two lines")\n')
 READY_TIMEOUT_S = 400
@@ -405,6 +406,42 @@ def test_attempts_that_run_ahead_are_no_older_than_the_bound(run: Run):
     assert all(0 <= mean <= most <= 1 for mean, most in ages)
     assert any(mean > 0 for mean, _ in ages), "nothing was sampled while the trainer was training"
     assert run.policy()["live_version"] == 13
+    assert nothing_is_trained_twice(run)
+
+
+def test_a_program_is_run_over_tasks_in_a_file_and_trained_on(run: Run):
+    tasks = run.folder / "tasks.jsonl"
+    questions = ["one", "two", "three", "fail"]
+    tasks.write_text("".join(json.dumps({"id": text, "question": text}) + "\n" for text in questions))
+    done = run.policy()["steps_done"]
+    command = [sys.executable, "-m", "lightning_trainer", "rollouts", "--policy", "tiny", "--tasks", str(tasks)]
+    program = ["--agent", "tester", "--timeout", "200", "--", sys.executable, str(COMMAND_AGENT)]
+
+    def rollouts(*options: str) -> str:
+        ended = subprocess.run(
+            [*command, *options, *program],
+            env=run.environment | {"OPENAI_BASE_URL": f"{run.url}/v1"},
+            timeout=STEP_TIMEOUT_S,
+            capture_output=True,
+            text=True,
+        )
+        assert ended.returncode == 0, ended.stderr[-3000:] + run.log.read_text()[-3000:]
+        return ended.stdout
+
+    said = rollouts("--evaluate", "before")
+    assert "over 3 of 4 tasks; 1 failed" in said
+    assert "exit status 1: the tool is broken" in said
+
+    said = rollouts("--steps", str(done + 2), "--retries", "1")
+    assert run.policy()["steps_done"] == done + 2
+    assert f"step {done + 2:>3}  " in said
+    modes = Counter(mode for (mode,) in run.rows("SELECT mode FROM attempts WHERE task_id = 'fail'"))
+    assert modes == {"evaluate": 1, "retried": 2, "train": 2}, "each of the two attempts was made again"
+    ((calls,),) = run.rows(
+        "SELECT count(*) FROM spans JOIN attempts USING (attempt_id)"
+        " WHERE scope = 'lightning.gateway' AND task_id IN ('one', 'two', 'three') AND mode = 'train'"
+    )
+    assert calls == 3 * 2
     assert nothing_is_trained_twice(run)
 
 

@@ -1,4 +1,4 @@
-"""Nothing is wrong: evaluations and baselines are recorded and never trained."""
+"""Nothing is wrong: evaluations, baselines and what was tried again are recorded and never trained."""
 
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding
@@ -13,6 +13,11 @@ def diagnose(case: Case) -> Finding | None:
             "baseline",
             f'attempt {case.attempt_id} was made with mode "baseline": its reward is what the others of group '
             f"{case.attempt.group_id} are compared with",
+        )
+    if case.attempt.mode is RolloutMode.RETRIED:
+        return Finding(
+            "retried",
+            f"attempt {case.attempt_id} failed ({case.attempt.error}), and another one was made in its place",
         )
     return Finding(
         "evaluation",

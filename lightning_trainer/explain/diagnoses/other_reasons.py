@@ -15,6 +15,7 @@ _DIAGNOSED = frozenset(
         Reason.NO_REWARD,
         Reason.EVALUATION,
         Reason.BASELINE,
+        Reason.RETRIED,
         Reason.ATTEMPT_RUNNING,
         Reason.NO_BASELINE,
         Reason.GROUP_TOO_SMALL,

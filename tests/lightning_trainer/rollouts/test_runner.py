@@ -36,9 +36,17 @@ def tasks_of(step: int) -> list[Task]:
 class Daemon:
     """The runner's side of a daemon: takes a step as soon as ``GROUPS`` groups are complete, whichever they are."""
 
-    def __init__(self, max_staleness: int | None, *, needs_baseline: bool = False) -> None:
+    def __init__(
+        self, max_staleness: int | None, *, needs_baseline: bool = False, useless: frozenset[str] | None = None
+    ) -> None:
         self.max_staleness = max_staleness
         self.needs_baseline = needs_baseline
+        self.dynamic_sampling = useless is not None
+        self.useless = useless or frozenset()
+        """Groups without spread: a step takes further ones for them."""
+        self.groups_wanted = GROUPS
+        self.complete: list[str] = []
+        self.consumed: list[str] = []
         self.before: Counter[str] = Counter()
         """Attempts by group that had ended before the runner came."""
         self.baselines_before: Counter[str] = Counter()
@@ -52,18 +60,33 @@ class Daemon:
             with self._changed:
                 self.ended[f"step-{event.step}/{event.task_id}"] += 1
                 together = self.ended + self.before
-                self.steps_done = sum(count >= SIZE for count in together.values()) // GROUPS
+                self.complete += [g for g, n in together.items() if n >= SIZE and g not in self.complete]
+                self._take_steps()
                 self._changed.notify_all()
+
+    def _take_steps(self) -> None:
+        while len(waiting := self.complete[len(self.consumed) :]) >= self.groups_wanted:
+            taken = waiting[: self.groups_wanted]
+            useless = sum(group in self.useless for group in taken)
+            if self.groups_wanted - useless < GROUPS:
+                self.groups_wanted = GROUPS + useless
+                continue
+            self.groups_wanted = GROUPS
+            self.consumed += taken
+            self.steps_done += 1
 
     def get(self, path: str) -> dict:
         url = urlparse(path)
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         if url.path.endswith("/groups"):
+            if query["consumed"] == "True":
+                return dict.fromkeys(self.consumed, SIZE)
             ended = {"train": self.before, "baseline": self.baselines_before}[query["mode"]]
             return {group: n for group, n in ended.items() if group.startswith(query["prefix"])}
         with self._changed:
             if "steps_done" in query and self.phase == "collecting":
-                self._changed.wait_for(lambda: self.steps_done >= int(query["steps_done"]), 5.0)
+                steps_done, groups_wanted = int(query["steps_done"]), int(query["groups_wanted"])
+                self._changed.wait_for(lambda: self.steps_done >= steps_done or self.groups_wanted > groups_wanted, 5.0)
             return {
                 "phase": self.phase,
                 "detail": "by the test",
@@ -72,6 +95,8 @@ class Daemon:
                 "group_size": SIZE,
                 "needs_baseline": self.needs_baseline,
                 "groups_per_step": GROUPS,
+                "groups_wanted": self.groups_wanted,
+                "dynamic_sampling": self.dynamic_sampling,
                 "live_version": self.steps_done,
             }
 
@@ -157,6 +182,47 @@ def test_an_interrupted_run_starts_only_what_the_daemon_lacks(serve) -> None:
 
     Runner("p", attempt, endpoint=serve(daemon), on_event=daemon.on_event).train(tasks_of, steps=3)
     assert begun == {(1, "task-1"): 2, (3, "task-0"): 3, (3, "task-1"): 3}
+
+
+@pytest.mark.parametrize("max_staleness", [None, 2])
+def test_a_step_that_wants_more_groups_gets_those_of_the_next_one(serve, max_staleness) -> None:
+    """Dynamic sampling: without this the step waited for its time-out, and the runner for the step."""
+    useless = frozenset({"step-1/task-0", "step-2/task-1", "step-3/task-0", "step-3/task-1"})
+    daemon = Daemon(max_staleness, useless=useless)
+    runner = Runner("p", lambda task: 1.0, endpoint=serve(daemon), on_event=daemon.on_event)
+    runner.train(tasks_of, steps=3)
+    assert daemon.steps_done == 3
+    teaching = [group for group in daemon.consumed if group not in useless]
+    assert len(teaching) == 3 * GROUPS
+    # Two steps' worth of groups taught nothing; what was started beyond that is less than a step and what is ahead.
+    assert len(daemon.ended) <= 5 * GROUPS + (max_staleness or 0) * GROUPS
+
+
+def test_a_failed_attempt_is_made_again_and_the_last_one_counts(serve) -> None:
+    daemon = Daemon(None)
+    events: list[AttemptEnded] = []
+    tried: Counter[str] = Counter()
+
+    def attempt(task: Task) -> float:
+        tried[task.id] += 1
+        if task.id == "task-0" and tried[task.id] % 2:
+            raise ConnectionError("the tool was away")
+        if task.id == "task-1":
+            raise ValueError("never works")
+        return 1.0
+
+    def on_event(event: object) -> None:
+        daemon.on_event(event)
+        if isinstance(event, AttemptEnded):
+            events.append(event)
+
+    Runner("p", attempt, endpoint=serve(daemon), concurrency=1, retries=1, on_event=on_event).train(tasks_of, steps=1)
+    assert Counter((event.stage, event.task_id, event.error is None) for event in events) == {
+        ("retried", "task-0", False): SIZE,
+        ("train", "task-0", True): SIZE,
+        ("retried", "task-1", False): SIZE,
+        ("train", "task-1", False): SIZE,
+    }
 
 
 def test_a_policy_that_needs_baselines_gets_one_a_group_beside_its_attempts(serve) -> None:

@@ -1,0 +1,155 @@
+"""``lightning-trainer rollouts -- python agent.py``: a program over tasks in a file, to train or evaluate a policy."""
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_instrumentation.errors import ConfigurationError
+from lightning_instrumentation.settings import checked_endpoint
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from lightning_trainer.errors import ConfigError
+from lightning_trainer.rollouts import AttemptEnded, Command, Event, Runner, StepEnded
+from lightning_trainer.rollouts.daemon_client import DaemonClient
+from lightning_trainer.rollouts.task_file import Epochs, FileTask, read_tasks
+
+_GRACE_S = 30.0
+"""The command's own limit comes first; this much later its thread is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    command: tuple[str, ...]
+    tasks: Path
+    policy: str
+    steps: int | None
+    evaluate: str | None
+    endpoint: str
+    agent: str | None
+    concurrency: int
+    timeout_s: float
+    retries: int
+    seed: int
+
+
+def rollouts(options: Options) -> None:
+    """Run until the steps are done, or every task was tried once.
+
+    Raises:
+        ConfigError: the options do not go together, or there is no such command.
+        LightningError: the tasks cannot be used, the daemon stays away, or training has stopped.
+    """
+    if (options.steps is None) == (options.evaluate is None):
+        raise ConfigError("say what the rollouts are for: --steps N to train, or --evaluate NAME")
+    if shutil.which(options.command[0]) is None:
+        raise ConfigError(f"there is no command {options.command[0]!r} on PATH; check its spelling, or give its path")
+    try:
+        endpoint = checked_endpoint(options.endpoint)
+    except ConfigurationError as error:
+        raise ConfigError(str(error)) from None
+    tasks = read_tasks(options.tasks)
+    # Calls of a program that another one names must not be put down as this process's.
+    command = Command(options.command, endpoint=endpoint, agent=options.agent, timeout_s=options.timeout_s)
+    console = Console()
+    try:
+        if options.evaluate is not None:
+            _evaluate(options, endpoint, command, tasks, console)
+        else:
+            _train(options, endpoint, command, tasks, console)
+    finally:
+        command.stop()
+
+
+def _train(options: Options, endpoint: str, command: Command, tasks: Sequence[FileTask], console: Console) -> None:
+    assert options.steps is not None
+    status = DaemonClient(endpoint, options.policy, token=os.environ.get("LIGHTNING_TOKEN")).policy()
+    order = Epochs(tasks, per_step=status["groups_per_step"], seed=options.seed)
+    if status["steps_done"] >= options.steps:
+        console.print(f"{status['steps_done']} steps are done already; --steps is their total")
+        return
+    with _shown(console, options.steps, status["groups_per_step"] * status["group_size"]) as show:
+        show.steps_done = status["steps_done"]
+        _runner(options, endpoint, command, show).train(order, steps=options.steps)
+
+
+def _evaluate(options: Options, endpoint: str, command: Command, tasks: Sequence[FileTask], console: Console) -> None:
+    assert options.evaluate is not None
+    with _shown(console, 1, len(tasks)) as show:
+        ended = _runner(options, endpoint, command, show).evaluate(tasks, stage=options.evaluate)
+    rewards = [attempt.reward for attempt in ended if attempt.reward is not None]
+    mean = f"mean reward {sum(rewards) / len(rewards):.3f}" if rewards else "no reward was printed"
+    failed = sum(attempt.error is not None for attempt in ended)
+    console.print(
+        f"{options.evaluate}: {mean} over {len(rewards)} of {len(ended)} tasks; {failed} failed", highlight=False
+    )
+
+
+def _runner(options: Options, endpoint: str, command: Command, show: "_Show") -> Runner[FileTask]:
+    return Runner(
+        options.policy,
+        command,
+        endpoint=endpoint,
+        concurrency=options.concurrency,
+        timeout_s=options.timeout_s + _GRACE_S,
+        retries=options.retries,
+        on_event=show,
+    )
+
+
+class _Show:
+    """A bar for the attempts of the step that is going on, a line for each that is done, a sentence for new errors."""
+
+    def __init__(self, progress: Progress, steps: int, attempts: int) -> None:
+        self._progress = progress
+        self._steps = steps
+        self.steps_done = 0
+        self._task = progress.add_task("", total=attempts)
+        self._ended: Counter[str] = Counter()
+        self._errors: set[str] = set()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StepEnded):
+            self._step(event)
+        else:
+            self._attempt(event)
+
+    def _attempt(self, event: AttemptEnded) -> None:
+        self._ended["attempts"] += event.stage != "retried"
+        self._ended["retried"] += event.stage == "retried"
+        self._ended["failed"] += event.error is not None and event.stage != "retried"
+        if event.error is not None and event.error not in self._errors and len(self._errors) < 20:
+            self._errors.add(event.error)
+            self._progress.console.print(f"[yellow]task {event.task_id}:[/] {event.error}", highlight=False)
+        self._progress.update(
+            self._task, completed=self._ended["attempts"], description=self._words(self.steps_done + 1)
+        )
+
+    def _step(self, event: StepEnded) -> None:
+        reward = "no reward" if event.reward_mean is None else f"reward {event.reward_mean:.3f}"
+        self._progress.console.print(
+            f"step {event.step:>3}  {reward}  rollouts {event.rollout_s:.1f} s  training {event.wait_s:.1f} s  "
+            f"serves v{event.live_version}{self._failures()}",
+            highlight=False,
+        )
+        self.steps_done = event.step
+        self._ended.clear()
+        self._progress.update(self._task, completed=0, description=self._words(event.step + 1))
+
+    def _words(self, step: int) -> str:
+        return f"step {min(step, self._steps)} of {self._steps}" if self._steps > 1 else "attempts"
+
+    def _failures(self) -> str:
+        words = [f"{self._ended[what]} {what}" for what in ("failed", "retried") if self._ended[what]]
+        return f"  ({', '.join(words)})" if words else ""
+
+
+@contextmanager
+def _shown(console: Console, steps: int, attempts: int) -> Iterator[_Show]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        yield _Show(progress, steps, attempts)

@@ -1,0 +1,150 @@
+"""An attempt that is a command: any program, in any language, once a task.
+
+The task is the program's standard input, one JSON object. Python programs are captured as below ``lightning-trainer
+run``; any other finds a base URL that is this rollout's own in ``LIGHTNING_ROLLOUT_URL``. The last line of its standard
+output, where that is JSON, is the reward: ``0.5``, ``{"reward": 0.5}`` or ``{"rewards": {"score": 1, "format": 0}}``.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import lightning_instrumentation as lightning
+from lightning_instrumentation.scope import current
+from lightning_instrumentation.zero_code.environment import BEGUN, ProgramRollout, with_site, write_rollout
+
+from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts.task_file import FileTask
+
+_LONGEST_OUTPUT = 1 << 20
+"""Bytes of standard output and error that are looked at: their ends."""
+
+
+class CommandError(LightningError):
+    """The program failed; the message is its exit status and what it said last."""
+
+
+class Command:
+    """``Runner(policy, Command(["python", "agent.py"]))``: call it with a task.
+
+    Args:
+        command: program and arguments; no shell reads them.
+        endpoint: the daemon's URL.
+        agent: who speaks where nothing in the program says so.
+        timeout_s: then the program, and all that it has started, is killed.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, endpoint: str, agent: str | None = None, timeout_s: float = 120.0
+    ) -> None:
+        self._command = list(command)
+        self._endpoint = endpoint.rstrip("/")
+        self._agent = agent
+        self._timeout_s = timeout_s
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, task: FileTask) -> float | None:
+        """Run the program for the rollout that is going on here, and return the reward it printed.
+
+        Raises:
+            CommandError: it ended with another status than 0, or printed a reward that is none.
+            TimeoutError: it took too long.
+            OSError: it cannot be run.
+        """
+        with subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._environment(task),
+            start_new_session=True,  # so that what it starts can be killed with it
+        ) as process:
+            with self._lock:
+                self._running.add(process)
+            try:
+                output, errors = process.communicate(json.dumps(asdict(task)["fields"]).encode(), self._timeout_s)
+            except subprocess.TimeoutExpired:
+                raise TimeoutError(f"the command did not end within {self._timeout_s:g} s") from None
+            finally:
+                _kill(process)
+                with self._lock:
+                    self._running.discard(process)
+        if process.returncode:
+            raise CommandError(f"exit status {process.returncode}: {_last_line(errors) or 'it said nothing'}")
+        return _reward(_last_line(output))
+
+    def stop(self) -> None:
+        """Kill whatever is still running."""
+        with self._lock:
+            running = tuple(self._running)
+        for process in running:
+            _kill(process)
+
+    def _environment(self, task: FileTask) -> dict[str, str]:
+        environment = {**os.environ, "LIGHTNING_ENDPOINT": self._endpoint, "LIGHTNING_TASK_ID": task.id}
+        if self._agent is not None:
+            environment["LIGHTNING_AGENT"] = self._agent
+        environment["PYTHONPATH"] = with_site(environment.get("PYTHONPATH"))
+        identity = current().identity
+        if identity is None or identity.attempt_id is None:
+            write_rollout(environment, None)
+            return environment
+        task_id = identity.task_id or task.id
+        rollout = ProgramRollout(
+            pid=os.getpid(),  # this process begins and ends the rollout, the program only belongs to it
+            task_id=task_id,
+            rollout_id=identity.rollout_id,
+            attempt_id=identity.attempt_id,
+            group_id=identity.group_id or task_id,
+            mode=identity.mode or "train",
+        )
+        write_rollout(environment, rollout)
+        environment[BEGUN] = "1"
+        agent = f"/agents/{self._agent}" if self._agent is not None else ""
+        environment["LIGHTNING_ROLLOUT_URL"] = f"{self._endpoint}/rollouts/{identity.rollout_id}{agent}/v1"
+        return environment
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End its whole process group; what it has started must not outlive the attempt."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _last_line(output: bytes) -> str:
+    lines = output[-_LONGEST_OUTPUT:].decode(errors="replace").rstrip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def _reward(line: str) -> float | None:
+    """Return the number that the line gives, having recorded named ones; None where it is no such line."""
+    try:
+        said: Any = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(said, dict):
+        return _number(said, line)
+    rewards = said.get("rewards", {})
+    if not isinstance(rewards, Mapping):
+        raise CommandError(f'the rewards are no object but {rewards!r}; print one, as in {{"rewards": {{"score": 1}}}}')
+    for name, value in rewards.items():
+        number = _number(value, line)
+        if number is not None:
+            lightning.reward(number, name)
+    return _number(said.get("reward"), line)
+
+
+def _number(value: Any, line: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CommandError(f"the last line of the command's output is {line[:200]!r}; a reward in it must be a number")
+    return float(value)

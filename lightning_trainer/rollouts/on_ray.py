@@ -1,0 +1,57 @@
+"""Attempts in processes of a Ray cluster: for agents that need cores or machines of their own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning_instrumentation as lightning
+from lightning_instrumentation.scope import Identity, Scope, current, entered
+
+from lightning_trainer.errors import MissingExtraError
+from lightning_trainer.rollouts.attempt import TaskT
+
+_FLUSH_S = 30.0
+
+
+class OnRay:
+    """``Runner(policy, OnRay(attempt, num_cpus=1))``: call it with a task. What it raises is raised here.
+
+    ``ray.init(...)`` is the caller's, who knows the cluster; without it Ray starts one on this machine. Function and
+    task are pickled. The process that runs the attempt must reach the daemon at ``endpoint``.
+
+    Args:
+        attempt: ``attempt(task) -> reward``.
+        options: of the Ray task: ``num_cpus``, ``resources``, ``runtime_env`` and so on.
+    """
+
+    def __init__(
+        self, attempt: Callable[[TaskT], float | None], *, endpoint: str | None = None, **options: Any
+    ) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingExtraError("OnRay needs Ray, which is not installed; pip install ray") from error
+        self._ray = ray
+        # max_retries = 0: a worker that died may have made calls; whether to try again is the runner's to say.
+        self._remote = ray.remote(_run).options(max_retries=0, **options)
+        self._attempt = attempt
+        self._endpoint = endpoint
+
+    def __call__(self, task: Any) -> float | None:
+        from ray.exceptions import RayError, RayTaskError
+
+        running = self._remote.remote(self._attempt, task, current().identity, self._endpoint)
+        try:
+            return self._ray.get(running)
+        except RayTaskError as error:
+            raise error.cause from None
+        except RayError as error:
+            raise RuntimeError(f"Ray lost the attempt: {error}") from error
+
+
+def _run(attempt: Callable[[Any], float | None], task: Any, identity: Identity | None, endpoint: str | None):
+    lightning.init(endpoint)
+    with entered(Scope(identity)):
+        try:
+            return attempt(task)
+        finally:
+            lightning.flush(_FLUSH_S)  # Ray ends idle workers without a word

@@ -1,0 +1,73 @@
+"""Tasks in a file: one JSON object a line. What is in it is the agent's business; ``id`` names it, or else its line."""
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_trainer.errors import LightningError
+
+
+@dataclass(frozen=True, slots=True)
+class FileTask:
+    id: str
+    fields: Mapping[str, Any]
+    """The whole object, as it is in the file."""
+
+
+def read_tasks(path: Path) -> tuple[FileTask, ...]:
+    """Return the tasks in the order of the file.
+
+    Raises:
+        LightningError: the file cannot be read, a line is no JSON object, an id is there twice, or there is no task.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LightningError(f"cannot read the tasks {path}: {error}") from error
+    tasks: dict[str, FileTask] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+        except ValueError as error:
+            raise LightningError(f"{path}:{number} is not JSON: {error}") from None
+        if not isinstance(fields, dict):
+            raise LightningError(f"{path}:{number} is {line.strip()[:80]!r}; a task is one JSON object a line")
+        name = str(fields.get("id", f"line-{number}"))
+        if name in tasks:
+            raise LightningError(f"{path}:{number}: there is another task with the id {name!r}; give each its own")
+        tasks[name] = FileTask(name, fields)
+    if not tasks:
+        raise LightningError(f"there is no task in {path}; write one JSON object a line")
+    return tuple(tasks.values())
+
+
+class Epochs:
+    """Which tasks a step takes: all of them in turn, in another order each time round.
+
+    It follows from the seed and the step alone, so an interrupted run goes on with the same ones.
+
+    Raises:
+        LightningError: a step needs more different tasks than there are.
+    """
+
+    def __init__(self, tasks: Sequence[FileTask], *, per_step: int, seed: int) -> None:
+        if len(tasks) < per_step:
+            raise LightningError(
+                f"there are {len(tasks)} tasks and the policy's groups_per_step is {per_step}; give at least as many "
+                "tasks, or make groups_per_step smaller"
+            )
+        self._tasks = tasks
+        self._per_step = per_step
+        self._seed = seed
+        self._steps_per_epoch = len(tasks) // per_step
+
+    def __call__(self, step: int) -> Sequence[FileTask]:
+        """Return the tasks of a step, which counts from 1. What does not fill a step waits for another epoch."""
+        epoch, place = divmod(step - 1, self._steps_per_epoch)
+        order = random.Random(f"{self._seed}/{epoch}").sample(self._tasks, len(self._tasks))
+        return order[place * self._per_step : (place + 1) * self._per_step]

@@ -1,0 +1,155 @@
+"""An attempt that is a command: what it is told, what it says, and that nothing of it is left."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import lightning_instrumentation as lightning
+import psutil
+import pytest
+
+from lightning_trainer.rollouts.attempt import run_attempt
+from lightning_trainer.rollouts.command import Command, CommandError
+from lightning_trainer.rollouts.events import AttemptEnded
+from lightning_trainer.rollouts.task_file import FileTask
+
+ENDPOINT = "http://127.0.0.1:9"
+TASK = FileTask("t", {"id": "t", "question": "2+2?"})
+
+
+@pytest.fixture(autouse=True)
+def recording(tmp_path: Path) -> Iterator[None]:
+    lightning.shutdown(0)
+    lightning.init(ENDPOINT, spool_dir=tmp_path)
+    yield
+    lightning.shutdown(0)
+
+
+def python(code: str, *arguments: str, **options) -> Command:
+    return Command([sys.executable, "-c", code, *arguments], endpoint=ENDPOINT, **options)
+
+
+def run(command: Command) -> AttemptEnded:
+    return run_attempt(command, TASK, stage="train", step=1, group_id="g", mode="train", timeout_s=60.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "reward"),
+    [
+        ("0.5", 0.5),
+        ("first\\n1\\n\\n", 1.0),
+        ('{"reward": 2}', 2.0),
+        ('{"reward": null}', None),
+        ('{"rewards": {"score": 1}}', None),
+        ("no JSON at all", None),
+        ("", None),
+    ],
+)
+def test_the_last_line_is_the_reward_where_it_is_one(said: str, reward: float | None) -> None:
+    ended = run(python(f"print('''{said}''')"))
+    assert (ended.reward, ended.error) == (reward, None)
+
+
+@pytest.mark.parametrize("said", ["true", '"good"', '{"reward": "good"}', '{"rewards": {"score": [1]}}', "[1]"])
+def test_a_reward_that_is_no_number_is_refused_in_a_sentence(said: str) -> None:
+    ended = run(python(f"print('''{said}''')"))
+    assert ended.reward is None
+    assert ended.error is not None
+    assert "a reward in it must be a number" in ended.error
+
+
+def test_named_rewards_are_recorded_beside_it(monkeypatch) -> None:
+    given: list[tuple[float, str]] = []
+    monkeypatch.setattr(lightning, "reward", lambda value, name="reward": given.append((value, name)))
+    run(python("""print('{"reward": 1, "rewards": {"score": 0.25, "format": null}}')"""))
+    assert given == [(0.25, "score"), (1.0, "reward")]
+
+
+def test_the_task_comes_by_standard_input() -> None:
+    assert run(python("import json, sys; print(len(json.load(sys.stdin)['question']))")).reward == 4.0
+
+
+def test_a_python_program_belongs_to_the_attempt_and_any_other_finds_its_url() -> None:
+    code = """
+import json, os
+from lightning_instrumentation.scope import current
+identity = current().identity
+url = os.environ['LIGHTNING_ROLLOUT_URL']
+assert identity.rollout_id == identity.attempt_id and identity.group_id == 'g' and identity.task_id == 't'
+assert url == f'http://127.0.0.1:9/rollouts/{identity.rollout_id}/agents/helper/v1', url
+assert os.environ['LIGHTNING_TASK_ID'] == 't' and os.environ['LIGHTNING_AGENT'] == 'helper'
+"""
+    ended = run(python(code, agent="helper"))
+    assert ended.error is None
+
+
+def test_a_program_that_fails_says_how() -> None:
+    ended = run(python("import sys; print(1); sys.exit('the tool is broken')"))
+    assert (ended.reward, ended.error) == (None, "CommandError: exit status 1: the tool is broken")
+
+
+def test_what_takes_too_long_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    code = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])
+open(sys.argv[1], 'w').write(f'{os.getpid()} {child.pid}')
+time.sleep(60)
+"""
+    began = time.monotonic()
+    ended = run(python(code, str(pids), timeout_s=1.5))
+    assert ended.error == "TimeoutError: the command did not end within 1.5 s"
+    assert time.monotonic() - began < 20
+    for pid in map(int, pids.read_text().split()):
+        _gone(pid)
+
+
+def test_what_a_program_leaves_behind_ends_with_it() -> None:
+    code = """
+import subprocess, sys
+quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], **quiet).pid)
+"""
+    ended = run(python(code))
+    assert ended.reward is not None
+    _gone(int(ended.reward))
+
+
+def test_stop_kills_what_is_running() -> None:
+    command = python("import time; time.sleep(60)")
+    ended: list[AttemptEnded] = []
+    thread = threading.Thread(target=lambda: ended.append(run(command)))
+    thread.start()
+    deadline = time.monotonic() + 20
+    while thread.is_alive() and time.monotonic() < deadline:
+        command.stop()
+        time.sleep(0.1)
+    thread.join(5)
+    assert ended
+    assert ended[0].error is not None
+    assert ended[0].error.startswith("CommandError: exit status -9")
+
+
+def test_outside_a_rollout_it_runs_alone() -> None:
+    code = "from lightning_instrumentation.scope import current; assert current().identity is None; print(3)"
+    assert python(code)(TASK) == 3.0
+    with pytest.raises(CommandError, match="exit status 7"):
+        python("raise SystemExit(7)")(TASK)
+
+
+def test_a_large_task_and_much_output_do_not_block() -> None:
+    task = FileTask("big", {"text": "x" * 1_000_000})
+    code = (
+        "import json, sys; text = json.load(sys.stdin)['text']; print(text); sys.stderr.write(text); print(len(text))"
+    )
+    assert json.dumps(python(code)(task)) == "1000000.0"
+
+
+def _gone(pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, f"process {pid} is still there"
+        time.sleep(0.05)

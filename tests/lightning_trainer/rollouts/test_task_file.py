@@ -1,0 +1,64 @@
+"""Tasks from a file, and which of them a step takes."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts.task_file import Epochs, FileTask, read_tasks
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_an_id_names_a_task_or_else_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path, '{"id": 7, "q": "a"}\n\n{"q": "b"}\n')
+    assert read_tasks(path) == (FileTask("7", {"id": 7, "q": "a"}), FileTask("line-3", {"q": "b"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "there is no task in .*; write one JSON object a line"),
+        ("{", r"tasks.jsonl:1 is not JSON"),
+        ("{}\n[1]\n", r"tasks.jsonl:2 is '\[1\]'; a task is one JSON object a line"),
+        ('{"id": "a"}\n{"id": "a"}\n', r"tasks.jsonl:2: there is another task with the id 'a'"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_in_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(LightningError, match=sentence):
+        read_tasks(write(tmp_path, text))
+
+
+def test_a_file_that_is_not_there_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(LightningError, match="cannot read the tasks"):
+        read_tasks(tmp_path / "none.jsonl")
+
+
+@given(count=st.integers(1, 30), per_step=st.integers(1, 8), seed=st.integers(0, 3), epochs=st.integers(1, 3))
+def test_every_epoch_takes_a_task_at_most_once_and_leaves_less_than_a_step(count, per_step, seed, epochs) -> None:
+    tasks = [FileTask(str(number), {}) for number in range(count)]
+    if count < per_step:
+        with pytest.raises(LightningError, match=f"there are {count} tasks"):
+            Epochs(tasks, per_step=per_step, seed=seed)
+        return
+    steps = count // per_step
+    for epoch in range(epochs):
+        # A new object each time: an interrupted run starts anywhere.
+        taken = [Epochs(tasks, per_step=per_step, seed=seed)(epoch * steps + step + 1) for step in range(steps)]
+        assert all(len(step) == per_step for step in taken)
+        met = Counter(task.id for step in taken for task in step)
+        assert set(met.values()) == {1}
+        assert count - len(met) < per_step
+
+
+def test_seeds_differ() -> None:
+    tasks = [FileTask(str(number), {}) for number in range(20)]
+    assert Epochs(tasks, per_step=20, seed=0)(1) != Epochs(tasks, per_step=20, seed=1)(1)
+    assert Epochs(tasks, per_step=20, seed=0)(1) != Epochs(tasks, per_step=20, seed=0)(2)
