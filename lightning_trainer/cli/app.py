@@ -227,15 +227,30 @@ def explain(
         str | None, typer.Argument(help="Id of a rollout, attempt or task, its beginning, or a pattern; none: list.")
     ] = None,
     last: Annotated[bool, typer.Option("--last", help="The newest rollout.")] = False,
+    spans: Annotated[
+        list[Path] | None,
+        typer.Option(help="Instead of a store: a file of OTLP JSON lines (or .gz); may be repeated."),
+    ] = None,
     config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
     state_dir: Annotated[Path | None, typer.Option(help="The daemon's folder, where it is another one.")] = None,
     html: Annotated[Path | None, typer.Option(help="Also draw the tree, with its tokens, into this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Say why a rollout was trained or not: the cause first, then its calls, token tree and ledger."""
     with _one_sentence():
-        from lightning_trainer.cli.explain import explain_rollouts as run
+        from lightning_trainer.cli.explain import Options, explain_rollouts
 
-        run(rollout, last=last, config=config, state_dir=state_dir, html=html)
+        explain_rollouts(
+            Options(
+                config=config,
+                rollout=rollout,
+                last=last,
+                spans=tuple(spans or ()),
+                state_dir=state_dir,
+                html=html,
+                as_json=as_json,
+            )
+        )
 
 
 @app.command()

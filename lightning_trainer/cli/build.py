@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lightning_trainer.cli.ledger import ledger_table
 from lightning_trainer.config import Config, PolicyConfig, load_config
 from lightning_trainer.dataset.calls import build_samples
 from lightning_trainer.dataset.forms import (
@@ -28,6 +27,7 @@ from lightning_trainer.dataset.reading import Recording, read_recording, retoken
 from lightning_trainer.dataset.selection import demonstrations, preferences
 from lightning_trainer.dataset.sources import read_source
 from lightning_trainer.errors import ConfigError, DatasetError
+from lightning_trainer.explain.ledger_table import ledger_table
 from lightning_trainer.retokenise.scoring import EngineScorer
 from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
 from lightning_trainer.training.batches import Build, build_batch
@@ -173,7 +173,7 @@ def _report(
     problems: Sequence[str],
 ) -> int:
     if ledger:
-        console.print(ledger_table(ledger))
+        console.print(ledger_table(ledger, in_words=True))
     for problem in dict.fromkeys(problems):
         console.print(f"- {escape(problem)}", highlight=False, soft_wrap=True)
     if written:

@@ -1,88 +1,149 @@
-"""``lightning-trainer explain``: why a rollout was trained or not, read from the store, with or without a daemon."""
+"""``lightning-trainer explain``: why a rollout was trained or not, from the store, or from files of spans."""
 
+import json
 import os
 import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from lightning_trainer.config import Config, load_config
-from lightning_trainer.errors import StoreError
+from lightning_trainer.config import load_config
+from lightning_trainer.dataset.sources import read_source
+from lightning_trainer.errors import ConfigError, StoreError
+from lightning_trainer.explain.as_json import as_json
 from lightning_trainer.explain.explanation import Explanation, explain
 from lightning_trainer.explain.gathering import Gathering
-from lightning_trainer.explain.terminal import show, show_list
+from lightning_trainer.explain.terminal import show, show_list, show_problems
+from lightning_trainer.store.memory import in_memory
 from lightning_trainer.store.rollouts import nearest_names, select_named, select_recent
 from lightning_trainer.store.scan import read_only
+from lightning_trainer.types import Span
 
 _LISTED = 20
 _EXPLAINED = 200
 
 
-def explain_rollouts(
-    rollout: str | None, *, last: bool, config: Path, state_dir: Path | None, html: Path | None
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked on the command line."""
+
+    config: Path
+    rollout: str | None = None
+    last: bool = False
+    spans: tuple[Path, ...] = ()
+    """Files of OTLP JSON lines, read instead of a store."""
+    state_dir: Path | None = None
+    html: Path | None = None
+    as_json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    connection: sqlite3.Connection
+    place: str
+    """For sentences: what was read."""
+    problems: Sequence[str] = ()
+    """What of the files was left out."""
+
+
+def explain_rollouts(options: Options) -> None:
     """Print one explanation, the first lines of several, or, without a name, the newest rollouts.
 
     Raises:
-        LightningError: the configuration or the store cannot be read, or there is no such rollout.
+        LightningError: the configuration, the store or a file cannot be read, or there is no such rollout.
     """
-    settings = load_config(config)
-    store = (state_dir or settings.daemon.state_dir) / "lightning.sqlite"
+    policy = load_config(options.config).only_policy
     console = Console()
-    with read_only(store) as connection:
-        if rollout is None and not last and html is None:
-            _list(connection, store, console)
+    with _source(options) as source:
+        if options.rollout is None and not options.last and options.html is None:
+            _list(source, options, console)
             return
-        named = _named(connection, store, rollout)
-        gathering = Gathering(connection, settings.only_policy)
-        if len(named) > 1 and html is not None:
+        named = _named(source, options.rollout)
+        if len(named) > 1 and options.html is not None:
             raise StoreError(
-                f"{rollout!r} names {len(named)} rollouts, and one is drawn at a time: name it more exactly"
+                f"{options.rollout!r} names {len(named)} rollouts, and one is drawn at a time: name it more exactly"
             )
-        if len(named) > 1:
-            _first_lines(named, gathering, console)
-            return
-        explanation = explain(gathering.cases(named[0]))
-    show(explanation, console)
-    if html is not None:
-        _draw(explanation, settings, html)
-        console.print(f"drawn in {html}", style="dim", highlight=False, soft_wrap=True)
+        gathering = Gathering(source.connection, policy, from_files=bool(options.spans))
+        newest = [explain(gathering.cases(rollout_id)) for rollout_id in named[-_EXPLAINED:]]
+    if options.as_json:
+        _print_json([as_json(explanation) for explanation in newest], source, left_out=len(named) - len(newest))
+    elif len(newest) == 1:
+        show(newest[0], console)
+    else:
+        _first_lines(newest, len(named), console)
+    if not options.as_json:
+        show_problems(source.problems, console)
+    if options.html is not None:
+        _draw(newest[0], policy.model, options.html)
+        if not options.as_json:
+            console.print(f"drawn in {options.html}", style="dim", highlight=False, soft_wrap=True)
 
 
-def _named(connection: sqlite3.Connection, store: Path, rollout: str | None) -> list[str]:
+@contextmanager
+def _source(options: Options) -> Iterator[_Source]:
+    if not options.spans:
+        store = (options.state_dir or load_config(options.config).daemon.state_dir) / "lightning.sqlite"
+        with read_only(store) as connection:
+            yield _Source(connection, f"the store {store}")
+        return
+    if options.state_dir is not None:
+        raise ConfigError("--spans and --state-dir are two places to read from: name one of them")
+    problems: list[str] = []
+    spans: list[Span] = []
+    for path in options.spans:
+        if path.is_dir():
+            raise ConfigError(f"--spans {path} is a folder: --spans takes files; a daemon's folder is --state-dir")
+        spans += read_source(path, problems)
+    with in_memory(spans) as connection:
+        yield _Source(connection, ", ".join(map(str, options.spans)), problems)
+
+
+def _named(source: _Source, rollout: str | None) -> list[str]:
     # Without a name it is the newest.
+    connection = source.connection
     found = select_named(connection, rollout) if rollout else [row.rollout_id for row in select_recent(connection, 1)]
     if found:
         return found
     if not rollout:
-        raise StoreError(f"there is no rollout in the store {store}: none of its spans names one")
+        raise StoreError(f"there is no rollout in {source.place}: none of its spans names one")
     nearest = nearest_names(connection, rollout)
     hint = f"the nearest are {', '.join(nearest)}" if nearest else "it has none; see `lightning-trainer agents`"
-    raise StoreError(f"there is no rollout, attempt or task {rollout!r} in the store {store}: {hint}")
+    raise StoreError(f"there is no rollout, attempt or task {rollout!r} in {source.place}: {hint}")
 
 
-def _list(connection: sqlite3.Connection, store: Path, console: Console) -> None:
-    rows = select_recent(connection, _LISTED)
-    if not rows:
-        console.print(f"there is no rollout in the store {store} yet", highlight=False, soft_wrap=True)
+def _list(source: _Source, options: Options, console: Console) -> None:
+    rows = select_recent(source.connection, _LISTED)
+    if options.as_json:
+        _print_json([asdict(row) for row in rows], source)
         return
-    show_list(rows, console)
-    console.print("explain one by its id, its task, their beginning, or a pattern; --last is the first", style="dim")
+    if rows:
+        show_list(rows, console)
+        console.print("explain one by its id, its task, their beginning or a pattern; --last is the first", style="dim")
+    else:
+        console.print(f"there is no rollout in {source.place} yet", highlight=False, soft_wrap=True)
+    show_problems(source.problems, console)
 
 
-def _first_lines(named: list[str], gathering: Gathering, console: Console) -> None:
-    for rollout_id in named[-_EXPLAINED:]:
-        console.print(explain(gathering.cases(rollout_id)).headline, markup=False, highlight=False, soft_wrap=True)
-    more = len(named) - _EXPLAINED
-    if more > 0:
-        console.print(f"and {more} older ones; name them more exactly", style="dim")
+def _first_lines(newest: Sequence[Explanation], names: int, console: Console) -> None:
+    for explanation in newest:
+        console.print(explanation.headline, markup=False, highlight=False, soft_wrap=True)
+    if names > len(newest):
+        console.print(f"and {names - len(newest)} older ones; name them more exactly", style="dim")
 
 
-def _draw(explanation: Explanation, settings: Config, html: Path) -> None:
+def _print_json(rollouts: Sequence[dict], source: _Source, left_out: int = 0) -> None:
+    document = {"rollouts": rollouts, "older_ones_left_out": left_out, "problems": list(source.problems)}
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def _draw(explanation: Explanation, model: str, html: Path) -> None:
     from lightning_trainer.explain.page import render
     from lightning_trainer.explain.texts import texts_of
 
     html.parent.mkdir(parents=True, exist_ok=True)
     partial = html.with_name(f"{html.name}.{os.getpid()}.partial")
-    partial.write_text(render(explanation, texts_of(settings.only_policy.model)), encoding="utf-8")
+    partial.write_text(render(explanation, texts_of(model)), encoding="utf-8")
     partial.replace(html)

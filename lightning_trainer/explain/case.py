@@ -51,6 +51,8 @@ class Case:
     """Spans whose parent is not in the store."""
     groups_ready: int = 0
     """Groups that the next step could take now; only of an attempt that waits for one."""
+    from_files: bool = False
+    """No step will take the attempt: it is judged with everything that was read, as ``build`` does."""
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -115,7 +117,7 @@ class Case:
 
     @property
     def waits(self) -> bool:
-        """Whether the attempt is to be trained, has ended, and no step has consumed it."""
+        """Whether the attempt is to be trained, has ended, and no step has consumed it yet."""
         attempt = self.attempt
         ended = attempt is not None and attempt.ended_ns is not None and attempt.mode is RolloutMode.TRAIN
-        return ended and self.judged.step is None
+        return ended and self.judged.step is None and not self.from_files

@@ -20,6 +20,9 @@ class Verdict(StrEnum):
     IN_TRAINING = "is being trained"
     NOT_YET = "is not trained yet"
     NOT = "is not trained"
+    WOULD = "would be trained"
+    WOULD_IN_PART = "would be trained in part"
+    WOULD_NOT = "would not be trained"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +58,20 @@ class ExplainedAttempt:
         return sum(len(call.node.call.response_ids) for call in self.calls)
 
     @property
+    def balances(self) -> bool:
+        """Whether every sampled token is in the ledger, once (promise 1)."""
+        return sum(row.tokens for row in self.ledger) == self.sampled_tokens
+
+    @property
     def headline(self) -> str:
         """The cause in one line."""
         cause = f"{self.findings[0].name}: {self.findings[0].sentence}" if self.findings else None
         start = f"rollout {self.case.rollout_id} {self.verdict}"
-        if self.verdict in (Verdict.NOT, Verdict.NOT_YET):
+        if self.verdict in (Verdict.NOT, Verdict.NOT_YET, Verdict.WOULD_NOT):
             return f"{start}: {cause or 'its calls and rewards are in order'}"
         if cause is None:
             return f"{start}: {self._amount()}"
-        but = ": " if self.verdict is Verdict.IN_PART else ", but "
+        but = ": " if self.verdict in (Verdict.IN_PART, Verdict.WOULD_IN_PART) else ", but "
         return f"{start} ({self._amount()}){but}{cause}"
 
     def _amount(self) -> str:
@@ -99,7 +107,7 @@ class Explanation:
         return f"{self.told.headline} (attempt {self.attempts.index(self.told) + 1} of {len(self.attempts)})"
 
 
-_TAKEN = (Verdict.TRAINED, Verdict.IN_PART, Verdict.IN_TRAINING)
+_TAKEN = (Verdict.TRAINED, Verdict.IN_PART, Verdict.IN_TRAINING, Verdict.WOULD, Verdict.WOULD_IN_PART)
 
 
 def explain(cases: Sequence[Case]) -> Explanation:
@@ -137,19 +145,22 @@ def _explained(case: Case) -> ExplainedAttempt:
 
 def _verdict(case: Case) -> Verdict:
     step = case.judged.step
+    outcomes = [case.fates[call.call_id].outcome for call in case.own]
+    trained = Outcome.TRAINED in outcomes
+    whole = trained and all(outcome in (Outcome.TRAINED, Outcome.DEDUPLICATED) for outcome in outcomes)
+    if case.from_files:
+        return Verdict.WOULD if whole else Verdict.WOULD_IN_PART if trained else Verdict.WOULD_NOT
     if step is None:
         return Verdict.NOT_YET if case.waits or case.attempt is None or case.attempt.ended_ns is None else Verdict.NOT
-    outcomes = [case.fates[call.call_id].outcome for call in case.own]
-    if Outcome.TRAINED not in outcomes:
+    if not trained:
         return Verdict.NOT
     if step.state is StepState.ASSIGNED:
         return Verdict.IN_TRAINING
-    whole = all(outcome in (Outcome.TRAINED, Outcome.DEDUPLICATED) for outcome in outcomes)
     return Verdict.TRAINED if whole else Verdict.IN_PART
 
 
 def _trained_with(case: Case) -> tuple[Mapping[str, float], Mapping[str, tuple[float, ...]]]:
-    """Return credits and advantages by call id, as the step's batch and report have them."""
+    """Return credits and advantages by call id, as the batch and the step's report have them."""
     credits: dict[str, float] = {}
     advantages: dict[str, tuple[float, ...]] = {}
     judged = case.judged

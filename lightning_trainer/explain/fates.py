@@ -32,7 +32,7 @@ def fates_of(
     Args:
         build: made of what is stored now.
         step: the one that consumed the calls' attempt.
-        batch: that step's, as recorded.
+        batch: that step's, as recorded; without a step, what ``build`` made, or None while the attempt waits for one.
     """
     samples = batch.samples if batch is not None else ()
     trained = {segment.transition_id for sample in samples for segment in sample.segments}

@@ -1,7 +1,7 @@
 """From a store's snapshot to the cases of a rollout: reads only, so a daemon may run beside it or not.
 
-What a step consumed is judged together, as it was then; what still waits is judged with its group as it is now. Each
-such set is judged once, however many of its rollouts are asked for.
+What a step consumed is judged together, as it was then; what still waits is judged with its group as it is now; what
+comes from files is judged all together. Each such set is judged once, however many of its rollouts are asked for.
 """
 
 import sqlite3
@@ -33,11 +33,13 @@ class Gathering:
     Args:
         connection: of a store, read-only, inside a transaction (``store.scan.read_only``).
         policy: the one that trains the agents.
+        from_files: the snapshot is of files (``store.memory.in_memory``), so no step has taken or will take anything.
     """
 
-    def __init__(self, connection: sqlite3.Connection, policy: PolicyConfig) -> None:
+    def __init__(self, connection: sqlite3.Connection, policy: PolicyConfig, *, from_files: bool = False) -> None:
         self._connection = connection
         self._policy = policy
+        self._from_files = from_files
         self._judged: dict[tuple, Judged] = {}
 
     def cases(self, rollout_id: str) -> tuple[Case, ...]:
@@ -56,7 +58,9 @@ class Gathering:
     def _case_of(self, attempt: Attempt) -> Case:
         spans = span_table.select_of_attempts(self._connection, [attempt.attempt_id])
         assigned = rollout_queries.select_assignment(self._connection, attempt.attempt_id)
-        if assigned is not None:
+        if self._from_files:
+            judged = self._of_all()
+        elif assigned is not None:
             judged = self._of_step(*assigned)
         elif attempt.mode is RolloutMode.TRAIN and attempt.state is not AttemptState.RUNNING:
             judged = self._of_group(attempt)
@@ -79,7 +83,13 @@ class Gathering:
             lacking=lacking,
             lost=rollout_queries.without_parent(self._connection, spans),
             groups_ready=self._groups_ready(judged),
+            from_files=self._from_files,
         )
+
+    def _of_all(self) -> Judged:
+        if (known := self._judged.get(())) is not None:
+            return known
+        return self._keep((), self._judged_together(attempt_table.select(self._connection), None))
 
     def _of_step(self, policy: str, step: int) -> Judged:
         if policy != self._policy.name:
@@ -131,12 +141,14 @@ class Gathering:
         for call in reading.calls:
             if call.attempt_id is not None and policy.claims(call.agent) and call.call_id in build.fates:
                 reasons.setdefault(call.attempt_id, []).append(build.fates[call.call_id][1].value)
-        recorded = [] if record is None else step_table.select_batches(self._connection, policy.name, only=step)
+        batch = build.batch if self._from_files else None
+        if record is not None:
+            batch = next(iter(step_table.select_batches(self._connection, policy.name, only=step)), None)
         return Judged(
             build=build,
             attempts=tuple(regroup(attempts, reading.calls, policy)),
             step=record,
-            batch=recorded[0] if recorded else None,
+            batch=batch,
             reasons_of={attempt_id: tuple(met) for attempt_id, met in reasons.items()},
         )
 
@@ -147,7 +159,7 @@ class Gathering:
         return judged
 
     def _groups_ready(self, judged: Judged) -> int:
-        if judged.step is not None or self._policy.group_by == "prompt":
+        if judged.step is not None or self._from_files or self._policy.group_by == "prompt":
             return 0
         waiting = self._waiting()
         collection = collect(

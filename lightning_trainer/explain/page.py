@@ -36,7 +36,7 @@ def render(explanation: Explanation, text_of: TextOf | None) -> str:
 
 
 def _header(explanation: Explanation) -> str:
-    taken = explanation.told.verdict in (Verdict.TRAINED, Verdict.IN_TRAINING)
+    taken = explanation.told.verdict in (Verdict.TRAINED, Verdict.IN_TRAINING, Verdict.WOULD)
     return (
         '<header><p class="brand">lightning-trainer explain</p>'
         f"<h1>Rollout {escape(explanation.rollout_id)}</h1>"

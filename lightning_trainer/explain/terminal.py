@@ -10,6 +10,7 @@ from rich.table import Table
 from lightning_trainer.explain import words
 from lightning_trainer.explain.explanation import ExplainedAttempt, ExplainedCall, Explanation, Verdict
 from lightning_trainer.explain.finding import counted
+from lightning_trainer.explain.ledger_table import ledger_table
 from lightning_trainer.explain.tree import in_order
 from lightning_trainer.store.rollouts import RolloutRow
 from lightning_trainer.types import Outcome, RolloutMode
@@ -20,7 +21,13 @@ _UNTRAINED: Mapping[str, str] = {
     RolloutMode.BASELINE: "baseline",
     RolloutMode.RETRIED: "retried",
 }
-_COLOURS = {Verdict.TRAINED: "green", Verdict.IN_TRAINING: "green", Verdict.IN_PART: "yellow"}
+_COLOURS = {
+    Verdict.TRAINED: "green",
+    Verdict.IN_TRAINING: "green",
+    Verdict.WOULD: "green",
+    Verdict.IN_PART: "yellow",
+    Verdict.WOULD_IN_PART: "yellow",
+}
 _OUTCOME_COLOURS = {Outcome.TRAINED: "green", Outcome.DEDUPLICATED: "dim"}
 
 
@@ -40,10 +47,16 @@ def show(explanation: Explanation, console: Console) -> None:
             _say(console, sentence)
         if attempt.ledger:
             console.print()
-            console.print(_ledger(attempt))
+            _say(console, "ledger", "bold")
+            console.print(ledger_table(attempt.ledger, in_words=False))
             _say(console, words.balance(attempt), "dim")
         _list(console, "also", [f"{finding.name}: {finding.sentence}" for finding in attempt.findings[1:]])
         _list(console, "problems", attempt.problems)
+
+
+def show_problems(problems: Sequence[str], console: Console) -> None:
+    """Print what of the files was left out; nothing where nothing was."""
+    _list(console, "left out", tuple(dict.fromkeys(problems)))
 
 
 def show_list(rows: Sequence[RolloutRow], console: Console) -> None:
@@ -69,7 +82,7 @@ def _calls(attempt: ExplainedAttempt) -> Table:
     for heading in ("prompt", "sampled"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("version", overflow="fold")
-    table.add_column("would be" if attempt.case.waits else "fate", overflow="fold")
+    table.add_column("would be" if attempt.case.waits or attempt.case.from_files else "fate", overflow="fold")
     graded = [
         (heading, text)
         for heading, text in (("reward", _reward), ("credit", _credit), ("advantage", words.mean_advantage))
@@ -100,20 +113,6 @@ def _reward(call: ExplainedCall) -> str:
 
 def _credit(call: ExplainedCall) -> str:
     return words.number(call.credit)
-
-
-def _ledger(attempt: ExplainedAttempt) -> Table:
-    table = _table()
-    for heading in ("ledger: agent", "version", "outcome", "reason"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("tokens", "calls"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in attempt.ledger:
-        sampled_by = words.version_name(row.policy, row.policy_version)
-        table.add_row(
-            escape(row.agent), escape(sampled_by), row.outcome, row.reason, f"{row.tokens:,}", f"{row.calls:,}"
-        )
-    return table
 
 
 def _table() -> Table:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.explanation import ExplainedAttempt, ExplainedCall
 from lightning_trainer.explain.finding import counted, seconds
 from lightning_trainer.explain.tree import CallNode
@@ -13,7 +14,6 @@ def facts(attempt: ExplainedAttempt) -> str:
     case, one = attempt.case, attempt.case.attempt
     if one is None:
         return f"spans name the rollout and no attempt · {counted(len(case.spans), 'span')}"
-    step = case.judged.step
     took = f" in {seconds(one.ended_ns - one.started_ns)}" if one.ended_ns is not None else ""
     group = case.group.group_id if case.group else one.group_id
     return " · ".join(
@@ -22,11 +22,18 @@ def facts(attempt: ExplainedAttempt) -> str:
             f"task {one.task_id}",
             f"group {group} ({counted(max(1, len(case.members)), 'attempt')})",
             f"{one.state}{took}" + (f": {one.error}" if one.error else ""),
-            f"policy {case.policy.name}, " + (f"step {step.step} ({step.state})" if step else "no step"),
+            f"policy {case.policy.name}{_taken(case)}",
             f"reward {number(attempt.reward)}",
             counted(len(case.spans), "span"),
         )
     )
+
+
+def _taken(case: Case) -> str:
+    if case.from_files:
+        return ""
+    step = case.judged.step
+    return f", step {step.step} ({step.state})" if step else ", no step"
 
 
 def meanings(attempt: ExplainedAttempt) -> Iterator[str]:
@@ -43,7 +50,7 @@ def meanings(attempt: ExplainedAttempt) -> Iterator[str]:
 def balance(attempt: ExplainedAttempt) -> str:
     """Say that every sampled token is in the ledger, each once."""
     accounted = sum(row.tokens for row in attempt.ledger)
-    verdict = "it balances" if accounted == attempt.sampled_tokens else "it does not balance"
+    verdict = "it balances" if attempt.balances else "it does not balance"
     return f"{counted(attempt.sampled_tokens, 'sampled token')} recorded, {accounted:,} accounted for: {verdict}"
 
 

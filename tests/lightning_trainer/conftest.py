@@ -1,8 +1,12 @@
-"""Factories of the vocabulary, with all that a test does not care about filled in, and spans of whole attempts."""
+"""Factories of the vocabulary, with all that a test does not care about filled in; spans of whole attempts, and spans
+as a collector's file exporter writes them.
+"""
 
+import base64
 import itertools
+import json
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from lightning_instrumentation import semconv
@@ -18,6 +22,7 @@ from lightning_trainer.types import (
     Fidelity,
     Span,
     SpanEvent,
+    SpanStatus,
     Trajectory,
     Transition,
 )
@@ -190,3 +195,71 @@ def attempt_spans() -> Callable[..., list[Span]]:
 def reward_span() -> Callable[..., Span]:
     """Make a reward: ``reward_span(value, rollout=, attempt=, response=)``."""
     return _reward_span
+
+
+_STATUS = {SpanStatus.UNSET: 0, SpanStatus.OK: 1, SpanStatus.ERROR: 2}
+
+
+def _any_value(value: AttributeValue) -> dict:
+    match value:
+        case bool():
+            return {"boolValue": value}
+        case int():
+            return {"intValue": str(value)}
+        case float():
+            return {"doubleValue": value}
+        case bytes():
+            return {"bytesValue": base64.b64encode(value).decode()}
+        case tuple():
+            return {"arrayValue": {"values": [_any_value(one) for one in value]}}
+    return {"stringValue": value}
+
+
+def _attributes(attributes) -> list[dict]:
+    return [{"key": name, "value": _any_value(value)} for name, value in attributes.items()]
+
+
+def _line(spans: Sequence[Span]) -> str:
+    """One document, written by hand from the specification: not by the code that is tested, nor by protobuf's JSON."""
+    return json.dumps(
+        {
+            "resourceSpans": [
+                {
+                    "resource": {"attributes": _attributes(span.resource)},
+                    "scopeSpans": [
+                        {
+                            "scope": {"name": span.scope},
+                            "spans": [
+                                {
+                                    "traceId": span.trace_id,
+                                    "spanId": span.span_id,
+                                    "parentSpanId": span.parent_span_id or "",
+                                    "name": span.name,
+                                    "kind": 1,
+                                    "startTimeUnixNano": str(span.start_ns),
+                                    "endTimeUnixNano": str(span.end_ns),
+                                    "attributes": _attributes(span.attributes),
+                                    "events": [
+                                        {
+                                            "name": event.name,
+                                            "timeUnixNano": str(event.time_ns),
+                                            "attributes": _attributes(event.attributes),
+                                        }
+                                        for event in span.events
+                                    ],
+                                    "status": {"code": _STATUS[span.status], "message": span.status_message},
+                                }
+                            ],
+                        }
+                    ],
+                }
+                for span in spans
+            ]
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def otlp_line() -> Callable[[Sequence[Span]], str]:
+    """``otlp_line(spans)``: one line of OTLP JSON, without its line end."""
+    return _line

@@ -10,7 +10,14 @@ def diagnose(case: Case) -> Finding | None:
         return None
     newest_ns = max((span.end_ns for span in case.spans), default=case.attempt.started_ns)
     parents = sorted({span.parent_span_id for span in case.lost if span.parent_span_id is not None})
-    named = f"; spans below it name {listed(parents, 2)}, which is not in the store" if parents else ""
+    named = f"; spans below it name {listed(parents, 2)}, which is not here" if parents else ""
+    if case.from_files:
+        return Finding(
+            "still running",
+            f"attempt {case.attempt_id} has not ended, for its root span is not among the "
+            f"{counted(len(case.spans), 'span')} that were read of it{named}; record it to its end, with the spans of "
+            "the process that began it",
+        )
     return Finding(
         "still running",
         f"attempt {case.attempt_id} has not ended, for its root span has not arrived "

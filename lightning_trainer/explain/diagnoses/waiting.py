@@ -1,4 +1,4 @@
-"""The attempt has ended and nothing is against it but that no step has taken it yet."""
+"""The attempt has ended and nothing is against it but that no step has taken it yet, or that it is not all here."""
 
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding, counted
@@ -6,6 +6,13 @@ from lightning_trainer.explain.finding import Finding, counted
 
 def diagnose(case: Case) -> Finding | None:
     policy, group = case.policy, case.group
+    if case.from_files and case.lacking:
+        return Finding(
+            "spans missing",
+            f"{counted(case.lacking, 'span')} of attempt {case.attempt_id} had started and are not among those that "
+            "were read; what they said of it (calls, rewards) is not counted",
+            blocks=False,
+        )
     if not case.waits:
         return None
     if not policy.train:

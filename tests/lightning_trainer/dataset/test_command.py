@@ -69,7 +69,7 @@ def test_a_file_of_spans_becomes_the_samples_that_the_daemon_would_train(folder,
     assert built.batch is not None
     assert read_samples_parquet(folder / "samples.parquet") == built.batch.samples
     assert read_ledger(folder / "samples.parquet") == built.ledger
-    assert re.search(r"solver +math@v3 +trained +2 +5", output)
+    assert re.search(r"solver +math@v3 +trained +5 +2 +sampled", output)
     assert "2 samples written to samples.parquet" in output
 
 

@@ -33,7 +33,7 @@ def test_everything_about_a_trained_rollout(trained, explain):
         ["2", "1", "solver", "8", "2", "v3", "trained", "1", "+0.333"],
     ]
     assert "all calls: trained. The policy sampled these tokens and they are trained." in lines
-    assert ["solver", "math@v3", "trained", "sampled", "5", "2"] in [line.split() for line in lines]
+    assert ["solver", "math@v3", "trained", "5", "2", "sampled"] in [line.split() for line in lines]
     assert "5 sampled tokens recorded, 5 accounted for: it balances" in lines
     assert max(map(len, lines[3:6])) <= 80
 
@@ -155,7 +155,7 @@ async def test_a_reward_that_came_after_the_step_is_not_called_trained(store, ta
     await store.append([judged])
     lines = explain("r-a1")
     assert "is not trained: changed since: 2 calls: Step 1 was built without the call" in lines[0]
-    assert ["solver", "math@v3", "dropped", "changed_since", "5", "2"] in [line.split() for line in lines]
+    assert ["solver", "math@v3", "dropped", "5", "2", "changed_since"] in [line.split() for line in lines]
 
 
 async def test_spans_of_a_rollout_that_name_no_attempt(store, explain, attempt):

@@ -1,0 +1,35 @@
+"""The ledger for a terminal: what became of every sampled token, by agent, policy version and reason."""
+
+from collections.abc import Iterable
+
+from rich.markup import escape
+from rich.table import Table
+
+from lightning_trainer.explain.words import version_name
+from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.types import LedgerRow
+
+
+def ledger_table(rows: Iterable[LedgerRow], *, in_words: bool) -> Table:
+    """Return the table.
+
+    Args:
+        in_words: also say what each reason means; only for rows whose reasons are all of the core.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in ("agent", "version", "outcome"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("tokens", "calls"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("reason", overflow="fold")
+    for row in rows:
+        meaning = f": {escape(Reason(row.reason).explanation)}" if in_words else ""
+        table.add_row(
+            escape(row.agent),
+            escape(version_name(row.policy, row.policy_version)),
+            row.outcome.value,
+            f"{row.tokens:,}",
+            f"{row.calls:,}",
+            f"[bold]{row.reason}[/]{meaning}",
+        )
+    return table

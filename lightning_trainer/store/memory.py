@@ -1,0 +1,22 @@
+"""Spans that are in no store, as what a store's readers read: the same tables, in memory, and nothing on disk."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+
+from lightning_trainer.store.schema import migrate
+from lightning_trainer.store.spans import encode_rows, insert
+from lightning_trainer.types import Span
+
+
+@contextmanager
+def in_memory(spans: Sequence[Span]) -> Iterator[sqlite3.Connection]:
+    """Yield a connection to a store that holds these spans; of several with one id the first counts.
+
+    Raises:
+        MalformedTelemetryError: a span cannot be written as OTLP.
+    """
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        migrate(connection, where="in memory")
+        insert(connection, encode_rows(spans))
+        yield connection

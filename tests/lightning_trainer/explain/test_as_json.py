@@ -1,0 +1,55 @@
+"""``explain --json``: the whole explanation as one document."""
+
+import json
+from dataclasses import replace
+
+
+async def _told(store, take_step, explain, attempt, ask, *arguments):
+    guess = replace(ask, response=(50,), answer="7")
+    await store.append([*attempt("a1").spans, *attempt("b1", turns=(guess,), reward=0.0, begins_s=60).spans])
+    await take_step(["a1", "b1"])
+    return json.loads("\n".join(explain(*arguments, "--json")))
+
+
+async def test_everything_about_one_rollout(store, take_step, explain, attempt, ask):
+    told = await _told(store, take_step, explain, attempt, ask, "r-a1")
+    (rollout,) = told["rollouts"]
+    assert rollout["headline"] == "rollout r-a1 is trained: step 1, 2 calls, 5 sampled tokens"
+    (one,) = rollout["attempts"]
+    known = ("attempt_id", "task_id", "group_id", "state", "mode", "step", "reward", "spans", "verdict", "balances")
+    assert [one[name] for name in known] == ["a1", "2*3", "g", "succeeded", "train", 1, 1.0, 7, "is trained", True]
+    assert one["group_members"] == ["a1", "b1"]
+    first, second = one["calls"]
+    assert (first["extends"], second["extends"], second["shared_tokens"]) == (None, 1, 6)
+    assert (second["prompt_tokens"], second["sampled_tokens"]) == (8, 2)
+    assert (second["outcome"], second["reason"], second["credit"]) == ("trained", "sampled", 1.0)
+    # Credits are 1, 1 and 0; each of the two tokens has its credit less their mean.
+    assert [round(value, 4) for value in second["advantages"]] == [0.3333, 0.3333]
+    assert one["ledger"] == [
+        {
+            "agent": "solver",
+            "policy": "math",
+            "policy_version": 3,
+            "outcome": "trained",
+            "reason": "sampled",
+            "tokens": 5,
+            "calls": 2,
+        }
+    ]
+    assert one["sampled_tokens"] == 5
+
+
+async def test_several_rollouts_and_the_list(store, take_step, explain, attempt, ask):
+    told = await _told(store, take_step, explain, attempt, ask, "r-*")
+    assert [rollout["rollout_id"] for rollout in told["rollouts"]] == ["r-a1", "r-b1"]
+    assert told["older_ones_left_out"] == 0
+    listed = json.loads("\n".join(explain("--json")))
+    assert [(row["rollout_id"], row["step"]) for row in listed["rollouts"]] == [("r-b1", 1), ("r-a1", 1)]
+
+
+async def test_findings_say_whether_they_block(store, explain, attempt):
+    await store.append(attempt("a1").spans)
+    (rollout,) = json.loads("\n".join(explain("r-a1", "--json")))["rollouts"]
+    (finding,) = rollout["attempts"][0]["findings"]
+    assert (finding["name"], finding["blocks"]) == ("group of one", True)
+    assert rollout["attempts"][0]["step"] is None
