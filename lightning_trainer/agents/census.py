@@ -153,11 +153,15 @@ def _responses(rows: sqlite3.Connection) -> Iterator[list[tuple]]:
         yield list(found)
 
 
+_BY_THE_GATEWAY = "gateway"
+"""Nobody but the gateway tells of the call: its base URL or its baggage named the agent."""
+
+
 def _add(calls: list[tuple], counted: dict[str | None, AgentCensus]) -> None:
     _, _, agent, source, prompt, sampled, fidelity, interrupted, policy, *_ = calls[0]
     for other in calls[1:]:
-        if agent is None:
-            agent, source = other[2], other[3]
+        agent = agent or other[2]
+        source = source or (other[3] if other[2] == agent else None)
         prompt = other[4] if prompt is None else prompt
         sampled = other[5] if sampled is None else sampled
     one = _of(counted, agent)
@@ -167,7 +171,7 @@ def _add(calls: list[tuple], counted: dict[str | None, AgentCensus]) -> None:
     one.uncounted_calls += prompt is None or sampled is None
     one.fidelity[Fidelity(fidelity)] += 1
     one.interrupted += interrupted
-    one.sources.update([source] if source else [])
+    one.sources.update([source or _BY_THE_GATEWAY] if agent else [])
     one.served_by.update([policy] if policy else [])
     for row in calls:
         _note_tools(one, row[9].split("\n") if row[9] else [])

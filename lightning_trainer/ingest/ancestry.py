@@ -24,7 +24,7 @@ class Identity:
     rollout_id: str | None = None
     attempt_id: str | None = None
     agent_source: str | None = None
-    """How the agent was recognised; comes and goes with the agent."""
+    """How the agent was recognised, as whoever gives it this name says; None where nobody says."""
 
     @property
     def complete(self) -> bool:
@@ -35,11 +35,12 @@ class Identity:
         """Fill what is missing, unless ``other`` is of another rollout or attempt: then it says nothing of this one."""
         if _differ(self.rollout_id, other.rollout_id) or _differ(self.attempt_id, other.attempt_id):
             return self
+        agent = self.agent or other.agent
         return Identity(
-            agent=self.agent or other.agent,
+            agent=agent,
             rollout_id=self.rollout_id or other.rollout_id,
             attempt_id=self.attempt_id or other.attempt_id,
-            agent_source=self.agent_source if self.agent else other.agent_source,
+            agent_source=self.agent_source or (other.agent_source if other.agent == agent else None),
         )
 
 

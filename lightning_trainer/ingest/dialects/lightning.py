@@ -55,11 +55,13 @@ def failed(span: Span) -> bool:
 
 def naming(span: Span) -> Naming | None:
     agent = text(span, semconv.AGENT_NAME)
-    return None if agent is None else _naming(agent, text(span, semconv.AGENT_SOURCE) or NAME)
+    if agent is None:
+        return None
+    return _naming(agent, text(span, semconv.AGENT_SOURCE) or (None if is_gateway(span) else NAME))
 
 
 @lru_cache(maxsize=1024)
-def _naming(agent: str, source: str) -> Naming:
+def _naming(agent: str, source: str | None) -> Naming:
     # Every span of ours has a name on it, and there are few different ones.
     return Naming(agent, source)
 

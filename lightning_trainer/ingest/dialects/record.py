@@ -57,7 +57,8 @@ class Naming:
     """An agent's name on a span, and how it was recognised."""
 
     agent: str
-    source: str
+    source: str | None
+    """None: the span repeats what its caller said, who knows how."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,15 @@ def test_records_of_one_response_in_two_traces_are_one_call_of_the_agent_that_ei
     assert (one.calls, one.fidelity[Fidelity.EXACT], one.served_by, one.sources) == (1, 1, {"p"}, {"decorator"})
 
 
+@pytest.mark.parametrize("trace", [1, 2])
+def test_an_agent_is_known_by_how_the_client_recognised_it_though_the_gateway_repeats_its_name(trace):
+    gateway: dict[str, Any] = {**tokens(3, 2), semconv.RESPONSE_ID: "x", semconv.AGENT_NAME: "a"}
+    client: dict[str, Any] = {semconv.RESPONSE_ID: "x", semconv.AGENT_NAME: "a", semconv.AGENT_SOURCE: "langgraph"}
+    record = call(2, trace=trace, scope=semconv.GATEWAY_SCOPE, **gateway)
+    assert census(call(1, **client), record)["a"].sources == {"langgraph"}
+    assert census(record)["a"].sources == {"gateway"}
+
+
 def test_what_is_not_known_is_not_counted_as_zero():
     named: dict[str, Any] = {semconv.AGENT_NAME: "a"}
     one = census(call(1, **named))["a"]
