@@ -1,6 +1,6 @@
 """Two AutoGen agents write together: ordinary AgentChat, and two lines of lightning.
 
-export OPENAI_BASE_URL=http://127.0.0.1:8321/v1 OPENAI_API_KEY=unused OPENAI_MODEL=calculator
+export OPENAI_BASE_URL=http://127.0.0.1:8321/v1 OPENAI_API_KEY=unused OPENAI_MODEL=example
 python examples/autogen/agent.py "Describe a lighthouse in one sentence."
 """
 

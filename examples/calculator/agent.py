@@ -1,6 +1,6 @@
 """An agent that answers quantitative questions with a calculator: ordinary LangChain, and two lines of lightning.
 
-export OPENAI_BASE_URL=http://127.0.0.1:8321/v1 OPENAI_API_KEY=unused OPENAI_MODEL=calculator
+export OPENAI_BASE_URL=http://127.0.0.1:8321/v1 OPENAI_API_KEY=unused OPENAI_MODEL=example
 python examples/calculator/agent.py "A crate holds 31 pears. How many pears do 12 crates hold?"
 """
 

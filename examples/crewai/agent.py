@@ -1,7 +1,7 @@
 """A crew of two, one with a tool: ordinary CrewAI, and two lines of lightning.
 
 make crewai    # CrewAI needs older openai and pydantic than everything else here: an environment of its own
-export OPENAI_BASE_URL=http://127.0.0.1:8321/v1 OPENAI_API_KEY=unused OPENAI_MODEL=calculator
+export OPENAI_BASE_URL=http://127.0.0.1:8321/v1 OPENAI_API_KEY=unused OPENAI_MODEL=example
 .venv-crewai/bin/python examples/crewai/agent.py "lighthouses"
 """
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false

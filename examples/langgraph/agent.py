@@ -1,6 +1,6 @@
 """A small newsroom: an ordinary LangGraph program of four nodes, and two lines of lightning.
 
-export OPENAI_BASE_URL=http://127.0.0.1:8321/v1 OPENAI_API_KEY=unused OPENAI_MODEL=calculator
+export OPENAI_BASE_URL=http://127.0.0.1:8321/v1 OPENAI_API_KEY=unused OPENAI_MODEL=example
 python examples/langgraph/agent.py "lighthouses"
 
 Each node is an agent of its own: a policy with ``agents = ["researcher"]`` trains the three researchers and leaves the

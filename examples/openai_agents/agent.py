@@ -1,6 +1,6 @@
 """A triage agent hands over to one with a tool: an ordinary OpenAI Agents SDK program, and two lines of lightning.
 
-export OPENAI_BASE_URL=http://127.0.0.1:8321/v1 OPENAI_API_KEY=unused OPENAI_MODEL=calculator
+export OPENAI_BASE_URL=http://127.0.0.1:8321/v1 OPENAI_API_KEY=unused OPENAI_MODEL=example
 python examples/openai_agents/agent.py "How many words has this question?"
 """
 

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from lightning_instrumentation import semconv
 
+from lightning_trainer.config import load_config
+
 ROOT = Path(__file__).parents[2]
-COMMANDS = re.findall(
-    r"`(?:\.venv-crewai/bin/)?python (examples/\S+/agent\.py .*?)`", (ROOT / "examples" / "README.md").read_text()
-)
+README = (ROOT / "examples" / "README.md").read_text()
+COMMANDS = re.findall(r"`(?:\.venv-crewai/bin/)?python (examples/\S+/agent\.py .*?)`", README)
 SPOKEN = {
     "calculator": {"calculator": 2},
     "langgraph": {"planner": 1, "researcher": 3, "writer": 1, "critic": 1},
@@ -61,6 +62,17 @@ def test_the_readme_names_every_example():
     folders = {file.parent.name for file in (ROOT / "examples").glob("*/agent.py")}
     assert {name_of(command) for command in COMMANDS} == folders
     assert folders <= {*SPOKEN, "crewai"}
+    assert "sh examples/any-language/curl.sh" in README
+    assert "cd examples/any-language && npm ci && POLICY=example node agent.mjs" in README
+
+
+def test_the_model_that_the_readme_and_the_programs_name_is_the_one_that_its_daemon_serves():
+    (config,) = set(re.findall(r"--config (\S+\.toml)", README))
+    policy = load_config(ROOT / config).only_policy
+    named = re.findall(r"OPENAI_MODEL=(\w+)", README + "".join(f.read_text() for f in ROOT.glob("examples/*/agent.py")))
+    assert set(named) == {policy.name}
+    assert all(policy.claims(agent) for agents in SPOKEN.values() for agent in agents)
+    assert not policy.train
 
 
 @pytest.mark.parametrize("command", [one for one in COMMANDS if name_of(one) in SPOKEN], ids=name_of)
