@@ -121,7 +121,8 @@ def _list(source: _Source, options: Options, console: Console) -> None:
         return
     if rows:
         show_list(rows, console)
-        console.print("explain one by its id, its task, their beginning or a pattern; --last is the first", style="dim")
+        hint = "explain one by its id, its task, their beginning or a pattern; --last is the first"
+        console.print(hint, style="dim", highlight=False, soft_wrap=True)
     else:
         console.print(f"there is no rollout in {source.place} yet", highlight=False, soft_wrap=True)
     show_problems(source.problems, console)

@@ -12,6 +12,8 @@ class Finding:
     """What, its value, and what to do about it."""
     blocks: bool = True
     """Whether it keeps tokens from being trained; else it is worth knowing all the same."""
+    whole: bool = True
+    """Whether it is about the attempt, or all of its calls; else only some of them met it."""
 
 
 def counted(count: int, thing: str) -> str:

@@ -19,6 +19,7 @@ def diagnose(case: Case) -> Finding | None:
         "interrupted stream",
         f"{which} ended early, after {counted(tokens, 'sampled token')}{f' ({listed(said, 2)})' if said else ''}; the "
         "agent did not act on the whole response, so the reward is not about it: read streams to their end",
+        whole=len(calls) == len(case.own),
     )
 
 

@@ -8,9 +8,10 @@ from lightning_trainer.transitions.reasons import Reason
 
 
 def diagnose(case: Case) -> Finding | None:
-    if not case.met(Reason.NO_REWARD):
+    calls = case.met(Reason.NO_REWARD)
+    if not calls:
         return None
-    return Finding("no reward", _why(case))
+    return Finding("no reward", _why(case), whole=len(calls) == len(case.own))
 
 
 def _why(case: Case) -> str:

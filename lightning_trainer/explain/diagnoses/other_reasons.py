@@ -35,4 +35,6 @@ def diagnose(case: Case) -> Finding | None:
     if not met:
         return None
     (fate, calls), *_ = met.most_common(1)
-    return Finding(fate.reason.replace("_", " "), f"{counted(calls, 'call')}: {fate.explanation}")
+    return Finding(
+        fate.reason.replace("_", " "), f"{counted(calls, 'call')}: {fate.explanation}", whole=calls == len(case.own)
+    )

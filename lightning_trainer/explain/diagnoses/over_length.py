@@ -16,6 +16,7 @@ def diagnose(case: Case) -> Finding | None:
         f"{_which(len(calls), len(case.own))} longer than max_sample_tokens = "
         f"{case.policy.max_sample_tokens} (the longest, call {case.number(longest)}, has {prompt + sampled:,} tokens: "
         f"{prompt:,} prompt and {sampled:,} sampled); raise it, or shorten what the agent sends",
+        whole=len(calls) == len(case.own),
     )
 
 

@@ -1,7 +1,7 @@
 """Every diagnosis, in the order in which a cause hides the ones after it.
 
 Whose a call is comes before what was recorded of it, that before its length and reward, that before its group. What
-blocks nothing comes last, what is rarest first.
+only some of the calls met comes after what all of them met; what blocks nothing comes last, what is rarest first.
 """
 
 from collections.abc import Callable
@@ -51,6 +51,6 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
 
 
 def findings(case: Case) -> tuple[Finding, ...]:
-    """Return what explains the case: what blocks first, each in the order of the list."""
+    """Return what explains the case: what blocks all of it, part of it, nothing; each in the order of the list."""
     found = [finding for diagnose in DIAGNOSES if (finding := diagnose(case)) is not None]
-    return tuple(sorted(found, key=lambda finding: not finding.blocks))
+    return tuple(sorted(found, key=lambda finding: (not finding.blocks, not finding.whole)))

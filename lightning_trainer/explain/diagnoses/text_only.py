@@ -15,4 +15,5 @@ def diagnose(case: Case) -> Finding | None:
         f"of {counted(len(calls), 'call')}{of_all} the text was recorded and no token ids, and text that is tokenised "
         f"again may give other ids than the engine sampled; let the agent's calls go to the gateway (set "
         f"LIGHTNING_ENDPOINT, or its base URL), which answers as policy {case.policy.name}",
+        whole=len(calls) == len(case.own),
     )

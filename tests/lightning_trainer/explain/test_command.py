@@ -132,6 +132,16 @@ async def test_a_full_group_waits_for_a_step(store, explain, attempt):
     assert "(there are 1)" in first
 
 
+async def test_what_holds_up_the_whole_attempt_goes_before_what_befell_one_of_its_calls(
+    store, folder, explain, attempt, ask, finish
+):
+    (folder / "lightning.toml").write_text((folder / "lightning.toml").read_text() + "train = false\n")
+    await store.append(attempt("a1", turns=(ask, replace(finish, complete=False))).spans)
+    lines = explain("r-a1")
+    assert "is not trained yet: train = false: policy math records and serves" in lines[0]
+    assert any(line.startswith("- interrupted stream: call 2 ended early") for line in lines)
+
+
 async def test_equal_rewards(store, take_step, explain, attempt):
     await store.append([*attempt("a1").spans, *attempt("b1").spans])
     await take_step(["a1", "b1"])
