@@ -10,7 +10,8 @@ def without_garbage_collection() -> Iterator[None]:
     """Keep the cyclic collector from running; reference counts free memory as always.
 
     It would walk over all that was made, again and again, and find nothing: a fifth of the time that reading spans
-    takes. Where several threads do this at once, the first that ends turns it on again, which costs only time.
+    takes. What was made counts as old afterwards, or the collector would walk over it as soon as it may. Where several
+    threads do this at once, the first that ends turns it on again, which costs only time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -18,4 +19,7 @@ def without_garbage_collection() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
+            if not gc.get_freeze_count():  # else somebody else keeps objects frozen, and thawing is not ours to do
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
+from lightning_trainer.token_ids import Ids
+
 AttributeValue: TypeAlias = (
     str | bool | int | float | bytes | tuple[str, ...] | tuple[bool, ...] | tuple[int, ...] | tuple[float, ...]
 )
@@ -151,8 +153,8 @@ class Call:
     attempt_id: str | None
     policy: str | None
     policy_version: int | None
-    prompt_ids: tuple[int, ...]
-    response_ids: tuple[int, ...]
+    prompt_ids: Ids
+    response_ids: Ids
     behaviour_logprobs: tuple[float, ...] | None
     """One per response id, or None where the engine gave none."""
     finish_reason: str | None
@@ -177,8 +179,8 @@ class Transition:
     attempt_id: str
     policy: str
     policy_version: int
-    prompt_ids: tuple[int, ...]
-    response_ids: tuple[int, ...]
+    prompt_ids: Ids
+    response_ids: Ids
     behaviour_logprobs: tuple[float, ...]
     reward: float | None
     """Reward of this step alone; None when nothing scored it."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.transitions.token_tree import packed
+from lightning_trainer.token_ids import packed
 from lightning_trainer.types import Attempt, Call
 
 

@@ -183,8 +183,8 @@ def _example(call: Call, words: Words | None, attempt: Attempt | None, reward: f
         prompt=prompt,
         answer=answer,
         tools=tools,
-        prompt_ids=call.prompt_ids if has_ids else (),
-        response_ids=call.response_ids if has_ids else (),
+        prompt_ids=tuple(call.prompt_ids) if has_ids else (),
+        response_ids=tuple(call.response_ids) if has_ids else (),
     )
 
 

@@ -53,7 +53,6 @@ def faithfulness(record: ModelCall) -> tuple:
 class _Joining:
     def __init__(self, records: Sequence[ModelCall], spans: Mapping[SpanKey, Span]) -> None:
         self._records = sorted(records, key=lambda record: (record.span.start_ns, key_of(record.span)))
-        self._place = {key_of(record.span): place for place, record in enumerate(self._records)}
         self._group = list(range(len(self._records)))
         self._response = [record.response_id for record in self._records]  # by root: the id of the whole group
         self._spans = spans
@@ -89,15 +88,16 @@ class _Joining:
         first: dict[str, int] = {}
         for place, record in enumerate(self._records):
             if record.response_id is not None:
-                self._unite(first.setdefault(record.response_id, place), place)
+                self._group[place] = first.setdefault(record.response_id, place)
 
     def _by_nesting(self) -> None:
-        nearest_above = _nearest_above(self._spans, self._place)
+        places = {key_of(record.span): place for place, record in enumerate(self._records)}
+        nearest_above = _nearest_above(self._spans, places)
         last_inside: dict[int, int] = {}
         for place, record in enumerate(self._records):  # by start, so the last one stays
             above = nearest_above.get(key_of(record.span))
-            if above is not None and self._place[above] != place:
-                last_inside[self._place[above]] = place
+            if above is not None and places[above] != place:
+                last_inside[places[above]] = place
         for outer, inner in sorted(last_inside.items()):
             self._unite(outer, inner)
 

@@ -58,13 +58,15 @@ def read_rewards(
         repeated: pairs of a left-out record and the call that is kept for it, so that naming either means the call.
     """
     weights = {weights: 1.0} if isinstance(weights, str) else weights
-    targets = Targets(calls, attempts, repeated)
+    rewards = {evaluation for evaluation in evaluations if evaluation.name in weights}
+    # Most tasks score attempts alone, and then no call needs to be found.
+    calls_too = any(reward.span_id is not None or reward.response_id is not None for reward in rewards)
+    targets = Targets(calls, attempts, repeated) if calls_too else Targets((), attempts, ())
     best: dict[tuple[Target, str], tuple[int, float]] = {}
     not_numbers: set[str] = set()
     ambiguous: set[tuple[str, str]] = set()
-    for evaluation in set(evaluations):
-        name = evaluation.name
-        target = targets.find(evaluation) if name in weights else None
+    for evaluation in rewards:
+        name, target = evaluation.name, targets.find(evaluation)
         if target is None:
             continue
         if target.scope is Scope.AMBIGUOUS:

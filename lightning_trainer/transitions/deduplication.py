@@ -8,6 +8,7 @@ The fullest record is kept, ties going to the smallest call id, so the order of 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lightning_trainer.token_ids import packed
 from lightning_trainer.types import Call
 
 
@@ -29,7 +30,8 @@ def deduplicate(calls: Sequence[Call]) -> Deliveries:
     by_tokens: dict[tuple, Call] = {}
     by_response: dict[tuple, Call] = {}
     alone: set[tuple] = set()
-    for call in sorted(calls, key=_fullest_first):
+    several = len({call.call_id for call in calls}) < len(calls)
+    for call in sorted(calls, key=_fullest_first_of_several if several else _fullest_first):
         original = kept.get(call.call_id)
         if original is None and call.response_id is not None:
             response = (call.response_id, call_choice(call))
@@ -63,7 +65,7 @@ def deduplicate(calls: Sequence[Call]) -> Deliveries:
 
 
 def _tokens(call: Call) -> tuple:
-    return (call.response_id, call_choice(call), call.prompt_ids, call.response_ids)
+    return (call.response_id, call_choice(call), packed(call.prompt_ids), packed(call.response_ids))
 
 
 def call_choice(call: Call) -> str:
@@ -80,11 +82,17 @@ def _fullest_first(call: Call) -> tuple:
         not call.complete,
         call.agent is None,
         call.call_id,
-        # Only records that contradict each other under one call id get this far.
+    )
+
+
+def _fullest_first_of_several(call: Call) -> tuple:
+    """Tell records apart that contradict each other under one call id."""
+    return (
+        *_fullest_first(call),
         call.start_ns,
         call.end_ns,
-        call.response_ids,
-        call.prompt_ids,
+        packed(call.response_ids),
+        packed(call.prompt_ids),
         call.agent or "",
         call.attempt_id or "",
         call.behaviour_logprobs or (),

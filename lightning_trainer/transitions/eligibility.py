@@ -64,15 +64,16 @@ def _stale(call: Call, oldest_version: int) -> Reason | None:
 
 
 def _not_recorded(call: Call) -> Reason | None:
-    if not call.prompt_ids and not call.response_ids:
+    prompt, sampled = len(call.prompt_ids), len(call.response_ids)
+    if not prompt and not sampled:
         return Reason.NO_TOKEN_IDS
-    if not call.prompt_ids:
+    if not prompt:
         return Reason.EMPTY_PROMPT
-    if not call.response_ids:
+    if not sampled:
         return Reason.EMPTY_RESPONSE
     if call.behaviour_logprobs is None:
         return Reason.NO_LOGPROBS
-    if len(call.behaviour_logprobs) != len(call.response_ids):
+    if len(call.behaviour_logprobs) != sampled:
         return Reason.LOGPROB_COUNT
     if not all(map(math.isfinite, call.behaviour_logprobs)):
         return Reason.LOGPROB_NOT_FINITE

@@ -19,7 +19,6 @@ update engine computes (``training/tree``), so they cost once.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Literal, TypeAlias
 
 from lightning_trainer.transitions.limits import Limit
@@ -96,16 +95,16 @@ def _extended(trajectories_G: Sequence[Trajectory], steps: Sequence[_Step], how:
 
 def _sample(path: Sequence[_Step], credits: Mapping[str, Credit], baseline: float | None) -> Sample:
     last, leaf = path[-1]
-    masks: list[Sequence[int]] = []
-    logprobs: list[Sequence[float]] = []
+    token_ids = leaf.prompt_ids + leaf.response_ids
+    mask = bytearray(len(token_ids))
+    logprobs = [0.0] * len(token_ids)
     segments: list[Segment] = []
-    position = 0
     for trajectory, transition in path:
         start = len(transition.prompt_ids)
         end = start + len(transition.response_ids)
         credit = credits[transition.transition_id]
-        masks += [(0,) * (start - position), (1,) * (end - start)]
-        logprobs += [(0.0,) * (start - position), transition.behaviour_logprobs]
+        mask[start:end] = b"\1" * (end - start)
+        logprobs[start:end] = transition.behaviour_logprobs
         segments.append(
             Segment(
                 start,
@@ -120,16 +119,15 @@ def _sample(path: Sequence[_Step], credits: Mapping[str, Credit], baseline: floa
                 follows=transition.parent_id,
             )
         )
-        position = end
     return Sample(
         sample_id=f"{leaf.attempt_id}/{leaf.transition_id}",
         policy=last.policy,
         agent=last.agent,
         group_id=last.attempt.group_id,
         attempt_id=leaf.attempt_id,
-        token_ids=leaf.prompt_ids + leaf.response_ids,
-        loss_mask=tuple(chain.from_iterable(masks)),
-        behaviour_logprobs=tuple(chain.from_iterable(logprobs)),
+        token_ids=token_ids,
+        loss_mask=tuple(mask),
+        behaviour_logprobs=tuple(logprobs),
         segments=tuple(segments),
         temperature=leaf.temperature,
         media=leaf.media,

@@ -1,11 +1,11 @@
 """The nodes of a token tree: runs of tokens that end where paths part, end, or begin to be sampled."""
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_BYTES = 4
-"""Of a packed token id (int32)."""
+from lightning_instrumentation.packing import unpack_token_ids
+
+from lightning_trainer.token_ids import BYTES_A_TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ def runs_of(calls: Sequence[tuple[bytes, bytes]]) -> tuple[Run, ...]:
             stack.pop()
         if stack and stack[-1].end > shared:
             stack[-1] = _split(stack[-1], shared, made)
-        if len(string) // _BYTES > shared:
+        if len(string) // BYTES_A_TOKEN > shared:
             above = stack[-1] if stack else None
-            stack.append(_Open(shared, len(string) // _BYTES, string, rank, above, []))
+            stack.append(_Open(shared, len(string) // BYTES_A_TOKEN, string, rank, above, []))
             made.append(stack[-1])
         if is_path and stack:
             stack[-1].ends.append(call)
-            stack[-1].least_prompt = min(stack[-1].least_prompt, len(calls[call][0]) // _BYTES)
+            stack[-1].least_prompt = min(stack[-1].least_prompt, len(calls[call][0]) // BYTES_A_TOKEN)
         before = string
     return _preorder(made)
 
@@ -86,7 +86,7 @@ def _preorder(made: list[_Open]) -> tuple[Run, ...]:
     return tuple(
         Run(
             start=run.start,
-            token_ids=tuple(array("i", run.path[run.start * _BYTES : run.end * _BYTES])),
+            token_ids=unpack_token_ids(run.path[run.start * BYTES_A_TOKEN : run.end * BYTES_A_TOKEN]),
             sampled=run.start >= run.least_prompt,
             parent=None if run.above is None else place[id(run.above)],
             ends=tuple(run.ends),
@@ -99,6 +99,6 @@ def _shared_tokens(one: bytes, other: bytes) -> int:
     """Return how many tokens two strings have in common at their beginning, in linear time without a loop."""
     length = min(len(one), len(other))
     if one[:length] == other[:length]:
-        return length // _BYTES
+        return length // BYTES_A_TOKEN
     differing = int.from_bytes(one[:length], "little") ^ int.from_bytes(other[:length], "little")
-    return ((differing & -differing).bit_length() - 1) // (8 * _BYTES)
+    return ((differing & -differing).bit_length() - 1) // (8 * BYTES_A_TOKEN)

@@ -15,11 +15,11 @@ holds those that the present one starts with: each is pushed and popped once. So
 tokens.
 """
 
-from array import array
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from lightning_trainer.token_ids import Ids, packed
 from lightning_trainer.transitions.token_runs import Run, runs_of
 from lightning_trainer.types import Media
 
@@ -30,9 +30,9 @@ class Tokens(Protocol):
     """What the tree knows of a call or a transition."""
 
     @property
-    def prompt_ids(self) -> tuple[int, ...]: ...
+    def prompt_ids(self) -> Ids: ...
     @property
-    def response_ids(self) -> tuple[int, ...]: ...
+    def response_ids(self) -> Ids: ...
     @property
     def media(self) -> tuple[Media, ...]: ...
 
@@ -94,8 +94,3 @@ def token_tree(calls: Sequence[Tokens], owners: Sequence[Hashable] | None = None
         elif owners is not None:
             open_paths[-1][2].setdefault(owners[index], index)
     return TokenTree(tuple(parents), tuple(first_tries), tuple(calls))
-
-
-def packed(token_ids: Sequence[int]) -> bytes:
-    """Return token ids as int32 bytes: one string starts with another exactly when the ids do."""
-    return array("i", token_ids).tobytes()

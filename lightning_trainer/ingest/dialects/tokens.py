@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.packing import unpack_logprobs, unpack_token_ids
+from lightning_instrumentation.packing import unpack_logprobs
 
+from lightning_trainer.token_ids import Ids, TokenIds
 from lightning_trainer.types import Span
 
 
@@ -13,7 +14,7 @@ class Choice:
     """One answer, as recorded."""
 
     index: int
-    response_ids: tuple[int, ...]
+    response_ids: Ids
     logprobs: tuple[float, ...] | None
     finish_reason: str | None
 
@@ -22,7 +23,7 @@ class Choice:
 class Tokens:
     """One model call, as recorded; ``problems`` names what could not be read."""
 
-    prompt_ids: tuple[int, ...]
+    prompt_ids: Ids
     choices: tuple[Choice, ...]
     problems: tuple[str, ...]
 
@@ -46,12 +47,12 @@ def read_tokens(span: Span) -> Tokens:
         choices.append(
             Choice(
                 index=index,
-                response_ids=unpack_token_ids(_packed(span, semconv.response_token_ids(index), problems) or b""),
+                response_ids=TokenIds(_packed(span, semconv.response_token_ids(index), problems) or b""),
                 logprobs=None if packed is None else unpack_logprobs(packed),
                 finish_reason=str(reasons[index]) or None if index < len(reasons) else None,
             )
         )
-    prompt_ids = unpack_token_ids(_packed(span, semconv.PROMPT_TOKEN_IDS, problems) or b"")
+    prompt_ids = TokenIds(_packed(span, semconv.PROMPT_TOKEN_IDS, problems) or b"")
     return Tokens(prompt_ids, tuple(choices), tuple(problems))
 
 

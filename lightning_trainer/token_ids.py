@@ -1,0 +1,69 @@
+"""Token ids at rest: as they came off a span, four bytes each.
+
+A tuple of ints takes 36 bytes a token, and making one takes most of the time that reading a call takes, though nearly
+all that is ever asked of a prompt is how long it is and what it starts with. Both are asked of the bytes.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias, overload
+
+from lightning_instrumentation.packing import pack_token_ids, unpack_token_ids
+
+BYTES_A_TOKEN = 4
+
+
+class TokenIds(Sequence[int]):
+    """Immutable; equal to the tuple of the same ids and hashed like it. A part of it, or a sum, is such a tuple.
+
+    Raises:
+        ValueError: the bytes are no whole number of ids.
+    """
+
+    __slots__ = ("packed",)
+
+    def __init__(self, packed: bytes = b"") -> None:
+        if len(packed) % BYTES_A_TOKEN:
+            raise ValueError(f"{len(packed)} bytes are no packed token ids: each takes {BYTES_A_TOKEN}")
+        self.packed = packed
+        """Little-endian int32 (``lightning_instrumentation.packing``)."""
+
+    def __len__(self) -> int:
+        return len(self.packed) // BYTES_A_TOKEN
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(unpack_token_ids(self.packed))
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[int, ...]: ...
+    def __getitem__(self, index: int | slice) -> int | tuple[int, ...]:
+        return unpack_token_ids(self.packed)[index]
+
+    def __add__(self, other: Sequence[int]) -> tuple[int, ...]:
+        if isinstance(other, TokenIds):
+            return unpack_token_ids(self.packed + other.packed)
+        return (*self, *other)
+
+    def __radd__(self, other: Sequence[int]) -> tuple[int, ...]:
+        return (*other, *self)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, TokenIds):
+            return self.packed == other.packed
+        return tuple(self) == other if isinstance(other, tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+Ids: TypeAlias = TokenIds | tuple[int, ...]
+"""Token ids that nothing changes, at rest or at hand."""
+
+
+def packed(token_ids: Sequence[int]) -> bytes:
+    """Return ids as bytes: one string starts with another exactly when the ids do."""
+    return token_ids.packed if isinstance(token_ids, TokenIds) else pack_token_ids(token_ids)
