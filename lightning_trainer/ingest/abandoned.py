@@ -17,7 +17,6 @@ def without_abandoned(calls: Iterable[Call], spans: Iterable[Span]) -> tuple[Cal
     given_up = {
         (span.trace_id, span.parent_span_id) for span in spans if span.attributes.get(semconv.CALL_ABANDONED) is True
     }
-    return tuple(
-        replace(call, complete=False) if given_up and (call.trace_id, call.span_id) in given_up else call
-        for call in calls
-    )
+    if not given_up:
+        return tuple(calls)
+    return tuple(replace(call, complete=False) if (call.trace_id, call.span_id) in given_up else call for call in calls)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.dialects.registry import dialect_of
+from lightning_trainer.ingest.dialects.values import text
 from lightning_trainer.types import Span
 
 SpanKey = tuple[str, str]
@@ -86,15 +87,11 @@ def _own(span: Span, named: dict[tuple, Identity]) -> Identity:
     """What the span itself says; equal ones are one object in ``named``, since few are different."""
     naming = dialect_of(span).naming(span)
     agent, source = (None, None) if naming is None else (naming.agent, naming.source)
-    said = (agent, _text(span, semconv.ROLLOUT_ID), _text(span, semconv.ATTEMPT_ID), source)
-    if said not in named:
-        named[said] = Identity(*said)
-    return named[said]
-
-
-def _text(span: Span, name: str) -> str | None:
-    value = span.attributes.get(name)
-    return value if isinstance(value, str) and value else None
+    said = (agent, text(span, semconv.ROLLOUT_ID), text(span, semconv.ATTEMPT_ID), source)
+    identity = named.get(said)
+    if identity is None:
+        identity = named[said] = Identity(*said)
+    return identity
 
 
 def unique(spans: Sequence[Span]) -> dict[SpanKey, Span]:

@@ -13,7 +13,7 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.garbage_collection import without_garbage_collection
 from lightning_trainer.ingest.abandoned import without_abandoned
-from lightning_trainer.ingest.ancestry import Identity, resolve_identities, unique
+from lightning_trainer.ingest.ancestry import Identity, key_of, resolve_identities, unique
 from lightning_trainer.ingest.calls import joined_calls, read_calls
 from lightning_trainer.store.attempts import attempt_of
 from lightning_trainer.types import Attempt, Call, Evaluation, Span, SpanEvent
@@ -41,17 +41,23 @@ def read_spans(spans: Sequence[Span]) -> Reading:
     known = unique(spans)
     identities = resolve_identities(known)
     problems: list[str] = []
-    calls = without_abandoned(read_calls(joined_calls(known, identities), problems), known.values())
-    roots = {span.span_id for span in known.values() if span.attributes.get(semconv.ROLLOUT_ROOT) is True}
+    # The few that say more than what was called; each look at all of the spans costs as much as reading some calls.
+    telling = [
+        span
+        for span in known.values()
+        if span.events or semconv.ROLLOUT_ROOT in span.attributes or semconv.CALL_ABANDONED in span.attributes
+    ]
+    calls = without_abandoned(read_calls(joined_calls(known, identities), problems), telling)
+    roots = {span.span_id for span in telling if span.attributes.get(semconv.ROLLOUT_ROOT) is True}
     evaluations = [
         evaluation
-        for key, span in known.items()
+        for span in telling
         for event in span.events
         if event.name == semconv.EVALUATION_EVENT
-        and (evaluation := _evaluation(span, event, identities[key], roots, problems)) is not None
+        and (evaluation := _evaluation(span, event, identities[key_of(span)], roots, problems)) is not None
     ]
     evaluations.sort(key=lambda e: (e.time_ns, e.name, e.attempt_id or "", e.span_id or "", repr(e.value)))
-    return Reading(calls, _read_attempts(known.values(), problems), tuple(evaluations), tuple(sorted(set(problems))))
+    return Reading(calls, _read_attempts(telling, problems), tuple(evaluations), tuple(sorted(set(problems))))
 
 
 # -- attempts and evaluations ----------------------------------------------------------------------------------------

@@ -34,14 +34,19 @@ class _Account:
     trained: int = 0
 
 
+@dataclass(slots=True)
+class _Sum:
+    tokens: int = 0
+    calls: int = 0
+
+
 class Ledger:
     """An accumulator; not thread-safe, made anew for every batch."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, _Account] = {}
         self._fates: dict[str, Fate] = {}
-        self._tokens: Counter[tuple[str, str | None, int | None, Outcome, Reason]] = Counter()
-        self._calls: Counter[tuple[str, str | None, int | None, Outcome, Reason]] = Counter()
+        self._sums: dict[tuple[str, str | None, int | None, Outcome, Reason], _Sum] = {}
 
     def receive(self, call: Call) -> None:
         """Say that a call came in; a call that is delivered twice is received twice."""
@@ -56,8 +61,11 @@ class Ledger:
         if outcome is Outcome.TRAINED:
             account.trained += tokens
         key = (account.agent, account.policy, account.policy_version, outcome, reason)
-        self._tokens[key] += tokens
-        self._calls[key] += 1
+        known = self._sums.get(key)
+        if known is None:
+            known = self._sums[key] = _Sum()
+        known.tokens += tokens
+        known.calls += 1
 
     @property
     def fates(self) -> Mapping[str, Fate]:
@@ -89,13 +97,15 @@ class Ledger:
         if wrong:
             more = f" and {len(wrong) - _NAMED_CALLS} more" if len(wrong) > _NAMED_CALLS else ""
             raise LedgerImbalanceError(
-                f"the ledger does not balance, so the batch is refused. {self._sums()}. "
+                f"the ledger does not balance, so the batch is refused. {self._described()}. "
                 f"{'; '.join(sorted(wrong)[:_NAMED_CALLS])}{more}. This is a defect: please report it with the trace"
             )
         return tuple(
-            LedgerRow(agent, policy, version, outcome, reason.value, self._tokens[key], self._calls[key])
-            for key in sorted(self._calls, key=lambda k: (k[0], k[1] or "", -1 if k[2] is None else k[2], k[3], k[4]))
-            for agent, policy, version, outcome, reason in (key,)
+            LedgerRow(agent, policy, version, outcome, reason.value, known.tokens, known.calls)
+            for (agent, policy, version, outcome, reason), known in sorted(
+                self._sums.items(),
+                key=lambda row: (row[0][0], row[0][1] or "", -1 if row[0][2] is None else row[0][2], *row[0][3:]),
+            )
         )
 
     def _account(self, call: Call) -> _Account:
@@ -105,13 +115,13 @@ class Ledger:
             self._accounts[call.call_id] = account
         return account
 
-    def _sums(self) -> str:
+    def _described(self) -> str:
         received: Counter[tuple[str, int | None]] = Counter()
         outcomes: dict[tuple[str, int | None], Counter[Outcome]] = {}
         for account in self._accounts.values():
             received[account.agent, account.policy_version] += account.received
-        for (agent, _, version, outcome, _), tokens in self._tokens.items():
-            outcomes.setdefault((agent, version), Counter())[outcome] += tokens
+        for (agent, _, version, outcome, _), known in self._sums.items():
+            outcomes.setdefault((agent, version), Counter())[outcome] += known.tokens
         return "; ".join(
             f"agent {agent} version {version}: {tokens} sampled tokens in, "
             + ", ".join(f"{outcomes.get((agent, version), Counter())[outcome]} {outcome}" for outcome in Outcome)

@@ -23,8 +23,6 @@ from lightning_trainer.token_ids import Ids, packed
 from lightning_trainer.transitions.token_runs import Run, runs_of
 from lightning_trainer.types import Media
 
-_PATH, _PROMPT = 0, 1
-
 
 class Tokens(Protocol):
     """What the tree knows of a call or a transition."""
@@ -65,20 +63,18 @@ def token_tree(calls: Sequence[Tokens], owners: Sequence[Hashable] | None = None
         calls: calls or transitions, of any number of agents and attempts.
         owners: of each call; which of two equal paths is extended (``TokenTree.parents``).
     """
-    strings: list[tuple[bytes, int, int]] = []
-    for index, call in enumerate(calls):
-        prompt = packed(call.prompt_ids)
-        strings.append((prompt, _PROMPT, index))
-        strings.append((prompt + packed(call.response_ids), _PATH, index))
-    strings.sort()
+    prompts = [packed(call.prompt_ids) for call in calls]
+    # Paths come first: sorting keeps the order of what is equal, and a prompt may extend the very same path.
+    strings = [prompt + packed(call.response_ids) for prompt, call in zip(prompts, calls, strict=True)] + prompts
     parents: list[int | None] = [None] * len(calls)
     first_tries = list(range(len(calls)))
     open_paths: list[tuple[bytes, int, dict[Hashable, int]]] = []
     tried, tries = None, {}
-    for string, kind, index in strings:
+    for place in sorted(range(len(strings)), key=strings.__getitem__):
+        string, index = strings[place], place % len(calls)
         while open_paths and not string.startswith(open_paths[-1][0]):
             open_paths.pop()
-        if kind == _PROMPT:
+        if place >= len(calls):
             # Equal prompts follow each other, the first of them first.
             if string != tried:
                 tried, tries = string, {}

@@ -13,18 +13,20 @@ _MOST_MESSAGES = 10_000
 
 def text(span: Span, *names: str) -> str | None:
     """Return the first of the attributes that is a text with something in it."""
+    attributes = span.attributes
     for name in names:
-        value = span.attributes.get(name)
-        if isinstance(value, str) and value:
+        value = attributes.get(name)
+        if value and isinstance(value, str):
             return value
     return None
 
 
 def count(span: Span, *names: str) -> int | None:
     """Return the first of the attributes that is a count."""
+    attributes = span.attributes
     for name in names:
-        value = span.attributes.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        value = attributes.get(name)
+        if isinstance(value, int) and value is not True and value is not False and value >= 0:
             return value
     return None
 
@@ -32,7 +34,10 @@ def count(span: Span, *names: str) -> int | None:
 def texts(span: Span, name: str) -> tuple[str | None, ...]:
     """Return the texts of an array attribute; an empty one of them is None."""
     value = span.attributes.get(name)
-    return tuple(item if isinstance(item, str) and item else None for item in value) if isinstance(value, tuple) else ()
+    if not isinstance(value, tuple):
+        return ()
+    # Of a list: a generator takes twice as long for the one or two that there are.
+    return tuple([item if isinstance(item, str) and item else None for item in value])
 
 
 def json_of(value: AttributeValue | None) -> Any:
