@@ -10,8 +10,8 @@ Formula, with the critic's values before each token and ``V_k`` that before the 
 
 Beyond the last turn ``V = A = 0``; a turn's tokens see other turns only through ``A_k``. Source: Wang et al., VAGEN
 (arXiv 2510.16907), "Bi-Level General Advantage Estimation"; RAGEN's implementation (Wang et al., arXiv 2504.20073,
-since May 2025) has one lambda for both and takes for turns only those whose reward is not 0; here turns are told by
-the calls.
+since May 2025) computes the same with one lambda for both, takes for turns only those whose reward is not 0, and
+whitens the result; here turns are told by the calls.
 
 The values come from the trainer's critic, which is where this runs (``training/update/value_credit.py``).
 """

@@ -11,6 +11,10 @@ Formula, for call ``t`` of attempt ``i`` (equations of Feng et al., arXiv 2505.1
 exactly as good as its group. What the paper leaves to the environment, the anchor state, is here the prompt of the
 call, or with ``state = "observation"`` what was new in it since the call that it follows (what the environment showed,
 whatever had been said before). States are compared within one agent. One row a call; the values are advantages.
+
+``F_norm`` is the standard deviation of the sample, or 1 (``normalize_by_std = false``). The authors' code (verl-agent)
+agrees with this but in one default: there an attempt enters mean and deviation of (3) once for each of its calls, so
+that long attempts weigh more; here, as in the equation, once.
 """
 
 from collections.abc import Hashable, Sequence

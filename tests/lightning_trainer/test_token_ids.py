@@ -15,10 +15,12 @@ def test_like_the_tuple_in_everything_that_is_asked_of_it(ids: tuple[int, ...], 
     at_rest = TokenIds(pack_token_ids(ids))
 
     assert (len(at_rest), tuple(at_rest), at_rest[part], repr(at_rest)) == (len(ids), ids, ids[part], repr(ids))
-    assert at_rest == ids and ids == at_rest and hash(at_rest) == hash(ids)
+    assert at_rest == ids == at_rest
+    assert hash(at_rest) == hash(ids)
     assert (at_rest == other) is (ids == other) is (at_rest == TokenIds(packed(other)))
     assert at_rest + other == ids + other == ids + TokenIds(packed(other)) == at_rest + TokenIds(packed(other))
-    assert bool(at_rest) is bool(ids) and at_rest != list(ids)
+    assert bool(at_rest) is bool(ids)
+    assert at_rest != list(ids)
 
 
 @given(_ids, _ids)

@@ -43,6 +43,16 @@ def test_both_levels_by_hand():
     assert found == [[-0.125, 0.25], [-0.125, 0.25]]
 
 
+def test_both_levels_on_the_numbers_that_ragens_code_is_tried_with():
+    """Values 0.1 to 1.0, a reward of 1 at the end of both turns of five tokens, gamma_turn = 0.95, all else 1.
+    Turns: A_2 = 1 - 1 = 0; A_1 = 1 + 0.95 * 1 - 0.5 + 0.95 * 0 = 1.45. With gamma = lambda = 1 a token is the turn's
+    advantage and what the value rises from there to the turn's last token, so by 0.1 a token less from 0.4 on."""
+    values = [[0.1, 0.2, 0.3, 0.4, 0.5], [0.6, 0.7, 0.8, 0.9, 1.0]]
+    found = bilevel_gae([1.0, 1.0], values, gamma_turn=0.95, lam_turn=1.0, gamma_token=1.0, lam_token=1.0)
+    assert found[0] == pytest.approx([1.85, 1.75, 1.65, 1.55, 1.45])
+    assert found[1] == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.0])
+
+
 _numbers = st.floats(-10, 10, allow_nan=False)
 _chain = st.lists(st.tuples(_numbers, _numbers), min_size=1, max_size=8)
 

@@ -255,6 +255,67 @@ def test_the_other_group_estimators_by_hand(estimator, expected, group, advantag
     assert [found[name][1] for name in ("g0", "g1", "g2")] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        # Rewards 1, 0 and 0.5 with 1, 2 and 3 sampled tokens.
+        # OPO (arXiv 2505.23585): b = (1 * 1 + 2 * 0 + 3 * 0.5) / 6 = 2.5 / 6
+        ("opo", [1 - 2.5 / 6, -2.5 / 6, 0.5 - 2.5 / 6]),
+        # GPG (arXiv 2504.02546): r - mean, times 3 rows over the 2 that are not 0; lengths have no effect
+        ("gpg", [0.75, -0.75, 0.0]),
+        # REINFORCE++-baseline (arXiv 2501.03262): r - mean = 0.5, -0.5 twice and 0 three times, so over the tokens
+        # a mean of -0.5 / 6 and a variance of (0.75 - 0.25 / 6) / 5
+        (
+            "reinforce_plus_plus_baseline",
+            [(lead + 0.5 / 6) / math.sqrt((0.75 - 0.25 / 6) / 5) for lead in (0.5, -0.5, 0.0)],
+        ),
+    ],
+)
+def test_lengths_count_where_the_paper_says_so_by_hand(estimator, expected, sample, advantages):
+    samples = [
+        sample(name, [1] * (1 + length), [0] + [1] * length, group="g", credit=credit)
+        for name, length, credit in (("a", 1, 1.0), ("b", 2, 0.0), ("c", 3, 0.5))
+    ]
+    found = advantages(samples, estimator)
+    for one, value in zip(samples, expected, strict=True):
+        assert found[one.sample_id][1:] == pytest.approx((value,) * (len(one.token_ids) - 1), abs=1e-5)
+
+
+_rows = st.lists(st.tuples(st.floats(-4, 4, width=16), st.integers(1, 4)), min_size=2, max_size=4)
+
+
+@given(groups=st.lists(_rows, min_size=1, max_size=3))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_estimator_of_rewards_is_verls_given_the_same_rows(groups, sample, advantages):
+    """verl is given one row an attempt, padded at the end, with its reward on its last token."""
+    import numpy as np
+    import torch
+    from verl.trainer.config import AlgoConfig
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
+    from lightning_trainer.credit.estimators import CREDIT, ESTIMATORS
+
+    rows = [(f"g{g}", i, reward, length) for g, own in enumerate(groups) for i, (reward, length) in enumerate(own)]
+    samples = [
+        sample(f"{g}-{i}", [1] * (1 + length), [0] + [1] * length, group=g, credit=reward)
+        for g, i, reward, length in rows
+    ]
+    mask, rewards = torch.zeros(len(rows), 4), torch.zeros(len(rows), 4)
+    for place, (_, _, reward, length) in enumerate(rows):
+        mask[place, :length], rewards[place, length - 1] = 1.0, reward
+    index = np.array([g for g, *_ in rows], dtype=object)
+    for name in ESTIMATORS.keys() - {CREDIT, "gdpo"}:  # gdpo's rewards come by name, one tensor each
+        if ESTIMATORS[name].needs is not None:
+            continue
+        verls, _ = get_adv_estimator_fn(name)(
+            token_level_rewards=rewards.clone(), response_mask=mask, index=index, config=AlgoConfig()
+        )
+        found = advantages(samples, name)
+        for place, one in enumerate(samples):
+            length = len(one.token_ids) - 1
+            assert found[one.sample_id][1:] == pytest.approx(verls[place, :length].tolist(), rel=1e-6, abs=1e-6), name
+
+
 def test_token_gae_is_verls_before_whitening():
     import torch
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
