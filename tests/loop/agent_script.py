@@ -1,7 +1,7 @@
 """An agent program as a user would write it, run as a process of its own by the loop tests.
 
 Two calls a rollout to the policy through the plain OpenAI client; the reward depends on the attempt's number alone, so
-every group has a spread.
+every group has a spread. A greedy attempt, where one is wanted as a baseline, earns a quarter.
 """
 
 import argparse
@@ -24,9 +24,9 @@ attempts = itertools.count()
 
 
 @lightning.agent("tester")
-def solve(question: str) -> str:
+def solve(question: str, temperatures: tuple[float, float] = (0.7, 1.3)) -> str:
     messages: list = [{"role": "user", "content": question}]
-    for temperature in (0.7, 1.3):
+    for temperature in temperatures:
         reply = client.chat.completions.create(model="tiny", messages=messages, max_tokens=8, temperature=temperature)
         messages += [
             {"role": "assistant", "content": reply.choices[0].message.content},
@@ -40,11 +40,16 @@ def attempt(task: Task) -> float:
     return float(next(attempts) % 2)
 
 
+def greedy_attempt(task: Task) -> float:
+    solve(f"say something about {task.id}", (0.0, 0.0))
+    return 0.25
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, required=True)
     options = parser.parse_args()
-    Runner("tiny", attempt, concurrency=1, timeout_s=300).train(
+    Runner("tiny", attempt, baseline=greedy_attempt, concurrency=1, timeout_s=300).train(
         lambda step: [Task(f"task-{step}-{n}") for n in range(2)], steps=options.steps
     )
     lightning.flush(30)

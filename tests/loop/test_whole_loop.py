@@ -21,7 +21,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lightning_trainer.store.batch_codec import decode_report
 from lightning_trainer.store.steps import select_batches
+from lightning_trainer.types import TrainingBatch
 
 pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl]
 
@@ -196,6 +198,14 @@ class Run:
         finally:
             database.close()
 
+    def batches(self, after: int) -> list[TrainingBatch]:
+        """What the steps beyond ``after`` were trained on."""
+        database = sqlite3.connect(f"file:{self.folder / 'state' / 'lightning.sqlite'}?mode=ro", uri=True)
+        try:
+            return select_batches(database, "tiny", after=after)
+        finally:
+            database.close()
+
     def stop(self) -> None:
         if self.running is None or self.process.poll() is not None:
             return
@@ -219,11 +229,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 def nothing_is_trained_twice(run: Run) -> bool:
     """Whether every sampled token of every step's batch belongs to a transition of its own."""
-    database = sqlite3.connect(f"file:{run.folder / 'state' / 'lightning.sqlite'}?mode=ro", uri=True)
-    try:
-        batches = select_batches(database, "tiny", after=0)
-    finally:
-        database.close()
+    batches = run.batches(after=0)
     trained = [segment.transition_id for batch in batches for sample in batch.samples for segment in sample.segments]
     return len(trained) == len(set(trained)) > 0
 
@@ -443,6 +449,25 @@ def test_a_program_is_run_over_tasks_in_a_file_and_trained_on(run: Run):
     )
     assert calls == 3 * 2
     assert nothing_is_trained_twice(run)
+
+
+def test_remax_compares_with_a_greedy_attempt_of_each_group_that_is_never_trained(run: Run):
+    done = run.policy()["steps_done"]
+    run.stop()
+    run.config.write_text(run.config.read_text() + 'algorithm.advantage = "remax"\n')
+    run.start()
+
+    run.run_agent(steps=done + 1)
+
+    (batch,) = run.batches(after=done)
+    assert {sample.baseline for sample in batch.samples} == {0.25}
+    credits = {segment.row_id: segment.credit for sample in batch.samples for segment in sample.segments}
+    assert sorted(credits.values()) == [0.0, 0.0, 1.0, 1.0], "two groups of two attempts, and no greedy one among them"
+    ((report,),) = run.rows(f"SELECT report FROM steps WHERE step = {batch.step}")
+    given = Counter(value for values in decode_report(report).advantages.values() for value in values if value)
+    assert given == {0.75: 2 * 16, -0.25: 2 * 16}, "1 - 0.25 and 0 - 0.25 on the 16 sampled tokens of each attempt"
+    outcomes = run.rows(f"SELECT outcome, reason, tokens FROM ledger WHERE step = {batch.step} ORDER BY outcome")
+    assert outcomes == [("dropped", "baseline", 2 * 16), ("trained", "sampled", 4 * 16)]
 
 
 def test_ctrl_c_leaves_no_process_no_port_and_no_shared_memory(run: Run):
