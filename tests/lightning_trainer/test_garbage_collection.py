@@ -28,3 +28,22 @@ def test_who_turned_it_off_finds_it_off():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_what_was_made_counts_as_old_and_is_not_walked_over_at_once():
+    with without_garbage_collection():
+        made = [[] for _ in range(10_000)]
+    young = {id(one) for generation in (0, 1) for one in gc.get_objects(generation)}
+    assert young.isdisjoint(map(id, made))
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_somebody_else_froze_stays_frozen():
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with without_garbage_collection():
+            pass
+        assert gc.get_freeze_count() == frozen > 0
+    finally:
+        gc.unfreeze()
