@@ -93,7 +93,7 @@ _move = st.tuples(
 _attempt = st.tuples(
     st.lists(_move, min_size=0, max_size=8),
     st.sampled_from(REWARDS),
-    st.sampled_from(("ended", "ended", "ended", "ended", "failed", "running", "evaluation", "baseline", "other task")),
+    st.sampled_from((*("ended",) * 4, "failed", "running", "evaluation", "baseline", "retried", "other task")),
     st.booleans(),
 )
 _policy = st.fixed_dictionaries(
@@ -159,7 +159,11 @@ def _speaker(number: int, drawn: str) -> str:
 
 def _make_attempt(attempt_id: str, group_id: str, kind: str) -> Attempt:
     states = {"running": AttemptState.RUNNING, "failed": AttemptState.FAILED}
-    modes = {"evaluation": RolloutMode.EVALUATE, "baseline": RolloutMode.BASELINE}
+    modes = {
+        "evaluation": RolloutMode.EVALUATE,
+        "baseline": RolloutMode.BASELINE,
+        "retried": RolloutMode.RETRIED,
+    }
     return Attempt(
         attempt_id=attempt_id,
         rollout_id=f"rollout-{attempt_id}",
