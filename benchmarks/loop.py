@@ -93,7 +93,7 @@ async def raw_engine(folder: Path) -> tuple[float, int, float, float]:
     for call in read_spans(spans).calls:
         chains.setdefault(call.attempt_id or "", []).append((list(call.prompt_ids), len(call.response_ids)))
     with WeightFiles(folder) as weights:
-        engine = EngineProcess(engine_settings(config, policy, model_dir, weights.folder, folder / "raw"))
+        engine = EngineProcess(engine_settings(config, (policy,), model_dir, weights.folder, folder / "raw"))
         await engine.start()
         try:
             await engine.ready(600)

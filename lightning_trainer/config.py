@@ -21,6 +21,7 @@ from lightning_trainer.metrics.settings import MetricsConfig
 from lightning_trainer.section import Section
 from lightning_trainer.training.algorithms.presets import PRESETS
 from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+from lightning_trainer.training.lora import LoraConfig
 from lightning_trainer.versions.settings import VersionsConfig
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -166,6 +167,8 @@ class PolicyConfig(Section):
     credit: CreditConfig = TerminalCredit()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    lora: LoraConfig | None = None
+    """None: all weights are trained and published."""
 
     @field_validator("agents")
     @classmethod

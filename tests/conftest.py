@@ -35,7 +35,7 @@ class SharedEngine:
         self.weights = WeightFiles(folder / "state", version_bytes=2**26)
         self.settings = EngineSettings(
             model_dir=model_dir,
-            policy="tiny",
+            policies=("tiny",),
             weights_dir=self.weights.folder,
             log_dir=folder,
             dtype="float32",

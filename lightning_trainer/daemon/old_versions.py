@@ -105,7 +105,7 @@ class OldVersionEngine:
     def _begin(self, version: int) -> None:
         folder = self.archive.folder(version).absolute()
         settings = replace(self._settings, weights_dir=folder, log_dir=self._settings.log_dir / "old-version")
-        engine = EngineSupervisor(settings, live=self.archive.publication(version))
+        engine = EngineSupervisor(settings, live=(self.archive.publication(version),))
         _log.info("starting an engine for version %d", version)
         starting = asyncio.create_task(_start(engine), name="old-version-engine")
         self._serving = _Serving(version, engine, self._make_upstream(engine), starting)

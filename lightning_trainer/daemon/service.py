@@ -112,7 +112,7 @@ class Daemon:
             store = await stack.enter_async_context(SqliteStore(state_dir / "lightning.sqlite"))
             model_dir = await asyncio.to_thread(resolve_model, policy.model, model_cache())
             weights = stack.enter_context(WeightFiles(state_dir, version_bytes=_weight_bytes(model_dir)))
-            settings = engine_settings(config, policy, model_dir, weights.folder, state_dir / "logs")
+            settings = engine_settings(config, (policy,), model_dir, weights.folder, state_dir / "logs")
             engine = EngineSupervisor(settings)
             old_versions = OldVersionEngine(
                 VersionArchive(archive_root(state_dir, policy.name), model_dir=model_dir),

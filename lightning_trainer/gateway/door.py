@@ -138,7 +138,7 @@ class Door:
         """Return the engine of the version that is asked for; the slot holds it until the call ends."""
         if asked.version is None:
             return self.upstream
-        live = await self.upstream.live_version()
+        live = await self.upstream.live_version(self.policy)
         if live is None or live == asked.version:
             return self.upstream
         lease = None if self.old_versions is None else await self.old_versions.lease(asked.version)

@@ -90,7 +90,7 @@ def _endpoint(door: Door, api: Api) -> Callable[[Request], Awaitable[Response]]:
 async def _models(
     upstream: Upstream, policy: str, since: int, old_versions: OldVersions | None
 ) -> list[dict[str, Any]]:
-    live = await upstream.live_version()
+    live = await upstream.live_version(policy)
     kept = () if old_versions is None else old_versions.versions()
     versions = sorted({*kept, *(() if live is None else (live,))}, reverse=True)
     names = [policy, *(f"{policy}@v{version}" for version in versions)]

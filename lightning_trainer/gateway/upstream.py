@@ -85,10 +85,12 @@ class Upstream:
         """
         return await self._send("POST", path, body, whole=True)
 
-    async def live_version(self) -> int | None:
-        """Return the version that is served now; None where the engine does not say."""
+    async def live_version(self, policy: str) -> int | None:
+        """Return the policy's version that is served now; None where the engine does not say."""
         try:
-            response = await self._send("GET", "/lightning/version", None, whole=True, queue_timeout_s=2.0)
+            response = await self._send(
+                "GET", f"/lightning/version?policy={policy}", None, whole=True, queue_timeout_s=2.0
+            )
             version = orjson.loads(response.body or b"").get("version") if response.is_success else None
         except (EngineError, ValueError, AttributeError):
             return None

@@ -139,15 +139,35 @@ class EngineProcess:
         answer = await self._request("POST", "/lightning/weights", publication.to_json(), timeout_s)
         return PublicationReport.from_json(answer)
 
-    async def score(self, token_ids: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
-        """Return ``log p(t_i | t_<i)`` for ``i >= 1`` of each sequence, in nats."""
-        body = {"token_ids": [list(ids) for ids in token_ids]}
+    async def hold(self, publication: Publication) -> PublicationReport:
+        """Load an old adapter beside the live one, for requests that name its version (``VERSION_HEADER``).
+
+        Raises:
+            EngineError: the engine ended.
+            PublicationError: it serves no adapters.
+        """
+        return PublicationReport.from_json(await self._request("POST", "/lightning/held", publication.to_json(), 600))
+
+    async def drop(self, policy: str, version: int) -> None:
+        """Unload what ``hold`` loaded, once no request runs on it."""
+        await self._request("DELETE", f"/lightning/held/{policy}/{version}")
+
+    async def score(
+        self, token_ids: Sequence[Sequence[int]], policy: str | None = None
+    ) -> tuple[tuple[float, ...], ...]:
+        """Return ``log p(t_i | t_<i)`` for ``i >= 1`` of each sequence, in nats.
+
+        Args:
+            policy: whose live version; the first one's unless given.
+        """
+        body = {"token_ids": [list(ids) for ids in token_ids], "policy": policy or self.settings.policies[0]}
         answer = await self._request("POST", "/lightning/score", body, 600)
         return tuple(tuple(row) for row in answer["logprobs"])
 
-    async def version(self) -> int:
-        """Return the version that is being served."""
-        return (await self._request("GET", "/lightning/version"))["version"]
+    async def version(self, policy: str | None = None) -> int:
+        """Return the version of a policy (the first one unless given) that is being served."""
+        named = policy or self.settings.policies[0]
+        return (await self._request("GET", f"/lightning/version?policy={named}"))["version"]
 
     async def stop(self) -> None:
         """End the process and all that it started; returns when nothing is left. Can be called again."""
@@ -217,7 +237,7 @@ class EngineProcess:
         assert self._scratch is not None
         return HostSettings(
             model=str(settings.model_dir),
-            policy=settings.policy,
+            policies=settings.policies,
             token=self._token,
             weights_directory=str(settings.weights_dir),
             scratch=str(self._scratch),
@@ -229,6 +249,7 @@ class EngineProcess:
             chat_template=str(settings.chat_template) if settings.chat_template is not None else None,
             tool_call_parser=settings.tool_call_parser,
             drain_timeout_s=settings.drain_timeout_s,
+            lora_rank=settings.lora_rank,
             vllm_arguments=settings.vllm_arguments,
         )
 

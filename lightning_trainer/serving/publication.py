@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightning_trainer.errors import PublicationError
+from lightning_trainer.serving.adapter import AdapterShape
 
 _HEX_128 = re.compile(r"[0-9a-f]{32}")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -83,6 +84,8 @@ class Publication:
     """Of every tensor in the file: the engine's own, so that nothing is rounded on the way in."""
     probe: Probe
     tolerance: Tolerance
+    adapter: AdapterShape | None = None
+    """Of an adapter, whose matrices alone are in the file; None: the file holds all weights."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.policy, str) or not self.policy:
@@ -117,6 +120,7 @@ class Publication:
                 "logprobs": [list(row) for row in self.probe.logprobs],
             },
             "tolerance": {"max_abs": self.tolerance.max_abs, "mean_abs": self.tolerance.mean_abs},
+            "adapter": self.adapter and self.adapter.to_json(),
         }
 
     @classmethod
@@ -126,12 +130,20 @@ class Publication:
         Raises:
             PublicationError: a field is missing, unknown, or not what it must be; the message names it.
         """
+        if isinstance(document, Mapping):
+            document = {"adapter": None, **document}  # what was stored before there were adapters has none
         fields = _fields(document, "publication", cls)
         probe = _fields(fields["probe"], "probe", Probe)
         fields["probe"] = Probe(
             token_ids=_rows(probe["token_ids"], "probe.token_ids"), logprobs=_rows(probe["logprobs"], "probe.logprobs")
         )
         fields["tolerance"] = Tolerance(**_fields(fields["tolerance"], "tolerance", Tolerance))
+        if (adapter := fields["adapter"]) is not None:
+            adapter = _fields(adapter, "adapter", AdapterShape)
+            modules = adapter["target_modules"]
+            fields["adapter"] = AdapterShape(
+                **{**adapter, "target_modules": tuple(modules) if _is_list(modules) else modules}
+            )
         return cls(**fields)
 
 

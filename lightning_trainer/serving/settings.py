@@ -1,5 +1,6 @@
 """What one engine process is started with: ``lightning.toml`` and what the run adds to it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,12 +9,12 @@ from lightning_trainer.config import Config, PolicyConfig
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """One policy served from one model folder. The defaults are ``lightning.toml``'s."""
+    """One policy, or the adapters of several, served from one model folder. The defaults are ``lightning.toml``'s."""
 
     model_dir: Path
-    """Version 0 of the policy: config.json, safetensors, tokenizer."""
-    policy: str
-    """The model name that requests give."""
+    """Version 0 of every policy: config.json, safetensors, tokenizer."""
+    policies: tuple[str, ...]
+    """The model names that requests give; more than one only where adapters are served."""
     weights_dir: Path
     """Publications are read from here and nowhere else."""
     log_dir: Path
@@ -29,6 +30,8 @@ class EngineSettings:
     startup_timeout_s: float = 600.0
     drain_timeout_s: float = 60.0
     """How long a publication waits for running requests before it aborts them."""
+    lora_rank: int | None = None
+    """The largest rank of the adapters that are published; None: publications hold all weights."""
     vllm_arguments: tuple[str, ...] = ()
     """More arguments of ``vllm serve``."""
 
@@ -38,13 +41,18 @@ class EngineSettings:
 
 
 def engine_settings(
-    config: Config, policy: PolicyConfig, model_dir: Path, weights_dir: Path, log_dir: Path
+    config: Config, policies: Sequence[PolicyConfig], model_dir: Path, weights_dir: Path, log_dir: Path
 ) -> EngineSettings:
-    """Return the settings of the engine that serves one policy of a configuration."""
+    """Return the settings of one engine of a configuration.
+
+    Args:
+        policies: that it serves: one, or several that train adapters of the same model.
+    """
     engine = config.engine
+    ranks = [policy.lora.rank for policy in policies if policy.lora is not None]
     return EngineSettings(
         model_dir=model_dir,
-        policy=policy.name,
+        policies=tuple(policy.name for policy in policies),
         weights_dir=weights_dir,
         log_dir=log_dir,
         python=engine.python,
@@ -56,4 +64,5 @@ def engine_settings(
         chat_template=engine.chat_template,
         tool_call_parser=engine.tool_call_parser,
         startup_timeout_s=engine.startup_timeout_s,
+        lora_rank=max(ranks, default=None),
     )

@@ -1,4 +1,4 @@
-"""Keeps one engine alive: after a crash it is started again and given the weights that were live.
+"""Keeps one engine alive: after a crash it is started again and given what was live.
 
 Invariant: ``ready`` returns only while the engine serves the live version. A version becomes live when its publication
 is accepted; one that brings the engine down is refused, and the one before it is served again.
@@ -7,7 +7,7 @@ is accepted; one that brings the engine down is refused, and the one before it i
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -38,8 +38,8 @@ class EngineState(StrEnum):
 class EngineStatus:
     state: EngineState
     pid: int | None
-    version: int | None
-    """The live one; None while the engine is not ready."""
+    versions: Mapping[str, int]
+    """The live ones by policy; none while the engine is not ready."""
     restarts: int
     startup_s: float | None
     """Of the last start, weights included."""
@@ -67,23 +67,24 @@ class EngineSupervisor:
         self,
         settings: EngineSettings,
         *,
-        live: Publication | None = None,
+        live: Sequence[Publication] = (),
         backoff: Backoff | None = None,
         make: Callable[[EngineSettings], EngineProcess] = EngineProcess,
     ) -> None:
         """Keep what is needed; nothing starts before ``start``.
 
         Args:
-            live: published after each start; None serves the model folder itself, as version 0.
+            live: published after each start, one a policy at most; a policy without one is served from the model
+                folder itself, as version 0.
             make: returns a new, unstarted process.
         """
         self._settings = settings
         self._make = make
         self._backoff = backoff or Backoff()
-        self._live = live
+        self._live = {publication.policy: publication for publication in live}
         self._engine: EngineProcess | None = None
         self._changed = asyncio.Condition()
-        self._status = EngineStatus(EngineState.STOPPED, None, None, 0, None, None)
+        self._status = EngineStatus(EngineState.STOPPED, None, {}, 0, None, None)
         self._task: asyncio.Task[None] | None = None
         self._publishing = asyncio.Lock()
 
@@ -96,8 +97,8 @@ class EngineSupervisor:
         return self._status
 
     @property
-    def live(self) -> Publication | None:
-        """What is served, or will be after the next restart."""
+    def live(self) -> Mapping[str, Publication]:
+        """What is served by policy, or will be after the next restart."""
         return self._live
 
     @property
@@ -157,21 +158,43 @@ class EngineSupervisor:
                     break
                 except EngineError as error:
                     logger.warning("the engine ended while it loaded %s: %s", publication.name, error)
-                    report = PublicationReport(False, self._version(), f"{error}; it happened {_PUBLISH_TRIES} times")
+                    version = self._versions()[publication.policy]
+                    report = PublicationReport(False, version, f"{error}; it happened {_PUBLISH_TRIES} times")
                     await engine.stop()
                     await self._until_not(engine)
             else:
                 await self.ready(self._settings.startup_timeout_s)
             self._settle(publication, report)
-            await self._set(version=report.version)
+            await self._set(versions=self._versions())
             return report
+
+    async def hold(self, publication: Publication) -> PublicationReport:
+        """Serve an old adapter beside the live one until ``drop``, or until the engine's next restart.
+
+        Raises:
+            EngineError: there is no engine to serve anything.
+            PublicationError: it serves no adapters.
+        """
+        await self.ready(self._settings.startup_timeout_s)
+        return await self._ready_engine().hold(publication)
+
+    async def drop(self, policy: str, version: int) -> None:
+        """Unload what ``hold`` loaded, where there is an engine.
+
+        Raises:
+            EngineError: it died on it.
+        """
+        if self._status.state is EngineState.READY:
+            await self._ready_engine().drop(policy, version)
 
     def _settle(self, publication: Publication, report: PublicationReport) -> None:
         """Remember what is live, and free the memory of what no start or way back needs any longer."""
+        before = self._live.get(publication.policy)
         outdated = publication
         if report.accepted:
-            outdated, self._live = self._live, publication
-        if outdated is not None and (self._live is None or outdated.path != self._live.path):
+            outdated, self._live[publication.policy] = before, publication
+        live = self._live.get(publication.policy)
+        if outdated is not None and (live is None or outdated.path != live.path):
             Path(outdated.path).unlink(missing_ok=True)
 
     async def stop(self) -> None:
@@ -183,7 +206,7 @@ class EngineSupervisor:
         if self._engine is not None:
             await self._engine.stop()
             self._engine = None
-        await self._set(state=EngineState.STOPPED, pid=None, version=None)
+        await self._set(state=EngineState.STOPPED, pid=None, versions={})
 
     async def _run(self) -> None:
         failures = 0
@@ -195,12 +218,12 @@ class EngineSupervisor:
             never_ran = self._status.startup_s is None
             logger.error("the engine is gone: %s", error)
             if never_ran or failures > self._backoff.attempts:
-                await self._set(state=EngineState.FAILED, pid=None, version=None, last_error=error)
+                await self._set(state=EngineState.FAILED, pid=None, versions={}, last_error=error)
                 return
             await self._set(
                 state=EngineState.RESTARTING,
                 pid=None,
-                version=None,
+                versions={},
                 last_error=error,
                 restarts=self._status.restarts + 1,
             )
@@ -214,13 +237,14 @@ class EngineSupervisor:
             await engine.start()
             await self._set(pid=engine.pid)
             await engine.ready(self._settings.startup_timeout_s)
-            if self._live is not None:
-                report = await engine.publish(self._live)
+            for publication in self._live.values():
+                report = await engine.publish(publication)
                 if not report.accepted:
-                    raise EngineError(f"{self._live.name} was live and cannot be served again: {report.reason}")
+                    raise EngineError(f"{publication.name} was live and cannot be served again: {report.reason}")
             startup_s = time.monotonic() - started
-            logger.info("the engine serves version %d after %.1f s", self._version(), startup_s)
-            await self._set(state=EngineState.READY, version=self._version(), startup_s=startup_s)
+            served = ", ".join(f"{policy}@v{version}" for policy, version in self._versions().items())
+            logger.info("the engine serves %s after %.1f s", served, startup_s)
+            await self._set(state=EngineState.READY, versions=self._versions(), startup_s=startup_s)
             return f"the engine ended: {await asyncio.shield(engine.exited)}"
         except EngineError as error:
             return str(error)
@@ -238,8 +262,8 @@ class EngineSupervisor:
             self._status = replace(self._status, **changes)  # pyright: ignore[reportArgumentType]
             self._changed.notify_all()
 
-    def _version(self) -> int:
-        return self._live.version if self._live is not None else 0
+    def _versions(self) -> dict[str, int]:
+        return {policy: self._live[policy].version if policy in self._live else 0 for policy in self._settings.policies}
 
     def _ready_engine(self) -> EngineProcess:
         if self._engine is None or self._status.state is not EngineState.READY:

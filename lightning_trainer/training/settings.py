@@ -8,6 +8,7 @@ from lightning_trainer.config import Config, EngineConfig, PolicyConfig
 from lightning_trainer.credit import estimators
 from lightning_trainer.credit.settings import CreditSettings
 from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+from lightning_trainer.training.lora import LoraConfig
 
 Dtype = Literal["bfloat16", "float32"]
 
@@ -32,6 +33,8 @@ class TrainerSettings:
     """Tokens of the longest sample: a length that does not depend on the batch."""
     reference_dir: Path | None = None
     """The frozen model that divergences are taken from; None: ``model_dir``."""
+    lora: LoraConfig | None = None
+    """None: all weights are trained. The critic, where there is one, has all of its weights trained."""
     lr: float = 1e-5
     schedule: Literal["constant", "cosine"] = "constant"
     total_steps: int | None = None
@@ -79,6 +82,7 @@ def trainer_settings(
         value_credit=policy.credit if policy.credit.needs_values else None,
         horizon=policy.max_sample_tokens,
         reference_dir=reference_dir,
+        lora=policy.lora,
         lr=optimizer.lr,
         schedule=optimizer.schedule,
         total_steps=optimizer.total_steps,

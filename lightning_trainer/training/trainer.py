@@ -4,6 +4,7 @@ Invariant: a step is a function of (weights, optimiser state, batch) alone, so r
 last checkpoint gives the weights that an uninterrupted run would have. verl is imported with this module (10-20 s).
 """
 
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +12,13 @@ from pathlib import Path
 import torch
 
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.serving.adapter import ADAPTER_WEIGHTS
 from lightning_trainer.serving.checksum import file_checksum
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
 from lightning_trainer.training.checkpoint_folder import Manifest, read_manifest, writing
 from lightning_trainer.training.probe import probe_token_ids
 from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.training.update.adapter_weights import adapter_shape, adapter_tensors
 from lightning_trainer.training.update.exporting import exported_tensors, rounded_weights, write_atomically
 from lightning_trainer.training.update.learner import Learner
 from lightning_trainer.types import StepReport, TrainingBatch
@@ -70,19 +73,19 @@ class Trainer:
         )
 
     def publish(self, path: Path, version: int) -> Publication:
-        """Write the weights in the serving dtype and score the probe on exactly those values.
+        """Write the weights, or the adapter alone, in the serving dtype and score the probe on exactly those values.
 
         Raises:
             TrainingError: the file cannot be written.
         """
         settings = self._settings
-        tensors = exported_tensors(self.module, _TORCH_DTYPES[settings.serving_dtype])
+        tensors = self._exported()
         try:
             write_atomically(tensors, path)
             checksum = file_checksum(path)
         except OSError as error:
             raise TrainingError(f"cannot write the weights of version {version} to {path}: {error}") from error
-        with rounded_weights(self.module, tensors):
+        with rounded_weights(self.module, _TORCH_DTYPES[settings.serving_dtype]):
             logprobs = self.score(self._probe_ids)
         return Publication(
             policy=settings.policy,
@@ -93,6 +96,7 @@ class Trainer:
             dtype=settings.serving_dtype,
             probe=Probe(token_ids=self._probe_ids, logprobs=logprobs),
             tolerance=Tolerance(max_abs=settings.probe_max_abs, mean_abs=settings.probe_mean_abs),
+            adapter=settings.lora and adapter_shape(self.module, settings.lora),
         )
 
     def score(self, token_ids: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
@@ -108,7 +112,8 @@ class Trainer:
     def save(self, directory: Path, step: int) -> None:
         """Write weights, optimiser, scheduler and random state; ``directory`` is whole or not there.
 
-        Its folder ``huggingface`` is the model in the serving dtype, to be loaded with transformers or vLLM.
+        Its folder ``huggingface`` is the model in the serving dtype, to be loaded with transformers or vLLM; of a LoRA
+        policy there is the folder ``adapter`` instead, to be loaded with PEFT or vLLM.
 
         Raises:
             TrainingError: the disk refused.
@@ -116,8 +121,14 @@ class Trainer:
         with writing(directory, Manifest(policy=self._settings.policy, step=step)) as folder:
             self._learner.save(folder, step)
             model = folder / "huggingface"
-            tensors = exported_tensors(self.module, _TORCH_DTYPES[self._settings.serving_dtype])
-            write_atomically(tensors, model / "model.safetensors")
+            if self._settings.lora is None:
+                write_atomically(self._exported(), model / "model.safetensors")
+                return
+            shutil.rmtree(model)  # the configuration of a model whose weights are not here
+            adapter = folder / "adapter"
+            adapter.mkdir()
+            write_atomically(self._exported(), adapter / ADAPTER_WEIGHTS)
+            adapter_shape(self.module, self._settings.lora).write_config(adapter)
 
     def load(self, directory: Path) -> int:
         """Go on from a checkpoint and return its step.
@@ -133,3 +144,7 @@ class Trainer:
         self._learner.load(directory)
         self._steps_done = manifest.step
         return manifest.step
+
+    def _exported(self) -> dict[str, torch.Tensor]:
+        export = exported_tensors if self._settings.lora is None else adapter_tensors
+        return export(self.module, _TORCH_DTYPES[self._settings.serving_dtype])

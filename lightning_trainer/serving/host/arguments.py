@@ -6,6 +6,9 @@ from argparse import Namespace
 from lightning_trainer.serving.host.plugin import TRANSFER_BACKEND
 from lightning_trainer.serving.host.settings import HostSettings
 
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Those that vLLM reserves room for."""
+
 
 def vllm_arguments(settings: HostSettings) -> Namespace:
     """Return the parsed and validated arguments; values that vLLM refuses raise its own errors."""
@@ -15,11 +18,11 @@ def vllm_arguments(settings: HostSettings) -> Namespace:
 
     arguments = [
         *("--model", settings.model),
-        *("--served-model-name", settings.policy),
+        *("--served-model-name", *settings.policies),
         *("--dtype", settings.dtype),
         *("--max-model-len", str(settings.max_model_len)),
         *("--max-num-seqs", str(settings.max_num_seqs)),
-        *("--weight-transfer-config", json.dumps({"backend": TRANSFER_BACKEND})),
+        *_weights(settings),
         # Sampling is what the request says; a model's own defaults would change what a log-probability means.
         *("--generation-config", "vllm"),
         # Of the distribution that sampled: after temperature, top-p and whatever else the request asked for.
@@ -39,3 +42,18 @@ def vllm_arguments(settings: HostSettings) -> Namespace:
     parsed = Namespace(**vars(parser.parse_args([*arguments, *settings.vllm_arguments])))
     validate_parsed_serve_args(parsed)
     return parsed
+
+
+def _weights(settings: HostSettings) -> list[str]:
+    """How publications come in: over the model's own weights, or as adapters beside them."""
+    if settings.lora_rank is None:
+        return ["--weight-transfer-config", json.dumps({"backend": TRANSFER_BACKEND})]
+    # Of each policy the live one, the one before that runs out or the one that is proven, and an old one.
+    at_once = 3 * len(settings.policies)
+    rank = next(rank for rank in _RANKS if rank >= settings.lora_rank)
+    return [
+        "--enable-lora",
+        *("--max-lora-rank", str(rank)),
+        *("--max-loras", str(at_once)),
+        *("--max-cpu-loras", str(2 * at_once)),
+    ]

@@ -1,23 +1,15 @@
 """The one door to vLLM's app: who may come in, and under which version.
 
-A request that may generate goes through the gate for the whole of its response, the last byte of a stream included, and
-is told in two headers which version sampled it. A pure ASGI wrapper: nothing is buffered.
+A request that may generate has its version for the whole of its response, the last byte of a stream included, and is
+told in two headers which version sampled it. A pure ASGI wrapper: no answer is buffered.
 """
 
 import hmac
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 
-from lightning_trainer.serving.host.gate import Gate
+from lightning_trainer.serving.host.asgi import App, Message, Receive, Send
+from lightning_trainer.serving.host.passage import POLICY_HEADER, VERSION_HEADER, Passages, Sampler
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
-
-POLICY_HEADER = "x-lightning-policy"
-VERSION_HEADER = "x-lightning-policy-version"
 OWN_PREFIX = "/lightning/"
 _NEVER_SAMPLES = ("/tokenize", "/detokenize")
 
@@ -25,13 +17,11 @@ _NEVER_SAMPLES = ("/tokenize", "/detokenize")
 class Door:
     """Checks the token, sends ``/lightning/...`` to our routes and the rest to vLLM's app."""
 
-    def __init__(self, vllm_app: App, own_app: App, gate: Gate, token: str, policy: str, version: Callable[[], int]):
+    def __init__(self, vllm_app: App, own_app: App, passages: Passages, token: str):
         self._vllm_app = vllm_app
         self._own_app = own_app
-        self._gate = gate
+        self._passages = passages
         self._authorization = f"Bearer {token}".encode("latin-1")
-        self._policy = policy
-        self._version = version
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -43,8 +33,8 @@ class Door:
         elif scope["path"].startswith(OWN_PREFIX):
             await self._own_app(scope, receive, send)
         elif scope["method"] == "POST" and scope["path"] not in _NEVER_SAMPLES:
-            async with self._gate.reading():
-                await self._vllm_app(scope, receive, self._marking(send))
+            async with self._passages.passage(scope, receive) as passage:
+                await self._vllm_app(scope, passage.receive, _marking(send, passage.sampler))
         else:
             await self._vllm_app(scope, receive, send)
 
@@ -52,19 +42,21 @@ class Door:
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         return hmac.compare_digest(given, self._authorization)
 
-    def _marking(self, send: Send) -> Send:
-        # Read once, inside the gate: it cannot change before the last byte.
-        marks = [
-            (POLICY_HEADER.encode("latin-1"), self._policy.encode("latin-1")),
-            (VERSION_HEADER.encode("latin-1"), str(self._version()).encode("latin-1")),
-        ]
 
-        async def send_marked(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", []), *marks]}
-            await send(message)
+def _marking(send: Send, sampler: Sampler | None) -> Send:
+    if sampler is None:
+        return send
+    marks = [
+        (POLICY_HEADER.encode("latin-1"), sampler.policy.encode("latin-1")),
+        (VERSION_HEADER.encode("latin-1"), str(sampler.version).encode("latin-1")),
+    ]
 
-        return send_marked
+    async def send_marked(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", []), *marks]}
+        await send(message)
+
+    return send_marked
 
 
 async def _refuse(send: Send) -> None:

@@ -1,4 +1,4 @@
-"""The way of a publication into the engine: check, hold, load, prove, and go back if it cannot be proven.
+"""The way of all weights into the engine: check, hold, load, prove, and go back if it cannot be proven.
 
 Invariant: when ``publish`` returns, the engine serves a version whose probe agreed: the new one, or the one before. If
 not even that one can be restored, ``EngineUnproven`` leaves and the process must end.
@@ -7,19 +7,21 @@ not even that one can be restored, ``EngineUnproven`` leaves and the process mus
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.serving.checksum import file_checksum
-from lightning_trainer.serving.host.agreement import Agreement, Rows, compare
+from lightning_trainer.serving.host.agreement import Rows, compare
+from lightning_trainer.serving.host.asgi import Message, Receive
 from lightning_trainer.serving.host.gate import DrainTimeout, Gate
-from lightning_trainer.serving.host.movement import Movement, Scored, movement
-from lightning_trainer.serving.host.scoring import refusal as scoring_refusal
+from lightning_trainer.serving.host.passage import Passage, Sampler
+from lightning_trainer.serving.host.proof import Proof, Verdict
+from lightning_trainer.serving.host.reporting import log_outcome, outside, refused
 from lightning_trainer.serving.host.scoring import score
-from lightning_trainer.serving.host.weight_file import TensorHeader, disagreement, read_header
+from lightning_trainer.serving.host.served_model import ServedModel
 from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
 
 logger = logging.getLogger(__name__)
@@ -30,20 +32,6 @@ _RESTORED = Tolerance(max_abs=1e-6, mean_abs=1e-6)
 
 class EngineUnproven(EngineError):
     """The engine holds weights that nobody vouches for."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """What the engine was started with, and what any weights for it must look like."""
-
-    policy: str
-    version: int
-    files: tuple[Path, ...]
-    tensors: dict[str, TensorHeader]
-    tied: bool
-    dtype: str
-    vocabulary: int
-    max_model_len: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +47,38 @@ class _Served:
 class Publisher:
     """Replaces the weights of one engine, one publication at a time."""
 
-    def __init__(self, engine: Any, gate: Gate, model: ServedModel, weights_directory: Path, drain_timeout_s: float):
+    def __init__(
+        self, engine: Any, gate: Gate, model: ServedModel, weights_directory: Path, drain_timeout_s: float
+    ) -> None:
+        self.model = model
         self._engine = engine
         self._gate = gate
-        self._model = model
         self._weights_directory = weights_directory.resolve()
         self._drain_timeout_s = drain_timeout_s
-        self._served = _Served(model.version, model.files, None, None)
-        self._last: tuple[Probe, Scored] | None = None
-        self._anchor: tuple[Probe, Scored] | None = None
+        self._served = _Served(0, model.files, None, None)
+        self._proof = Proof()
         self._one_at_a_time = asyncio.Lock()
 
     @property
     def version(self) -> int:
         return self._served.version
 
-    def scoring_refusal(self, token_ids: Sequence[Sequence[int]]) -> str | None:
-        """Return why these cannot be scored, or None."""
-        model = self._model
-        return scoring_refusal(token_ids, vocabulary=model.vocabulary, max_model_len=model.max_model_len)
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """What is served, by policy."""
+        return {self.model.policies[0]: self.version}
+
+    @asynccontextmanager
+    async def passage(self, scope: Message, receive: Receive) -> AsyncIterator[Passage]:
+        """Let a request through between two publications."""
+        async with self._gate.reading():
+            # Read once, inside the gate: it cannot change before the last byte.
+            yield Passage(receive, Sampler(self.model.policies[0], self.version))
+
+    async def score(self, policy: str, token_ids: Sequence[Sequence[int]]) -> tuple[Sampler, Rows]:
+        """Return the log-probabilities under the version that is served, and which one that is."""
+        async with self._gate.reading():
+            return Sampler(policy, self.version), await score(self._engine, token_ids)
 
     async def publish(self, publication: Publication) -> PublicationReport:
         """Serve the publication, or say why not and go on with the version before it.
@@ -91,75 +92,56 @@ class Publisher:
                 return served.report
             started = time.monotonic()
             reason = await asyncio.to_thread(self._refusal, publication)
+            report = refused(self.version, reason, started)
             if reason is None:
                 try:
                     report = await self._replace(publication, started)
                 except DrainTimeout as error:
-                    reason = str(error)
-                else:
-                    self._log(publication, report)
-                    return report
-            report = PublicationReport(False, self.version, reason, seconds={"total": time.monotonic() - started})
-            self._log(publication, report)
+                    report = refused(self.version, str(error), started)
+            log_outcome(publication, report)
             return report
-
-    def _log(self, publication: Publication, report: PublicationReport) -> None:
-        if report.accepted:
-            logger.info("serving %s, max |difference| %.3g nats", publication.name, report.max_abs_diff)
-        else:
-            logger.warning("refused %s, serving version %d: %s", publication.name, report.version, report.reason)
 
     def _refusal(self, publication: Publication) -> str | None:
         """Everything that can be found out without touching the engine."""
-        model = self._model
-        if publication.policy != model.policy:
-            return f"the policy is {publication.policy!r}; this engine serves {model.policy!r}"
         if publication.version == self.version and self._served.publication is not None:
             return f"version {publication.version} is being served with other values; a version never changes"
-        if publication.dtype != model.dtype:
-            return f"the publication is {publication.dtype}; the engine computes in {model.dtype}"
         path = Path(publication.path)
-        if path.resolve().parent != self._weights_directory:
-            return f"{path} is outside of {self._weights_directory}, where this engine reads weights"
-        try:
-            if (checksum := file_checksum(path)) != publication.checksum:
-                return f"{path.name} has the checksum {checksum}; the trainer wrote {publication.checksum}"
-            headers = read_header(path)
-        except (OSError, ValueError) as error:
-            return f"the weights cannot be read: {error}"
-        if len(headers) != publication.tensor_count:
-            return f"{path.name} holds {len(headers)} tensors; the trainer wrote {publication.tensor_count}"
-        if (reason := disagreement(headers, model.tensors, model.dtype, tied=model.tied)) is not None:
-            return f"{path.name}: {reason}"
-        if (reason := self.scoring_refusal(publication.probe.token_ids)) is not None:
-            return f"the probe cannot be scored: {reason}"
-        return None
+        return outside(path, self._weights_directory) or self.model.refusal(publication, path)
 
     async def _replace(self, publication: Publication, started: float) -> PublicationReport:
         async with self._gate.writing(self._drain_timeout_s, self._abort_running):
             gate_s = time.monotonic() - started
-            before = await self._score_served(publication.probe)
-            verdict = await self._try(publication)
-            if verdict.reason is None:
-                self._accept(publication, verdict)
+            before = self._proof.served_scores(publication.probe)
+            if before is None:
+                before = await score(self._engine, publication.probe.token_ids)
+            tried = await self._try(publication)
+            if tried.reason is None:
+                assert tried.verdict is not None
+                self._served = _Served(publication.version, (Path(publication.path),), publication, None)
+                self._proof.accept(publication, tried.verdict)
             else:
-                await self._restore(publication.probe, before, verdict.reason)
+                await self._restore(publication.probe, before, tried.reason)
             total_s = time.monotonic() - started
-            probe_s = total_s - gate_s - verdict.update_s
+            verdict = tried.verdict
             report = PublicationReport(
-                accepted=verdict.reason is None,
+                accepted=tried.reason is None,
                 version=self.version,
-                reason=verdict.reason,
-                max_abs_diff=verdict.agreement and verdict.agreement.max_abs,
-                mean_abs_diff=verdict.agreement and verdict.agreement.mean_abs,
-                movement=verdict.movement and verdict.movement.slope,
-                seconds={"gate": gate_s, "update": verdict.update_s, "probe": probe_s, "total": total_s},
+                reason=tried.reason,
+                max_abs_diff=verdict and verdict.agreement.max_abs,
+                mean_abs_diff=verdict and verdict.agreement.mean_abs,
+                movement=verdict and verdict.movement and verdict.movement.slope,
+                seconds={
+                    "gate": gate_s,
+                    "update": tried.update_s,
+                    "probe": total_s - gate_s - tried.update_s,
+                    "total": total_s,
+                },
             )
             if report.accepted:
                 self._served = replace(self._served, report=report)
             return report
 
-    async def _try(self, publication: Publication) -> "_Verdict":
+    async def _try(self, publication: Publication) -> "_Tried":
         started = time.monotonic()
         try:
             await self._load((Path(publication.path),), publication.version)
@@ -169,16 +151,9 @@ class Publisher:
             # Whatever vLLM raises here, the answer is the same: go back to what was proven.
             logger.exception("loading %s failed", publication.name)
             reason = f"the engine could not load the weights: {type(error).__name__}: {error}"
-            return _Verdict(reason, time.monotonic() - started)
-        scored = Scored(publication.probe.logprobs, engine_scores)
-        agreement = compare(scored.trainer, scored.engine)
-        moved = self._movement(publication.probe, scored)
-        reason = agreement.refusal(publication.tolerance)
-        if reason is None and moved is not None and moved.stale:
-            reason = (
-                f"the trainer moved on the probe and the engine by {moved.slope:.2f} of it: stale weights are served"
-            )
-        return _Verdict(reason, update_s, scored, agreement, moved)
+            return _Tried(reason, None, time.monotonic() - started)
+        verdict = self._proof.judge(publication, engine_scores)
+        return _Tried(verdict.reason, verdict, update_s)
 
     async def _load(self, files: Sequence[Path], version: int) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
@@ -205,28 +180,6 @@ class Publisher:
                 "the engine stops rather than serve weights that nobody vouches for"
             )
 
-    async def _score_served(self, probe: Probe) -> Rows:
-        if self._last is not None and self._last[0].token_ids == probe.token_ids:
-            return self._last[1].engine
-        return await score(self._engine, probe.token_ids)
-
-    def _movement(self, probe: Probe, scored: Scored) -> Movement | None:
-        """Measure against the version before, and against the last one that was far enough away to decide."""
-        measured = [
-            movement(origin, scored)
-            for origin_probe, origin in filter(None, (self._last, self._anchor))
-            if origin_probe.token_ids == probe.token_ids
-        ]
-        decisive = [found for found in measured if found is not None and found.decisive]
-        return next((found for found in decisive if found.stale), decisive[-1] if decisive else None)
-
-    def _accept(self, publication: Publication, verdict: "_Verdict") -> None:
-        assert verdict.scored is not None
-        self._served = _Served(publication.version, (Path(publication.path),), publication, None)
-        self._last = (publication.probe, verdict.scored)
-        if self._anchor is None or self._anchor[0].token_ids != publication.probe.token_ids or verdict.movement:
-            self._anchor = self._last
-
     async def _abort_running(self) -> None:
         logger.warning("%d requests still run: aborting them for the next version", self._gate.running)
         await self._engine.pause_generation(mode="abort", clear_cache=False)
@@ -234,12 +187,10 @@ class Publisher:
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
-    """What loading and scoring a publication showed."""
+class _Tried:
+    """What came of loading and scoring."""
 
     reason: str | None
+    verdict: Verdict | None
+    """None where it did not come to scoring."""
     update_s: float
-    scored: Scored | None = None
-    agreement: Agreement | None = None
-    movement: Movement | None = None
-    """Only where it was decisive."""

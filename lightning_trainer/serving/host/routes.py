@@ -1,4 +1,4 @@
-"""``/lightning/...``: the version being served, new weights, scores."""
+"""``/lightning/...``: the versions being served, new weights, old adapters, scores."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,23 +9,24 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from lightning_trainer.errors import PublicationError
-from lightning_trainer.serving.host.gate import Gate
+from lightning_trainer.serving.host.adapter_publisher import AdapterPublisher
 from lightning_trainer.serving.host.publisher import EngineUnproven, Publisher
-from lightning_trainer.serving.host.scoring import score
 from lightning_trainer.serving.publication import Publication
 
 
-def build_routes(
-    engine: Any, gate: Gate, publisher: Publisher, policy: str, give_up: Callable[[str], None]
-) -> Starlette:
+def build_routes(publisher: Publisher | AdapterPublisher, give_up: Callable[[str], None]) -> Starlette:
     """Return the app for our own paths.
 
     Args:
         give_up: called with a sentence when the engine must not serve any longer.
     """
+    policies = publisher.model.policies
 
-    async def version(_request: Request) -> JSONResponse:
-        return JSONResponse({"policy": policy, "version": publisher.version})
+    async def version(request: Request) -> JSONResponse:
+        policy = request.query_params.get("policy", policies[0])
+        if policy not in policies:
+            return _error(404, _unknown(policy))
+        return JSONResponse({"policy": policy, "version": publisher.versions[policy]})
 
     async def weights(request: Request) -> JSONResponse:
         try:
@@ -39,22 +40,43 @@ def build_routes(
             return _error(500, str(error))
         return JSONResponse(report.to_json())
 
+    async def hold(request: Request) -> JSONResponse:
+        if not isinstance(publisher, AdapterPublisher):
+            return _error(422, "this engine serves one version of all weights; old ones need an engine of their own")
+        try:
+            publication = Publication.from_json(await request.json())
+        except (PublicationError, ValueError) as error:
+            return _error(422, str(error))
+        return JSONResponse((await publisher.hold(publication)).to_json())
+
+    async def drop(request: Request) -> JSONResponse:
+        if isinstance(publisher, AdapterPublisher):
+            await publisher.drop(request.path_params["policy"], request.path_params["version"])
+        return JSONResponse({})
+
     async def scores(request: Request) -> JSONResponse:
         try:
             document = await request.json()
             token_ids = [[_token(token) for token in ids] for ids in document["token_ids"]]
-        except (ValueError, KeyError, TypeError):
+            policy = document.get("policy", policies[0])
+        except (ValueError, KeyError, TypeError, AttributeError):
             return _error(422, 'the body must be {"token_ids": [[...], ...]} with lists of integers')
-        if (reason := publisher.scoring_refusal(token_ids)) is not None:
+        if policy not in policies:
+            return _error(422, _unknown(policy))
+        if (reason := publisher.model.scoring_refusal(token_ids)) is not None:
             return _error(422, reason)
-        async with gate.reading():
-            logprobs = await score(engine, token_ids)
-            return JSONResponse({"logprobs": logprobs, "policy": policy, "version": publisher.version})
+        sampler, logprobs = await publisher.score(policy, token_ids)
+        return JSONResponse({"logprobs": logprobs, **sampler._asdict()})
+
+    def _unknown(policy: object) -> str:
+        return f"the policy is {policy!r}; this engine serves {', '.join(map(repr, policies))}"
 
     return Starlette(
         routes=[
             Route("/lightning/version", version, methods=["GET"]),
             Route("/lightning/weights", weights, methods=["POST"]),
+            Route("/lightning/held", hold, methods=["POST"]),
+            Route("/lightning/held/{policy}/{version:int}", drop, methods=["DELETE"]),
             Route("/lightning/score", scores, methods=["POST"]),
         ]
     )

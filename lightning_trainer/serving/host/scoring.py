@@ -13,8 +13,11 @@ from lightning_trainer.errors import EngineError
 _request_numbers = itertools.count()
 
 
-async def score(engine: Any, token_ids: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
+async def score(engine: Any, token_ids: Sequence[Sequence[int]], adapter: Any = None) -> tuple[tuple[float, ...], ...]:
     """Return ``log p(t_i | t_<i)`` for ``i >= 1`` of each sequence, in nats.
+
+    Args:
+        adapter: vLLM's ``LoRARequest``; None: the model itself.
 
     Raises:
         EngineError: the engine gave no number for a token.
@@ -26,7 +29,7 @@ async def score(engine: Any, token_ids: Sequence[Sequence[int]]) -> tuple[tuple[
     for ids in token_ids:
         output = None
         prompt = {"prompt_token_ids": list(ids)}
-        async for part in engine.generate(prompt, parameters, f"score-{next(_request_numbers)}"):
+        async for part in engine.generate(prompt, parameters, f"score-{next(_request_numbers)}", lora_request=adapter):
             output = part
         if output is None or output.prompt_logprobs is None:
             raise EngineError(f"the engine returned no log-probabilities for a sequence of {len(ids)} tokens")

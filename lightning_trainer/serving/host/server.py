@@ -9,16 +9,19 @@ from typing import Any
 
 import uvicorn
 
+from lightning_trainer.serving.host.adapter_publisher import AdapterPublisher
+from lightning_trainer.serving.host.adapters import Adapters
 from lightning_trainer.serving.host.arguments import vllm_arguments
-from lightning_trainer.serving.host.door import App, Door
+from lightning_trainer.serving.host.asgi import App
+from lightning_trainer.serving.host.door import Door
 from lightning_trainer.serving.host.ending import Ending, interruptible_startup
 from lightning_trainer.serving.host.forking import prefer_fork
 from lightning_trainer.serving.host.gate import Gate
 from lightning_trainer.serving.host.lifeline import watch_standard_input
-from lightning_trainer.serving.host.publisher import Publisher, ServedModel
+from lightning_trainer.serving.host.publisher import Publisher
 from lightning_trainer.serving.host.routes import build_routes
+from lightning_trainer.serving.host.served_model import served_model
 from lightning_trainer.serving.host.settings import HostSettings
-from lightning_trainer.serving.host.weight_file import model_files, model_headers, ties_embeddings
 
 _HEALTH_POLL_S = 0.5
 
@@ -32,7 +35,6 @@ async def serve(settings: HostSettings, announce: Callable[[dict[str, Any]], Non
     Raises:
         EngineError: the engine died, or holds weights that nobody vouches for.
     """
-    from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.entrypoints.launchers.api_server.app_state import init_app_state
     from vllm.entrypoints.launchers.app import build_app
@@ -51,13 +53,8 @@ async def serve(settings: HostSettings, announce: Callable[[dict[str, Any]], Non
         tasks = await engine.get_supported_tasks()
         vllm_app = build_app(arguments, tasks, engine.model_config)
         await init_app_state(engine, vllm_app.state, arguments, tasks)
-        await engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
-        gate = Gate()
-        publisher = Publisher(
-            engine, gate, _served_model(settings, engine), Path(settings.weights_directory), settings.drain_timeout_s
-        )
-        routes = build_routes(engine, gate, publisher, settings.policy, ending.fail)
-        door = Door(vllm_app, routes, gate, settings.token, settings.policy, lambda: publisher.version)
+        publisher = await _publisher(settings, engine, vllm_app)
+        door = Door(vllm_app, build_routes(publisher, ending.fail), publisher, settings.token)
         async with _listening(door) as port:
             watching = asyncio.create_task(_watch_engine(engine, ending))
             announce({"port": port})
@@ -69,18 +66,15 @@ async def serve(settings: HostSettings, announce: Callable[[dict[str, Any]], Non
         engine.shutdown()
 
 
-def _served_model(settings: HostSettings, engine: Any) -> ServedModel:
-    folder = Path(settings.model)
-    return ServedModel(
-        policy=settings.policy,
-        version=settings.version,
-        files=tuple(model_files(folder)),
-        tensors=model_headers(folder),
-        tied=ties_embeddings(folder),
-        dtype=str(engine.model_config.dtype).removeprefix("torch."),
-        vocabulary=engine.model_config.get_vocab_size(),
-        max_model_len=engine.model_config.max_model_len,
-    )
+async def _publisher(settings: HostSettings, engine: Any, vllm_app: Any) -> Publisher | AdapterPublisher:
+    from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+
+    model, weights_directory = served_model(settings, engine), Path(settings.weights_directory)
+    if settings.lora_rank is not None:
+        adapters = Adapters(engine, vllm_app.state.openai_serving_models, Path(settings.scratch))
+        return AdapterPublisher(engine, adapters, model, weights_directory)
+    await engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
+    return Publisher(engine, Gate(), model, weights_directory, settings.drain_timeout_s)
 
 
 async def _watch_engine(engine: Any, ending: Ending) -> None:

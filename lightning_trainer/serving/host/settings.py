@@ -8,12 +8,12 @@ from lightning_trainer.errors import EngineError
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """One engine: one policy served from one model folder."""
+    """One engine: one policy, or the adapters of several, served from one model folder."""
 
     model: str
-    """Folder with config, weights and tokenizer: version ``version`` of the policy."""
-    policy: str
-    """The name that requests give as their model."""
+    """Folder with config, weights and tokenizer: version 0 of every policy."""
+    policies: tuple[str, ...]
+    """The names that requests give as their model; more than one only where adapters are served."""
     token: str
     """Every request needs ``Authorization: Bearer <token>``."""
     weights_directory: str
@@ -29,9 +29,10 @@ class HostSettings:
     """OpenMP threads of the worker; all cores that the process may use when None. CPU only."""
     chat_template: str | None = None
     tool_call_parser: str | None = None
-    version: int = 0
     drain_timeout_s: float = 60.0
-    """How long a publication waits for running requests before it aborts them."""
+    """How long a publication of all weights waits for running requests before it aborts them."""
+    lora_rank: int | None = None
+    """The largest rank of the adapters that are published; None: publications hold all weights."""
     vllm_arguments: tuple[str, ...] = ()
     """More arguments for ``vllm serve``; the last one wins."""
 
@@ -47,6 +48,7 @@ class HostSettings:
         """
         try:
             document = json.loads(line)
-            return cls(**{**document, "vllm_arguments": tuple(document["vllm_arguments"])})
+            lists = {name: tuple(document[name]) for name in ("policies", "vllm_arguments")}
+            return cls(**{**document, **lists})
         except (ValueError, TypeError, KeyError) as error:
             raise EngineError(f"the engine host expects its settings as JSON on standard input: {error}") from error

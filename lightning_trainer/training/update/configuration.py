@@ -1,7 +1,7 @@
 """Our settings in verl's words."""
 
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from verl.trainer.config import CheckpointConfig, RolloutCorrectionConfig
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
@@ -16,6 +16,7 @@ from verl.workers.config import (
 )
 
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.lora import LoraConfig
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.batch_losses import over_the_batch
 
@@ -31,12 +32,17 @@ ModelKind: TypeAlias = Literal["language_model", "value_model"]
 
 
 def worker_config(
-    settings: TrainerSettings, model_dir: Path, kind: ModelKind = "language_model", lr: float | None = None
+    settings: TrainerSettings,
+    model_dir: Path,
+    kind: ModelKind = "language_model",
+    lr: float | None = None,
+    lora: LoraConfig | None = None,
 ) -> TrainingWorkerConfig:
     """Return the configuration of verl's TrainingWorker: model, FSDP engine, AdamW, checkpoints.
 
     Args:
         lr: the learning rate where it is not the policy's.
+        lora: the adapter that is trained instead of the model.
 
     Raises:
         TrainingError: the model folder is none.
@@ -51,6 +57,7 @@ def worker_config(
             override_config={"attn_implementation": "sdpa"},
             use_remove_padding=False,
             enable_gradient_checkpointing=settings.gradient_checkpointing,
+            **_lora(lora),
         ),
         engine_config=FSDPEngineConfig(
             strategy="fsdp2",
@@ -81,8 +88,15 @@ def worker_config(
             min_lr_ratio=settings.min_lr_ratio,
             override_optimizer_config={"fused": True},
         ),
-        checkpoint_config=CheckpointConfig(save_contents=_SAVED, load_contents=_SAVED),
+        checkpoint_config=CheckpointConfig(save_contents=_SAVED, load_contents=_SAVED, save_lora_only=lora is not None),
     )
+
+
+def _lora(lora: LoraConfig | None) -> dict[str, Any]:
+    if lora is None:
+        return {}
+    modules = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
+    return {"lora_rank": lora.rank, "lora_alpha": lora.alpha, "target_modules": modules}
 
 
 def loss_config(settings: TrainerSettings) -> FSDPActorConfig:

@@ -18,7 +18,7 @@ def exported_tensors(module: torch.nn.Module, dtype: torch.dtype) -> dict[str, t
     first_names = {name for name, _ in module.named_parameters()}
     shared_names = {name for name, _ in module.named_parameters(remove_duplicate=False)} - first_names
     return {
-        name: _local(tensor).to(dtype, copy=True).contiguous()
+        name: local_values(tensor).to(dtype, copy=True).contiguous()
         for name, tensor in module.state_dict().items()
         if name not in shared_names
     }
@@ -35,18 +35,25 @@ def write_atomically(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
 
 
 @contextmanager
-def rounded_weights(module: torch.nn.Module, published: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Let the module compute with the published values; afterwards it has its own back, bit for bit."""
-    parameters = {name: _local(parameter.detach()) for name, parameter in module.named_parameters()}
-    masters = {name: parameter.clone() for name, parameter in parameters.items()}
+def rounded_weights(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Let the module compute with the values that are served: each rounded to ``dtype``, as in the published file.
+
+    Afterwards it has its own back, bit for bit. What rounding leaves as it is (a frozen model that was in ``dtype``
+    from the start) is not copied.
+    """
+    changed: list[tuple[torch.Tensor, torch.Tensor]] = []
     try:
-        for name, parameter in parameters.items():
-            parameter.copy_(published[name])
+        for parameter in map(local_values, (parameter.detach() for parameter in module.parameters())):
+            rounded = parameter.to(dtype)
+            if rounded.dtype != parameter.dtype and not torch.equal(rounded.to(parameter.dtype), parameter):
+                changed.append((parameter, parameter.clone()))
+                parameter.copy_(rounded)
         yield
     finally:
-        for name, parameter in parameters.items():
-            parameter.copy_(masters[name])
+        for parameter, master in changed:
+            parameter.copy_(master)
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
+def local_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what this process holds of a parameter: all of it, in one process."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

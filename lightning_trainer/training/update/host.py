@@ -9,6 +9,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from verl.workers.engine_workers import TrainingWorker
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update import platform_cpu
+from lightning_trainer.training.update.adapter_weights import without_adapter
 from lightning_trainer.training.update.tensors import training_tensors
 from lightning_trainer.training.update.tree_engine import TREE, TreeEngine
 from lightning_trainer.types import Sample
@@ -65,19 +67,22 @@ class ModelHost:
         """verl's cosine would climb again after its last step."""
         return self._scheduled_steps is None or self.engine.lr_scheduler.last_epoch < self._scheduled_steps
 
-    def measure(self, samples: Sequence[Sample], *names: str) -> dict[str, dict[str, list[float]]]:
+    def measure(
+        self, samples: Sequence[Sample], *names: str, adapter: bool = True
+    ) -> dict[str, dict[str, list[float]]]:
         """Run the model over samples and return what is asked for at every trained token, 0.0 elsewhere.
 
         Args:
             names: verl's: ``log_probs`` of the tokens (nats), ``entropy`` and ``sum_pi_squared`` of the distributions
                 that they were drawn from, ``values`` before them.
+            adapter: whether a LoRA adapter takes part; without it the model is what the run started from.
 
         Returns:
             By name and sample id, one value a token.
         """
         tensors = training_tensors(samples, {})
         longest = max(len(sample.token_ids) for sample in samples)
-        found = self.infer(tensors, longest, *names)
+        found = self.infer(tensors, longest, *names, adapter=adapter)
         return {
             name: {
                 sample.sample_id: [
@@ -89,11 +94,14 @@ class ModelHost:
             for name, rows in found.items()
         }
 
-    def infer(self, tensors: TensorDict, longest: int, *names: str) -> dict[str, list[list[float]]]:
+    def infer(
+        self, tensors: TensorDict, longest: int, *names: str, adapter: bool = True
+    ) -> dict[str, list[list[float]]]:
         """Slot ``t`` of a row is of token ``t + 1``."""
         tu.assign_non_tensor(tensors, compute_loss=False, max_token_len_per_gpu=max(self.budget, longest))
         tu.assign_non_tensor(tensors, **{_FLAGS[name]: True for name in names if name in _FLAGS})
-        output = self.worker.infer_batch(tensors)
+        with nullcontext() if adapter else without_adapter(self.module):
+            output = self.worker.infer_batch(tensors)
         self._forget_gathered_weights()
         return {name: [row.tolist() for row in tu.get(output, name).unbind()] for name in names}
 

@@ -56,7 +56,8 @@ class Learner:
         self._algorithm = settings.algorithm
         self.policy = UpdateWorker(settings)
         self.reference: ModelHost | None = None
-        if self._algorithm.needs_reference:
+        # The model below an adapter is its reference already; another one has to be loaded.
+        if self._algorithm.needs_reference and (settings.lora is None or settings.reference_dir is not None):
             frozen = settings.reference_dir or settings.model_dir
             self.reference = ModelHost(settings, worker_config(settings, frozen))
             _require_same_vocabulary(self.policy, self.reference, frozen)
@@ -122,6 +123,8 @@ class Learner:
             measured.update(passed, old_log_probs=passed["log_probs"])
         if self.reference is not None:
             measured["ref_log_prob"] = self.reference.measure(samples, "log_probs")["log_probs"]
+        elif self._algorithm.needs_reference:
+            measured["ref_log_prob"] = self.policy.measure(samples, "log_probs", adapter=False)["log_probs"]
         if self.critic is not None:
             measured["values"] = self.critic.values(samples)
         return measured

@@ -12,7 +12,9 @@ import torch
 from verl.utils import tensordict_utils as tu
 from verl.workers.utils.losses import ppo_loss
 
+from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.training.update.adapter_weights import require_layers
 from lightning_trainer.training.update.configuration import loss_config, worker_config
 from lightning_trainer.training.update.host import ModelHost
 from lightning_trainer.training.update.metrics import Update, flat_metrics
@@ -34,7 +36,14 @@ class UpdateWorker(ModelHost):
         random.seed(settings.seed)
         np.random.seed(settings.seed)
         torch.manual_seed(settings.seed)
-        super().__init__(settings, worker_config(settings, settings.model_dir))
+        try:
+            super().__init__(settings, worker_config(settings, settings.model_dir, lora=settings.lora))
+        except ValueError as error:
+            if settings.lora is None:
+                raise
+            raise TrainingError(f"{settings.model_dir} takes no such LoRA adapter: {error}") from error
+        if settings.lora is not None:
+            require_layers(self.module, settings.lora)
         self.worker.set_loss_fn(MeasuresMismatch(partial(ppo_loss, config=loss_config(settings))))
         self._with_entropy = settings.algorithm.entropy_coeff > 0
 

@@ -24,7 +24,7 @@ async def main(model_dir: Path, folder: Path) -> None:
     weights = WeightFiles(folder / "state", run_id="killed", version_bytes=2**26)
     settings = EngineSettings(
         model_dir,
-        "tiny",
+        ("tiny",),
         weights.folder,
         folder,
         dtype="float32",

@@ -25,7 +25,7 @@ def settings(tmp_path, model_dir=None, **options) -> EngineSettings:
     if model_dir == tmp_path / "model":
         model_dir.mkdir()
         (model_dir / "config.json").write_text("{}")
-    return EngineSettings(model_dir, "tiny", tmp_path, tmp_path, dtype="float32", **options)
+    return EngineSettings(model_dir, ("tiny",), tmp_path, tmp_path, dtype="float32", **options)
 
 
 async def failure(settings: EngineSettings) -> str:

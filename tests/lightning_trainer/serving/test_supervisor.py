@@ -67,7 +67,7 @@ def plan() -> Plan:
 
 @pytest.fixture
 async def supervisor(plan, tmp_path):
-    settings = EngineSettings(tmp_path, "math", tmp_path, tmp_path, startup_timeout_s=5)
+    settings = EngineSettings(tmp_path, ("math",), tmp_path, tmp_path, startup_timeout_s=5)
     supervisor = EngineSupervisor(settings, backoff=QUICK, make=lambda _: FakeEngine(plan))  # pyright: ignore[reportArgumentType]
     yield supervisor
     await supervisor.stop()
@@ -89,7 +89,7 @@ async def test_it_is_ready_once_started_and_says_where(supervisor, plan):
     assert supervisor.state is EngineState.READY
     assert supervisor.base_url == plan.engines[0].base_url
     assert supervisor.headers == plan.engines[0].headers
-    assert supervisor.status.version == 0
+    assert supervisor.status.versions == {"math": 0}
 
 
 async def test_a_first_start_that_fails_is_final_and_says_why(supervisor, plan):
@@ -158,7 +158,7 @@ async def test_a_version_is_offered_again_when_the_engine_died_of_something_else
     report = await supervisor.publish(publication(2))
     assert report.accepted
     assert [engine.published for engine in plan.engines] == [[1], [1, 2]]
-    assert supervisor.status.version == 2
+    assert supervisor.status.versions == {"math": 2}
 
 
 async def test_only_the_live_versions_file_is_kept(supervisor, plan, publication, tmp_path):

@@ -1,12 +1,14 @@
 """The door: a token for everything, a version on every response that may hold sampled tokens."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 
 from lightning_trainer.serving.host.door import Door
 from lightning_trainer.serving.host.gate import Gate
+from lightning_trainer.serving.host.passage import Passage, Sampler
 
 TOKEN = "a-token-of-this-run"
 
@@ -31,11 +33,16 @@ class Backend:
 class House:
     def __init__(self) -> None:
         self.vllm, self.own, self.gate, self.version = Backend("vllm"), Backend("own"), Gate(), 7
-        door = Door(self.vllm, self.own, self.gate, TOKEN, "math", lambda: self.version)
+        door = Door(self.vllm, self.own, self, TOKEN)
         transport = httpx.ASGITransport(app=door)  # pyright: ignore[reportArgumentType]
         self.client = httpx.AsyncClient(
             transport=transport, base_url="http://engine", headers={"Authorization": f"Bearer {TOKEN}"}
         )
+
+    @asynccontextmanager
+    async def passage(self, _scope, receive):
+        async with self.gate.reading():
+            yield Passage(receive, Sampler("math", self.version))
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ class _Engines:
         self.workers = {
             attention: UpdateWorker(settings(attention=attention, lr=0.0, **changes)) for attention in ("stock", "tree")
         }
+        for worker in self.workers.values():
+            _fill_adapter(worker.module)
 
     def updates(self, samples, advantages):
         for name, worker in self.workers.items():
@@ -36,12 +38,26 @@ class _Engines:
 
             def keep(worker: Any = worker, gradients=gradients, step=worker.engine.optimizer_step):
                 for parameter, value in worker.module.named_parameters():
+                    if not value.requires_grad:
+                        assert value.grad is None
+                        continue
                     gradients[parameter] = value.grad.full_tensor().clone()
                 worker.engine.optimizer_step = step
                 return 0.0
 
             worker.engine.optimizer_step = keep
             yield name, worker.train(samples, advantages), gradients
+
+
+def _fill_adapter(module):
+    """B starts at zero, and with it the gradient of A."""
+    import torch
+
+    source = torch.Generator().manual_seed(1)
+    for name, parameter in module.named_parameters():
+        if ".lora_B." in name:
+            local = parameter.data.to_local()
+            local.copy_(0.1 * torch.randn(local.shape, generator=source))
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +126,23 @@ def test_whatever_the_forks(seed, engines_of, samples_of_shape):
 )
 def test_and_the_settings(changes, engines_of, samples_of_shape):
     _assert_equal(engines_of(**changes), samples_of_shape(0, "masks with holes"))
+
+
+@pytest.mark.parametrize(
+    "lora",
+    [{"rank": 4}, {"rank": 2, "alpha": 16, "target_modules": ("q_proj", "down_proj")}],
+    ids=["all", "two layers"],
+)
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_an_adapters_gradients_are_the_stock_engines(lora, checkpointing, engines_of, samples_of_shape):
+    from lightning_trainer.training.lora import LoraConfig
+
+    engines = engines_of(lora=LoraConfig(**lora), gradient_checkpointing=checkpointing)
+    _assert_equal(engines, samples_of_shape(0, "forks inside responses"))
+    trained = {name for name, value in engines.workers["tree"].module.named_parameters() if value.requires_grad}
+    layers = len(lora.get("target_modules", range(7)))
+    assert len(trained) == 2 * 2 * layers  # A and B of each in two layers
+    assert all(".lora_" in name for name in trained)
 
 
 def test_another_architecture_with_its_own_output_head(tiny_models, engines_of, samples_of_shape):

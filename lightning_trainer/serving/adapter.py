@@ -1,0 +1,70 @@
+"""The shape of a LoRA adapter, and how PEFT, vLLM and transformers know it: by a folder with two files.
+
+Standard library only, as ``publication``.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_trainer.errors import PublicationError
+
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+_ADAPTER_CONFIG = "adapter_config.json"
+_LARGEST_RANK = 512
+"""vLLM's."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterShape:
+    """What an adapter's matrices are multiplied by, and where they belong."""
+
+    rank: int
+    alpha: int
+    target_modules: tuple[str, ...]
+    """Last names of the linear layers that have one, sorted."""
+
+    def __post_init__(self) -> None:
+        for name, value, largest in (("rank", self.rank, _LARGEST_RANK), ("alpha", self.alpha, 2**31)):
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
+                raise PublicationError(f"adapter: {name} is {value!r}; it must be an integer from 1 to {largest}")
+        if not self.target_modules or not all(isinstance(name, str) and name for name in self.target_modules):
+            raise PublicationError(f"adapter: target_modules is {self.target_modules!r}; it must name linear layers")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"rank": self.rank, "alpha": self.alpha, "target_modules": list(self.target_modules)}
+
+    def tensor_shapes(self, base: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """Return the adapter's tensors by PEFT's names.
+
+        Args:
+            base: the model's tensors by name.
+        """
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name, shape in base.items():
+            module, _, last = name.rpartition(".")
+            if last == "weight" and len(shape) == 2 and module.rpartition(".")[2] in self.target_modules:
+                shapes[f"base_model.model.{module}.lora_A.weight"] = (self.rank, shape[1])
+                shapes[f"base_model.model.{module}.lora_B.weight"] = (shape[0], self.rank)
+        return shapes
+
+    def write_config(self, folder: Path, base_model: str | None = None) -> None:
+        """Make a folder that holds ``ADAPTER_WEIGHTS`` one that PEFT loads.
+
+        Args:
+            base_model: what the adapter belongs to, for those who load it by name.
+        """
+        document = {
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "base_model_name_or_path": base_model,
+            "r": self.rank,
+            "lora_alpha": self.alpha,
+            "lora_dropout": 0.0,
+            "target_modules": list(self.target_modules),
+            "bias": "none",
+            "inference_mode": True,
+        }
+        (folder / _ADAPTER_CONFIG).write_text(json.dumps(document, indent=2), encoding="utf-8")

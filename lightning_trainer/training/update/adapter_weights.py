@@ -1,0 +1,62 @@
+"""The LoRA adapter inside a module: its matrices under PEFT's names, and what became of ``all-linear``."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from peft.tuners.lora import LoraLayer
+
+from lightning_trainer.errors import TrainingError
+from lightning_trainer.serving.adapter import AdapterShape
+from lightning_trainer.training.lora import LoraConfig
+from lightning_trainer.training.update.exporting import local_values
+
+_IN_MODULE = ".default."
+"""PEFT's name of the one adapter of a module; files do not carry it."""
+
+
+def adapter_tensors(module: torch.nn.Module, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Return the values to publish, rounded once to ``dtype`` (to nearest even)."""
+    return {
+        name.replace(_IN_MODULE, "."): local_values(parameter.detach()).to(dtype, copy=True).contiguous()
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+    }
+
+
+def adapter_shape(module: torch.nn.Module, lora: LoraConfig) -> AdapterShape:
+    """Return the shape with the layers that PEFT chose."""
+    layers = {name.split(".lora_")[0] for name, value in module.named_parameters() if value.requires_grad}
+    names = sorted({layer.rpartition(".")[2] for layer in layers})
+    return AdapterShape(rank=lora.rank, alpha=lora.alpha, target_modules=tuple(names))
+
+
+@contextmanager
+def without_adapter(module: torch.nn.Module) -> Iterator[None]:
+    """Let the model below compute alone.
+
+    PEFT's own switch also takes ``requires_grad`` away, and FSDP, which reads that once, would never train again.
+    """
+    layers = [layer for layer in module.modules() if isinstance(layer, LoraLayer)]
+    scalings = [dict(layer.scaling) for layer in layers]
+    try:
+        for layer in layers:
+            layer.scaling.update(dict.fromkeys(layer.scaling, 0.0))
+        yield
+    finally:
+        for layer, scaling in zip(layers, scalings, strict=True):
+            layer.scaling.update(scaling)
+
+
+def require_layers(module: torch.nn.Module, lora: LoraConfig) -> None:
+    """PEFT is content when one of several names is a layer's.
+
+    Raises:
+        TrainingError: one is none.
+    """
+    asked = set() if isinstance(lora.target_modules, str) else set(lora.target_modules)
+    if absent := sorted(asked - set(adapter_shape(module, lora).target_modules)):
+        raise TrainingError(
+            f"lora.target_modules names {', '.join(absent)}, and the model has no linear layer of that name; leave it "
+            "out"
+        )
