@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,21 +31,25 @@ class SharedEngine:
     It is shared: a test that publishes leaves its version behind, so take the next number from ``next_version``.
     """
 
-    def __init__(self, model_dir: Path, folder: Path) -> None:
+    def __init__(self, model_dir: Path, folder: Path, **options: Any) -> None:
+        """``options``: settings of the engine other than these."""
         self.model_dir = model_dir
         self.weights = WeightFiles(folder / "state", version_bytes=2**26)
         self.settings = EngineSettings(
-            model_dir=model_dir,
-            policies=("tiny",),
-            weights_dir=self.weights.folder,
-            log_dir=folder,
-            dtype="float32",
-            max_model_len=256,
-            max_num_seqs=16,
-            kv_cache_gib=0.25,
-            threads=1,
-            tool_call_parser="hermes",
-            drain_timeout_s=20,
+            **{
+                "model_dir": model_dir,
+                "policies": ("tiny",),
+                "weights_dir": self.weights.folder,
+                "log_dir": folder,
+                "dtype": "float32",
+                "max_model_len": 256,
+                "max_num_seqs": 16,
+                "kv_cache_gib": 0.25,
+                "threads": 1,
+                "tool_call_parser": "hermes",
+                "drain_timeout_s": 20,
+                **options,
+            }
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="shared-engine", daemon=True)
@@ -99,6 +104,12 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from lightning_trainer.models.resolve import resolve_model
 
     return resolve_model("random:tiny", tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="session")
+def start_engine(tiny_model: Path) -> Callable[..., SharedEngine]:
+    """``start_engine(folder, **settings)``: another engine, for whoever closes it."""
+    return partial(SharedEngine, tiny_model)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.errors import LightningError
@@ -24,9 +24,9 @@ class VersionKeeper:
         *,
         store: SqliteStore,
         archive: VersionArchive,
-        in_use: Callable[[], int | None] = lambda: None,
+        in_use: Callable[[], Collection[int]] = tuple,
     ) -> None:
-        """``in_use``: an old version that is being served, whose files stay."""
+        """``in_use``: old versions that are being served, whose files stay."""
         self._policy = policy
         self._store = store
         self.archive = archive
@@ -53,8 +53,6 @@ class VersionKeeper:
             scores = {version: score.mean for version, score in held_out_scores(self._verdicts).items()}
             stored = self.archive.versions()
             stay = kept(stored, scores, self._policy.versions, served=publication.version)
-            if (in_use := self._in_use()) is not None:
-                stay.add(in_use)
-            await asyncio.to_thread(self.archive.prune, stay)
+            await asyncio.to_thread(self.archive.prune, stay.union(self._in_use()))
         except LightningError as error:
             _log.warning("the weights of %s are not kept: %s", publication.name, error)

@@ -58,9 +58,9 @@ class OldVersionEngine:
         self._ending: asyncio.Task[None] | None = None
 
     @property
-    def version(self) -> int | None:
+    def in_use(self) -> tuple[int, ...]:
         """What it serves or is starting to serve."""
-        return self._serving.version if self._serving is not None else None
+        return (self._serving.version,) if self._serving is not None else ()
 
     @property
     def pid(self) -> int | None:

@@ -23,6 +23,7 @@ from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.keeping import VersionKeeper
 from lightning_trainer.daemon.late_rewards import late_rewards
+from lightning_trainer.daemon.old_adapters import OldAdapters
 from lightning_trainer.daemon.old_versions import OldVersionEngine
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.daemon.publishing import Publisher
@@ -38,13 +39,13 @@ from lightning_trainer.errors import StoreError, TrainingError
 from lightning_trainer.gateway.auth import require_token
 from lightning_trainer.gateway.redacting import RedactingSink
 from lightning_trainer.gateway.routes import gateway_router
-from lightning_trainer.gateway.upstream import Upstream
+from lightning_trainer.gateway.upstream import EngineEndpoint, Upstream
 from lightning_trainer.ingest.otlp import otlp_router
 from lightning_trainer.ingest.rewards import rewards_router
 from lightning_trainer.ingest.rollouts import rollouts_router
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.models.resolve import model_cache, resolve_model
-from lightning_trainer.serving.settings import engine_settings
+from lightning_trainer.serving.settings import EngineSettings, engine_settings
 from lightning_trainer.serving.shared_memory import WeightFiles
 from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.store.sqlite import SqliteStore
@@ -114,12 +115,8 @@ class Daemon:
             weights = stack.enter_context(WeightFiles(state_dir, version_bytes=_weight_bytes(model_dir)))
             settings = engine_settings(config, (policy,), model_dir, weights.folder, state_dir / "logs")
             engine = EngineSupervisor(settings)
-            old_versions = OldVersionEngine(
-                VersionArchive(archive_root(state_dir, policy.name), model_dir=model_dir),
-                settings,
-                idle_timeout_s=policy.versions.idle_timeout_s,
-                make_upstream=self._upstream,
-            )
+            archive = VersionArchive(archive_root(state_dir, policy.name), model_dir=model_dir)
+            old_versions = self._old_versions(policy, archive, engine, settings, weights)
             sink = NotifyingSink(store, self.progress)
             trainer = make_trainer(
                 config.training.backend,
@@ -141,7 +138,7 @@ class Daemon:
             ):
                 return
             keeper = VersionKeeper(
-                policy, store=store, archive=old_versions.archive, in_use=lambda: old_versions.version
+                policy, store=store, archive=old_versions.archive, in_use=lambda: old_versions.in_use
             )
             stack.push_async_callback(keeper.settled)
             publisher = Publisher(
@@ -176,7 +173,7 @@ class Daemon:
         engine: EngineSupervisor,
         trainer: TrainerClient,
         metrics: MetricsRecorder,
-        old_versions: OldVersionEngine,
+        old_versions: OldVersionEngine | OldAdapters,
         rollbacks: RollbackRequests,
     ) -> FastAPI:
         config, policy = self.config, self.config.only_policy
@@ -214,7 +211,22 @@ class Daemon:
         app.include_router(selection_router(config.policy, gateway), dependencies=guarded)
         return app
 
-    def _upstream(self, engine: EngineSupervisor) -> Upstream:
+    def _old_versions(
+        self,
+        policy: PolicyConfig,
+        archive: VersionArchive,
+        engine: EngineSupervisor,
+        settings: EngineSettings,
+        weights: WeightFiles,
+    ) -> OldVersionEngine | OldAdapters:
+        idle_s = policy.versions.idle_timeout_s
+        if policy.lora is None:
+            return OldVersionEngine(archive, settings, idle_timeout_s=idle_s, make_upstream=self._upstream)
+        return OldAdapters(
+            policy.name, archive, engine, weights.folder, idle_timeout_s=idle_s, make_upstream=self._upstream
+        )
+
+    def _upstream(self, engine: EngineEndpoint) -> Upstream:
         """The gateway's way to an old version's engine, within the same bounds."""
         gateway = self.config.gateway
         return Upstream(

@@ -13,6 +13,7 @@ from lightning_trainer import __version__
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.agents.report import AgentsReport, agents_report
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.daemon.old_adapters import OldAdapters
 from lightning_trainer.daemon.old_versions import OldVersionEngine
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.metrics.recorder import MetricsRecorder
@@ -33,7 +34,7 @@ def status_router(
     engine: EngineSupervisor,
     trainer: TrainerClient,
     metrics: MetricsRecorder,
-    old_versions: OldVersionEngine,
+    old_versions: OldVersionEngine | OldAdapters,
 ) -> APIRouter:
     router = APIRouter()
     census = LiveCensus(store)

@@ -12,21 +12,21 @@ from lightning_trainer.gateway.sse import event_of
 
 
 class OpenAIAnswer:
-    """The engine's own bytes where there is nothing to hide."""
+    """The engine's own bytes where there is nothing to hide; an adapter answers under a name with its version."""
 
     def __init__(self, request: EngineRequest, served_name: str) -> None:
         self._request = request
         self._as_it_is = hides_nothing(request, served_name)
 
     def whole(self, raw: bytes, document: dict[str, Any]) -> bytes:
-        if self._as_it_is:
+        if self._as_it_is and document.get("model") == self._request.model:
             return raw
         restore(document, self._request)
         # The engine's own encoder: orjson writes small floats differently.
         return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
     def chunk(self, event: bytes, chunk: dict[str, Any]) -> bytes:
-        if self._as_it_is:
+        if self._as_it_is and chunk.get("model") == self._request.model:
             return event
         if carries_only_tokens(chunk, self._request):
             return b""

@@ -1,5 +1,7 @@
 """The weights of versions that are kept: ``state_dir``/versions/POLICY/v00000012, a model folder each, whole or absent.
 
+Of a LoRA policy it is an adapter's folder, which PEFT and vLLM load beside the model.
+
 Beside the weights lies the publication that they were proven with, so that an engine which is given them later proves
 them in the same way (promise 8).
 """
@@ -12,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lightning_trainer.errors import PublicationError
+from lightning_trainer.serving.adapter import ADAPTER_WEIGHTS
 from lightning_trainer.serving.publication import Publication
 from lightning_trainer.training.checkpoint_folder import whole_folder
 
@@ -47,11 +50,11 @@ class VersionArchive:
         if folder.is_dir():
             return
         with whole_folder(folder) as partial:
-            for pattern in _BESIDE_WEIGHTS:
-                for file in self._model_dir.glob(pattern):
-                    if not file.name.endswith(".index.json"):  # of the start's own weight files
-                        shutil.copyfile(file, partial / file.name)
-            shutil.copyfile(publication.path, partial / _WEIGHTS)
+            if publication.adapter is not None:
+                publication.adapter.write_config(partial, base_model=str(self._model_dir.absolute()))
+            else:
+                self._copy_beside_weights(partial)
+            shutil.copyfile(publication.path, partial / _weights_name(publication))
             (partial / _PUBLICATION).write_text(json.dumps(publication.to_json()))
 
     def publication(self, version: int) -> Publication:
@@ -65,7 +68,8 @@ class VersionArchive:
             document = json.loads((folder / _PUBLICATION).read_text())
         except (OSError, ValueError) as error:
             raise PublicationError(f"version {version} is not stored in {self._root} ({error})") from error
-        return replace(Publication.from_json(document), path=str((folder / _WEIGHTS).absolute()))
+        publication = Publication.from_json(document)
+        return replace(publication, path=str((folder / _weights_name(publication)).absolute()))
 
     def prune(self, kept: Collection[int]) -> None:
         """Remove all others, and whatever an interrupted copy left."""
@@ -73,6 +77,16 @@ class VersionArchive:
         for entry in self._root.iterdir() if self._root.is_dir() else ():
             if entry.is_dir() and entry.name not in names:
                 shutil.rmtree(entry, ignore_errors=True)
+
+    def _copy_beside_weights(self, folder: Path) -> None:
+        for pattern in _BESIDE_WEIGHTS:
+            for file in self._model_dir.glob(pattern):
+                if not file.name.endswith(".index.json"):  # of the start's own weight files
+                    shutil.copyfile(file, folder / file.name)
+
+
+def _weights_name(publication: Publication) -> str:
+    return _WEIGHTS if publication.adapter is None else ADAPTER_WEIGHTS
 
 
 def stored_versions(root: Path) -> list[int]:

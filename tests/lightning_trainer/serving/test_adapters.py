@@ -6,7 +6,6 @@ import time
 
 import pytest
 import torch
-from conftest import SharedEngine
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
@@ -26,7 +25,7 @@ MODULES = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v
 class Adapter:
     """An adapter in plain PEFT, moved by hand."""
 
-    def __init__(self, engine: SharedEngine, policy: str, modules=MODULES, rank: int = 4) -> None:
+    def __init__(self, engine, policy: str, modules=MODULES, rank: int = 4) -> None:
         self.engine, self.policy = engine, policy
         self.shape = AdapterShape(rank, 2 * rank, tuple(modules))
         base = AutoModelForCausalLM.from_pretrained(engine.model_dir, dtype=torch.float32)
@@ -49,20 +48,16 @@ class Adapter:
             if value.requires_grad
         }
         save_file(tensors, path)
-        probe = Probe(PROBE_IDS, self.score(PROBE_IDS))
-        tolerance = Tolerance(1e-3, 2e-4)
         return Publication(
-            *(
-                self.policy,
-                version,
-                str(path),
-                file_checksum(path),
-                len(tensors),
-                "float32",
-                probe,
-                tolerance,
-                self.shape,
-            )
+            policy=self.policy,
+            version=version,
+            path=str(path),
+            checksum=file_checksum(path),
+            tensor_count=len(tensors),
+            dtype="float32",
+            probe=Probe(PROBE_IDS, self.score(PROBE_IDS)),
+            tolerance=Tolerance(1e-3, 2e-4),
+            adapter=self.shape,
         )
 
     def publish(self, seed: int) -> Publication:
@@ -86,9 +81,9 @@ class Adapter:
 
 
 @pytest.fixture(scope="module")
-def engine(tiny_model, tmp_path_factory):
+def engine(start_engine, tmp_path_factory):
     folder = tmp_path_factory.mktemp("adapters")
-    engine = SharedEngine(tiny_model, folder, policies=("writer", "critic"), lora_rank=5)
+    engine = start_engine(folder, policies=("writer", "critic"), lora_rank=5)
     try:
         yield engine
     finally:

@@ -112,7 +112,9 @@ def test_what_is_published_is_what_peft_loads_and_the_probe_was_scored_on(
     assert publication.tensor_count == len(expected) == 2 * 7 * 2
 
     shape.write_config(tmp_path)
-    model = _peft_model(base, tmp_path).bfloat16().float()  # the base as the engine holds it
+    model = _peft_model(base, tmp_path)
+    for parameter in model.parameters():
+        parameter.data.copy_(parameter.bfloat16())  # the base as the engine holds it
     gaps = []
     for ids, logprobs in zip(publication.probe.token_ids, publication.probe.logprobs, strict=True):
         assert logprobs == pytest.approx(_logprobs(model, ids), abs=1e-5)
