@@ -134,7 +134,8 @@ async def test_a_published_adapter_answers_and_the_one_before_is_gone(engine, wr
         assert first.name not in await names(client)
         gone = await client.post("/v1/completions", json={"model": first.name, "prompt": PROMPT, "max_tokens": 1})
     assert gone.status_code == 404
-    assert engine.score(PROBE_IDS) == pytest.approx(writer.score(PROBE_IDS), abs=1e-3)
+    for served, own in zip(engine.score(PROBE_IDS), writer.score(PROBE_IDS), strict=True):
+        assert served == pytest.approx(own, abs=1e-3)
 
 
 async def test_two_policies_share_the_model_and_not_their_adapters(engine, writer, critic):
@@ -182,7 +183,6 @@ async def test_nor_one_that_came_again_under_the_same_number(engine, writer):
 
 async def test_a_stream_ends_on_the_adapter_it_began_with_and_nobody_waits_for_it(engine, writer):
     old = writer.publish(seed=10)
-    old_score = writer.score
     async with engine.client() as client, engine.client() as other:
         body = {"model": "writer", "prompt": PROMPT, "max_tokens": 240, "ignore_eos": True, "stream": True, "seed": 1}
         async with client.stream("POST", "/v1/completions", json={**body, "return_token_ids": True}) as stream:
@@ -195,14 +195,12 @@ async def test_a_stream_ends_on_the_adapter_it_began_with_and_nobody_waits_for_i
             still = await names(other)
             rest = [line async for line in lines]
         assert old.name in still, "the stream was over before the publication: make it longer"
-        assert rest[-2:] != []
         assert any("[DONE]" in line for line in rest)
         for _ in range(100):
             if old.name not in await names(other):
                 break
             await asyncio.sleep(0.05)
         assert old.name not in await names(other)
-    assert old_score is not None
 
 
 async def test_an_old_version_answers_beside_the_live_one_while_it_is_held(engine, writer):

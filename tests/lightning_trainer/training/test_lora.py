@@ -142,6 +142,14 @@ def test_a_checkpoint_is_the_adapter_and_its_optimiser_and_is_gone_on_from(train
 
 
 @pytest.mark.verl
+@pytest.mark.parametrize(("saved", "loaded"), [(None, _LORA), (_LORA, None), (_LORA, LoraConfig(rank=2, alpha=8))])
+def test_a_checkpoint_of_another_kind_is_refused(saved, loaded, trainer, tmp_path):
+    trainer(lora=saved).save(tmp_path / "step-1", 1)
+    with pytest.raises(TrainingError, match="cannot load the checkpoint"):
+        trainer(lora=loaded).load(tmp_path / "step-1")
+
+
+@pytest.mark.verl
 def test_a_checkpoint_holds_an_adapter_for_peft(trainer, tiny_models, batch, tmp_path):
     trained = trainer()
     trained.step(batch(1))

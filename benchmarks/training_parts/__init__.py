@@ -1,0 +1,1 @@
+"""The parts of ``benchmarks/training.py``, one section a file."""
