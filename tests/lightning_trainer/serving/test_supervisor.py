@@ -1,6 +1,8 @@
 """One engine is kept alive, and comes back with the weights that were live."""
 
 import asyncio
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -191,3 +193,22 @@ async def test_stopping_ends_the_process_and_can_be_repeated(supervisor, plan):
     await supervisor.stop()
     assert plan.engines[0].stopped
     assert supervisor.state is EngineState.STOPPED
+
+
+async def test_each_policys_own_version_comes_back(plan, tmp_path, publication):
+    settings = EngineSettings(tmp_path, ("math", "chat"), tmp_path, tmp_path, startup_timeout_s=5, lora_rank=8)
+    supervisor = EngineSupervisor(settings, backoff=QUICK, make=lambda _: FakeEngine(plan))  # pyright: ignore[reportArgumentType]
+    await supervisor.start()
+    assert supervisor.status.versions == {"math": 0, "chat": 0}
+    await supervisor.publish(publication(3))
+    other = replace(publication(5), policy="chat")
+    await supervisor.publish(other)
+    assert supervisor.status.versions == {"math": 3, "chat": 5}
+    assert {name: live.version for name, live in supervisor.live.items()} == {"math": 3, "chat": 5}
+    assert all(Path(live.path).exists() for live in supervisor.live.values())
+    plan.engines[0].die("killed")
+    while len(plan.engines) < 2 or supervisor.state is not EngineState.READY:
+        await asyncio.sleep(0.01)
+    assert plan.engines[1].published == [3, 5]
+    assert supervisor.status.versions == {"math": 3, "chat": 5}
+    await supervisor.stop()
