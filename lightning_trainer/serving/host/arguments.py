@@ -2,9 +2,11 @@
 
 import json
 from argparse import Namespace
+from pathlib import Path
 
 from lightning_trainer.serving.host.plugin import TRANSFER_BACKEND
 from lightning_trainer.serving.host.settings import HostSettings
+from lightning_trainer.serving.host.weight_file import linear_layers
 
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Those that vLLM reserves room for."""
@@ -56,4 +58,7 @@ def _weights(settings: HostSettings) -> list[str]:
         *("--max-lora-rank", str(rank)),
         *("--max-loras", str(at_once)),
         *("--max-cpu-loras", str(2 * at_once)),
+        # Not the output layer: adapters leave it alone, and vLLM's way of adding one to it fails on the many rows of
+        # prompt log-probabilities (the probe's) as soon as another request runs.
+        *("--lora-target-modules", *linear_layers(Path(settings.model))),
     ]

@@ -73,6 +73,17 @@ def model_headers(folder: Path) -> dict[str, TensorHeader]:
     return headers
 
 
+def linear_layers(folder: Path) -> list[str]:
+    """Return the last names of a model's matrices but embeddings and output layer, which have a row a token."""
+    vocabulary = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    names = {
+        name.split(".")[-2]
+        for name, header in model_headers(folder).items()
+        if name.endswith(".weight") and len(header.shape) == 2 and header.shape[0] != vocabulary
+    }
+    return sorted(names)
+
+
 def ties_embeddings(folder: Path) -> bool:
     """Whether the output layer is the embedding; then a file may carry ``lm_head.weight`` or leave it out."""
     return bool(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("tie_word_embeddings", False))
