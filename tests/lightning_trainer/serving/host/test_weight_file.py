@@ -8,6 +8,7 @@ import pytest
 from lightning_trainer.serving.host.weight_file import (
     TensorHeader,
     disagreement,
+    linear_layers,
     model_headers,
     read_header,
     ties_embeddings,
@@ -34,6 +35,20 @@ def write(path, tensors, *, cut=0):
 def test_a_header_gives_names_dtypes_and_shapes(tmp_path):
     path = write(tmp_path / "w", {"embed": ("F32", (4, 2)), "norm": ("BF16", (2,))})
     assert read_header(path) == {"embed": TensorHeader("float32", (4, 2)), "norm": TensorHeader("bfloat16", (2,))}
+
+
+def test_linear_layers_are_the_matrices_without_a_row_a_token(tmp_path):
+    tensors = {
+        "model.embed_tokens.weight": ("F32", (4, 2)),
+        "model.layers.0.self_attn.q_proj.weight": ("F32", (2, 2)),
+        "model.layers.0.self_attn.q_proj.bias": ("F32", (2,)),
+        "model.layers.1.mlp.down_proj.weight": ("F32", (2, 3)),
+        "model.norm.weight": ("F32", (2,)),
+        "lm_head.weight": ("F32", (4, 2)),
+    }
+    write(tmp_path / "model.safetensors", tensors)
+    (tmp_path / "config.json").write_text('{"vocab_size": 4}')
+    assert linear_layers(tmp_path) == ["down_proj", "q_proj"]
 
 
 def test_a_file_cut_short_is_refused(tmp_path):
