@@ -8,6 +8,7 @@ import asyncio
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,10 +41,13 @@ class _Publication:
     update_s: float
 
 
-def run() -> list[Row]:
+_KINDS = {"all weights": None, "adapter of rank 16": {"rank": 16}}
+
+
+def run(kinds: Sequence[str] = tuple(_KINDS)) -> list[Row]:
     rows: list[Row] = []
-    for kind, lora in (("all weights", None), ("adapter of rank 16", {"rank": 16})):
-        found = asyncio.run(_measure(lora))[1:]
+    for kind in kinds:
+        found = asyncio.run(_measure(_KINDS[kind]))[1:]
         served, update = _median(found, "served_s"), _median(found, "update_s")
         note = f"median of {len(found)} publications, SmolLM2-135M, bfloat16"
         rows += [

@@ -30,10 +30,9 @@ class AdapterShape:
         for name, value, largest in (("rank", self.rank, _LARGEST_RANK), ("alpha", self.alpha, 2**31)):
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
                 raise PublicationError(f"adapter: {name} is {value!r}; it must be an integer from 1 to {largest}")
-        if not (self.target_modules and isinstance(self.target_modules, tuple)) or not all(
-            isinstance(name, str) and name for name in self.target_modules
-        ):
-            raise PublicationError(f"adapter: target_modules is {self.target_modules!r}; it must name linear layers")
+        modules = self.target_modules
+        if not modules or not isinstance(modules, tuple) or not all(isinstance(name, str) and name for name in modules):
+            raise PublicationError(f"adapter: target_modules is {modules!r}; it must name linear layers")
 
     def to_json(self) -> dict[str, Any]:
         return {"rank": self.rank, "alpha": self.alpha, "target_modules": list(self.target_modules)}
