@@ -158,13 +158,14 @@ def test_what_is_kept_is_an_adapter_and_no_model(run):
     assert not (checkpoint / "huggingface").exists()
 
 
-def test_calls_carry_the_version_that_sampled_them(run):
+def test_what_is_trained_carries_the_version_that_sampled_it(run):
     database = sqlite3.connect(f"file:{run.folder / 'state' / 'lightning.sqlite'}?mode=ro", uri=True)
     try:
-        versions = {row[0] for row in database.execute("SELECT DISTINCT policy_version FROM spans")}
+        query = "SELECT step, policy_version FROM ledger WHERE outcome = 'trained' ORDER BY step"
+        versions = database.execute(query).fetchall()
     finally:
         database.close()
-    assert {0, 1, 2, 3} <= versions
+    assert {tuple(row) for row in versions} == {(1, 0), (2, 1), (3, 2)}  # step n is trained on what n - 1 sampled
 
 
 def test_after_the_engine_was_killed_the_live_adapter_is_loaded_again(run):
