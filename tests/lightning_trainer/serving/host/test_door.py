@@ -40,7 +40,7 @@ class House:
         )
 
     @asynccontextmanager
-    async def passage(self, _scope, receive):
+    async def passage(self, scope, receive):
         async with self.gate.reading():
             yield Passage(receive, Sampler("math", self.version))
 
