@@ -5,6 +5,7 @@ The file is read once, by the daemon. Relative paths are relative to the file's 
 
 import math
 import tomllib
+from bisect import bisect_right
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -22,6 +23,7 @@ from lightning_trainer.section import Section
 from lightning_trainer.training.algorithms.presets import PRESETS
 from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.training.lora import LoraConfig
+from lightning_trainer.training.stages import StageConfig, first_steps, last_step
 from lightning_trainer.versions.settings import VersionsConfig
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -169,6 +171,8 @@ class PolicyConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     lora: LoraConfig | None = None
     """None: all weights are trained and published."""
+    stage: tuple[StageConfig, ...] = ()
+    """Trained one after the other; without any, ``algorithm`` and ``credit`` are all there is."""
 
     @field_validator("agents")
     @classmethod
@@ -197,7 +201,21 @@ class PolicyConfig(Section):
         return reward
 
     @model_validator(mode="after")
+    def _stages_that_can_be(self) -> Self:
+        for first_step in first_steps(self.stage):
+            self.at_step(first_step)._one_baseline()
+        models = sorted({named for one in self.of_stages if (named := one.algorithm.reference_model) is not None})
+        if len(models) > 1:
+            raise ValueError(f"the stages name the reference models {', '.join(models)}; one is loaded, name one")
+        return self
+
+    @model_validator(mode="after")
     def _one_baseline(self) -> Self:
+        if self.algorithm.objective != "rl" and self.credit.scheme != "terminal":
+            raise ValueError(
+                f"credit scheme {self.credit.scheme!r} divides rewards, and {self.algorithm.objective!r} only compares "
+                "attempts; leave credit out"
+            )
         chosen = self.algorithm.advantage
         by_preset = self.algorithm.preset and PRESETS[self.algorithm.preset].get("advantage") == chosen
         given = "advantage" in self.algorithm.model_fields_set and not by_preset
@@ -223,6 +241,45 @@ class PolicyConfig(Section):
                     "advantages; leave one of them out"
                 )
         return self
+
+    def at_step(self, step: int) -> "PolicyConfig":
+        """Return the policy as it is trained in a step: with the settings of the stage that the step belongs to."""
+        index = bisect_right(first_steps(self.stage), step) - 1
+        return self._in_stage(self.stage[index]) if index >= 0 else self
+
+    def stage_at(self, step: int) -> tuple[int, StageConfig] | None:
+        """Return the stage that a step belongs to and the number of its first step; None where there are no stages."""
+        starts = first_steps(self.stage)
+        index = bisect_right(starts, step) - 1
+        return (starts[index], self.stage[index]) if index >= 0 else None
+
+    def _in_stage(self, stage: StageConfig) -> "PolicyConfig":
+        algorithm = stage.algorithm or self.algorithm
+        imitates = algorithm.objective != "rl"
+        changed: dict[str, Any] = {
+            "stage": (),
+            "algorithm": algorithm,
+            "credit": TerminalCredit() if imitates else stage.credit or self.credit,
+            "reward": stage.reward or self.reward,
+            "optimizer": self.optimizer.model_copy(update={"lr": stage.lr or self.optimizer.lr}),
+        }
+        return self.model_copy(update=changed)
+
+    @property
+    def of_stages(self) -> tuple["PolicyConfig", ...]:
+        """The policy as it is trained in each stage; as it is where there are none."""
+        return tuple(self._in_stage(stage) for stage in self.stage) or (self,)
+
+    @property
+    def last_step(self) -> int | None:
+        """After which training has ended: ``max_steps``, or the last stage's last; None: never."""
+        return min((end for end in (self.max_steps, last_step(self.stage)) if end is not None), default=None)
+
+    @property
+    def reference_model(self) -> str | None:
+        """The frozen model that is named by whichever stage needs one; None: the policy as it was before the stage."""
+        named = (one.algorithm.reference_model for one in self.of_stages if one.algorithm.needs_reference)
+        return next((model for model in named if model is not None), None)
 
     @property
     def reward_weights(self) -> Mapping[str, float]:
@@ -330,4 +387,17 @@ def _resolve_paths(config: Config, base: Path) -> Config:
         if not template.is_file():
             raise ConfigError(f"engine.chat_template = {str(engine.chat_template)!r}: there is no file {template}")
         engine = engine.model_copy(update={"chat_template": template})
-    return config.model_copy(update={"daemon": daemon, "engine": engine})
+    policies = tuple(policy.model_copy(update={"stage": _stages(policy, base)}) for policy in config.policy)
+    return config.model_copy(update={"daemon": daemon, "engine": engine, "policy": policies})
+
+
+def _stages(policy: PolicyConfig, base: Path) -> tuple[StageConfig, ...]:
+    found = []
+    for stage in policy.stage:
+        if stage.data is not None:
+            data = (base / stage.data).absolute()
+            if not data.is_file():
+                raise ConfigError(f"policy.{policy.name}.stage.data = {str(stage.data)!r}: there is no file {data}")
+            stage = stage.model_copy(update={"data": data})
+        found.append(stage)
+    return tuple(found)

@@ -8,7 +8,7 @@ from lightning_trainer.credit.estimators import ESTIMATORS
 from lightning_trainer.credit.settings import CreditSettings, GaeBilevelCredit, GaeTokensCredit, GaeTurnsCredit
 from lightning_trainer.training.algorithms.losses import POLICY_LOSSES
 from lightning_trainer.training.algorithms.presets import PRESETS
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+from lightning_trainer.training.algorithms.settings import AlgorithmConfig, DpoConfig
 
 _WIDE = {"clip_ratio_low": 0.15, "clip_ratio_high": 0.15}
 _FOR_LOSS: Mapping[str, dict[str, Any]] = {
@@ -60,6 +60,13 @@ def cases() -> Iterator[Case]:
     yield Case("rollout correction", "old of the trainer", _algorithm(old_logprobs="trainer"))
     for scheme in (GaeTurnsCredit(gamma=0.9), GaeTokensCredit(gamma=0.9), GaeBilevelCredit()):
         yield Case("credit with a critic", scheme.scheme, _algorithm(), scheme)
+    yield Case("imitation", "sft, mean of means", AlgorithmConfig(preset="sft", loss_agg_mode="seq-mean-token-mean"))
+    for name, dpo in (
+        ("dpo, beta 1", {"beta": 1.0}),
+        ("dpo, label smoothing", {"beta": 1.0, "label_smoothing": 0.2}),
+        ("dpo, length normalised", {"beta": 5.0, "length_normalized": True}),
+    ):
+        yield Case("imitation", name, AlgorithmConfig(preset="dpo", dpo=DpoConfig(**dpo)))
     for name in PRESETS:
         yield Case("preset", name, AlgorithmConfig(preset=name))
 

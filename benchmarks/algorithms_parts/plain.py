@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from algorithms_parts import estimators, losses
+from algorithms_parts import estimators, imitation, losses
 from lightning_trainer.credit.gae_bilevel import bilevel_gae
 from lightning_trainer.credit.gae_tokens import token_gae
 from lightning_trainer.credit.gae_turns import turn_gae
@@ -60,6 +60,8 @@ def step(
         energies.append((1 - 2 * log_p.exp() + squares).detach())
         old = log_p.detach() if algorithm.recomputes_old_logprobs else behaviour
         sequences.append(losses.Tokens(log_p, old, torch.empty(0), entropy, of_reference))
+    if algorithm.objective != "rl":
+        return _imitated(policy, samples, sequences, algorithm, float(horizon))
     values = None if critic is None else [_values(critic, sample) for sample in samples]
     penalties = [_penalty(tokens, sample, algorithm) for tokens, sample in zip(sequences, samples, strict=True)]
     advantages, targets = _advantages(samples, penalties, energies, values, algorithm, value_credit)
@@ -82,6 +84,23 @@ def step(
     if values is not None:
         _learn_values(found, critic, values, targets)
     return found
+
+
+def _imitated(
+    policy: Any, samples: Sequence[Sample], sequences: list[losses.Tokens], algorithm: AlgorithmConfig, scale: float
+) -> Step:
+    """The loss as it is written. What a token counts in it, ``A`` in ``-A log p``, is its derivative."""
+    if algorithm.objective == "sft":
+        loss = losses.aggregate([-tokens.log_p for tokens in sequences], algorithm.loss_agg_mode, scale)
+        factors = [torch.ones_like(tokens.log_p) for tokens in sequences]
+    else:
+        loss = imitation.preference_loss(sequences, samples, algorithm.dpo)
+        slopes = torch.autograd.grad(loss, [tokens.log_p for tokens in sequences], retain_graph=True)
+        factors = [-slope for slope in slopes]
+    policy.zero_grad()
+    loss.backward()
+    advantages = {sample.sample_id: factor for sample, factor in zip(samples, factors, strict=True)}
+    return Step(loss.item(), loss.item(), advantages, _gradients(policy))
 
 
 def _load(folder: Path) -> Any:

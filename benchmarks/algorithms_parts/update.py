@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
 
-from algorithms_parts import plain, samples
+from algorithms_parts import imitation, plain, samples
 from algorithms_parts.cases import Case
 from lightning_trainer.training.algorithms.losses import POLICY_LOSSES
 from lightning_trainer.training.settings import TrainerSettings
@@ -58,6 +58,7 @@ def compare(case: Case, policy_dir: Path, reference_dir: Path, attention: str) -
         model.config.vocab_size,
         two_calls_are_rows=case.value_credit is not None,
     )
+    batch = imitation.batch(batch, case.algorithm)
     loss = POLICY_LOSSES[case.algorithm.policy_loss]
     learner = Learner(
         TrainerSettings(

@@ -5,7 +5,7 @@ The ledger is balanced against the samples before a batch leaves this module (pr
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.assignment import Assignment, assign, refuse_all
@@ -19,6 +19,7 @@ from lightning_trainer.credit.uncertainty import keep_most_uncertain
 from lightning_trainer.garbage_collection import without_garbage_collection
 from lightning_trainer.rewards.table import RewardTable, read_rewards
 from lightning_trainer.training import problems
+from lightning_trainer.training.picking import at_the_models_own_temperature, judge_best, picked
 from lightning_trainer.transitions.causes import with_causes
 from lightning_trainer.transitions.deduplication import deduplicate
 from lightning_trainer.transitions.eligibility import reason_against
@@ -107,6 +108,7 @@ def build_batch(
     casts = _casts(deliveries.kept, policy)
     assignments: list[Assignment] = []
     summaries: list[GroupSummary] = []
+    members_of: dict[str, list[Member]] = {}
     baselines = (
         read_baselines(attempt_of.values(), rewards.of_attempts) if policy.algorithm.needs_baseline else Baselines()
     )
@@ -133,14 +135,18 @@ def build_batch(
             needs_baseline=policy.algorithm.needs_baseline,
             baseline=baselines.of_groups.get(group_id),
         )
-        summaries.append(summary)
+        summaries.append(judge_best(policy.algorithm, members, summary))
         assignments.append(assignment)
+        members_of[group_id] = members
     if policy.algorithm.keep_most_uncertain is not None:
         summaries = keep_most_uncertain(summaries, policy.algorithm.keep_most_uncertain)
     samples: list[Sample] = []
     unscored = set(baselines.unscored)
     for assignment, summary in zip(assignments, summaries, strict=True):
-        compared = _settle_group(assignment, summary, eligible, limit, ledger)
+        imitated = None
+        if policy.algorithm.objective != "rl" and summary.verdict is Reason.SAMPLED:
+            imitated = picked(policy.algorithm, members_of[summary.group_id])
+        compared = _settle_group(assignment, summary, eligible, limit, ledger, imitated)
         if summary.verdict is Reason.SAMPLED:
             samples += samples_of(
                 trajectories.get(summary.group_id, []),
@@ -154,6 +160,8 @@ def build_batch(
             for call_id, reason in assignment.refused.items()
             if reason is Reason.NO_REWARD and (attempt_id := eligible[call_id].attempt_id) is not None
         )
+    if policy.algorithm.objective != "rl":
+        samples = at_the_models_own_temperature(samples)
     rows = ledger.balance(samples)
     return Build(
         batch=TrainingBatch(policy=policy.name, step=step, samples=tuple(samples)) if samples else None,
@@ -177,6 +185,7 @@ _OUTCOMES = {
     Reason.SAMPLED: Outcome.TRAINED,
     Reason.ZERO_VARIANCE_GROUP: Outcome.MASKED,
     Reason.LOW_VARIANCE_GROUP: Outcome.MASKED,
+    Reason.NOT_PICKED: Outcome.MASKED,
 }
 """Of the transitions that could be trained, by the verdict on their group; all other verdicts drop them."""
 
@@ -209,16 +218,33 @@ def _eligible(
 
 
 def _settle_group(
-    assignment: Assignment, summary: GroupSummary, eligible: Mapping[str, Call], limit: Limit, ledger: Ledger
+    assignment: Assignment,
+    summary: GroupSummary,
+    eligible: Mapping[str, Call],
+    limit: Limit,
+    ledger: Ledger,
+    imitated: Mapping[str, float] | None,
 ) -> dict[str, Credit]:
-    """Settle every eligible call of a group; return the credits of those that have somebody to be compared with."""
+    """Settle every eligible call of a group; return the credits of those that are trained if the group is.
+
+    Args:
+        imitated: the credit of the only attempts that are, by id; None: all that have somebody to be compared with.
+    """
     compared = {
         call_id: credit
         for call_id, credit in assignment.credits.items()
         if summary.verdict not in _OUTCOMES or (eligible[call_id].agent, credit.peers) not in summary.lonely
     }
+    why_not = Reason.NO_PEERS
+    if imitated is not None:
+        why_not = Reason.NOT_PICKED
+        compared = {
+            call_id: replace(credit, value=imitated[attempt_id])
+            for call_id, credit in assignment.credits.items()
+            if (attempt_id := eligible[call_id].attempt_id) in imitated
+        }
     for call_id in assignment.credits:
-        call, verdict = eligible[call_id], summary.verdict if call_id in compared else Reason.NO_PEERS
+        call, verdict = eligible[call_id], summary.verdict if call_id in compared else why_not
         kept, sampled = limit.trainable(call), len(call.response_ids)
         if verdict is Reason.SAMPLED and kept < sampled:
             ledger.settle(call, Outcome.DROPPED, Reason.CUT, sampled - kept)

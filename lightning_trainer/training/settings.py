@@ -1,6 +1,6 @@
 """Everything the trainer needs to know, in one picklable value without torch: it travels to the Ray actor."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -9,11 +9,23 @@ from lightning_trainer.credit import estimators
 from lightning_trainer.credit.settings import CreditSettings
 from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.training.lora import LoraConfig
+from lightning_trainer.training.stages import first_steps
 
 Dtype = Literal["bfloat16", "float32"]
 
 _PROBE_TOLERANCE = {"float32": (1e-3, 2e-4), "bfloat16": (1.0, 0.1)}
 """By serving dtype: largest and mean |trainer - engine| of a probe logprob, nats."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageSettings:
+    """What a stage trains by, from its first step on."""
+
+    first_step: int
+    advantage: str
+    algorithm: AlgorithmConfig
+    value_credit: CreditSettings | None
+    lr: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +68,35 @@ class TrainerSettings:
     seed: int = 0
     log_dir: Path | None = None
     """Where the Ray actor's logs go; None: nowhere."""
+    first_step: int = 1
+    """Of the stage."""
+    stages: tuple[StageSettings, ...] = ()
+    """One after the other; the fields above are the first one's then."""
+
+    def at_step(self, step: int) -> "TrainerSettings":
+        """Return the settings of the stage that a step belongs to."""
+        begun = [stage for stage in self.stages if stage.first_step <= step]
+        return self._in_stage(begun[-1]) if begun else self
+
+    @property
+    def of_stages(self) -> tuple["TrainerSettings", ...]:
+        return tuple(map(self._in_stage, self.stages)) or (self,)
+
+    def _in_stage(self, stage: StageSettings) -> "TrainerSettings":
+        return replace(
+            self,
+            stages=(),
+            first_step=stage.first_step,
+            advantage=stage.advantage,
+            algorithm=stage.algorithm,
+            value_credit=stage.value_credit,
+            lr=stage.lr,
+        )
 
     @property
     def needs_critic(self) -> bool:
+        if self.algorithm.objective != "rl":
+            return False
         return self.value_credit is not None or estimators.needs_values(self.advantage)
 
 
@@ -72,6 +110,11 @@ def trainer_settings(
         log_dir: where the trainer may leave its logs.
         reference_dir: the resolved ``reference_model``, where one is named.
     """
+    stages = tuple(
+        _stage(first_step, one)
+        for first_step, one in zip(first_steps(policy.stage), policy.of_stages, strict=False)  # none: one of them
+    )
+    policy = policy.at_step(1)
     training, optimizer = config.training, policy.optimizer
     max_abs, mean_abs = _tolerance(config.engine)
     return TrainerSettings(
@@ -79,7 +122,7 @@ def trainer_settings(
         model_dir=model_dir,
         advantage=policy.estimator,
         algorithm=policy.algorithm,
-        value_credit=policy.credit if policy.credit.needs_values else None,
+        value_credit=_value_credit(policy),
         horizon=policy.max_sample_tokens,
         reference_dir=reference_dir,
         lora=policy.lora,
@@ -101,7 +144,16 @@ def trainer_settings(
         threads=training.threads or available_cores(),
         seed=training.seed,
         log_dir=log_dir,
+        stages=stages,
     )
+
+
+def _stage(first_step: int, policy: PolicyConfig) -> StageSettings:
+    return StageSettings(first_step, policy.estimator, policy.algorithm, _value_credit(policy), policy.optimizer.lr)
+
+
+def _value_credit(policy: PolicyConfig) -> CreditSettings | None:
+    return policy.credit if policy.credit.needs_values else None
 
 
 def available_cores() -> int:

@@ -17,9 +17,9 @@ class Reason(StrEnum):
     # trained
     SAMPLED = "sampled", "The policy sampled these tokens and they are trained."
 
-    # trained: written to a file
-    DEMONSTRATED = "demonstrated", "Written as a demonstration for supervised fine-tuning."
-    PREFERENCE = "preference", "Written as the chosen or the rejected answer of a preference pair."
+    # trained, or written to a file to be
+    DEMONSTRATED = "demonstrated", "A demonstration for supervised fine-tuning."
+    PREFERENCE = "preference", "The chosen or the rejected answer of a preference pair."
 
     # deduplicated
     DELIVERED_TWICE = "delivered_twice", "The same response was recorded more than once; the fullest record counts."
@@ -32,6 +32,11 @@ class Reason(StrEnum):
     LOW_VARIANCE_GROUP = (
         "low_variance_group",
         "Other groups of the step differ more in what their attempts earned (keep_most_uncertain).",
+    )
+
+    NOT_PICKED = (
+        "not_picked",
+        "Another attempt of the group earned more (or, of a pair, one earned less), and only that is imitated.",
     )
 
     # dropped: whose call it is

@@ -13,6 +13,8 @@ Settings: TypeAlias = Mapping[str, Any]
 _NO_DUAL_CLIP = {"clip_ratio_c": math.inf}
 _SYMMETRIC_CLIP = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2, **_NO_DUAL_CLIP}
 _CLIP_HIGHER = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, **_NO_DUAL_CLIP}
+_IMITATION = {"policy_loss": "gpg"}
+"""-A log p: what the objective makes of a token is its factor ``A``."""
 _WHOLE_BATCH = {"drop_zero_variance_groups": False}
 """For algorithms in which groups without spread still count: in a denominator or statistic, the KL, the critic."""
 
@@ -106,6 +108,13 @@ PRESETS: Mapping[str, Settings] = {
         "keep_most_uncertain": 0.25,
         "entropy_coeff": 0.001,
     },
+    # Supervised fine-tuning: -log p of what is shown, the mean over all shown tokens. Without a file the best attempt
+    # of each group is shown (Dong et al., RAFT, arXiv 2304.06767, section 3).
+    "sft": {**_IMITATION, "objective": "sft", "loss_agg_mode": "token-mean"},
+    # Rafailov et al., arXiv 2305.18290, equation 7, with beta 0.1; its gradient is taken as section 4 writes it. Without
+    # a file the best and the worst attempt of each group are the pair, summed over their turns as by Song et al.,
+    # Trial and Error (arXiv 2403.02502), equation 6.
+    "dpo": {**_IMITATION, "objective": "dpo", "loss_agg_mode": "token-sum"},
 }
 
 

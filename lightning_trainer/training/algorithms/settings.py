@@ -9,9 +9,12 @@ from pydantic import Field, field_validator, model_validator
 
 from lightning_trainer.credit import estimators
 from lightning_trainer.section import Section
+from lightning_trainer.training.algorithms.imitation import refuse_beside_imitation
 from lightning_trainer.training.algorithms.losses import POLICY_LOSSES
 from lightning_trainer.training.algorithms.presets import PRESETS, with_preset
 from lightning_trainer.training.algorithms.thresholds import rejection_thresholds, weight_threshold
+
+Objective: TypeAlias = Literal["rl", "sft", "dpo"]
 
 KlEstimator: TypeAlias = Literal["k1", "k2", "k3", "abs", "low_var_kl", "k1+", "k3+"]
 """Schulman, Approximating KL Divergence (2020); ``low_var_kl`` is k3. ``+``: its value with the gradient of k2."""
@@ -42,11 +45,32 @@ class CriticConfig(Section):
     """The critic alone is trained in the first so many steps."""
 
 
+class SftConfig(Section):
+    """``sft``: which attempts of live groups are shown."""
+
+    min_reward: float | None = Field(default=None, allow_inf_nan=False)
+    """The best attempt of a group is shown only if it earned so much; None: whatever it earned."""
+
+
+class DpoConfig(Section):
+    """``dpo``: preference pairs (arXiv 2305.18290)."""
+
+    beta: float = Field(default=0.1, gt=0)
+    """How strongly the policy is held to the reference: the larger, the nearer it stays."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
+    """Share of the pairs that are taken to be the wrong way round (Mitchell, A note on DPO with noisy preferences,
+    2023, equation 3)."""
+    length_normalized: bool = False
+    """Means over an answer's tokens instead of sums (Lambert et al., Tulu 3, arXiv 2411.15124, equation 6)."""
+
+
 class AlgorithmConfig(Section):
     """``algorithm``: advantage, loss, regularisation and what is left out; ``docs/training.md`` is the guide."""
 
     preset: str | None = None
     """An algorithm by its paper's name; what is given beside it counts instead of what the preset says."""
+    objective: Objective = "rl"
+    """What is learned from: rewards, demonstrations (``sft``) or preference pairs (``dpo``). Set by the presets."""
     advantage: str = "grpo"
     """Name in verl's advantage-estimator registry (``estimators.py`` says what each needs), or ``credit``: none."""
     policy_loss: str = "vanilla"
@@ -104,6 +128,8 @@ class AlgorithmConfig(Section):
     bypass_loss: Literal["ppo_clip", "reinforce"] = "ppo_clip"
     """Of ``policy_loss = "bypass_mode"``."""
     critic: CriticConfig = CriticConfig()
+    sft: SftConfig = SftConfig()
+    dpo: DpoConfig = DpoConfig()
 
     @model_validator(mode="before")
     @classmethod
@@ -118,6 +144,8 @@ class AlgorithmConfig(Section):
 
     @model_validator(mode="after")
     def _together(self) -> Self:
+        if self.objective != "rl":
+            refuse_beside_imitation(self)
         if self.policy_loss == "dro" and self.dro_beta is None:
             raise ValueError("policy_loss = 'dro' needs dro_beta, the weight of its quadratic penalty; set it above 0")
         self._refuse_aggregation_without_effect()
@@ -151,7 +179,7 @@ class AlgorithmConfig(Section):
 
     @property
     def needs_reference(self) -> bool:
-        return bool(self.kl_loss_coef or self.kl_reward_coef)
+        return bool(self.kl_loss_coef or self.kl_reward_coef) or self.objective == "dpo"
 
     @property
     def corrects_rollouts(self) -> bool:

@@ -24,6 +24,12 @@ def adapter_tensors(module: torch.nn.Module, dtype: torch.dtype) -> dict[str, to
     }
 
 
+def name_in_module(name: str) -> str:
+    """Return PEFT's name in a module of a matrix in a file."""
+    layer, _, matrix = name.rpartition(".lora_")
+    return f"{layer}.lora_{matrix[0]}{_IN_MODULE}{matrix[2:]}"
+
+
 def adapter_shape(module: torch.nn.Module, lora: LoraConfig) -> AdapterShape:
     """Return the shape with the layers that PEFT chose."""
     layers = {name.split(".lora_")[0] for name, value in module.named_parameters() if value.requires_grad}

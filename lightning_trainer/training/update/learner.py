@@ -15,12 +15,12 @@ from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update import divergence
 from lightning_trainer.training.update.advantages import estimate, require_estimator
-from lightning_trainer.training.update.configuration import worker_config
 from lightning_trainer.training.update.correction import Correction, correct
 from lightning_trainer.training.update.critic import Critic
 from lightning_trainer.training.update.estimate import Estimate
-from lightning_trainer.training.update.host import ModelHost
+from lightning_trainer.training.update.imitation import demonstration_estimate, preference_estimate
 from lightning_trainer.training.update.metrics import Update
+from lightning_trainer.training.update.reference import Reference
 from lightning_trainer.training.update.tensors import TokenValues
 from lightning_trainer.training.update.value_credit import value_estimate
 from lightning_trainer.training.update.worker import UpdateWorker
@@ -50,18 +50,19 @@ class Learner:
         Raises:
             TrainingError: a model or the settings cannot be trained with.
         """
-        if settings.value_credit is None:
-            require_estimator(settings.advantage)
-        self._settings = settings
-        self._algorithm = settings.algorithm
-        self.policy = UpdateWorker(settings)
-        self.reference: ModelHost | None = None
-        # The model below an adapter is its reference already; another one has to be loaded.
-        if self._algorithm.needs_reference and (settings.lora is None or settings.reference_dir is not None):
-            frozen = settings.reference_dir or settings.model_dir
-            self.reference = ModelHost(settings, worker_config(settings, frozen))
-            _require_same_vocabulary(self.policy, self.reference, frozen)
-        self.critic = Critic(settings) if settings.needs_critic else None
+        for stage in settings.of_stages:
+            if stage.value_credit is None:
+                require_estimator(stage.advantage)
+        self._run = settings
+        self._settings = settings.at_step(1)
+        self._algorithm = self._settings.algorithm
+        self.policy = UpdateWorker(self._settings)
+        self.reference: Reference | None = None
+        if any(_is_loaded(stage) for stage in settings.of_stages if stage.algorithm.needs_reference):
+            self.reference = Reference(settings)
+            _require_same_vocabulary(self.policy, self.reference)
+        with_critic = next((stage for stage in settings.of_stages if stage.needs_critic), None)
+        self.critic = None if with_critic is None else Critic(with_critic)
 
     def learn(self, samples: Sequence[Sample], step: int) -> Learned:
         """Take one step over a batch.
@@ -70,6 +71,7 @@ class Learner:
             TrainingError: the batch cannot give advantages.
         """
         began = time.perf_counter()
+        self._begin(step)
         trained = [sample for sample in samples if any(sample.loss_mask)]
         measured = self._measure(trained)
         metrics: dict[str, float] = {}
@@ -79,12 +81,12 @@ class Learner:
             correction = correct(trained, measured["old_log_probs"], self._algorithm)
             metrics.update(correction.metrics)
         prepared = time.perf_counter()
-        if self.critic is not None:
+        if self._settings.needs_critic:
             metrics.update(self._update_critic(trained, measured["values"], found).metrics)
         kept = [sample for sample in trained if any(correction.masks[sample.sample_id])]
         update = self._update_policy(kept, found, measured, correction, step)
         return Learned(
-            metrics={**metrics, **update.metrics},
+            metrics={**metrics, **update.metrics, **self._named_loss(metrics, update.metrics)},
             advantages={
                 sample.sample_id: tuple(found.advantages.get(sample.sample_id, [0.0] * len(sample.token_ids)))
                 for sample in samples
@@ -97,6 +99,8 @@ class Learner:
     def save(self, folder: Path, step: int) -> None:
         """Write what a step changes."""
         self.policy.save(folder, step)
+        if self.reference is not None:
+            self.reference.save(folder, step)
         if self.critic is not None:
             self.critic.save(folder / _CRITIC, step)
 
@@ -113,19 +117,30 @@ class Learner:
                     "or start with an empty state folder"
                 )
             self.critic.load(folder / _CRITIC)
+        if self.reference is not None:
+            self.reference.load(folder)
         self.policy.load(folder)  # last: the random state is the policy's
+
+    def _begin(self, step: int) -> None:
+        """Go over to the stage that the step belongs to, in whichever stage the last one was."""
+        settings = self._run.at_step(step)
+        if settings != self._settings:
+            self._settings, self._algorithm = settings, settings.algorithm
+            self.policy.begin(settings)
+        if self.reference is not None:
+            self.reference.begin(settings.first_step, self.policy)
 
     def _measure(self, samples: Sequence[Sample]) -> dict[str, TokenValues]:
         measured: dict[str, TokenValues] = {}
         squares = ["sum_pi_squared"] if estimators.needs_distribution(self._settings.advantage) else []
-        if squares or self._algorithm.recomputes_old_logprobs:
+        if squares or self._algorithm.recomputes_old_logprobs or self._algorithm.objective == "dpo":
             passed = self.policy.measure(samples, "log_probs", *squares)
             measured.update(passed, old_log_probs=passed["log_probs"])
-        if self.reference is not None:
+        if self.reference is not None and self._algorithm.needs_reference:
             measured["ref_log_prob"] = self.reference.measure(samples, "log_probs")["log_probs"]
         elif self._algorithm.needs_reference:
             measured["ref_log_prob"] = self.policy.measure(samples, "log_probs", adapter=False)["log_probs"]
-        if self.critic is not None:
+        if self.critic is not None and self._settings.needs_critic:
             measured["values"] = self.critic.values(samples)
         return measured
 
@@ -133,6 +148,14 @@ class Learner:
         self, samples: Sequence[Sample], measured: Mapping[str, TokenValues], metrics: dict[str, float]
     ) -> Estimate:
         settings, penalties = self._settings, None
+        if self._algorithm.objective == "sft":
+            return demonstration_estimate(samples)
+        if self._algorithm.objective == "dpo":
+            found, said = preference_estimate(
+                samples, measured["log_probs"], measured["ref_log_prob"], self._algorithm.dpo
+            )
+            metrics.update(said)
+            return found
         if self._algorithm.kl_reward_coef:
             behaviour = {sample.sample_id: sample.behaviour_logprobs for sample in samples}
             ours = measured.get("old_log_probs", behaviour)
@@ -143,6 +166,14 @@ class Learner:
         if settings.value_credit is not None:
             return value_estimate(samples, measured["values"], penalties, settings.value_credit)
         return estimate(samples, settings.advantage, self._algorithm, measured=measured, penalties=penalties)
+
+    def _named_loss(self, metrics: Mapping[str, float], updated: Mapping[str, float]) -> dict[str, float]:
+        """What was minimised, by its own name; the value of DPO's stand-in, whose gradient alone counts, is not it."""
+        if self._algorithm.objective == "sft" and "actor/pg_loss" in updated:
+            return {"sft/loss": updated["actor/pg_loss"]}
+        if self._algorithm.objective == "dpo":
+            return {"loss": metrics["dpo/loss"], "actor/pg_loss": metrics["dpo/loss"]}
+        return {}
 
     def _update_critic(self, samples: Sequence[Sample], values: TokenValues, found: Estimate) -> Update:
         assert self.critic is not None
@@ -156,7 +187,8 @@ class Learner:
         correction: Correction,
         step: int,
     ) -> Update:
-        if self.critic is not None and step <= self._algorithm.critic.warmup_steps:
+        done = step - self._settings.first_step
+        if self._settings.needs_critic and done < self._algorithm.critic.warmup_steps:
             return Update({"actor/update_skipped": 1.0}, 0)  # the critic's values are no guide yet
         if not samples:
             return Update({"actor/update_skipped": 1.0}, 0)  # all of it was rejected
@@ -170,10 +202,15 @@ class Learner:
         return self.policy.train(samples, found.advantages, values, correction.masks)
 
 
-def _require_same_vocabulary(policy: UpdateWorker, reference: ModelHost, folder: Path) -> None:
+def _is_loaded(stage: TrainerSettings) -> bool:
+    """Whether a stage's reference is a model of its own: below an adapter there is that of the first stage already."""
+    return stage.lora is None or stage.reference_dir is not None or stage.first_step > 1
+
+
+def _require_same_vocabulary(policy: UpdateWorker, reference: Reference) -> None:
     theirs = reference.engine.module.config.vocab_size
     if theirs != policy.vocabulary_size:
         raise TrainingError(
-            f"the reference model {folder} has {theirs} tokens and the policy {policy.vocabulary_size}; a reference "
-            "shares the policy's tokenizer"
+            f"the reference model {reference.folder} has {theirs} tokens and the policy {policy.vocabulary_size}; a "
+            "reference shares the policy's tokenizer"
         )

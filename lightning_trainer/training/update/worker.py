@@ -44,8 +44,26 @@ class UpdateWorker(ModelHost):
             raise TrainingError(f"{settings.model_dir} takes no such LoRA adapter: {error}") from error
         if settings.lora is not None:
             require_layers(self.module, settings.lora)
-        self.worker.set_loss_fn(MeasuresMismatch(partial(ppo_loss, config=loss_config(settings))))
+        self.begin(settings)
+
+    def begin(self, settings: TrainerSettings) -> None:
+        """Train by these settings from now on: loss, entropy bonus, learning rate."""
+        loss = partial(ppo_loss, config=loss_config(settings))
+        # What is shown was not sampled by the engine, or not to be compared with it.
+        self.worker.set_loss_fn(MeasuresMismatch(loss) if settings.algorithm.objective == "rl" else loss)
         self._with_entropy = settings.algorithm.entropy_coeff > 0
+        self._lr = settings.lr
+
+    def _set_learning_rate(self) -> None:
+        """Before every step: a checkpoint brings the rate of the stage that it was written in."""
+        schedule = self.engine.lr_scheduler
+        if set(schedule.base_lrs) == {self._lr}:
+            return
+        schedule.base_lrs = [self._lr] * len(schedule.base_lrs)
+        rates = [self._lr * share(schedule.last_epoch) for share in schedule.lr_lambdas]
+        for group, rate in zip(self.engine.optimizer.param_groups, rates, strict=True):
+            group["lr"], group["initial_lr"] = rate, self._lr
+        schedule._last_lr = rates
 
     @property
     def vocabulary_size(self) -> int:
@@ -75,6 +93,7 @@ class UpdateWorker(ModelHost):
             update_lr_scheduler=self.schedule_goes_on(),
             calculate_entropy=self._with_entropy,
         )
+        self._set_learning_rate()
         lr = self.engine.lr_scheduler.get_last_lr()[0]  # verl reports the next step's
         metrics = {**flat_metrics(tu.get(self.worker.train_batch(tensors), "metrics"), "actor"), "lr": lr}
         return Update(metrics, self.engine.tokens_computed if self.tree else sum(lengths))

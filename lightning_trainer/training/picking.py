@@ -1,0 +1,50 @@
+"""Which attempts of a live group are imitated: the best one (``sft``), or the best and the worst (``dpo``).
+
+Sources: best of n, Dong et al., RAFT (arXiv 2304.06767), section 3; the best against the worst as a pair of whole
+attempts, Song et al., Trial and Error (arXiv 2403.02502), section 3.2.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from lightning_trainer.credit.groups import GroupSummary, Member
+from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.types import Sample
+
+SHOWN, AVOIDED = 1.0, -1.0
+"""Credit of what is imitated, and of what a pair sets it against."""
+
+
+def judge_best(algorithm: AlgorithmConfig, members: Sequence[Member], summary: GroupSummary) -> GroupSummary:
+    """Return the summary of a group; dropped when its best attempt did not earn what a demonstration must."""
+    least = algorithm.sft.min_reward
+    if algorithm.objective != "sft" or least is None or summary.verdict is not Reason.SAMPLED:
+        return summary
+    best = max(_earned(member) for member in members if member.row_credits)
+    return summary if best >= least else replace(summary, verdict=Reason.LOW_REWARD)
+
+
+def picked(algorithm: AlgorithmConfig, members: Sequence[Member]) -> Mapping[str, float]:
+    """Return ``SHOWN`` or ``AVOIDED`` by attempt id, for those of a group that are trained.
+
+    Args:
+        members: of a group whose verdict is ``SAMPLED``. Of equal ones the first by attempt id counts.
+    """
+    members = sorted((m for m in members if m.row_credits), key=lambda member: member.attempt.attempt_id)
+    best = max(members, key=_earned)
+    if algorithm.objective == "sft":
+        return {best.attempt.attempt_id: SHOWN}
+    worst = min(members, key=_earned)
+    return {worst.attempt.attempt_id: AVOIDED, best.attempt.attempt_id: SHOWN}
+
+
+def _earned(member: Member) -> float:
+    """By the terminal scheme a row's credit is the reward of the attempt and of its agent in it."""
+    return fmean(value for values in member.row_credits.values() for value in values)
+
+
+def at_the_models_own_temperature(samples: Iterable[Sample]) -> list[Sample]:
+    """Return samples to be imitated: what is shown is learned by the model itself, not by what it was sampled with."""
+    return [replace(sample, temperature=1.0) for sample in samples]

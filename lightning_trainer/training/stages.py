@@ -1,0 +1,73 @@
+"""``[[policy.stage]]``: what a policy is trained by, one stage after the other, as in SFT first and then RL.
+
+Which stage a step belongs to is decided by its number alone, so a run that is interrupted goes on in the same one.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from lightning_trainer.credit.settings import CreditConfig, named_scheme
+from lightning_trainer.section import Section
+from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+
+
+class StageConfig(Section):
+    """One stage. What it does not set is the policy's own."""
+
+    steps: int | None = Field(default=None, ge=1)
+    """How many; only the last stage may leave it out, and goes on until ``max_steps``."""
+    data: Path | None = None
+    """Demonstrations for ``sft`` or pairs for ``dpo``, as ``lightning-trainer build`` or TRL has them; relative to the
+    configuration's folder. None: what the agents do meanwhile."""
+    batch_size: int = Field(default=64, ge=1)
+    """Rows of ``data`` a step."""
+    algorithm: AlgorithmConfig | None = None
+    credit: CreditConfig | None = None
+    reward: str | Mapping[str, float] | None = None
+    lr: float | None = Field(default=None, gt=0)
+    """The highest; the optimiser's schedule goes on over all stages."""
+
+    @field_validator("credit", mode="before")
+    @classmethod
+    def _known_scheme(cls, value: Any) -> Any:
+        return named_scheme(value)
+
+    @model_validator(mode="after")
+    def _data_to_imitate(self) -> Self:
+        objective = "rl" if self.algorithm is None else self.algorithm.objective
+        if self.data is not None and objective == "rl":
+            raise ValueError(
+                f"data = {str(self.data)!r} is for algorithm 'sft' or 'dpo'; reinforcement learning samples by itself: "
+                "name one of them, or leave data out"
+            )
+        if objective != "rl" and self.credit is not None:
+            raise ValueError(
+                f"credit scheme {self.credit.scheme!r} divides rewards, and {objective!r} only compares attempts; "
+                "leave credit out"
+            )
+        return self
+
+
+def first_steps(stages: Sequence[StageConfig]) -> tuple[int, ...]:
+    """Return the number of each stage's first step.
+
+    Raises:
+        ValueError: a stage that another one follows does not say how long it is.
+    """
+    found, step = [], 1
+    for number, stage in enumerate(stages, start=1):
+        found.append(step)
+        if stage.steps is None and number < len(stages):
+            raise ValueError(f"stage {number} has no steps, so stage {number + 1} would never begin; set steps")
+        step += stage.steps or 0
+    return tuple(found)
+
+
+def last_step(stages: Sequence[StageConfig]) -> int | None:
+    """Return the number of the last step of all stages; None when there is no end."""
+    if not stages or stages[-1].steps is None:
+        return None
+    return sum(stage.steps or 0 for stage in stages)
