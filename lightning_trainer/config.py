@@ -276,6 +276,15 @@ class PolicyConfig(Section):
         return min((end for end in (self.max_steps, last_step(self.stage)) if end is not None), default=None)
 
     @property
+    def shown_steps(self) -> tuple[tuple[int, int | None], ...]:
+        """First and last step of every stage that is shown a file, for which no attempt is wanted."""
+        return tuple(
+            (first, None if stage.steps is None else first + stage.steps - 1)
+            for first, stage in zip(first_steps(self.stage), self.stage, strict=True)
+            if stage.data is not None
+        )
+
+    @property
     def reference_model(self) -> str | None:
         """The frozen model that is named by whichever stage needs one; None: the policy as it was before the stage."""
         named = (one.algorithm.reference_model for one in self.of_stages if one.algorithm.needs_reference)

@@ -60,7 +60,7 @@ class Builder:
             reading.calls,
             attempts,
             reading.evaluations,
-            self._policy,
+            self._policy.at_step(step),
             step,
             span_parents=span_parents(spans),
             oldest_version=oldest_version,

@@ -21,6 +21,7 @@ from lightning_instrumentation.redaction.rules import redactor
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.demonstrations import Demonstrations
 from lightning_trainer.daemon.keeping import VersionKeeper
 from lightning_trainer.daemon.late_rewards import late_rewards
 from lightning_trainer.daemon.old_adapters import OldAdapters
@@ -100,6 +101,7 @@ class Daemon:
         Raises:
             ConfigError: the port is taken, or the environment names a host wrongly.
             ModelError: the policy's model cannot be used.
+            DatasetError: what a stage is to be shown cannot be.
             StoreError: another daemon has the state folder, or a newer version wrote it.
             EngineError: the engine did not start.
             TrainingError: the trainer did not start.
@@ -112,6 +114,8 @@ class Daemon:
             self.url = f"http://{config.daemon.host}:{listener.getsockname()[1]}"
             store = await stack.enter_async_context(SqliteStore(state_dir / "lightning.sqlite"))
             model_dir = await asyncio.to_thread(resolve_model, policy.model, model_cache())
+            demonstrations = Demonstrations(policy, seed=config.training.seed)
+            await asyncio.to_thread(demonstrations.read, model_dir, config.engine.chat_template)
             weights = stack.enter_context(WeightFiles(state_dir, version_bytes=_weight_bytes(model_dir)))
             settings = engine_settings(config, (policy,), model_dir, weights.folder, state_dir / "logs")
             engine = EngineSupervisor(settings)
@@ -154,6 +158,7 @@ class Daemon:
                 metrics=metrics,
                 rollbacks=rollbacks,
                 stored=sink.stored,
+                demonstrations=demonstrations,
             )
             loop_task = asyncio.create_task(loop.run())
             stack.push_async_callback(_ended(loop_task))
@@ -283,8 +288,8 @@ def _ended(task: asyncio.Task):
 
 async def _reference_dir(policy: PolicyConfig) -> Path | None:
     """Return the folder of the frozen model, where another one than the policy's own start is asked for."""
-    spec = policy.algorithm.reference_model
-    if spec is None or not policy.algorithm.needs_reference:
+    spec = policy.reference_model
+    if spec is None:
         return None
     return await asyncio.to_thread(resolve_model, spec, model_cache())
 

@@ -9,6 +9,7 @@ version: it is recorded, and then recovered to.
 import asyncio
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
@@ -16,6 +17,7 @@ from lightning_trainer.daemon.building import Builder
 from lightning_trainer.daemon.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.collecting import Collection, collect
 from lightning_trainer.daemon.completeness import Completeness
+from lightning_trainer.daemon.demonstrations import Demonstrations
 from lightning_trainer.daemon.dynamic_sampling import groups_wanted
 from lightning_trainer.daemon.grouping import Grouping
 from lightning_trainer.daemon.progress import Phase, Progress
@@ -57,6 +59,7 @@ class TrainingLoop:
         metrics: MetricsRecorder,
         rollbacks: RollbackRequests,
         stored: asyncio.Event,
+        demonstrations: Demonstrations | None = None,
     ) -> None:
         """``stored`` is set by whoever commits spans; the loop clears it."""
         self._policy = policy
@@ -68,6 +71,7 @@ class TrainingLoop:
         self._metrics = metrics
         self._rollbacks = rollbacks
         self._stored = stored
+        self._demonstrations = demonstrations or Demonstrations(policy)
         self._grouping = Grouping(policy, store)
         self._builder = Builder(policy, store=store, progress=progress, rollbacks=rollbacks, stored=stored)
         self._step = 0
@@ -92,6 +96,9 @@ class TrainingLoop:
                     self._rollbacks.end(_refusal(served))
                 elif await self._has_ended():
                     await self._rest()
+                elif (shown := self._demonstrations.build(self._step + 1)) is not None:
+                    await self._train(self._step + 1, *shown)
+                    failures = 0
                 elif (attempts := await self._next_attempts(self._policy.groups_per_step)) is not None:
                     await self._take_step(attempts)
                     failures = 0
@@ -166,7 +173,8 @@ class TrainingLoop:
             self._progress.enter(Phase.SERVING, "train = false: recorded and served, never trained")
             await self._progress.wake_waiters()
             return True
-        if self._policy.max_steps is not None and self._step >= self._policy.max_steps:
+        last_step = self._policy.last_step
+        if last_step is not None and self._step >= last_step:
             await self._finish()
             return True
         return False
@@ -196,7 +204,7 @@ class TrainingLoop:
                 continue
 
     async def _collect(self) -> Collection:
-        needs_baseline = self._policy.algorithm.needs_baseline
+        needs_baseline = self._policy.at_step(self._step + 1).algorithm.needs_baseline
         ended = await self._store.ended_attempts()
         if needs_baseline:
             ended += await self._store.ended_attempts(mode=RolloutMode.BASELINE)
@@ -223,7 +231,24 @@ class TrainingLoop:
         if filled is None:
             return
         attempts, build = filled
-        seconds = {"rollout": began - collecting_since}
+        metrics = {
+            **group_metrics(build.groups),
+            **(sampling_metrics(build.batch, await self._served()) if build.batch else {}),
+            "attempts/incomplete": self._completeness.gave_up_on(attempts),
+        }
+        seconds = {"rollout": began - collecting_since, "build": time.monotonic() - began}
+        await self._train(step, build, metrics, attempts=attempts, seconds=seconds)
+
+    async def _train(
+        self,
+        step: int,
+        build: Build,
+        metrics: Mapping[str, float],
+        *,
+        attempts: Sequence[Attempt] = (),
+        seconds: Mapping[str, float] | None = None,
+    ) -> None:
+        """Record the step, train its batch if it has one, and publish what came of it."""
         for problem in build.problems:
             self._progress.say(problem)
         await self._progress.want_groups(self._policy.groups_per_step)
@@ -234,14 +259,9 @@ class TrainingLoop:
             attempt_ids=[attempt.attempt_id for attempt in attempts],
             ledger=build.ledger,
             state=StepState.ASSIGNED if build.batch else StepState.SKIPPED,
-            metrics={
-                **group_metrics(build.groups),
-                **(sampling_metrics(build.batch, await self._served()) if build.batch else {}),
-                "attempts/incomplete": self._completeness.gave_up_on(attempts),
-            },
+            metrics=metrics,
         )
         self._step = step
-        seconds["build"] = time.monotonic() - began
         if build.batch is None:
             reasons = sorted({group.refused_reason for group in build.groups if group.refused_reason})
             self._progress.say(
@@ -253,7 +273,7 @@ class TrainingLoop:
         self._progress.enter(Phase.TRAINING, f"step {step}: {len(build.batch.samples)} samples")
         self._settled = False
         report = await self._trainer.step(build.batch)
-        report = replace(report, seconds={**seconds, **report.seconds})
+        report = replace(report, seconds={**(seconds or {}), **report.seconds})
         await self._store.finish_step(self._policy.name, report, StepState.TRAINED)
         self._path.append(step)
         self._settled = True
@@ -276,7 +296,7 @@ class TrainingLoop:
             build = await self._builder.build(attempts, step, oldest)
             if build is None:
                 return None
-            wanted = groups_wanted(self._policy, taken, build.groups)
+            wanted = groups_wanted(self._policy.at_step(step), taken, build.groups)
             if wanted == taken:
                 return attempts, build
             await self._progress.want_groups(wanted)
@@ -297,7 +317,7 @@ class TrainingLoop:
 
     async def _finish(self) -> None:
         await self.save()
-        self._progress.enter(Phase.FINISHED, f"{self._step} steps are done (max_steps)")
+        self._progress.enter(Phase.FINISHED, f"{self._step} steps are done, the last that were asked for")
         await self._progress.wake_waiters()
 
     async def _pause(self, reason: str) -> None:

@@ -5,7 +5,7 @@ advantages are 32-bit floats, as spans carry them and as trainers compute; credi
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -133,14 +133,24 @@ def read_samples_parquet(path: Path) -> tuple[Sample, ...]:
     Raises:
         DatasetError: it cannot be read, or is of another schema.
     """
+    return tuple(map(sample_of, read_rows_parquet(path, SAMPLES)))
+
+
+def read_rows_parquet(path: Path, schema: str) -> Iterator[Row]:
+    """Yield the rows of a file that :func:`write_parquet` wrote, words as the messages that they are.
+
+    Raises:
+        DatasetError: it cannot be read, or is of another schema.
+    """
     try:
-        table = pq.read_table(path)
+        with pq.ParquetFile(path) as file:
+            found = (file.schema_arrow.metadata or {}).get(_SCHEMA_KEY, b"(none)").decode()
+            if found != schema:
+                raise DatasetError(f"{path} has the schema {found}, and what is read here is {schema}")
+            for batch in file.iter_batches(_ROWS_AT_ONCE):
+                yield from map(_readable, batch.to_pylist())
     except (OSError, pa.ArrowException) as error:
         raise DatasetError(f"cannot read {path} as Parquet: {error}") from error
-    found = (table.schema.metadata or {}).get(_SCHEMA_KEY, b"(none)").decode()
-    if found != SAMPLES:
-        raise DatasetError(f"{path} has the schema {found}, this lightning-trainer reads {SAMPLES}")
-    return tuple(sample_of(row) for row in table.to_pylist())
 
 
 def read_ledger(path: Path) -> tuple[LedgerRow, ...]:
@@ -154,6 +164,13 @@ def read_ledger(path: Path) -> tuple[LedgerRow, ...]:
     except (OSError, pa.ArrowException, KeyError) as error:
         raise DatasetError(f"{path} holds no ledger: {error}") from error
     return tuple(LedgerRow(**row) for row in orjson.loads(written))
+
+
+def _readable(row: Row) -> Row:
+    return {
+        name: orjson.loads(value) if name in _JSON_COLUMNS and value is not None else value
+        for name, value in row.items()
+    }
 
 
 def _writable(row: Row) -> Row:

@@ -126,6 +126,10 @@ class Gathering:
             for attempt in attempt_table.select_ended(self._connection, mode=mode, policy=self._policy.name)
         ]
 
+    def _next_step(self) -> int:
+        recorded = step_table.select_steps(self._connection, self._policy.name)
+        return max((record.step for record in recorded), default=0) + 1
+
     def _judged_together(self, attempts: Sequence[Attempt], record: StepRecord | None) -> Judged:
         spans = span_table.select_of_attempts(self._connection, [attempt.attempt_id for attempt in attempts])
         return self._judge(read_spans(spans), spans, attempts, record)
@@ -133,7 +137,8 @@ class Gathering:
     def _judge(
         self, reading: Reading, spans: Sequence[Span], attempts: Sequence[Attempt], record: StepRecord | None = None
     ) -> Judged:
-        policy, step = self._policy, 0 if record is None else record.step
+        step = 0 if record is None else record.step
+        policy = self._policy.at_step(step or self._next_step())
         build = build_batch(
             reading.calls, attempts, reading.evaluations, policy, step, span_parents=span_parents(spans)
         )

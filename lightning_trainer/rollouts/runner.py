@@ -3,7 +3,8 @@
 Attempts of step ``k`` are started once the daemon has done step ``k - 1 - max_staleness`` of its steps. With 0 that is
 synchronous: everything of a step is sampled by the version that the step before it published. With more, agents go on
 while the trainer trains, and whatever group is complete first is trained first: a slow attempt holds up nobody. It is
-the admission rule of AReaL (Fu et al. 2025, arXiv 2505.24298, equation 3) by groups.
+the admission rule of AReaL (Fu et al. 2025, arXiv 2505.24298, equation 3) by groups. A step that the daemon takes from
+a file (``[[policy.stage]] data``) has no attempts.
 
 An interrupted run goes on where it was: the daemon says how many steps are done and which attempts it has.
 """
@@ -100,6 +101,8 @@ class Runner(Generic[TaskT]):
                 wanted += min(ahead, steps - done - 1) * status["groups_per_step"]
                 while started * status["groups_per_step"] < wanted:
                     started += 1
+                    if _is_shown(started, status["shown_steps"]):
+                        continue
                     groups = self._groups(tasks_of_step(started), started, status)
                     for batch in groups if ahead else [list(chain.from_iterable(groups))]:
                         crew.add(batch)
@@ -172,3 +175,8 @@ class Runner(Generic[TaskT]):
             if ended.stage != "retried":
                 break
         return ended
+
+
+def _is_shown(step: int, shown: Sequence[tuple[int, int | None]]) -> bool:
+    """Whether the daemon takes the step from a file, without attempts."""
+    return any(first <= step and (last is None or step <= last) for first, last in shown)

@@ -57,6 +57,17 @@ def unscored(attempt_ids: Collection[str], evaluations: Iterable[Evaluation], po
     return [f"attempts that lack a reward: {len(attempt_ids)} (such as {min(attempt_ids)}); {hint}"]
 
 
+def shown_too_long(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:
+    """Say that rows of a file do not fit."""
+    rows = sum(row.calls for row in ledger if row.reason == Reason.OVER_LENGTH)
+    if not rows:
+        return []
+    return [
+        f"{rows} answers of the stage's data are longer, with their prompts, than max_sample_tokens = "
+        f"{policy.max_sample_tokens}, and are left out; raise it, or shorten them"
+    ]
+
+
 def losses(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:
     """Say how many calls of the policy's agents could not be used for what was, or was not, recorded of them."""
     tokens: dict[str, int] = {}

@@ -37,8 +37,8 @@ def refuse_beside_imitation(algorithm: "AlgorithmConfig") -> None:
     preset = PRESETS[objective]
     if algorithm.policy_loss != preset["policy_loss"]:
         raise ValueError(
-            f"objective = {objective!r} has a loss of its own and policy_loss = {algorithm.policy_loss!r} would replace "
-            f"it; write preset = {objective!r} and leave policy_loss out"
+            f"objective = {objective!r} has a loss of its own, which policy_loss = {algorithm.policy_loss!r} would "
+            f"replace; write preset = {objective!r} and leave policy_loss out"
         )
     without_effect = (*_OF_REWARDS, *_NOT_IN_A_PAIR) if objective == "dpo" else _OF_REWARDS
     if given := [name for name in without_effect if name in algorithm.model_fields_set]:

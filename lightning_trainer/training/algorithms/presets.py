@@ -111,9 +111,9 @@ PRESETS: Mapping[str, Settings] = {
     # Supervised fine-tuning: -log p of what is shown, the mean over all shown tokens. Without a file the best attempt
     # of each group is shown (Dong et al., RAFT, arXiv 2304.06767, section 3).
     "sft": {**_IMITATION, "objective": "sft", "loss_agg_mode": "token-mean"},
-    # Rafailov et al., arXiv 2305.18290, equation 7, with beta 0.1; its gradient is taken as section 4 writes it. Without
-    # a file the best and the worst attempt of each group are the pair, summed over their turns as by Song et al.,
-    # Trial and Error (arXiv 2403.02502), equation 6.
+    # Rafailov et al., arXiv 2305.18290, equation 7, with beta 0.1; its gradient is taken as section 4 writes it.
+    # Without a file the best and the worst attempt of each group are the pair, summed over their turns as by Song et
+    # al., Trial and Error (arXiv 2403.02502), equation 6.
     "dpo": {**_IMITATION, "objective": "dpo", "loss_agg_mode": "token-sum"},
 }
 

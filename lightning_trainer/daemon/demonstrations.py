@@ -1,0 +1,52 @@
+"""The stages of a policy that are shown files: read once at the start, one batch a step."""
+
+import json
+from pathlib import Path
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.dataset.shown import Shown, read_shown
+from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
+from lightning_trainer.training.batches import Build
+from lightning_trainer.training.shown_batches import build_shown, rows_of_step
+from lightning_trainer.training.stages import first_steps
+
+
+class Demonstrations:
+    """What is shown in which step; nothing where the policy has no stage with ``data``."""
+
+    def __init__(self, policy: PolicyConfig, *, seed: int = 0) -> None:
+        self._policy = policy
+        self._seed = seed
+        self._rows: dict[int, tuple[Shown, ...]] = {}
+        """By the first step of the stage."""
+
+    def read(self, model_dir: Path, chat_template: Path | None = None) -> None:
+        """Read the files of all stages.
+
+        Args:
+            model_dir: the policy's model, whose tokenizer words are written with.
+            chat_template: what the engine renders prompts with, where it is not the model's own.
+
+        Raises:
+            DatasetError: a file cannot be shown; the message names the row.
+            ModelError: there are words, and the model has no tokenizer or chat template.
+        """
+        template = None if chat_template is None else chat_template.read_text(encoding="utf-8")
+        vocabulary = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+        for first_step, stage in zip(first_steps(self._policy.stage), self._policy.stage, strict=True):
+            if stage.data is not None and stage.algorithm is not None:
+                objective = stage.algorithm.objective
+                assert objective != "rl", "refused where the configuration is read"
+                self._rows[first_step] = read_shown(
+                    stage.data, objective, vocabulary, lambda: PolicyTokenizer(model_dir, template)
+                )
+
+    def build(self, step: int) -> tuple[Build, dict[str, float]] | None:
+        """Return the batch of a step and what there is to say of it; None when the step is not shown a file."""
+        found = self._policy.stage_at(step)
+        if found is None or found[0] not in self._rows:
+            return None
+        first_step, stage = found
+        rows, epoch = rows_of_step(self._rows[first_step], step - first_step, stage.batch_size, self._seed)
+        build = build_shown(rows, self._policy.at_step(step), step)
+        return build, {"data/rows": float(len(rows)), "data/epoch": float(epoch)}
