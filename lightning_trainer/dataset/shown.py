@@ -161,7 +161,6 @@ def _tokenised(row: Mapping[str, Any], where: str) -> tuple[Sequence[int], list[
     start = mask.index(1) if 1 in mask else 0
     if len(mask) != len(ids) or not start or not all(mask[start:]):
         raise DatasetError(
-            f"{where}: its completion_mask is not zeros over a prompt and ones over the answer behind it; split it into "
-            "a row an answer"
+            f"{where}: its completion_mask is not zeros over a prompt and ones over the answer; make it so"
         )
     return ids[:start], [ids[start:]]

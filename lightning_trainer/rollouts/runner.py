@@ -97,11 +97,12 @@ class Runner(Generic[TaskT]):
         with Crew(run, self._concurrency) as crew:
             while done < steps:
                 began = time.monotonic()
-                wanted = self._consumed(status, done) + status["groups_wanted"]
-                wanted += min(ahead, steps - done - 1) * status["groups_per_step"]
-                while started * status["groups_per_step"] < wanted:
+                wanted = self._consumed(status, done)
+                wanted += status["groups_wanted"] * _with_attempts(status, done + 1, done + 1)
+                wanted += status["groups_per_step"] * _with_attempts(status, done + 2, min(done + 1 + ahead, steps))
+                while _with_attempts(status, 1, started) * status["groups_per_step"] < wanted:
                     started += 1
-                    if _is_shown(started, status["shown_steps"]):
+                    if not _with_attempts(status, started, started):
                         continue
                     groups = self._groups(tasks_of_step(started), started, status)
                     for batch in groups if ahead else [list(chain.from_iterable(groups))]:
@@ -134,7 +135,7 @@ class Runner(Generic[TaskT]):
     def _consumed(self, status: dict, done: int) -> int:
         """Return how many of our groups are in the steps that are done."""
         if not status["dynamic_sampling"]:
-            return done * status["groups_per_step"]
+            return _with_attempts(status, 1, done) * status["groups_per_step"]
         return len(self._daemon.groups("step-", consumed=True))
 
     def _groups(self, tasks: Sequence[TaskT], step: int, status: dict) -> list[list[_Work[TaskT]]]:
@@ -177,6 +178,10 @@ class Runner(Generic[TaskT]):
         return ended
 
 
-def _is_shown(step: int, shown: Sequence[tuple[int, int | None]]) -> bool:
-    """Whether the daemon takes the step from a file, without attempts."""
-    return any(first <= step and (last is None or step <= last) for first, last in shown)
+def _with_attempts(status: dict, first: int, last: int) -> int:
+    """Return how many of the steps need attempts: those of a stage that is shown a file need none."""
+    shown = status.get("shown_steps", ())
+    return sum(
+        not any(begin <= step and (end is None or step <= end) for begin, end in shown)
+        for step in range(first, last + 1)
+    )

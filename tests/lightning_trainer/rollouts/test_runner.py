@@ -37,8 +37,15 @@ class Daemon:
     """The runner's side of a daemon: takes a step as soon as ``GROUPS`` groups are complete, whichever they are."""
 
     def __init__(
-        self, max_staleness: int | None, *, needs_baseline: bool = False, useless: frozenset[str] | None = None
+        self,
+        max_staleness: int | None,
+        *,
+        needs_baseline: bool = False,
+        useless: frozenset[str] | None = None,
+        shown_steps: int = 0,
     ) -> None:
+        self.shown_steps = shown_steps
+        """The first ones, taken from a file when the runner waits for the first of them."""
         self.max_staleness = max_staleness
         self.needs_baseline = needs_baseline
         self.dynamic_sampling = useless is not None
@@ -86,6 +93,7 @@ class Daemon:
         with self._changed:
             if "steps_done" in query and self.phase == "collecting":
                 steps_done, groups_wanted = int(query["steps_done"]), int(query["groups_wanted"])
+                self.steps_done = max(self.steps_done, min(steps_done, self.shown_steps))
                 self._changed.wait_for(lambda: self.steps_done >= steps_done or self.groups_wanted > groups_wanted, 5.0)
             return {
                 "phase": self.phase,
@@ -94,6 +102,7 @@ class Daemon:
                 "max_staleness": self.max_staleness,
                 "group_size": SIZE,
                 "needs_baseline": self.needs_baseline,
+                "shown_steps": [[1, self.shown_steps]] if self.shown_steps else [],
                 "groups_per_step": GROUPS,
                 "groups_wanted": self.groups_wanted,
                 "dynamic_sampling": self.dynamic_sampling,
@@ -146,6 +155,19 @@ def test_attempts_are_started_at_most_that_many_steps_ahead(serve, max_staleness
     Runner("p", attempt, endpoint=serve(daemon), on_event=daemon.on_event).train(tasks_of, steps=5)
     assert begun == {(step, task.id): SIZE for step in range(1, 6) for task in tasks_of(step)}
     assert max(ahead) <= (max_staleness or 0)
+
+
+@pytest.mark.parametrize("max_staleness", [None, 1])
+def test_steps_that_are_shown_a_file_have_no_attempts(serve, max_staleness) -> None:
+    daemon = Daemon(max_staleness, shown_steps=2)
+    begun: Counter[int] = Counter()
+
+    def attempt(task: Task) -> float:
+        begun[task.step] += 1
+        return 1.0
+
+    Runner("p", attempt, endpoint=serve(daemon), on_event=daemon.on_event).train(tasks_of, steps=4)
+    assert begun == {3: GROUPS * SIZE, 4: GROUPS * SIZE}
 
 
 def test_a_slow_attempt_holds_up_nobody(serve) -> None:
