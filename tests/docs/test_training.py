@@ -18,7 +18,9 @@ EXAMPLES = re.findall(r"^```toml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTA
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_examples_can_be_read(example, tmp_path):
     (tmp_path / "lightning.toml").write_text(example)
-    assert load_config(tmp_path / "lightning.toml").only_policy.algorithm != AlgorithmConfig()
+    for name in re.findall(r'^data = "(.+?)"', example, flags=re.MULTILINE):
+        (tmp_path / name).touch()
+    assert load_config(tmp_path / "lightning.toml").only_policy.at_step(1).algorithm != AlgorithmConfig()
 
 
 @pytest.mark.parametrize("name", [*PRESETS, *POLICY_LOSSES])
