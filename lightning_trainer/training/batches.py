@@ -241,7 +241,7 @@ def _settle_group(
         compared = {
             call_id: replace(credit, value=imitated[attempt_id])
             for call_id, credit in assignment.credits.items()
-            if (attempt_id := eligible[call_id].attempt_id) in imitated
+            if (attempt_id := eligible[call_id].attempt_id) is not None and attempt_id in imitated
         }
     for call_id in assignment.credits:
         call, verdict = eligible[call_id], summary.verdict if call_id in compared else why_not

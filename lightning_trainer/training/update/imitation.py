@@ -6,7 +6,7 @@ measured before the step. One optimiser step is taken on it, so the weights are 
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -41,7 +41,7 @@ def preference_estimate(
     Raises:
         TrainingError: a group lacks one of the two.
     """
-    log_ratios: Counter[tuple[str, bool]] = Counter()
+    log_ratios: defaultdict[tuple[str, bool], float] = defaultdict(float)
     lengths: Counter[tuple[str, bool]] = Counter()
     for sample in samples:
         ours, reference = log_probs[sample.sample_id], ref_log_prob[sample.sample_id]

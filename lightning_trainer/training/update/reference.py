@@ -5,6 +5,7 @@ from in the first stage, what the stage before left in a later one (SFT's policy
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -69,7 +70,7 @@ class Reference(ModelHost):
             self._take(start.state_dict())
             self._first_step = 1
 
-    def _take(self, tensors: dict[str, torch.Tensor]) -> None:
+    def _take(self, tensors: dict[str, Any]) -> None:
         if self._lora is not None:
             tensors = {name_in_module(name): value for name, value in tensors.items()}
         # Tied embeddings are written once: a name that is lacking is another name of what is there.

@@ -95,6 +95,7 @@ def test_all_calls_of_the_attempt_are_shown(make_call, make_attempt, make_evalua
     policy = make_policy(algorithm="dpo", samples="tree")
     found = build_batch(calls, [make_attempt("a1"), make_attempt("a2")], evaluations, policy, step=1)
     assert _credits(found) == {"s1/0": SHOWN, "s2/0": SHOWN, "s3/0": AVOIDED}
+    assert found.batch is not None
     assert sorted(sample.loss_mask for sample in found.batch.samples) == [(0, 0, 0, 1), (0, 0, 0, 1, 1, 0, 1)]
 
 

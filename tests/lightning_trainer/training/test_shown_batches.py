@@ -23,6 +23,7 @@ def _fates(build):
 
 def test_a_demonstration_token_by_token(make_policy):
     build = build_shown([_row("r1", [1, 2], [3, 4, 5])], make_policy(algorithm="sft"), step=7)
+    assert build.batch is not None
     (sample,) = build.batch.samples
     assert (build.batch.policy, build.batch.step) == ("math", 7)
     assert (sample.token_ids, sample.loss_mask) == ((1, 2, 3, 4, 5), (0, 0, 1, 1, 1))
@@ -32,6 +33,7 @@ def test_a_demonstration_token_by_token(make_policy):
 
 def test_a_pair_is_one_group(make_policy):
     build = build_shown([_row("r1", [1, 2], [3], [4, 5])], make_policy(algorithm="dpo"), step=1)
+    assert build.batch is not None
     chosen, rejected = build.batch.samples
     assert chosen.group_id == rejected.group_id == "r1"
     assert [sample.segments[0].credit for sample in (chosen, rejected)] == [SHOWN, AVOIDED]
@@ -49,6 +51,7 @@ def test_what_does_not_fit_is_left_out_with_its_other_side_or_cut(make_policy):
     )
     cut = build_shown(rows, make_policy(algorithm="dpo", max_sample_tokens=8, over_length="cut"), step=1)
     assert _fates(cut) == {"trained/preference": 3, "dropped/cut": 3}
+    assert cut.batch is not None
     assert [len(sample.token_ids) for sample in cut.batch.samples] == [7, 8]
 
 
