@@ -203,7 +203,7 @@ class PolicyConfig(Section):
     @model_validator(mode="after")
     def _stages_that_can_be(self) -> Self:
         for first_step in first_steps(self.stage):
-            self.at_step(first_step)._one_baseline()
+            self.at_step(first_step)._fits_together()
         models = sorted({named for one in self.of_stages if (named := one.algorithm.reference_model) is not None})
         if len(models) > 1:
             raise ValueError(f"the stages name the reference models {', '.join(models)}; one is loaded, name one")
@@ -211,6 +211,9 @@ class PolicyConfig(Section):
 
     @model_validator(mode="after")
     def _one_baseline(self) -> Self:
+        return self._fits_together()
+
+    def _fits_together(self) -> Self:
         if self.algorithm.objective != "rl" and self.credit.scheme != "terminal":
             raise ValueError(
                 f"credit scheme {self.credit.scheme!r} divides rewards, and {self.algorithm.objective!r} only compares "
