@@ -14,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from capture_parts.lifeline import end_with_parent
+from lightning_trainer.daemon.memory import settle_memory
 from lightning_trainer.daemon.sockets import listen
 from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.gateway.routes import gateway_router
@@ -62,6 +63,7 @@ def main() -> None:
     parser.add_argument("--model", default=POLICY)
     options = parser.parse_args()
     end_with_parent()
+    settle_memory()
     asyncio.run(serve(options))
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from lightning_trainer.config import Config, load_config
+from lightning_trainer.daemon.memory import settle_memory
 from lightning_trainer.daemon.progress import Phase
 from lightning_trainer.daemon.service import Daemon
 from lightning_trainer.metrics.terminal import step_line
@@ -34,6 +35,7 @@ def serve(config_path: Path, *, verbose: bool) -> None:
     )
     for noisy in ("httpx", "httpcore", "asyncio", "urllib3", "filelock"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    settle_memory()
     asyncio.run(_run(config, console))
 
 

@@ -7,6 +7,9 @@ Source: OpenTelemetry Protocol specification 1.x, section OTLP/HTTP (binary prot
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
@@ -19,7 +22,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from lightning_trainer.errors import MalformedTelemetryError, StoreError
 from lightning_trainer.ingest.bodies import BodyTooLargeError, gunzip, read_body
 from lightning_trainer.store.span_codec import attributes_from_proto, received_span
-from lightning_trainer.types import Span, SpanSink
+from lightning_trainer.types import AttributeValue, Span, SpanSink
 
 logger = logging.getLogger(__name__)
 
@@ -48,12 +51,18 @@ def decode_request(body: bytes) -> Export:
         raise MalformedTelemetryError(f"the body is not an ExportTraceServiceRequest in protobuf: {error}") from error
     spans: list[Span] = []
     rejected: list[str] = []
+    # A client's delivery is many requests laid end to end, each with the same resource.
+    resources: dict[bytes, dict[str, AttributeValue]] = {}
     for of_resource in request.resource_spans:
-        resource = attributes_from_proto(of_resource.resource.attributes)
+        described = of_resource.resource.SerializeToString()
+        resource = resources.get(described)
+        if resource is None:
+            resource = resources[described] = attributes_from_proto(of_resource.resource.attributes)
         for of_scope in of_resource.scope_spans:
+            scope = of_scope.scope.name
             for proto in of_scope.spans:
                 try:
-                    spans.append(received_span(proto, scope=of_scope.scope.name, resource=resource))
+                    spans.append(received_span(proto, scope=scope, resource=resource))
                 except MalformedTelemetryError as error:
                     rejected.append(str(error))
     return Export(tuple(spans), tuple(rejected))
@@ -67,7 +76,17 @@ def otlp_router(sink: SpanSink, *, max_body_bytes: int = 64 * 2**20, max_in_flig
         max_body_bytes: of a body, as sent and inflated; more is answered 413.
         max_in_flight: bodies held in memory at once; more are answered 503 and come again later.
     """
-    router = APIRouter()
+    # One thread: decoding holds the interpreter's lock, and several of them would only take it from each other.
+    decoder = ThreadPoolExecutor(1, thread_name_prefix="ingest-decoder")
+
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            decoder.shutdown(wait=False)
+
+    router = APIRouter(lifespan=lifespan)
     in_flight = 0
 
     @router.post("/v1/traces")
@@ -92,7 +111,7 @@ def otlp_router(sink: SpanSink, *, max_body_bytes: int = 64 * 2**20, max_in_flig
             body = await read_body(request.stream(), limit=max_body_bytes)
             # A few spans are decoded faster than a thread is woken; what is packed may be large.
             small = encoding != "gzip" and len(body) <= _SMALL_BYTES
-            export = _decode(body, encoding) if small else await asyncio.to_thread(_decode, body, encoding)
+            export = _decode(body, encoding) if small else await _off_the_loop(body, encoding)
         except BodyTooLargeError as error:
             return _refusal(413, str(error))
         except MalformedTelemetryError as error:
@@ -104,6 +123,9 @@ def otlp_router(sink: SpanSink, *, max_body_bytes: int = 64 * 2**20, max_in_flig
         except StoreError as error:
             return _refusal(503, str(error), retry=True)
         return _acceptance(export)
+
+    async def _off_the_loop(body: bytes, encoding: str) -> Export:
+        return await asyncio.get_running_loop().run_in_executor(decoder, _decode, body, encoding)
 
     def _decode(body: bytes, encoding: str) -> Export:
         return decode_request(gunzip(body, limit=max_body_bytes) if encoding == "gzip" else body)

@@ -6,7 +6,6 @@ Invariant: (trace id, span id) is the key and the first delivery wins; a second 
 import json
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
@@ -15,41 +14,26 @@ from lightning_trainer.store.span_codec import decode_resource, decode_span, enc
 from lightning_trainer.types import AttributeValue, Span
 
 
-@dataclass(frozen=True, slots=True)
-class SpanRow:
-    """A span that is ready to be written; made off the writer's thread, since encoding is the costly part."""
-
-    span: Span
-    resource: bytes
-    body: bytes
-
-
-def encode_rows(spans: Sequence[Span]) -> list[SpanRow]:
-    """Encode spans for :func:`insert`.
+def insert(connection: sqlite3.Connection, spans: Sequence[Span]) -> list[Span]:
+    """Write spans, and what they say of their attempts; return those that were new.
 
     Raises:
         MalformedTelemetryError: a span cannot be written as OTLP.
     """
-    resources: dict[int, bytes] = {}
-    rows = []
-    for span in spans:
-        # Spans of one delivery share their resource object.
-        encoded = resources.get(id(span.resource))
-        if encoded is None:
-            encoded = resources[id(span.resource)] = encode_resource(span.resource)
-        rows.append(SpanRow(span, encoded, encode_span(span)))
-    return rows
-
-
-def insert(connection: sqlite3.Connection, rows: Sequence[SpanRow]) -> list[Span]:
-    """Write spans, and what they say of their attempts; return those that were new."""
-    resource_ids = {body: _resource_id(connection, body) for body in {row.resource for row in rows}}
+    resource_ids = _resource_ids(connection, spans)
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
-    written = connection.executemany(_INSERT, (_columns(row, resource_ids[row.resource]) for row in rows)).rowcount
-    new = [row.span for row in rows] if written == len(rows) else _stored_after(connection, last, rows)
+    rows = (_columns(span, resource_ids[id(span.resource)]) for span in spans)
+    written = connection.executemany(_INSERT, rows).rowcount
+    new = list(spans) if written == len(spans) else _stored_after(connection, last, spans)
     attempts.upsert(connection, new)
     arrivals.count(connection, new)
     return new
+
+
+def _resource_ids(connection: sqlite3.Connection, spans: Sequence[Span]) -> dict[int, int]:
+    """Return by ``id`` of a mapping the row that holds it: spans of one delivery share their resource object."""
+    resources = {id(span.resource): span.resource for span in spans}
+    return {key: _resource_id(connection, encode_resource(resource)) for key, resource in resources.items()}
 
 
 def _resource_id(connection: sqlite3.Connection, body: bytes) -> int:
@@ -57,12 +41,12 @@ def _resource_id(connection: sqlite3.Connection, body: bytes) -> int:
     return connection.execute("SELECT id FROM resources WHERE body = ?", (body,)).fetchone()[0]
 
 
-def _stored_after(connection: sqlite3.Connection, last: int, rows: Sequence[SpanRow]) -> list[Span]:
+def _stored_after(connection: sqlite3.Connection, last: int, spans: Sequence[Span]) -> list[Span]:
     """Return the spans that were written behind row ``last``; of two with one key, the first was."""
     stored = set(connection.execute("SELECT trace_id, span_id FROM spans WHERE seq > ?", (last,)))
     first: dict[tuple[str, str], Span] = {}
-    for row in rows:
-        first.setdefault((row.span.trace_id, row.span.span_id), row.span)
+    for span in spans:
+        first.setdefault((span.trace_id, span.span_id), span)
     return [span for key, span in first.items() if key in stored]
 
 
@@ -71,8 +55,7 @@ _INSERT = """INSERT INTO spans(trace_id, span_id, parent_span_id, name, start_ns
     ON CONFLICT(trace_id, span_id) DO NOTHING"""
 
 
-def _columns(row: SpanRow, resource_id: int) -> tuple:
-    span = row.span
+def _columns(span: Span, resource_id: int) -> tuple:
     indexed = (semconv.ROLLOUT_ID, semconv.ATTEMPT_ID, semconv.OPERATION, semconv.RESPONSE_ID)
     return (
         span.trace_id,
@@ -84,7 +67,7 @@ def _columns(row: SpanRow, resource_id: int) -> tuple:
         *(value if isinstance(value := span.attributes.get(name), str) and value else None for name in indexed),
         span.scope,
         resource_id,
-        row.body,
+        encode_span(span),
     )
 
 

@@ -88,6 +88,18 @@ async def test_what_opentelemetry_encodes_arrives_whole(client, sink: Sink, comp
     assert (outer.parent_span_id, outer.status, outer.status_message) == (None, SpanStatus.ERROR, "it raised")
 
 
+def test_requests_laid_end_to_end_share_equal_resources_and_keep_others_apart() -> None:
+    def request(number: int, service: str) -> bytes:
+        span = SpanProto(trace_id=b"1" * 16, span_id=bytes([number]) * 8)
+        of_resource = ResourceSpans(scope_spans=[ScopeSpans(spans=[span])])
+        of_resource.resource.attributes.add(key="service.name").value.string_value = service
+        return ExportTraceServiceRequest(resource_spans=[of_resource]).SerializeToString()
+
+    first, second, other = decode_request(request(1, "a") + request(2, "a") + request(3, "b")).spans
+    assert first.resource is second.resource
+    assert (first.resource, other.resource) == ({"service.name": "a"}, {"service.name": "b"})
+
+
 async def test_it_is_stored_before_it_is_acknowledged(store, client_of) -> None:
     client, body = client_of(otlp_router(store)), _real_body()
     for _ in range(2):  # a second delivery is acknowledged and changes nothing
