@@ -4,6 +4,7 @@
     python benchmarks/capture.py --quick              # the same in minutes, rougher
     python benchmarks/capture.py --only cost,matrix   # some sections
     python benchmarks/capture.py --only loss --cases burst,fork   # some cases of it
+    python benchmarks/capture.py --only ingest --spans 500000      # a size of its own
     python benchmarks/capture.py --json figures.json  # figures, goals and verdicts, for machines
 
 Peers run beside ours in the same run; they are installed into an environment of their own (benchmarks/peers.txt).
@@ -13,6 +14,7 @@ about 8 GB, into the temporary folder (TMPDIR) and removes them.
 """
 
 import argparse
+import dataclasses
 import json
 import sys
 import tempfile
@@ -36,6 +38,8 @@ SECTIONS = {
 def main() -> None:
     options = _options()
     sizes: Sizes = TINY if options.tiny else QUICK if options.quick else FULL
+    if options.spans:
+        sizes = dataclasses.replace(sizes, ingest_spans=options.spans)
     rows: list[Row] = []
     for section in options.only:
         began_s = time.monotonic()
@@ -55,8 +59,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="only whether it works; the figures mean nothing")
     parser.add_argument("--frameworks", help="of the matrix: names separated by commas; all of them without")
     parser.add_argument("--cases", help="of the losses: names separated by commas; all of them without")
+    parser.add_argument("--spans", type=int, help="of the ingest: how many; as the size says without")
     parser.add_argument("--json", type=Path, help="write figures, goals and verdicts to this file")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.spans is not None and options.spans < 1:
+        parser.error(f"--spans {options.spans}: give the number of spans to send, 1 or more")
+    return options
 
 
 def _sections(text: str) -> list[str]:

@@ -24,6 +24,7 @@ SECTION = "gateway"
 _MODEL = "sized:512:128"
 _PATH = "/v1/chat/completions"
 _BLOCKS = 4
+_CONCURRENCIES = (1, 64)
 
 
 def run(sizes: Sizes, folder: Path) -> list[Row]:
@@ -51,9 +52,9 @@ def _whole(engine: str, sizes: Sizes, folder: Path) -> list[Row]:
     rows = []
     with _gateway(engine, folder) as gateway:
         url = gateway.read()["url"]
-        warm = asyncio.run(_load(url, max(20, sizes.gateway_calls // 4), 16))
+        warm = asyncio.run(_load(url, sizes.gateway_warm_up, max(_CONCURRENCIES)))
         start_mib, calls = gateway.rss_mib(), len(warm)
-        for concurrency in (1, 64):
+        for concurrency in _CONCURRENCIES:
             direct: list[Timing] = []
             through: list[Timing] = []
             cpu_s = 0.0

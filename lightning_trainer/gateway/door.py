@@ -72,7 +72,7 @@ class Door:
             asked = api.read(body, self.policy)
             settlement = Settlement(self.sink)
             exchange = Exchange(asked, read_caller(request.headers, place), Sampler(self.policy, None), settlement)
-            if (key := try_key(request.url.path, request.headers, raw)) is not None:
+            if (key := try_key(request.scope["path"], request.headers, raw)) is not None:
                 await self.tries.begin(key, settlement)
             del raw
             answer = api.answer(body, asked, exchange.transcript, self.served_name)

@@ -280,7 +280,7 @@ class SqliteStore:
             connection.execute("PRAGMA journal_mode=WAL")
             # Pages that every commit touches (those of the indices) are copied into the file once in 32 MiB of log.
             connection.execute("PRAGMA wal_autocheckpoint=4096")
-            connection.execute("PRAGMA cache_size=-16384")  # KiB: a large commit fits
+            connection.execute("PRAGMA cache_size=-8192")  # KiB: a commit of a thousand spans fits
             migrate(connection, where=str(self.path))
         except sqlite3.Error as error:
             self._release()
