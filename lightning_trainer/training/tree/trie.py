@@ -7,13 +7,18 @@ whole attention pattern. Concatenating the tokens along a root-to-leaf path give
 Legend: ``N`` nodes, ``L`` tokens of one sequence.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+
+_MICRO_BATCH_NODES = 64
+"""What a micro-batch costs beside its tokens, in tokens: among cuts that are as good, the fewest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +62,73 @@ def build_trie(sequences: Sequence[Ints]) -> TokenTrie:
 
 
 def plan_micro_batches(sequences: Sequence[Ints], max_nodes: int) -> list[list[int]]:
-    """Cut the lexicographic order where the trie would outgrow ``max_nodes``: what shares a prefix stays together.
+    """Cut the lexicographic order into micro-batches of at most ``max_nodes`` unique tokens, best of all cuts.
 
-    A sequence longer than ``max_nodes`` has a micro-batch of its own.
+    What shares a prefix is neighbours in that order, so a cut costs what the sequences on both sides of it share, once
+    more. The cuts are those of the least sum of tries, counting ``_MICRO_BATCH_NODES`` for each (dynamic programming). A
+    sequence longer than ``max_nodes`` has a micro-batch of its own.
 
     Returns:
         Indices into ``sequences``, each exactly once.
     """
+    order = _lexicographic_order(sequences)
+    lengths, grown = _growth(sequences, order)
+    # The trie of order[i:j] has lengths[i] - grown[i] + grown[j - 1] nodes: a sliding minimum finds the best i for j.
+    starts, before = [0] * len(order), 0.0
+    candidates: deque[tuple[float, int]] = deque()
+    for last in range(len(order)):
+        added = before + lengths[last] - grown[last]
+        while candidates and candidates[-1][0] >= added:
+            candidates.pop()
+        candidates.append((added, last))
+        while candidates[0][1] < last and _nodes(lengths, grown, candidates[0][1], last) > max_nodes:
+            candidates.popleft()
+        added, starts[last] = candidates[0]
+        before = added + grown[last] + _MICRO_BATCH_NODES
     batches: list[list[int]] = []
-    size = 0
-    for index in _lexicographic_order(sequences):
-        length = len(sequences[index])
-        added = length
-        if batches:
-            added -= _shared_prefix(sequences[batches[-1][-1]], sequences[index])
-        if batches and size + added <= max_nodes:
-            batches[-1].append(index)
-            size += added
-        else:
-            batches.append([index])
-            size = length
-    return batches
+    last = len(order) - 1
+    while last >= 0:
+        batches.append(order[starts[last] : last + 1])
+        last = starts[last] - 1
+    return batches[::-1]
+
+
+def divide(sequences: Sequence[Ints], parts: int) -> list[list[int]]:
+    """Cut the lexicographic order into parts whose largest trie is as small as cuts allow.
+
+    Returns:
+        ``parts`` lists of indices into ``sequences``, each index exactly once; some are empty when there are fewer.
+    """
+    order = _lexicographic_order(sequences)
+    lengths, grown = _growth(sequences, order)
+
+    def cut(most: int) -> list[list[int]]:
+        cuts, start = [], 0
+        for last in range(len(order)):
+            if last > start and _nodes(lengths, grown, start, last) > most:
+                cuts.append(order[start:last])
+                start = last
+        return [*cuts, order[start:]]
+
+    low, high = 1, sum(lengths)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(cut(middle)) <= parts else (middle + 1, high)
+    found = cut(high)
+    return [*found, *[[] for _ in range(parts - len(found))]]
+
+
+def _growth(sequences: Sequence[Ints], order: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Lengths in this order, and how many nodes the trie of the first ``i + 1`` sequences has."""
+    lengths = [len(sequences[index]) for index in order]
+    shared = [_shared_prefix(sequences[a], sequences[b]) for a, b in pairwise(order)]
+    grown = np.cumsum(np.array(lengths, np.int64) - np.array([0, *shared][: len(lengths)], np.int64)).tolist()
+    return lengths, grown
+
+
+def _nodes(lengths: Sequence[int], grown: Sequence[int], first: int, last: int) -> int:
+    """Nodes of the trie of the sequences ``first`` to ``last`` of the order."""
+    return lengths[first] + grown[last] - grown[first]
 
 
 def _lexicographic_order(sequences: Sequence[Ints]) -> list[int]:

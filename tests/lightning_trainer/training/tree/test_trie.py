@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_trainer.training.tree.trie import build_trie, plan_micro_batches
+from lightning_trainer.training.tree.trie import build_trie, divide, plan_micro_batches
 
 _SEQUENCES = st.lists(
     st.lists(st.integers(0, 2), min_size=1, max_size=8).map(lambda ids: np.array(ids, np.int64)), min_size=1, max_size=8
@@ -59,3 +59,51 @@ def test_sequences_with_a_common_prefix_stay_together():
 def test_large_token_ids_sort_as_numbers():
     sequences = [np.array(ids) for ids in ([70_000, 1], [255, 256], [70_000, 2], [256, 255])]
     assert len(build_trie(sequences)) == 7
+
+
+def _tries(sequences, cuts) -> list[int]:
+    return [len(build_trie([sequences[index] for index in cut])) if cut else 0 for cut in cuts]
+
+
+def _all_cuts(sequences):
+    """Every way to cut the sorted sequences into runs."""
+    order = sorted(range(len(sequences)), key=lambda index: sequences[index].tolist())
+    for bits in range(2 ** (len(order) - 1)):
+        cuts = [[order[0]]]
+        for position, index in enumerate(order[1:]):
+            cuts.append([index]) if bits >> position & 1 else cuts[-1].append(index)
+        yield cuts
+
+
+@given(_SEQUENCES, st.integers(1, 20))
+def test_no_cut_under_the_budget_costs_less(sequences, budget):
+    def cost(cuts):
+        return sum(_tries(sequences, cuts)) + 64 * len(cuts)
+
+    allowed = (
+        cuts
+        for cuts in _all_cuts(sequences)
+        if all(nodes <= budget or len(cut) == 1 for nodes, cut in zip(_tries(sequences, cuts), cuts, strict=True))
+    )
+    assert cost(plan_micro_batches(sequences, budget)) == min(map(cost, allowed))
+
+
+def test_a_forced_cut_falls_between_groups_and_not_into_one():
+    generator = np.random.default_rng(0)
+    common, sequences = generator.integers(0, 9_000, 10), []
+    for _ in range(4):
+        task = np.concatenate([common, generator.integers(0, 9_000, 100)])
+        sequences += [np.concatenate([task, generator.integers(0, 9_000, 10)]) for _ in range(8)]
+    whole = len(build_trie(sequences))
+    batches = plan_micro_batches(sequences, 250)  # one group and three quarters of the next
+    assert sum(_tries(sequences, batches)) == whole + 3 * len(common)
+    assert {len(batch) for batch in batches} == {8}
+
+
+@given(_SEQUENCES, st.integers(1, 4))
+def test_the_largest_part_is_as_small_as_cuts_allow(sequences, parts):
+    divided = divide(sequences, parts)
+    assert len(divided) == parts
+    assert sorted(index for part in divided for index in part) == list(range(len(sequences)))
+    allowed = (cuts for cuts in _all_cuts(sequences) if len(cuts) <= parts)
+    assert max(_tries(sequences, divided)) == min(max(_tries(sequences, cuts)) for cuts in allowed)
