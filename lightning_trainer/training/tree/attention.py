@@ -3,20 +3,26 @@
 A block attends to the keys that any of its queries may see: the path to its first node, and the block itself. Neither
 an N x N mask nor its probabilities exist; memory is that of queries and keys, because the backward pass computes a
 block's probabilities again (the scheme of FlashAttention: Dao et al., 2022, section 3.1, with blocks along the tree).
+That is for the CPU; on a GPU the same pattern goes to PyTorch's flex attention (``flex``).
 
 Registered with transformers under ``ATTENTION``; the pattern of a micro-batch travels to it through the model's keyword
 arguments. Products are in the inputs' precision or autocast's, everything else in float32.
 
-Legend: ``N`` nodes, ``H`` query heads, ``G`` key heads, ``D`` head size; of a block: ``Q`` queries, ``K`` keys.
+Legend: ``N`` nodes, ``H`` query heads, ``G`` key heads, ``D`` head size; of a block: ``Q`` queries, ``K``
+keys, ``P`` of them not seen by all queries.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.tree.flex import BlockMask, block_mask, compiled_flex
 
 ATTENTION = "lightning_tree"
 """Name in transformers' registry of attention functions."""
@@ -26,30 +32,76 @@ _QUERIES = 64
 
 
 class QueryBlock(NamedTuple):
+    """Its keys are those that every query sees, run after run, and then the others."""
+
     start: int
     stop: int
-    keys_K: torch.Tensor
-    """Nodes that some query of the block sees, ascending."""
-    bias_QK: torch.Tensor
-    """0 where the query sees the key, minus infinity elsewhere."""
+    runs: tuple[slice, ...]
+    """Consecutive nodes that all queries of the block descend from."""
+    others_P: torch.Tensor
+    """Nodes that some query sees and another does not, ascending."""
+    bias_QP: torch.Tensor
+    """0 where the query sees such a key, minus infinity elsewhere."""
+
+    def keys(self, tensor_GND: torch.Tensor) -> torch.Tensor:
+        """The rows of the keys ``[G, K, D]``."""
+        seen = [tensor_GND[:, run] for run in self.runs]
+        return torch.cat([*seen, tensor_GND.index_select(1, self.others_P)], 1)
+
+    def add_to_keys(self, tensor_GND: torch.Tensor, rows_GKD: torch.Tensor) -> None:
+        """Add what ``keys`` would have taken from there."""
+        done = 0
+        for run in self.runs:
+            length = run.stop - run.start
+            tensor_GND[:, run] += rows_GKD[:, done : done + length]
+            done += length
+        tensor_GND.index_add_(1, self.others_P, rows_GKD[:, done:])
 
 
 class TreePattern:
-    """Who sees whom in one micro-batch; an opaque value to everything between the engine and the attention."""
+    """Who sees whom in one micro-batch; an opaque value to everything between the engine and the attention.
+
+    Its size is linear in the nodes: a node is among the ``others`` of the blocks that it and its last descendant are
+    in, and every other block has it in a run.
+    """
 
     def __init__(self, end_N: torch.Tensor, queries: int = _QUERIES) -> None:
         """``end_N``: one past the last node of each node's subtree (see ``trie``)."""
-        nodes = torch.arange(len(end_N), device=end_N.device)
+        self.end_N = end_N
         self.layers_seen = 0
         """How often a layer asked: the engine checks that every layer did."""
-        self.blocks: list[QueryBlock] = []
-        for start in range(0, len(end_N), queries):
-            stop = min(start + queries, len(end_N))
-            keys = nodes[:stop][end_N[:stop] > start]
-            query = nodes[start:stop, None]
-            visible = (keys <= query) & (query < end_N[keys])
-            bias = torch.zeros(visible.shape, device=end_N.device).masked_fill_(~visible, -torch.inf)
-            self.blocks.append(QueryBlock(start, stop, keys, bias))
+        self._queries = queries
+
+    @cached_property
+    def blocks(self) -> list[QueryBlock]:
+        end, count = self.end_N.cpu().numpy(), len(self.end_N)
+        path = np.empty(0, np.int64)  # of the block's first query, ascending
+        found = []
+        for start in range(0, count, self._queries):
+            stop = min(start + self._queries, count)
+            path = path[end[path] > start]
+            whole = path[end[path] >= stop]
+            own = np.arange(start, stop)
+            others = np.concatenate([path[end[path] < stop], own])
+            visible = (others <= own[:, None]) & (own[:, None] < end[others])
+            bias = np.where(visible, np.float32(0), np.float32(-np.inf))
+            others, bias = (torch.from_numpy(array).to(self.end_N.device) for array in (others, bias))
+            found.append(QueryBlock(start, stop, _runs(whole), others, bias))
+            path = np.concatenate([path, own])
+        return found
+
+    @cached_property
+    def flex_mask(self) -> BlockMask:
+        """The same for flex attention."""
+        return block_mask(self.end_N)
+
+
+def _runs(nodes: npt.NDArray[np.int64]) -> tuple[slice, ...]:
+    """Ascending numbers as slices of consecutive ones."""
+    if not len(nodes):
+        return ()
+    parts = np.split(nodes, np.flatnonzero(np.diff(nodes) != 1) + 1)
+    return tuple(slice(int(part[0]), int(part[-1]) + 1) for part in parts)
 
 
 class _BlockwiseAttention(torch.autograd.Function):
@@ -87,28 +139,25 @@ class _BlockwiseAttention(torch.autograd.Function):
             output = _by_group(_rows(output_HND, block), key_GND)
             probabilities = _scores(query, key, block, ctx.scaling).sub_(normalizer).exp_()
             d_value = probabilities.to(query.dtype).transpose(1, 2) @ d_output
-            d_value_GND.index_add_(1, block.keys_K, d_value.float())
+            block.add_to_keys(d_value_GND, d_value.float())
             mean = (d_output.float() * output.float()).sum(-1, keepdim=True)
             d_scores = (d_output @ value.transpose(1, 2)).float().sub_(mean).mul_(probabilities).mul_(ctx.scaling)
             d_scores = d_scores.to(query.dtype)
             _rows(d_query_HND, block).copy_(_by_head(d_scores @ key, query_HND))
-            d_key_GND.index_add_(1, block.keys_K, (d_scores.transpose(1, 2) @ query).float())
+            block.add_to_keys(d_key_GND, (d_scores.transpose(1, 2) @ query).float())
         return d_query_HND, d_key_GND.to(key_GND.dtype), d_value_GND.to(value_GND.dtype), None, None
 
 
 def _of_block(block: QueryBlock, query_HND: torch.Tensor, key_GND: torch.Tensor, value_GND: torch.Tensor):
     """The block's queries, with the heads that share a key head as further rows, and its keys and values."""
-    return (
-        _by_group(_rows(query_HND, block), key_GND),
-        key_GND.index_select(1, block.keys_K),
-        value_GND.index_select(1, block.keys_K),
-    )
+    return _by_group(_rows(query_HND, block), key_GND), block.keys(key_GND), block.keys(value_GND)
 
 
 def _scores(query: torch.Tensor, key: torch.Tensor, block: QueryBlock, scaling: float) -> torch.Tensor:
     """Masked scores ``[G, (H / G) * Q, K]`` in float32."""
     scores = (query @ key.transpose(1, 2)).float().mul_(scaling)
-    scores.view(len(key), -1, *block.bias_QK.shape).add_(block.bias_QK)
+    queries, others = block.bias_QP.shape
+    scores.view(len(key), -1, queries, scores.shape[-1])[..., -others:].add_(block.bias_QP)
     return scores
 
 
@@ -154,6 +203,8 @@ def tree_attention(
         dtype = torch.get_autocast_dtype(query.device.type)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if query.device.type != "cpu":
+        return compiled_flex(query, key, value, tree_pattern.flex_mask, scaling).transpose(1, 2).contiguous(), None
     output_HND = _BlockwiseAttention.apply(query[0], key[0], value[0], tree_pattern.blocks, scaling)
     return output_HND.transpose(0, 1)[None].contiguous(), None
 

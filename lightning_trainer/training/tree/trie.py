@@ -65,8 +65,8 @@ def plan_micro_batches(sequences: Sequence[Ints], max_nodes: int) -> list[list[i
     """Cut the lexicographic order into micro-batches of at most ``max_nodes`` unique tokens, best of all cuts.
 
     What shares a prefix is neighbours in that order, so a cut costs what the sequences on both sides of it share, once
-    more. The cuts are those of the least sum of tries, counting ``_MICRO_BATCH_NODES`` for each (dynamic programming). A
-    sequence longer than ``max_nodes`` has a micro-batch of its own.
+    more. The cuts are those of the least sum of tries, counting ``_MICRO_BATCH_NODES`` for each (dynamic programming).
+    A sequence longer than ``max_nodes`` has a micro-batch of its own.
 
     Returns:
         Indices into ``sequences``, each exactly once.

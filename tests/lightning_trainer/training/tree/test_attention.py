@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.tree.attention import TreePattern, tree_attention
@@ -57,11 +59,29 @@ def test_under_autocast_the_products_are_rounded_and_nothing_else(end_N):
     torch.testing.assert_close(rounded.float(), exact, rtol=0, atol=0.05)
 
 
+def _keys(block) -> int:
+    return sum(run.stop - run.start for run in block.runs) + len(block.others_P)
+
+
 def test_no_block_holds_more_keys_than_its_paths():
     chain, leaves = list(range(1, 101)), 40
     trie = build_trie([np.array([*chain, 200 + leaf]) for leaf in range(leaves)])
     pattern = TreePattern(torch.from_numpy(trie.end_N), queries=10)
-    assert max(len(block.keys_K) for block in pattern.blocks) == 100 + 10
+    assert max(map(_keys, pattern.blocks)) == 100 + 10
+
+
+@given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=30), min_size=1, max_size=12), st.integers(1, 20))
+def test_the_pattern_is_linear_in_the_nodes(sequences, queries):
+    trie = build_trie([np.array(ids, np.int64) for ids in sequences])
+    blocks = TreePattern(torch.from_numpy(trie.end_N), queries).blocks
+    assert sum(len(block.others_P) for block in blocks) <= 2 * len(trie)
+    assert all(block.bias_QP.shape == (block.stop - block.start, len(block.others_P)) for block in blocks)
+
+
+def test_a_long_chain_needs_no_mask_but_on_the_diagonal():
+    pattern = TreePattern(torch.full((32_768,), 32_768))
+    assert sum(block.bias_QP.numel() for block in pattern.blocks) == 32_768 * 64
+    assert max(len(block.runs) for block in pattern.blocks) == 1
 
 
 def test_dropout_and_calls_from_elsewhere_are_refused(end_N):
