@@ -314,15 +314,24 @@ class TrainingConfig(Section):
     """``[training]``: the update engine."""
 
     backend: Literal["ray", "inprocess"] = "ray"
-    attention: Literal["tree", "stock"] = "tree"
-    """``tree`` computes every shared prefix once; ``stock`` is verl's own engine."""
+    attention: Literal["auto", "tree", "stock"] = "auto"
+    """``tree`` computes every shared prefix once; ``stock`` is verl's own engine; ``auto`` takes that where it must."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Precision of the matrix products; weights, gradients and optimiser are float32."""
+    world_size: int = Field(default=1, ge=1)
+    """Processes that hold a part of the weights each and divide a batch (FSDP2); more than one need Ray."""
     threads: int | None = Field(default=None, ge=1)
+    """Of each process; their share of the cores when absent."""
     max_tokens_per_micro_batch: int = Field(default=8192, ge=16)
     """Unique tokens that go through the model at once."""
     gradient_checkpointing: bool = False
     seed: int = 0
+
+    @model_validator(mode="after")
+    def _processes_need_ray(self) -> Self:
+        if self.world_size > 1 and self.backend != "ray":
+            raise ValueError(f'world_size = {self.world_size} needs backend = "ray", not "{self.backend}"')
+        return self
 
 
 class Config(Section):

@@ -28,7 +28,9 @@ _EXIT_TIMEOUT_S = 15.0
 class RaySession:
     """Ray, as long as this process needs it. One that the process was using already is shared and left running."""
 
-    def __init__(self) -> None:
+    def __init__(self, processes: int) -> None:
+        """``processes``: how many will be run in it at once."""
+        self._processes = processes
         self._folder: Path | None = None
 
     def start(self) -> None:
@@ -45,7 +47,7 @@ class RaySession:
         try:
             ray.init(
                 address="local",
-                num_cpus=1,
+                num_cpus=self._processes,
                 num_gpus=0,
                 include_dashboard=False,
                 object_store_memory=_OBJECT_STORE_BYTES,

@@ -1,8 +1,13 @@
-"""The trainer in a Ray actor: a process of its own, whose death is an error and not the end of the daemon."""
+"""The trainer in Ray actors: processes of their own, whose death is an error and not the end of the daemon.
+
+There are ``world_size`` of them. Each call goes to all, and the first one's result is what counts (``process_group``).
+When one fails alone, the others wait for it: they are ended, and a restart builds all of them anew.
+"""
 
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,60 +19,116 @@ from lightning_trainer.training.ray_session import RaySession
 from lightning_trainer.training.remote import TrainerClient, build_trainer
 from lightning_trainer.training.settings import TrainerSettings
 
+_OTHERS_S = 10.0
+"""After the first error, how long the other processes have to end their call."""
+
 
 class TrainerActor:
-    """What runs in the actor. The trainer is built by a call, so that an error in it arrives as an error."""
+    """What runs in an actor. The trainer is built by a call, so that an error in it arrives as an error."""
 
-    def __init__(self, settings: TrainerSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: TrainerSettings, rank: int) -> None:
+        self._settings, self._rank = settings, rank
+        self._host: Any = None
         self._trainer: Any = None
 
-    def start(self) -> int:
-        """Build the trainer and return the process id."""
+    def meet(self) -> Any:
+        """In the first process: say where the others find it."""
+        from lightning_trainer.training.process_group import Host
+
+        self._host = Host(ray.util.get_node_ip_address(), self._settings.world_size)
+        return self._host.meeting
+
+    def start(self, meeting: Any = None) -> int:
+        """Build the trainer and return the process id.
+
+        Args:
+            meeting: where the group is, unless this process is all of it.
+        """
         if self._settings.log_dir is not None:
             _write_output_to(self._settings.log_dir / "trainer.log")
+        if meeting is not None:
+            from lightning_trainer.training.process_group import join
+
+            join(meeting, self._rank, self._settings.world_size, self._host)
         self._trainer = build_trainer(self._settings)
         return os.getpid()
 
     def call(self, method: str, *arguments: Any) -> Any:
-        return getattr(self._trainer, method)(*arguments)
+        result = getattr(self._trainer, method)(*arguments)
+        return result if self._rank == 0 else None
 
 
 class RayTrainer(TrainerClient):
-    """Starts Ray, unless this process uses one already, and the actor in it."""
+    """Starts Ray, unless this process uses one already, and the actors in it."""
 
     def __init__(self, settings: TrainerSettings) -> None:
         self._settings = settings
-        self._session = RaySession()
-        self._actor: Any = None
+        self._session = RaySession(settings.world_size)
+        self._actors: list[Any] = []
+        self.process_ids: tuple[int, ...] = ()
+        """Of all that train, by rank; ``process_id`` is the first."""
 
     async def start(self) -> None:
         await asyncio.to_thread(self._session.start)
-        self._actor = ray.remote(num_cpus=1, max_restarts=0)(TrainerActor).remote(self._settings)
-        self.process_id = await self._answer(self._actor.start.remote())
+        settings, actor = self._settings, ray.remote(num_cpus=1, max_restarts=0)(TrainerActor)
+        self._actors = [actor.remote(settings, rank) for rank in range(settings.world_size)]
+        meeting = ()
+        if settings.world_size > 1:
+            meeting = await self._answers([self._actors[0].meet.remote()])
+        self.process_ids = tuple(await self._answers([actor.start.remote(*meeting) for actor in self._actors]))
+        self.process_id = self.process_ids[0]
 
     async def close(self) -> None:
-        actor, self._actor, self.process_id = self._actor, None, None
-        if actor is not None and ray.is_initialized():
-            ray.kill(actor)
+        self._kill()
+        self._actors, self.process_id, self.process_ids = [], None, ()
         await asyncio.to_thread(self._session.stop)
 
-    async def _call(self, method: str, *arguments: Any) -> Any:
-        if self._actor is None:
-            raise TrainingError("the trainer is not running; start it first")
-        return await self._answer(self._actor.call.remote(method, *arguments))
+    def _kill(self) -> None:
+        if ray.is_initialized():
+            for actor in self._actors:
+                ray.kill(actor)
 
-    async def _answer(self, reference: Any) -> Any:
-        try:
-            return await asyncio.wrap_future(reference.future())
-        except RayTaskError as error:
-            cause = error.cause
-            if isinstance(cause, LightningError):
-                raise cause from None
-            raise TrainingError(f"the trainer failed: {type(cause).__name__}: {cause}") from error
-        except RayError as error:
-            reason = str(error).strip().splitlines()[0]
-            raise TrainingError(f"the trainer's process died ({type(error).__name__}: {reason}); restart it") from error
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        if not self._actors:
+            raise TrainingError("the trainer is not running; start it first")
+        # The batch is put into Ray's store once and not sent to each process.
+        shared = [ray.put(argument) for argument in arguments] if len(self._actors) > 1 else arguments
+        answers = await self._answers([actor.call.remote(method, *shared) for actor in self._actors])
+        return answers[0]
+
+    async def _answers(self, references: Sequence[Any]) -> list[Any]:
+        calls = [asyncio.ensure_future(asyncio.wrap_future(reference.future())) for reference in references]
+        _, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
+        if waiting:
+            _, waiting = await asyncio.wait(waiting, timeout=_OTHERS_S)
+        errors = [error for call in calls if call.done() and (error := call.exception())]
+        if errors and len(errors) < len(calls):
+            self._kill()
+            for call in waiting:
+                call.cancel()
+        if errors:
+            raise _as_training_error(_first_cause(errors)) from None
+        return [call.result() for call in calls]
+
+
+def _first_cause(errors: Sequence[BaseException]) -> BaseException:
+    """Of the errors of a group the one to tell: what one process dies of breaks the others' connections."""
+    return next((error for error in errors if not isinstance(error, RayTaskError)), errors[0])
+
+
+def _as_training_error(error: BaseException) -> BaseException:
+    if isinstance(error, RayTaskError):
+        cause = error.cause
+        if isinstance(cause, LightningError):
+            return cause
+        told = TrainingError(f"the trainer failed: {type(cause).__name__}: {cause}")
+    elif isinstance(error, RayError):
+        reason = str(error).strip().splitlines()[0]
+        told = TrainingError(f"the trainer's process died ({type(error).__name__}: {reason}); restart it")
+    else:
+        return error
+    told.__cause__ = error
+    return told
 
 
 def _write_output_to(path: Path) -> None:

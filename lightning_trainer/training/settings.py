@@ -55,7 +55,7 @@ class TrainerSettings:
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.99)
     clip_grad: float = 1.0
-    attention: Literal["tree", "stock"] = "tree"
+    attention: Literal["auto", "tree", "stock"] = "auto"
     dtype: Dtype = "float32"
     """Of the matrix products; weights, gradients and optimiser are float32."""
     serving_dtype: Dtype = "float32"
@@ -64,7 +64,10 @@ class TrainerSettings:
     probe_mean_abs: float = 2e-4
     max_tokens_per_micro_batch: int = 8192
     gradient_checkpointing: bool = False
+    world_size: int = 1
+    """Processes that train together."""
     threads: int = 1
+    """Of each process."""
     seed: int = 0
     log_dir: Path | None = None
     """Where the Ray actor's logs go; None: nowhere."""
@@ -141,7 +144,8 @@ def trainer_settings(
         probe_mean_abs=mean_abs,
         max_tokens_per_micro_batch=training.max_tokens_per_micro_batch,
         gradient_checkpointing=training.gradient_checkpointing,
-        threads=training.threads or available_cores(),
+        world_size=training.world_size,
+        threads=training.threads or max(1, available_cores() // training.world_size),
         seed=training.seed,
         log_dir=log_dir,
         stages=stages,

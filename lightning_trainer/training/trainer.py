@@ -1,12 +1,15 @@
 """One policy's weights and optimiser: steps over batches, published versions, checkpoints.
 
+Where several processes train it, each has such a trainer, and every call is made in all of them (``process_group``).
+
 Invariant: a step is a function of (weights, optimiser state, batch) alone, so repeating the recorded batches after the
 last checkpoint gives the weights that an uninterrupted run would have. verl is imported with this module (10-20 s).
 """
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -17,6 +20,7 @@ from lightning_trainer.serving.checksum import file_checksum
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
 from lightning_trainer.training.checkpoint_folder import Manifest, read_manifest, writing
 from lightning_trainer.training.probe import probe_token_ids
+from lightning_trainer.training.process_group import on_first
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import adapter_shape, adapter_tensors
 from lightning_trainer.training.update.exporting import exported_tensors, rounded_weights, write_atomically
@@ -80,11 +84,15 @@ class Trainer:
         """
         settings = self._settings
         tensors = self._exported()
-        try:
-            write_atomically(tensors, path)
-            checksum = file_checksum(path)
-        except OSError as error:
-            raise TrainingError(f"cannot write the weights of version {version} to {path}: {error}") from error
+
+        def write() -> str:
+            try:
+                write_atomically(tensors, path)
+                return file_checksum(path)
+            except OSError as error:
+                raise TrainingError(f"cannot write the weights of version {version} to {path}: {error}") from error
+
+        checksum = on_first(write)
         with rounded_weights(self.module, _TORCH_DTYPES[settings.serving_dtype]):
             logprobs = self.score(self._probe_ids)
         return Publication(
@@ -118,17 +126,25 @@ class Trainer:
         Raises:
             TrainingError: the disk refused.
         """
-        with writing(directory, Manifest(policy=self._settings.policy, step=step)) as folder:
+        checkpoint = writing(directory, Manifest(policy=self._settings.policy, step=step))
+        with ExitStack() as whole:
+            # The first process makes the folder and, when all have written their part, gives it its name.
+            folder = on_first(lambda: whole.enter_context(checkpoint))
+            tensors = self._exported()
             self._learner.save(folder, step)
-            model = folder / "huggingface"
-            if self._settings.lora is None:
-                write_atomically(self._exported(), model / "model.safetensors")
-                return
-            shutil.rmtree(model)  # the configuration of a model whose weights are not here
-            adapter = folder / "adapter"
-            adapter.mkdir()
-            write_atomically(self._exported(), adapter / ADAPTER_WEIGHTS)
-            adapter_shape(self.module, self._settings.lora).write_config(adapter)
+            on_first(lambda: self._write_model(folder, tensors))
+        on_first(lambda: None)  # it has its name, for everyone
+
+    def _write_model(self, folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+        model = folder / "huggingface"
+        if self._settings.lora is None:
+            write_atomically(tensors, model / "model.safetensors")
+            return
+        shutil.rmtree(model)  # the configuration of a model whose weights are not here
+        adapter = folder / "adapter"
+        adapter.mkdir()
+        write_atomically(tensors, adapter / ADAPTER_WEIGHTS)
+        adapter_shape(self.module, self._settings.lora).write_config(adapter)
 
     def load(self, directory: Path) -> int:
         """Go on from a checkpoint and return its step.

@@ -9,7 +9,7 @@ from peft.tuners.lora import LoraLayer
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.serving.adapter import AdapterShape
 from lightning_trainer.training.lora import LoraConfig
-from lightning_trainer.training.update.exporting import local_values
+from lightning_trainer.training.update.exporting import whole_values
 
 _IN_MODULE = ".default."
 """PEFT's name of the one adapter of a module; files do not carry it."""
@@ -18,7 +18,7 @@ _IN_MODULE = ".default."
 def adapter_tensors(module: torch.nn.Module, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Return the values to publish, rounded once to ``dtype`` (to nearest even)."""
     return {
-        name.replace(_IN_MODULE, "."): local_values(parameter.detach()).to(dtype, copy=True).contiguous()
+        name.replace(_IN_MODULE, "."): whole_values(parameter.detach()).to(dtype, copy=True).contiguous()
         for name, parameter in module.named_parameters()
         if parameter.requires_grad
     }

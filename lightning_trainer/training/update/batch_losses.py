@@ -31,4 +31,5 @@ def _geo_mean(
     loss, metrics = get_policy_loss_fn("geo_mean")(
         old_log_prob, log_prob, advantages, response_mask, loss_agg_mode, config, rollout_is_weights
     )
-    return loss * (len(advantages) / config.global_batch_info["global_batch_size"]), metrics
+    batch = config.global_batch_info
+    return loss * (len(advantages) * batch["dp_size"] / batch["global_batch_size"]), metrics

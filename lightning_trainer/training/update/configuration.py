@@ -1,5 +1,6 @@
 """Our settings in verl's words."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -64,7 +65,7 @@ def worker_config(
             model_dtype="fp32",
             mixed_precision={
                 # The tree engine rounds products alone (``dtype``); verl's own rounds the parameters it computes with.
-                "param_dtype": "fp32" if settings.attention == "tree" else _VERL_DTYPES[settings.dtype],
+                "param_dtype": _VERL_DTYPES[settings.dtype] if settings.attention == "stock" else "fp32",
                 "reduce_dtype": "fp32",
                 "buffer_dtype": "fp32",
             },
@@ -97,6 +98,12 @@ def _lora(lora: LoraConfig | None) -> dict[str, Any]:
         return {}
     modules = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
     return {"lora_rank": lora.rank, "lora_alpha": lora.alpha, "target_modules": modules}
+
+
+def with_stock_precision(config: TrainingWorkerConfig, settings: TrainerSettings) -> TrainingWorkerConfig:
+    """Return the configuration for verl's own engine, whatever ``attention`` says."""
+    precision = {**config.engine_config.mixed_precision, "param_dtype": _VERL_DTYPES[settings.dtype]}
+    return replace(config, engine_config=replace(config.engine_config, mixed_precision=precision))
 
 
 def loss_config(settings: TrainerSettings) -> FSDPActorConfig:

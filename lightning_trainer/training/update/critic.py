@@ -6,14 +6,13 @@ The value of a token is that of the state before it. Source: Schulman et al., PP
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from verl.utils import tensordict_utils as tu
 from verl.workers.utils.losses import value_loss
 
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update import value_engines as _  # registers them with verl  # noqa: F401
 from lightning_trainer.training.update.configuration import value_loss_config, worker_config
 from lightning_trainer.training.update.host import ModelHost
-from lightning_trainer.training.update.metrics import Update, flat_metrics
+from lightning_trainer.training.update.metrics import Update
 from lightning_trainer.training.update.tensors import TokenValues, training_tensors
 from lightning_trainer.types import Sample
 
@@ -49,10 +48,6 @@ class Critic(ModelHost):
             masks: by sample id, which trained tokens have a return; at least one a sample.
         """
         tensors = training_tensors(samples, {"values": values, "returns": returns}, masks)
-        lengths = [len(sample.token_ids) for sample in samples]
-        tu.assign_non_tensor(
-            tensors, max_token_len_per_gpu=max(self.budget, *lengths), update_lr_scheduler=self.schedule_goes_on()
-        )
-        metrics = flat_metrics(tu.get(self.worker.train_batch(tensors), "metrics"), "critic")
-        named = {name if "/" in name else f"critic/{name}": value for name, value in metrics.items()}
-        return Update(named, self.engine.tokens_computed if self.tree else sum(lengths))
+        update = self.update(tensors, [len(sample.token_ids) for sample in samples])
+        named = {name if "/" in name else f"critic/{name}": value for name, value in update.metrics.items()}
+        return Update(named, update.tokens_computed)

@@ -18,7 +18,7 @@ def exported_tensors(module: torch.nn.Module, dtype: torch.dtype) -> dict[str, t
     first_names = {name for name, _ in module.named_parameters()}
     shared_names = {name for name, _ in module.named_parameters(remove_duplicate=False)} - first_names
     return {
-        name: local_values(tensor).to(dtype, copy=True).contiguous()
+        name: whole_values(tensor).to(dtype, copy=True).contiguous()
         for name, tensor in module.state_dict().items()
         if name not in shared_names
     }
@@ -52,6 +52,11 @@ def rounded_weights(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[Non
     finally:
         for parameter, master in changed:
             parameter.copy_(master)
+
+
+def whole_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a parameter as it is; every process that holds a part of it must ask."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def local_values(tensor: torch.Tensor) -> torch.Tensor:

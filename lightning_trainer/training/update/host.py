@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
-from torch.distributed import HashStore
 from torch.distributed.fsdp import FSDPModule
 from transformers.utils.logging import disable_progress_bar
 from verl.utils import tensordict_utils as tu
@@ -23,11 +22,16 @@ from verl.workers.config import TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
 
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.training import process_group
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update import platform_cpu
 from lightning_trainer.training.update.adapter_weights import without_adapter
-from lightning_trainer.training.update.tensors import training_tensors
+from lightning_trainer.training.update.configuration import with_stock_precision
+from lightning_trainer.training.update.metrics import Update, flat_metrics
+from lightning_trainer.training.update.share import Share
+from lightning_trainer.training.update.tensors import scoring_tensors, training_tensors
 from lightning_trainer.training.update.tree_engine import TREE, TreeEngine
+from lightning_trainer.training.update.tree_support import TreeRefusedError
 from lightning_trainer.types import Sample
 
 _log = logging.getLogger(__name__)
@@ -46,24 +50,43 @@ class ModelHost:
             TrainingError: it cannot be used.
         """
         self.budget = settings.max_tokens_per_micro_batch
-        self.tree = settings.attention == "tree"
         self._scheduled_steps = settings.total_steps if settings.schedule != "constant" else None
+        self._name = "critic" if config.model_type == "value_model" else "actor"
         disable_progress_bar()
-        _join_group_of_one()
+        process_group.join_alone()
+        self.tree = settings.attention != "stock"
+        """Whether what samples share is computed once."""
+        try:
+            self._build(config)
+            return
+        except TreeRefusedError as refusal:
+            if settings.attention != "auto":
+                raise
+            _log.warning(
+                "verl's own engine computes %s, what samples share again for each: the tree engine does not support %s",
+                config.model_config.local_path,
+                refusal.what,
+            )
+        self.tree = False
+        self._build(with_stock_precision(config, settings))
+
+    def _build(self, config: TrainingWorkerConfig) -> None:
         platform_cpu.select_engine(TREE if self.tree else platform_cpu.STOCK)
-        with _environment_of_rank_zero(), contextlib.redirect_stdout(_LogWriter()):
+        with _environment_of_rank(), contextlib.redirect_stdout(_LogWriter()):
             self.worker = TrainingWorker(config)
             self.worker.reset()
         self.engine: Any = self.worker.engine
         """verl's, for those who must look inside."""
         if isinstance(self.engine, TreeEngine) != self.tree:
-            raise TrainingError(f"verl chose {type(self.engine).__name__} for attention {settings.attention!r}")
+            raise TrainingError(f"verl chose {type(self.engine).__name__} where tree = {self.tree}")
+        if self.tree:  # that every layer attends along the tree is seen when it runs
+            self.infer(scoring_tensors([[0, 0]]), 2, "values" if config.model_type == "value_model" else "log_probs")
 
     @property
     def module(self) -> torch.nn.Module:
         return self.engine.module
 
-    def schedule_goes_on(self) -> bool:
+    def _schedule_goes_on(self) -> bool:
         """verl's cosine would climb again after its last step."""
         return self._scheduled_steps is None or self.engine.lr_scheduler.last_epoch < self._scheduled_steps
 
@@ -100,10 +123,25 @@ class ModelHost:
         """Slot ``t`` of a row is of token ``t + 1``."""
         tu.assign_non_tensor(tensors, compute_loss=False, max_token_len_per_gpu=max(self.budget, longest))
         tu.assign_non_tensor(tensors, **{_FLAGS[name]: True for name in names if name in _FLAGS})
+        share = Share(tensors, tree=self.tree)
         with nullcontext() if adapter else without_adapter(self.module):
-            output = self.worker.infer_batch(tensors)
+            output = self.worker.infer_batch(share.batch)
         self._forget_gathered_weights()
-        return {name: [row.tolist() for row in tu.get(output, name).unbind()] for name in names}
+        return share.of_all({name: [row.tolist() for row in tu.get(output, name).unbind()] for name in names})
+
+    def update(self, tensors: TensorDict, lengths: Sequence[int]) -> Update:
+        """Take one optimiser step.
+
+        Args:
+            tensors: the whole group's batch; each process trains its share.
+            lengths: of its sequences, tokens.
+        """
+        tu.assign_non_tensor(
+            tensors, max_token_len_per_gpu=max(self.budget, *lengths), update_lr_scheduler=self._schedule_goes_on()
+        )
+        output = self.worker.train_batch(Share(tensors, tree=self.tree).batch)
+        computed = sum(process_group.gathered(self.engine.tokens_computed)) if self.tree else sum(lengths)
+        return Update(flat_metrics(tu.get(output, "metrics"), self._name), computed)
 
     def _forget_gathered_weights(self) -> None:
         """A forward pass without a backward pass leaves FSDP's gathered copies: later changes would not be seen."""
@@ -113,7 +151,7 @@ class ModelHost:
 
     def save(self, folder: Path, step: int) -> None:
         """Write weights, optimiser, schedule, random state, and the configuration and tokenizer for transformers."""
-        self.worker.save_checkpoint(str(folder), global_step=step)
+        self.worker.save_checkpoint(str(folder), global_step=step)  # returns when all processes have written
         for made in (folder, folder / "huggingface"):
             # verl leaves the lock under which it made a folder; this is its name for it.
             lock = Path(tempfile.gettempdir(), f"ckpt_{hash(str(made)) & 0xFFFFFFFF:08x}.lock")
@@ -125,27 +163,25 @@ class ModelHost:
         Raises:
             TrainingError: it is damaged or of another model.
         """
+        processes = torch.distributed.get_world_size()
+        if not (folder / f"model_world_size_{processes}_rank_0.pt").is_file():
+            raise TrainingError(
+                f"the checkpoint {folder} was not written by {processes} process(es) of a trainer; go on with the "
+                "world_size in [training] that it was written with, or start with an empty state folder"
+            )
         try:
             self.worker.load_checkpoint(str(folder))
         except (RuntimeError, OSError, KeyError, ValueError) as error:
             raise TrainingError(f"cannot load the checkpoint {folder}: {error}") from error
 
 
-def _join_group_of_one() -> None:
-    """Start the process group in memory: no port is opened, so none can be taken.
-
-    verl would ask for "cpu:gloo,cpu:gloo", which torch refuses as a duplicate; it leaves an existing group alone.
-    """
-    if not torch.distributed.is_initialized():
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        torch.distributed.init_process_group("cpu:gloo", store=HashStore(), rank=0, world_size=1)
-
-
 @contextlib.contextmanager
-def _environment_of_rank_zero() -> Iterator[None]:
+def _environment_of_rank() -> Iterator[None]:
     """What verl's worker reads while it is built, taken back after: no child process must take it for its own."""
     before = dict(os.environ)
-    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    rank, processes = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(processes), LOCAL_RANK="0")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # of no use: the group is there already
     try:
         yield
     finally:

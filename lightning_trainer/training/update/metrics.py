@@ -32,6 +32,8 @@ def flat_metrics(metrics: Mapping[str, Any], model: str) -> dict[str, float]:
 def _number(value: Any) -> float:
     if isinstance(value, Metric):
         return float(value.aggregate())
+    if isinstance(value, list) and isinstance(value[0], Metric):
+        return float(Metric.aggregate_dp(value))  # one a process
     if isinstance(value, list):
         return sum(_number(item) for item in value) / len(value)
     return float(value)

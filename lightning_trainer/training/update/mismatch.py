@@ -33,5 +33,5 @@ class MeasuresMismatch:
         # Micro-batches hold different numbers of tokens: their sums over the batch's count add up to its mean.
         share = float(differences.sum()) * data["dp_size"] / data["batch_num_tokens"]
         metrics["mismatch/abs_mean"] = Metric(AggregationType.SUM, share)
-        metrics["mismatch/abs_max"] = Metric(AggregationType.MAX, float(differences.max()))
+        metrics["mismatch/abs_max"] = Metric(AggregationType.MAX, float(differences.max()) if len(differences) else 0.0)
         return loss, metrics

@@ -10,58 +10,32 @@ Registered under a vendor of its own, which ``platform_cpu.select_engine(TREE)``
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from inspect import signature
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_id
 from verl.utils.torch_dtypes import PrecisionType
 from verl.utils.torch_functional import calculate_sum_pi_squared_from_logits
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.utils import postprocess_batch_func
 
-from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.tree import attention
 from lightning_trainer.training.tree.attention import TreePattern
 from lightning_trainer.training.tree.logprobs import PairLogProbs
-from lightning_trainer.training.tree.trie import Ints, build_trie, plan_micro_batches
+from lightning_trainer.training.tree.trie import build_trie, plan_micro_batches
+from lightning_trainer.training.update.packed import PackedSamples
+from lightning_trainer.training.update.share import filler
+from lightning_trainer.training.update.tree_support import refuse, refuse_config, refuse_module
 
 TREE = "lightning-tree"
 """Vendor key in verl's engine registry."""
 
 _StockEngine: Any = transformer_impl.FSDPEngineWithLMHead  # its decorators hide the class from type checkers
-
-
-class _Samples:
-    """A batch of verl's as plain arrays."""
-
-    def __init__(self, batch: Any) -> None:
-        """``batch``: a jagged TensorDict."""
-        self.offsets: Ints = batch["input_ids"].offsets().cpu().numpy()
-        """Where each sample starts in ``ids``, and the end."""
-        self.ids: Ints = batch["input_ids"].values().cpu().numpy()
-        self.asked: list[Ints] = []
-        """Per sample, the positions whose next token is trained: what ``loss_mask`` marks, one earlier."""
-        prompts = np.diff(batch["prompts"].offsets().cpu().numpy())
-        mask = batch["loss_mask"].values().cpu().numpy()
-        mask_offsets = batch["loss_mask"].offsets().cpu().numpy()
-        for index, prompt in enumerate(prompts):
-            asked = np.flatnonzero(mask[mask_offsets[index] : mask_offsets[index + 1]]) + prompt - 1
-            if not len(asked):
-                raise TrainingError(f"sample {index} of the batch has no token to train; leave it out")
-            self.asked.append(asked)
-        counted = np.arange(len(self.ids)) - np.repeat(self.offsets[:-1], np.diff(self.offsets))
-        if not np.array_equal(batch["position_ids"].values().cpu().numpy(), counted):
-            _refuse("positions that do not count from 0")
-
-    def computed(self) -> list[Ints]:
-        """The tokens that must go through the model: of each sample up to the last position that is asked for."""
-        starts = self.offsets[:-1]
-        return [self.ids[start : start + asked[-1] + 1] for start, asked in zip(starts, self.asked, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +62,16 @@ class Wanted:
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu", vendor=TREE)
 class TreeEngine(_StockEngine):
-    """For causal language models with full attention, in one process."""
+    """For causal language models with full attention."""
 
     tokens_computed: int = 0
     """Nodes that went through the model in the last batch."""
 
     def _build_module(self) -> torch.nn.Module:
-        self.refuse_unsupported()
+        refuse_config(self.model_config)
         attention.register()
         module = super()._build_module()
-        if not module._supports_attention_backend or "logits_to_keep" not in signature(module.forward).parameters:
-            _refuse(f"{type(module).__name__}, whose forward does not follow transformers' attention interface")
+        refuse_module(module, "logits_to_keep")
         module.config._attn_implementation = attention.ATTENTION
         return module
 
@@ -109,55 +82,44 @@ class TreeEngine(_StockEngine):
         self._autocast_dtype = PrecisionType.to_dtype(self.engine_config.dtype)
         return wrapped
 
-    def refuse_unsupported(self) -> None:
-        """Refuse a model that cannot be computed along a tree."""
-        config = self.model_config.hf_config
-        for name in vars(config):
-            value = getattr(config, name)
-            if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, int | float) and value > 0:
-                _refuse(f"dropout ({name} = {value})")
-        if kinds := set(getattr(config, "layer_types", None) or ()) - {"full_attention"}:
-            _refuse(f"layers of type {', '.join(sorted(kinds))}")
-        if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-            _refuse(f"sliding-window attention (sliding_window = {config.sliding_window})")
-        if any(getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
-            _refuse("mixtures of experts (their balancing loss counts every token, not unique ones)")
-        if any(hasattr(config, name) for name in ("vision_config", "audio_config", "text_config")):
-            _refuse("multimodal models")
-        if self.model_config.use_fused_kernels or self.model_config.use_liger:
-            _refuse("fused kernels")
-        if dist.get_world_size() > 1:
-            _refuse("more than one process")
-
     def forward_backward_batch(self, data: Any, loss_function: Any, forward_only: bool = False) -> Any:
         """As the stock engine's, but micro-batches are runs of the sorted samples under a budget of unique tokens."""
-        tu.assign_non_tensor(
-            data, sp_size=1, dp_size=1, use_dynamic_bsz=True, batch_num_tokens=data["loss_mask"].sum().item()
-        )
+        group, processes = self.get_data_parallel_group(), self.get_data_parallel_size()
+        tokens = data["loss_mask"].sum().to(get_device_id())
+        dist.all_reduce(tokens, group=group)
+        tu.assign_non_tensor(data, sp_size=1, dp_size=processes, use_dynamic_bsz=True, batch_num_tokens=tokens.item())
         keep_outputs = tu.get_non_tensor_data(data, "return_model_output", False)
-        indices = plan_micro_batches(_Samples(data).computed(), data["max_token_len_per_gpu"])
+        indices = plan_micro_batches(PackedSamples(data).computed(), data["max_token_len_per_gpu"])
+        passes = torch.tensor(len(indices), device=tokens.device)
+        dist.all_reduce(passes, op=dist.ReduceOp.MAX, group=group)  # all take part in each
         self.tokens_computed = 0
         outputs = []
-        for number, chosen in enumerate(indices, 1):
-            micro_batch = tu.index_select_tensor_dict(data, chosen)
-            synchronized = self._gradient_sync_context(is_last_micro_batch=number == len(indices))
+        for number in range(int(passes)):
+            own = number < len(indices)
+            micro_batch = tu.index_select_tensor_dict(data, indices[number]) if own else filler(data)
+            synchronized = self._gradient_sync_context(is_last_micro_batch=number == passes - 1)
             with torch.no_grad() if forward_only else nullcontext(), nullcontext() if forward_only else synchronized:
                 loss, output = self.forward_step(micro_batch, loss_function, forward_only)
                 if not forward_only:
                     loss.backward()
-                    if not keep_outputs:
-                        output.pop("model_output", None)
+                if not own or not (forward_only or keep_outputs):
+                    output.pop("model_output", None)
             outputs.append(output)
         return postprocess_batch_func(output_lst=outputs, indices=indices, data=data)
 
     def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], Wanted]:
         for key in ("use_fused_kernels", "distillation_use_topk"):
             if tu.get_non_tensor_data(micro_batch, key, False):
-                _refuse(key)
-        samples = _Samples(micro_batch)
+                refuse(key)
+        samples = PackedSamples(micro_batch)
         trie = build_trie(samples.computed())
         self.tokens_computed += len(trie)
-        pattern = TreePattern(torch.from_numpy(trie.end_N))
+        device = micro_batch["input_ids"].device
+
+        def tensor(array: npt.NDArray[Any]) -> torch.Tensor:
+            return torch.from_numpy(array).to(device)
+
+        pattern = TreePattern(tensor(trie.end_N))
         starts = samples.offsets[:-1]
         slots = np.concatenate([start + asked for start, asked in zip(starts, samples.asked, strict=True)])
         nodes = np.concatenate([path[asked] for path, asked in zip(trie.paths, samples.asked, strict=True)])
@@ -170,19 +132,19 @@ class TreeEngine(_StockEngine):
         continuations = np.stack([row_of_slot, samples.ids[slots + 1]])
         pairs, pair_of_slot = np.unique(continuations, axis=1, return_inverse=True)
         inputs = {
-            "input_ids": torch.from_numpy(trie.tokens_N)[None],
-            "position_ids": torch.from_numpy(trie.depth_N)[None],
+            "input_ids": tensor(trie.tokens_N)[None],
+            "position_ids": tensor(trie.depth_N)[None],
             "attention_mask": None,
-            "logits_to_keep": torch.from_numpy(rows[0].astype(np.int64)),
+            "logits_to_keep": tensor(rows[0].astype(np.int64)),
             "tree_pattern": pattern,
         }
         wanted = Wanted(
-            slots_S=torch.from_numpy(slots),
-            row_of_S=torch.from_numpy(row_of_slot),
-            pair_of_S=torch.from_numpy(pair_of_slot),
-            row_of_P=torch.from_numpy(pairs[0]),
-            target_P=torch.from_numpy(pairs[1]),
-            temperature_R=torch.from_numpy(rows[1]),
+            slots_S=tensor(slots),
+            row_of_S=tensor(row_of_slot),
+            pair_of_S=tensor(pair_of_slot),
+            row_of_P=tensor(pairs[0]),
+            target_P=tensor(pairs[1]),
+            temperature_R=tensor(rows[1]),
             pattern=pattern,
         )
         return inputs, wanted
@@ -191,7 +153,7 @@ class TreeEngine(_StockEngine):
         """Refuse a model with layers that attended in some other way."""
         layers = self.module.config.num_hidden_layers
         if pattern.layers_seen != layers:
-            _refuse(f"a model of which {pattern.layers_seen} of {layers} layers attend along the tree")
+            refuse(f"a model of which {pattern.layers_seen} of {layers} layers attend along the tree")
 
     def prepare_model_outputs(
         self, output: Any, output_args: Wanted, micro_batch: Any, logits_processor_func: Any
@@ -223,7 +185,3 @@ def _temperatures(micro_batch: Any, samples: int) -> npt.NDArray[np.float64]:
         one: Any = tu.get_non_tensor_data(micro_batch, "temperature", 1.0)
         temperature = torch.full((samples,), float(one))
     return temperature.double().cpu().numpy()
-
-
-def _refuse(what: str) -> NoReturn:
-    raise TrainingError(f'the tree engine does not support {what}; set attention = "stock" in [training]')

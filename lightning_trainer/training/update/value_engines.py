@@ -11,10 +11,10 @@ from transformers import AutoModelForTokenClassification
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import transformer_impl
 
-from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.tree import attention
 from lightning_trainer.training.update import tree_engine
 from lightning_trainer.training.update.tree_engine import TREE, Wanted
+from lightning_trainer.training.update.tree_support import refuse_config, refuse_module
 
 _StockValueEngine: Any = transformer_impl.FSDPEngineWithValueHead  # its decorators hide the class from type checkers
 _TreeEngine: Any = tree_engine.TreeEngine
@@ -33,14 +33,10 @@ class TreeValueEngine(_TreeEngine):
     """The values of what samples share are computed once, forward and backward."""
 
     def _build_module(self) -> torch.nn.Module:
-        self.refuse_unsupported()
+        refuse_config(self.model_config)
         attention.register()
         module = _load(self.model_config)
-        if not module._supports_attention_backend:
-            raise TrainingError(
-                f"{type(module).__name__} does not follow transformers' attention interface, which the tree engine "
-                'needs; set attention = "stock" in [training]'
-            )
+        refuse_module(module)
         module.config._attn_implementation = attention.ATTENTION
         return module
 

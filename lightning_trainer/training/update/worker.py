@@ -17,7 +17,7 @@ from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import require_layers
 from lightning_trainer.training.update.configuration import loss_config, worker_config
 from lightning_trainer.training.update.host import ModelHost
-from lightning_trainer.training.update.metrics import Update, flat_metrics
+from lightning_trainer.training.update.metrics import Update
 from lightning_trainer.training.update.mismatch import MeasuresMismatch
 from lightning_trainer.training.update.tensors import TokenValues, scoring_tensors, training_tensors
 from lightning_trainer.types import Sample
@@ -86,17 +86,11 @@ class UpdateWorker(ModelHost):
             masks: by sample id, which of the trained tokens count; at least one a sample.
         """
         tensors = training_tensors(samples, {"advantages": advantages, **(values or {})}, masks)
-        lengths = [len(sample.token_ids) for sample in samples]
-        tu.assign_non_tensor(
-            tensors,
-            max_token_len_per_gpu=max(self.budget, *lengths),
-            update_lr_scheduler=self.schedule_goes_on(),
-            calculate_entropy=self._with_entropy,
-        )
+        tu.assign_non_tensor(tensors, calculate_entropy=self._with_entropy)
         self._set_learning_rate()
         lr = self.engine.lr_scheduler.get_last_lr()[0]  # verl reports the next step's
-        metrics = {**flat_metrics(tu.get(self.worker.train_batch(tensors), "metrics"), "actor"), "lr": lr}
-        return Update(metrics, self.engine.tokens_computed if self.tree else sum(lengths))
+        update = self.update(tensors, [len(sample.token_ids) for sample in samples])
+        return Update({**update.metrics, "lr": lr}, update.tokens_computed)
 
     def logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
         """Return what ``train`` would compute: per sample one value a token, nats, 0.0 where the loss mask is 0."""

@@ -194,7 +194,7 @@ _SHAPES = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def samples_of_shape() -> Callable[[int, str], list[Sample]]:
     return random_samples
 

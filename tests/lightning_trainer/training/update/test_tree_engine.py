@@ -184,5 +184,42 @@ def test_what_it_cannot_compute_is_refused_by_name(architecture, changes, named,
 
     model_dir = tiny_models(architecture, tied=False, **changes)
     with pytest.raises(TrainingError, match=named) as refused:
-        UpdateWorker(settings(model_dir=model_dir))
+        UpdateWorker(settings(model_dir=model_dir, attention="tree"))
     assert 'attention = "stock"' in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "named"),
+    [
+        ("falcon", {"ffn_hidden_size": 128}, "FalconForCausalLM"),
+        ("mistral", {"sliding_window": 16}, "sliding_window = 16"),
+    ],
+    ids=["attention of its own", "attention it does not know"],
+)
+def test_a_model_that_it_cannot_compute_is_left_to_verls_engine_which_is_said(
+    architecture, changes, named, tiny_models, settings, samples_of_shape, caplog
+):
+    from lightning_trainer.training.update.worker import UpdateWorker
+
+    model_dir = tiny_models(architecture, tied=False, **changes)
+    samples = samples_of_shape(0, "shared prefixes")
+    found = []
+    for attention in ("auto", "stock"):
+        worker = UpdateWorker(settings(model_dir=model_dir, attention=attention))
+        assert not worker.tree
+        advantages = {sample.sample_id: [1.0] * len(sample.token_ids) for sample in samples}
+        found.append((worker.logprobs(samples), worker.train(samples, advantages).metrics["loss"]))
+    assert found[0] == found[1]
+    (warning,) = [record.getMessage() for record in caplog.records if "verl's own engine computes" in record.message]
+    assert named in warning
+
+
+def test_in_bfloat16_the_fallback_computes_as_the_stock_engine(tiny_models, settings, samples_of_shape):
+    from lightning_trainer.training.update.worker import UpdateWorker
+
+    model_dir, samples = tiny_models("mistral", sliding_window=16), samples_of_shape(0, "duplicates")
+    auto, stock = (
+        UpdateWorker(settings(model_dir=model_dir, attention=attention, dtype="bfloat16")).logprobs(samples)
+        for attention in ("auto", "stock")
+    )
+    assert auto == stock

@@ -1,0 +1,92 @@
+"""The processes that train one policy together: how they meet, and what only the first of them does.
+
+Every process is given every call and does the same; the passes of a model are what they divide (``update.share``). One
+process alone is a group too, which opens no port.
+"""
+
+import ipaddress
+import os
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeVar
+
+import torch.distributed as dist
+
+from lightning_trainer.errors import LightningError
+
+_BACKEND = "cpu:gloo"  # verl would ask for "cpu:gloo,cpu:gloo", which torch refuses as a duplicate
+_JOIN_TIMEOUT = timedelta(minutes=5)
+
+Result = TypeVar("Result")
+
+
+class Meeting(NamedTuple):
+    """Where the processes of a group find each other."""
+
+    host: str
+    port: int
+
+
+class Host:
+    """The store of a group, held by its first process, on that machine's address alone."""
+
+    def __init__(self, address: str, world_size: int) -> None:
+        listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+        self.meeting = Meeting(address, listener.getsockname()[1])
+        # Given a socket, torch does not open one on every interface.
+        self.store = dist.TCPStore(
+            *self.meeting,
+            world_size=world_size,
+            is_master=True,
+            timeout=_JOIN_TIMEOUT,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+
+
+def join(meeting: Meeting, rank: int, world_size: int, host: Host | None = None) -> None:
+    """Become one of a group; returns when all are there.
+
+    Args:
+        host: of the process that holds the store.
+    """
+    if ipaddress.ip_address(meeting.host).is_loopback:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = host.store if host else dist.TCPStore(*meeting, world_size=world_size, timeout=_JOIN_TIMEOUT)
+    dist.init_process_group(_BACKEND, store=store, rank=rank, world_size=world_size)
+
+
+def join_alone() -> None:
+    """Become a group of one, in memory, unless this process is in a group already."""
+    if not dist.is_initialized():
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        dist.init_process_group(_BACKEND, store=dist.HashStore(), rank=0, world_size=1)
+
+
+def on_first(work: Callable[[], Result]) -> Result:
+    """Do something in the first process alone; all have its result or its error.
+
+    Raises:
+        LightningError: of the work.
+    """
+    outcome: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            outcome[0] = work()
+        except LightningError as error:
+            outcome[1] = error
+    if dist.get_world_size() > 1:
+        dist.broadcast_object_list(outcome)
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]
+
+
+def gathered(value: Result) -> list[Result]:
+    """Return every process's, in order of rank."""
+    if dist.get_world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values

@@ -1,0 +1,85 @@
+"""World size 2 on Ray: the numbers of one process, checkpoints that are gone on from, and no process left behind."""
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from lightning_trainer.config import TrainingConfig
+from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.ray_environment import set_ray_environment
+from lightning_trainer.training.remote import make_trainer
+from lightning_trainer.types import TrainingBatch
+
+pytestmark = pytest.mark.verl
+
+
+@pytest.fixture
+def batch(samples_of_shape):
+    return lambda step: TrainingBatch(
+        policy="tiny", step=step, samples=tuple(samples_of_shape(step, "forks inside responses"))
+    )
+
+
+@pytest.fixture
+async def group(settings, tmp_path):
+    """Two processes of a trainer, not started."""
+    set_ray_environment()
+    from lightning_trainer.training.ray_trainer import RayTrainer
+
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    client = RayTrainer(settings(world_size=2, log_dir=tmp_path / "logs"))
+    try:
+        yield client
+    finally:
+        await client.close()
+    assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_two_processes_train_save_die_and_go_on_as_one_would(settings, batch, group, tmp_path):
+    from safetensors.torch import load_file
+
+    alone = make_trainer("inprocess", settings())
+    await alone.start()
+    expected = [await alone.step(batch(step)) for step in (1, 2)]
+    await alone.publish(tmp_path / "alone", 2)
+    scored = await alone.score([[1, 2, 3]])
+    await alone.save(tmp_path / "of-one", 2)
+    await alone.close()
+
+    await group.start()
+    assert len(set(group.process_ids)) == 2
+    reports = [await group.step(batch(1))]
+    await group.save(tmp_path / "step-1", 1)
+    with pytest.raises(TrainingError, match="step 1 is done already"):
+        await group.step(batch(1))
+    with pytest.raises(TrainingError, match="was not written by 2 process"):
+        await group.load(tmp_path / "of-one")
+    with pytest.raises(TrainingError, match="cannot write the weights of version 1"):
+        await group.publish(tmp_path / "absent" / "weights", 1)
+
+    os.kill(group.process_ids[1], signal.SIGKILL)
+    with pytest.raises(TrainingError, match="the trainer's process died"):
+        await group.step(batch(2))
+    await group.restart()
+    assert await group.load(tmp_path / "step-1") == 1
+    reports.append(await group.step(batch(2)))
+
+    for ours, theirs in zip(reports, expected, strict=True):
+        for name in ("loss", "grad_norm"):
+            assert ours.metrics[name] == pytest.approx(theirs.metrics[name], rel=1e-5)
+        assert ours.tokens_computed >= theirs.tokens_computed
+    publication = await group.publish(tmp_path / "together", 2)
+    assert publication.checksum
+    ours, theirs = (load_file(tmp_path / name) for name in ("together", "alone"))
+    assert ours.keys() == theirs.keys()
+    assert max((ours[name] - theirs[name]).abs().max().item() for name in ours) < 1e-5
+    assert (await group.score([[1, 2, 3]]))[0] == pytest.approx(scored[0], abs=1e-5)
+
+
+def test_a_group_needs_ray():
+    with pytest.raises(ValueError, match='world_size = 2 needs backend = "ray"'):
+        TrainingConfig(world_size=2, backend="inprocess")

@@ -1,0 +1,112 @@
+"""Two processes that divide a batch take the step that one would take with all of it."""
+
+import multiprocessing
+import pickle
+import traceback
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_trainer.types import TrainingBatch
+
+pytestmark = pytest.mark.verl
+
+_TOLERANCE = 1e-5
+_CASES: dict[str, dict[str, Any]] = {
+    "critic and reference": {"preset": "ppo"},
+    "many micro-batches": {"max_tokens_per_micro_batch": 60},
+    "a mean over sequences": {"policy_loss": "geo_mean"},
+    "sequence ratios, entropy": {"preset": "gspo", "entropy_coeff": 0.01},
+    "gradient checkpointing": {"gradient_checkpointing": True},
+    "verl's own engine": {"attention": "stock"},
+    "fewer samples than processes": {"advantage": "reinforce_plus_plus"},
+    "fewer samples than processes, verl's own engine": {"advantage": "reinforce_plus_plus", "attention": "stock"},
+}
+
+
+def _batch(samples_of_shape, case: str, step: int) -> TrainingBatch:
+    samples = samples_of_shape(step, "masks with holes")
+    return TrainingBatch("tiny", step, tuple(samples[:1] if case.startswith("fewer") else samples))
+
+
+def _run(settings, batches, folder: Path) -> tuple:
+    """Steps, and what comes out: reports, scores, published weights."""
+    from safetensors.torch import load_file
+
+    from lightning_trainer.training.trainer import Trainer
+
+    trainer = Trainer(settings)
+    reports = [trainer.step(batch) for batch in batches]
+    publication = trainer.publish(folder / "weights", 1)
+    weights = {name: value.tolist() for name, value in load_file(folder / "weights").items()}
+    return reports, trainer.score([[1, 2, 3], [4, 5]]), publication.probe.logprobs, weights
+
+
+def _process(rank: int, meeting: Path, cases: dict, folder: Path) -> bytes:
+    """One of two processes: all cases, one after the other."""
+    from lightning_trainer.training.process_group import Host, Meeting, join
+
+    try:
+        host = None
+        if rank == 0:
+            host = Host("127.0.0.1", 2)
+            partial = meeting.with_suffix(".partial")
+            partial.write_text(str(host.meeting.port))
+            partial.rename(meeting)
+        while not meeting.exists():
+            pass
+        join(Meeting("127.0.0.1", int(meeting.read_text())), rank, 2, host)
+        return pickle.dumps({case: _run(settings, batches, folder) for case, (settings, batches) in cases.items()})
+    except Exception:
+        raise RuntimeError(traceback.format_exc()) from None
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory, tiny_models, algorithm_fields, samples_of_shape):
+    """By case: what one process and what two find."""
+    from lightning_trainer.training.settings import TrainerSettings
+
+    folder, cases = tmp_path_factory.mktemp("share"), {}
+    base = {"policy": "tiny", "model_dir": tiny_models(), "lr": 1e-3, "max_tokens_per_micro_batch": 256}
+    for case, changes in _CASES.items():
+        settings = TrainerSettings(**algorithm_fields({**base, **changes}))
+        cases[case] = settings, [_batch(samples_of_shape, case, step) for step in (1, 2)]
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as processes:
+        running = [processes.submit(_process, rank, folder / "meeting", cases, folder) for rank in range(2)]
+        together = [pickle.loads(process.result(timeout=280)) for process in running]
+    alone = {case: _run(settings, batches, folder) for case, (settings, batches) in cases.items()}
+    return alone, together
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_two_processes_take_the_step_of_one(case, both):
+    alone, together = (found[case] for found in (both[0], both[1][0]))
+    for ours, theirs in zip(together[0], alone[0], strict=True):
+        for name in ("loss", "grad_norm", "mismatch/abs_mean", "mismatch/abs_max", "critic/vf_loss", "actor/pg_loss"):
+            if name in theirs.metrics:
+                assert ours.metrics[name] == pytest.approx(theirs.metrics[name], rel=_TOLERANCE, abs=_TOLERANCE), name
+        assert ours.advantages.keys() == theirs.advantages.keys()
+        for sample, row in theirs.advantages.items():
+            assert ours.advantages[sample] == pytest.approx(row, abs=_TOLERANCE)
+        assert ours.tokens_trained == theirs.tokens_trained
+        assert theirs.metrics["grad_norm"] > 1e-3
+    for ours, theirs in zip([*together[1], *together[2]], [*alone[1], *alone[2]], strict=True):
+        assert ours == pytest.approx(theirs, abs=_TOLERANCE)
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_the_published_weights_are_those_of_one(case, both):
+    import torch
+
+    ours, theirs = (found[case][3] for found in (both[1][0], both[0]))
+    assert ours.keys() == theirs.keys()
+    for name, values in theirs.items():
+        # Adam divides by the gradient's size: where that is rounding alone, so is the step, of lr = 1e-3 at most.
+        torch.testing.assert_close(torch.tensor(ours[name]), torch.tensor(values), rtol=0, atol=1e-4, msg=name)
+
+
+def test_every_process_knows_the_whole(both):
+    first, second = both[1]
+    assert {case: found[1:3] for case, found in first.items()} == {case: found[1:3] for case, found in second.items()}
