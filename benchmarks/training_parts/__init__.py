@@ -1,1 +1,1 @@
-"""The parts of ``benchmarks/training.py``, one section a file."""
+"""The sections of ``benchmarks/training.py``: each has ``TITLE`` and ``run(quick) -> rows``."""

@@ -38,7 +38,6 @@ async def group(settings, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 async def test_two_processes_train_save_die_and_go_on_as_one_would(settings, batch, group, tmp_path):
     from safetensors.torch import load_file
 

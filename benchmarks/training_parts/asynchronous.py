@@ -1,13 +1,10 @@
 """Wall-clock time to the same number of updates, synchronous and asynchronous, where tools take long now and then.
 
-    python benchmarks/asynchronous.py [--steps 12] [--staleness 2]
-
 An agent asks the model, waits for its tool, asks again; how long the tool takes is drawn from a Pareto distribution
 (shape 1.3, so its tail is heavy), the same for both runs. Model, trainer and engine are real and tiny, so the figure is
 about waiting and not about arithmetic. The runs differ in ``max_staleness`` alone.
 """
 
-import argparse
 import multiprocessing
 import random
 import tempfile
@@ -17,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from capture_parts.rows import Row, at_least
 from loop_parts.daemon import policy_status, running_daemon
-from rich.console import Console
-from rich.table import Table
 
+TITLE = "Asynchronous against synchronous, tools with a heavy tail"
 POLICY = "waiting"
 GROUPS, SIZE = 8, 8
+_STALENESS, _MEDIAN_S, _LONGEST_S = 2, 1.0, 30.0
+"""``max_staleness`` of the second run; of a tool's latency, and where its tail is cut off."""
 CONFIG = """
 [daemon]
 port = 0
@@ -78,7 +77,7 @@ class Run:
     sampled_tokens: int
 
 
-def run(staleness: int, steps: int, median_s: float, longest_s: float) -> Run:
+def _train(staleness: int, steps: int, median_s: float, longest_s: float) -> Run:
     import lightning_instrumentation as lightning
     from openai import OpenAI
 
@@ -122,31 +121,18 @@ def _ask(client: Any, messages: list[Any]) -> str:
     return answer.choices[0].message.content or ""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--staleness", type=int, default=2)
-    parser.add_argument("--median-s", type=float, default=1.0, help="of the tool's latency")
-    parser.add_argument("--longest-s", type=float, default=30.0, help="where the tail is cut off")
-    options = parser.parse_args()
+def run(quick: bool) -> list[Row]:
     # A process each: the client keeps the daemon that it was told first.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as processes:
-        runs = [
-            processes.submit(run, staleness, options.steps, options.median_s, options.longest_s).result()
-            for staleness in (0, options.staleness)
-        ]
-    table = Table("max_staleness", "updates", "wall-clock", "ratio", "staleness mean / max", "stale tokens dropped")
-    for each in runs:
-        table.add_row(
-            str(each.staleness),
-            str(each.updates),
-            f"{each.seconds:.1f} s",
-            f"{runs[0].seconds / each.seconds:.2f}",
-            f"{each.staleness_mean:.2f} / {each.staleness_max:.0f}",
-            f"{each.stale_tokens:,} of {each.sampled_tokens:,}",
+        alone, ahead = (
+            processes.submit(_train, staleness, 6 if quick else 12, _MEDIAN_S, _LONGEST_S).result()
+            for staleness in (0, _STALENESS)
         )
-    Console().print(table)
-
-
-if __name__ == "__main__":
-    main()
+    name = f"max_staleness = {_STALENESS}"
+    stale = f"{ahead.stale_tokens:,} of {ahead.sampled_tokens:,} tokens dropped as stale"
+    times = f"{alone.updates} updates in {alone.seconds:.1f} s, {ahead.updates} in {ahead.seconds:.1f} s"
+    return [
+        at_least("asynchronous", f"{name}: wall-clock, ratio", alone.seconds / ahead.seconds, 1.8, "x", times),
+        Row("asynchronous", f"{name}: staleness, mean", ahead.staleness_mean, "versions", note=stale),
+        Row("asynchronous", f"{name}: staleness, largest", ahead.staleness_max, "versions"),
+    ]

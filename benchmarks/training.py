@@ -1,0 +1,49 @@
+"""What training costs, beside the plain way of doing the same.
+
+    python benchmarks/training.py                 # every section
+    python benchmarks/training.py --only tree     # some
+    python benchmarks/training.py --quick         # small models and few steps, in minutes
+    python benchmarks/training.py --json FILE     # figures, goals and verdicts, for machines
+
+The sections are described in ``training_parts``. The exit status is 0 even where a goal is missed: the table says so.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from types import ModuleType
+
+from capture_parts.rows import Row, as_json, print_table
+from training_parts import asynchronous, tree
+
+SECTIONS: dict[str, ModuleType] = {"tree": tree, "asynchronous": asynchronous}
+
+
+def main() -> None:
+    options = _options()
+    rows: list[Row] = []
+    for name in options.only:
+        found = SECTIONS[name].run(options.quick)
+        print_table(f"\n{SECTIONS[name].TITLE}", found)
+        rows += found
+    if options.json:
+        options.json.write_text(json.dumps({"rows": as_json(rows)}, indent=1) + "\n")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", type=_sections, default=list(SECTIONS), help=",".join(SECTIONS))
+    parser.add_argument("--quick", action="store_true", help="the same measurements, smaller")
+    parser.add_argument("--json", type=Path, help="write figures, goals and verdicts to this file")
+    return parser.parse_args()
+
+
+def _sections(text: str) -> list[str]:
+    wanted = [name.strip() for name in text.split(",") if name.strip()]
+    if not wanted or set(wanted) - SECTIONS.keys():
+        raise argparse.ArgumentTypeError(f"{text!r}: choose from {', '.join(SECTIONS)}")
+    return wanted
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""One update by one engine, measured: ``tree.py`` starts this as a process of its own."""
+
+import json
+import random
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.types import Sample, Segment
+
+_COMMON, _TASK, _SAMPLED, _OBSERVED, _MEMBERS, _TURNS = 240, 25, 35, 20, 8, 10
+
+
+def main(engine: Literal["tree", "stock"], workload: str, model_dir: Path, out: Path, groups: int) -> None:
+    import numpy as np
+    from safetensors.torch import save_file
+
+    from lightning_trainer.training.tree.trie import build_trie
+    from lightning_trainer.training.update.worker import UpdateWorker
+
+    worker = UpdateWorker(TrainerSettings(policy="benchmark", model_dir=model_dir, attention=engine, lr=0.0))
+    # Trajectories are ten times as long: fewer of them for about as many unique tokens.
+    samples = (
+        grouped(groups, worker.vocabulary_size) if workload == "groups" else turns(groups // 2, worker.vocabulary_size)
+    )
+    advantages = {
+        sample.sample_id: [bit * (-1.0) ** index for bit in sample.loss_mask] for index, sample in enumerate(samples)
+    }
+    gradients = {}
+    module: Any = worker.module
+
+    def keep_gradients(*_: Any) -> None:
+        for name, parameter in module.named_parameters():
+            gradients[name] = parameter.grad.full_tensor().clone()
+
+    worker.engine.optimizer.register_step_pre_hook(keep_gradients)
+    began = time.process_time()
+    update = worker.train(samples, advantages)
+    cpu_s = time.process_time() - began
+    out.mkdir()
+    save_file(gradients, out / "gradients.safetensors")
+    run = {
+        "samples": len(samples),
+        "computed": update.tokens_computed,
+        # The last token of a sample predicts nothing that is trained.
+        "unique": len(build_trie([np.array(sample.token_ids[:-1]) for sample in samples])),
+        "cpu_s": cpu_s,
+        "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "loss": update.metrics["loss"],
+    }
+    (out / "run.json").write_text(json.dumps(run))
+
+
+def grouped(groups: int, vocabulary: int) -> list[Sample]:
+    """Attempts of one call each."""
+    source, samples = random.Random(0), []
+    common = _tokens(source, _COMMON, vocabulary)
+    for group in range(groups):
+        prompt = common + _tokens(source, _TASK, vocabulary)
+        samples += [
+            _sample(group, f"{group}-{member}", prompt, _tokens(source, _SAMPLED, vocabulary))
+            for member in range(_MEMBERS)
+        ]
+    return samples
+
+
+def turns(groups: int, vocabulary: int) -> list[Sample]:
+    """Attempts of ten calls each, every call a sample."""
+    source, samples = random.Random(0), []
+    common = _tokens(source, _COMMON, vocabulary)
+    for group in range(groups):
+        task = common + _tokens(source, _TASK, vocabulary)
+        for member in range(_MEMBERS):
+            prompt = task
+            for turn in range(_TURNS):
+                response = _tokens(source, _SAMPLED, vocabulary)
+                samples.append(_sample(group, f"{group}-{member}-{turn}", prompt, response))
+                prompt = prompt + response + _tokens(source, _OBSERVED, vocabulary)
+    return samples
+
+
+def _tokens(source: random.Random, count: int, vocabulary: int) -> list[int]:
+    return [source.randrange(vocabulary) for _ in range(count)]
+
+
+def _sample(group: int, name: str, prompt: list[int], response: list[int]) -> Sample:
+    length = len(prompt) + len(response)
+    return Sample(
+        sample_id=name,
+        policy="benchmark",
+        agent="agent",
+        group_id=str(group),
+        attempt_id=name,
+        token_ids=(*prompt, *response),
+        loss_mask=(0,) * len(prompt) + (1,) * len(response),
+        behaviour_logprobs=(0.0,) * len(prompt) + (-10.8,) * len(response),
+        segments=(Segment(len(prompt), length, name, 0, 1.0, name),),
+    )
+
+
+if __name__ == "__main__":
+    chosen, shape, model, folder, count = sys.argv[1:]
+    main(cast(Literal["tree", "stock"], chosen), shape, Path(model), Path(folder), int(count))
