@@ -1,9 +1,10 @@
 """Two processes that divide a batch take the step that one would take with all of it."""
 
-import multiprocessing
+import os
 import pickle
-import traceback
-from concurrent.futures import ProcessPoolExecutor
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -44,23 +45,25 @@ def _run(settings, batches, folder: Path) -> tuple:
     return reports, trainer.score([[1, 2, 3], [4, 5]]), publication.probe.logprobs, weights
 
 
-def _process(rank: int, meeting: Path, cases: dict, folder: Path) -> bytes:
+def _process(rank: int, folder: Path) -> None:
     """One of two processes: all cases, one after the other."""
+    import torch.distributed as dist
+
     from lightning_trainer.training.process_group import Host, Meeting, join
 
-    try:
-        host = None
-        if rank == 0:
-            host = Host("127.0.0.1", 2)
-            partial = meeting.with_suffix(".partial")
-            partial.write_text(str(host.meeting.port))
-            partial.rename(meeting)
-        while not meeting.exists():
-            pass
-        join(Meeting("127.0.0.1", int(meeting.read_text())), rank, 2, host)
-        return pickle.dumps({case: _run(settings, batches, folder) for case, (settings, batches) in cases.items()})
-    except Exception:
-        raise RuntimeError(traceback.format_exc()) from None
+    host, meeting = None, folder / "meeting"
+    if rank == 0:
+        host = Host("127.0.0.1", 2)
+        (folder / "partial").write_text(str(host.meeting.port))
+        (folder / "partial").rename(meeting)
+    while not meeting.exists():
+        time.sleep(0.05)
+    join(Meeting("127.0.0.1", int(meeting.read_text())), rank, 2, host)
+    cases = pickle.loads((folder / "cases").read_bytes())
+    found = {case: _run(settings, batches, folder) for case, (settings, batches) in cases.items()}
+    (folder / f"found-{rank}").write_bytes(pickle.dumps(found))
+    dist.barrier()
+    os._exit(0)  # gloo's threads would wait for each other's ends
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +76,14 @@ def both(tmp_path_factory, tiny_models, algorithm_fields, samples_of_shape):
     for case, changes in _CASES.items():
         settings = TrainerSettings(**algorithm_fields({**base, **changes}))
         cases[case] = settings, [_batch(samples_of_shape, case, step) for step in (1, 2)]
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as processes:
-        running = [processes.submit(_process, rank, folder / "meeting", cases, folder) for rank in range(2)]
-        together = [pickle.loads(process.result(timeout=280)) for process in running]
+    (folder / "cases").write_bytes(pickle.dumps(cases))
+    running = [subprocess.Popen([sys.executable, __file__, str(rank), str(folder)]) for rank in range(2)]
+    try:
+        assert [process.wait(timeout=280) for process in running] == [0, 0]
+    finally:
+        for process in running:
+            process.kill()
+    together = [pickle.loads((folder / f"found-{rank}").read_bytes()) for rank in range(2)]
     alone = {case: _run(settings, batches, folder) for case, (settings, batches) in cases.items()}
     return alone, together
 
@@ -110,3 +118,7 @@ def test_the_published_weights_are_those_of_one(case, both):
 def test_every_process_knows_the_whole(both):
     first, second = both[1]
     assert {case: found[1:3] for case, found in first.items()} == {case: found[1:3] for case, found in second.items()}
+
+
+if __name__ == "__main__":
+    _process(int(sys.argv[1]), Path(sys.argv[2]))
