@@ -1,10 +1,10 @@
 """Tree against per-sequence training: CPU-seconds of one update by both engines on the same samples.
 
 Per-sequence is verl's own engine. Each engine runs in a process of its own, with one thread, so that CPU time and
-memory are its own. The workloads are groups of eight attempts at one task that share a 240-token prompt, and the same as
-trajectories of ten turns (35 sampled tokens and 20 of a tool's answer each), every turn a sample whose prompt repeats
-what came before, as an agent's calls do. Computed tokens are compared with the unique ones of the whole batch: what
-micro-batches repeat under their budget is in it.
+memory are its own. The workloads are groups of eight attempts at one task that share a 240-token prompt, and the same
+as trajectories of ten turns (35 sampled tokens and 20 of a tool's answer each), every turn a sample whose prompt
+repeats what came before, as an agent's calls do. Computed tokens are compared with the unique ones of the whole batch:
+what micro-batches repeat under their budget is in it.
 """
 
 import json

@@ -51,7 +51,8 @@ def _parts(batch: TensorDict, processes: int, tree: bool) -> list[list[int]]:
         return [list(range(len(batch)))]
     if tree:
         return divide(PackedSamples(batch).computed(), processes)
-    lengths: list[int] = batch["input_ids"].offsets().diff().tolist()
+    ids: Any = batch["input_ids"]
+    lengths: list[int] = ids.offsets().diff().tolist()
     longest_first = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     return [longest_first[rank::processes] for rank in range(processes)]
 

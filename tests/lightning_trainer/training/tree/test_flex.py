@@ -24,7 +24,7 @@ def test_every_visible_pair_is_in_a_visited_block_and_the_mask_is_the_ancestors(
     end_N = _ends(seed, sequences, longest)
     mask, nodes = block_mask(end_N), torch.arange(len(end_N))
     ancestors = (nodes <= nodes[:, None]) & (nodes[:, None] < end_N)
-    assert torch.equal(mask.mask_mod(0, 0, nodes[:, None], nodes), ancestors)
+    assert torch.equal(mask.mask_mod(nodes, nodes, nodes[:, None], nodes), ancestors)
     visited = mask.to_dense()[0, 0].bool().repeat_interleave(128, 0).repeat_interleave(128, 1)
     assert not bool((ancestors & ~visited[: len(end_N), : len(end_N)]).any())
 
