@@ -12,8 +12,11 @@ class TreeRefusedError(TrainingError):
     """A model or a setting that cannot be computed along a tree."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f'the tree engine does not support {what}; set attention = "stock" in [training]')
+        super().__init__(what)  # alone: it is made from its arguments again where it arrives from another process
         self.what = what
+
+    def __str__(self) -> str:
+        return f'the tree engine does not support {self.what}; set attention = "stock" in [training]'
 
 
 def refuse(what: str) -> NoReturn:
