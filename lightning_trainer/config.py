@@ -6,13 +6,13 @@ The file is read once, by the daemon. Relative paths are relative to the file's 
 import math
 import tomllib
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from lightning_instrumentation.redaction.rules import redactor
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from lightning_trainer.credit import estimators
@@ -173,6 +173,8 @@ class PolicyConfig(Section):
     """None: all weights are trained and published."""
     stage: tuple[StageConfig, ...] = ()
     """Trained one after the other; without any, ``algorithm`` and ``credit`` are all there is."""
+    _taken: tuple[str, ...] = PrivateAttr(())
+    """Patterns of the policies that stand before this one in the configuration: the first that matches claims."""
 
     @field_validator("agents")
     @classmethod
@@ -304,10 +306,22 @@ class PolicyConfig(Section):
         return estimators.CREDIT if self.credit.gives_advantages else self.algorithm.advantage
 
     def claims(self, agent: str | None) -> bool:
-        """Whether calls of this agent belong to the policy (shell-style patterns, case matters)."""
-        return agent is not None and (
-            agent in self.agents or any(fnmatchcase(agent, pattern) for pattern in self.agents)
-        )
+        """Whether calls of this agent belong to the policy (shell-style patterns, case matters).
+
+        Of several policies whose patterns match, the first in the configuration has the agent.
+        """
+        return agent is not None and matches(agent, self.agents) and not matches(agent, self._taken)
+
+    def behind(self, before: Iterable["PolicyConfig"]) -> "PolicyConfig":
+        """Return the policy as it stands behind others."""
+        policy = self.model_copy()
+        policy._taken = tuple(pattern for other in before for pattern in other.agents)
+        return policy
+
+
+def matches(agent: str, patterns: Iterable[str]) -> bool:
+    """Whether an agent's name is one of the names, or fits one of the patterns."""
+    return any(agent == pattern or fnmatchcase(agent, pattern) for pattern in patterns)
 
 
 class TrainingConfig(Section):
@@ -325,6 +339,8 @@ class TrainingConfig(Section):
     max_tokens_per_micro_batch: int = Field(default=8192, ge=16)
     """Unique tokens that go through the model at once."""
     gradient_checkpointing: bool = False
+    policies_at_once: int = Field(default=1, ge=1)
+    """How many policies' trainers may compute at the same time; the others wait for their turn."""
     seed: int = 0
 
     @model_validator(mode="after")
@@ -344,16 +360,33 @@ class Config(Section):
     metrics: MetricsConfig = MetricsConfig()
     policy: tuple[PolicyConfig, ...] = Field(min_length=1)
 
-    @model_validator(mode="after")
-    def _one_policy(self) -> Self:
-        names = [policy.name for policy in self.policy]
-        if len(names) > 1:
-            raise ValueError(f"{len(names)} policies ({', '.join(names)}): one is served at a time, keep one")
-        return self
+    @field_validator("policy")
+    @classmethod
+    def _in_order(cls, policies: tuple[PolicyConfig, ...]) -> tuple[PolicyConfig, ...]:
+        names = [policy.name for policy in policies]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{names.count(name)} policies are called {name!r}; give each a name of its own")
+        return tuple(policy.behind(policies[:position]) for position, policy in enumerate(policies))
 
     @property
     def only_policy(self) -> PolicyConfig:
-        return self.policy[0]
+        """Raises ConfigError: there are several."""
+        return self.named_policy(None)
+
+    def named_policy(self, name: str | None) -> PolicyConfig:
+        """Return the policy of that name; without a name, the only one.
+
+        Raises:
+            ConfigError: there is none, or the name is needed.
+        """
+        if name is None and len(self.policy) == 1:
+            return self.policy[0]
+        for policy in self.policy:
+            if policy.name == name:
+                return policy
+        names = ", ".join(policy.name for policy in self.policy)
+        raise ConfigError(f"name one of the policies {names}" + ("" if name is None else f"; {name!r} is none"))
 
 
 def load_config(path: Path) -> Config:

@@ -17,7 +17,9 @@ from capture_parts.lifeline import end_with_parent
 from lightning_trainer.daemon.memory import settle_memory
 from lightning_trainer.daemon.sockets import listen
 from lightning_trainer.daemon.spools import drain_spools
+from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.routes import gateway_router
+from lightning_trainer.gateway.upstream import Upstream
 from lightning_trainer.ingest.otlp import otlp_router
 from lightning_trainer.store import SqliteStore
 
@@ -45,7 +47,8 @@ async def serve(options: argparse.Namespace) -> None:
         app.include_router(otlp_router(store))
         if options.engine:
             # The model's name is the one that the scripted engine answers to.
-            app.include_router(gateway_router(_Endpoint(options.engine), store, policy=options.model))
+            served = ServedPolicy(options.model, Upstream(_Endpoint(options.engine)))
+            app.include_router(gateway_router([served], store))
         draining = asyncio.create_task(drain_spools(url, store))
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, lifespan="on")
         print(json.dumps({"url": url}), flush=True)

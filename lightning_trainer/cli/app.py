@@ -209,9 +209,25 @@ def versions(
 
 
 @app.command()
+def status(
+    config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
+    policy: Annotated[str | None, typer.Option(help="Only this one.")] = None,
+    watch: Annotated[
+        float | None, typer.Option(help="Look again every so many seconds, until Ctrl-C.", min=0.2)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show what the running daemon is doing: each policy's phase, served version, newest steps and warnings."""
+    with _one_sentence():
+        from lightning_trainer.cli.status import status as run
+
+        run(config, policy, as_json=as_json, watch_s=watch)
+
+
+@app.command()
 def rollback(
-    policy: Annotated[str, typer.Argument(help="The policy.")],
-    version: Annotated[str, typer.Argument(help="Its version: 12, v12, or best (by held-out score).")],
+    version: Annotated[str, typer.Argument(help="12, v12, POLICY@v12, or best (by held-out score).")],
+    policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
     config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
 ) -> None:
     """Serve an earlier version again and train on from it; works with the daemon running or stopped."""
@@ -235,6 +251,7 @@ def explain(
     state_dir: Annotated[Path | None, typer.Option(help="The daemon's folder, where it is another one.")] = None,
     html: Annotated[Path | None, typer.Option(help="Also draw the tree, with its tokens, into this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
 ) -> None:
     """Say why a rollout was trained or not: the cause first, then its calls, token tree and ledger."""
     with _one_sentence():
@@ -249,6 +266,7 @@ def explain(
                 state_dir=state_dir,
                 html=html,
                 as_json=as_json,
+                policy=policy,
             )
         )
 

@@ -38,6 +38,8 @@ class Options:
     state_dir: Path | None = None
     html: Path | None = None
     as_json: bool = False
+    policy: str | None = None
+    """Its name, where there are several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ def explain_rollouts(options: Options) -> None:
     Raises:
         LightningError: the configuration, the store or a file cannot be read, or there is no such rollout.
     """
-    policy = load_config(options.config).only_policy
+    config = load_config(options.config)
+    policy = config.named_policy(options.policy)
     console = Console()
     with _source(options) as source:
         if options.rollout is None and not options.last and options.html is None:
@@ -66,7 +69,8 @@ def explain_rollouts(options: Options) -> None:
             raise StoreError(
                 f"{options.rollout!r} names {len(named)} rollouts, and one is drawn at a time: name it more exactly"
             )
-        gathering = Gathering(source.connection, policy, from_files=bool(options.spans))
+        others = [one.name for one in config.policy if one is not policy]
+        gathering = Gathering(source.connection, policy, others, from_files=bool(options.spans))
         newest = [explain(gathering.cases(rollout_id)) for rollout_id in named[-_EXPLAINED:]]
     if options.as_json:
         _print_json([as_json(explanation) for explanation in newest], source, left_out=len(named) - len(newest))

@@ -1,14 +1,13 @@
 """``lightning-trainer rollback``: asked of the running daemon, or written into the store of a stopped one."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import httpx
-import psutil
 from rich.console import Console
 
-from lightning_trainer.cli.versions import named_policy, read_versions
+from lightning_trainer.cli.running_daemon import running_daemon
+from lightning_trainer.cli.versions import read_versions
 from lightning_trainer.config import Config, PolicyConfig, load_config
 from lightning_trainer.errors import RollbackError, StoreError
 from lightning_trainer.store.sqlite import SqliteStore
@@ -17,17 +16,25 @@ from lightning_trainer.versions.rollback import record_rollback
 _BEST = "best"
 
 
-def rollback(config_path: Path, policy_name: str, version_name: str) -> None:
+def rollback(config_path: Path, policy_name: str | None, version_name: str) -> None:
     """Go back and say what happened.
+
+    Args:
+        config_path: of the configuration file.
+        policy_name: needed where there are several policies and the version does not name one.
+        version_name: ``12``, ``v12``, ``POLICY@v12`` or ``best``.
 
     Raises:
         LightningError: there is no such way back, or the daemon failed on it.
     """
     config = load_config(config_path)
-    policy = named_policy(config, policy_name)
+    named, _, version_name = version_name.rpartition("@")
+    if named and policy_name not in (None, named):
+        raise RollbackError(f"--policy is {policy_name!r} and the version is one of {named!r}; name one of them")
+    policy = config.named_policy(policy_name or named or None)
     version = _number(config, policy, version_name)
     console = Console()
-    url = _running_daemon(config)
+    url = running_daemon(config)
     if url is None:
         asyncio.run(_record(config, policy.name, version))
         console.print(f"{policy.name} is at version {version} when the daemon starts next")
@@ -43,19 +50,10 @@ def _number(config: Config, policy: PolicyConfig, name: str) -> int:
         if not scored:
             raise RollbackError(f"no version of {policy.name!r} has a held-out score; name one by its number")
         return max(scored, key=lambda row: (row["held_out"] or 0.0, row["version"]))["version"]
-    digits = name.rpartition("@")[2].removeprefix("v")
+    digits = name.removeprefix("v")
     if not (digits.isascii() and digits.isdigit()):
         raise RollbackError(f"version {name!r} is not a version; write it as 12, v12 or best")
     return int(digits)
-
-
-def _running_daemon(config: Config) -> str | None:
-    """Where the daemon of this state folder is; one that was killed left its announcement behind."""
-    try:
-        announced = json.loads((config.daemon.state_dir / "daemon.json").read_text())
-        return announced["url"] if psutil.pid_exists(announced["pid"]) else None
-    except (OSError, ValueError, KeyError):
-        return None
 
 
 def _ask(url: str, token: str | None, policy: str, version: int) -> None:

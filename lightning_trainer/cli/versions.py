@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.table import Table
 
 from lightning_trainer.config import Config, PolicyConfig, load_config
-from lightning_trainer.errors import ConfigError
 from lightning_trainer.store.scan import read_only
 from lightning_trainer.versions.archive import archive_root, stored_versions
 from lightning_trainer.versions.listing import VersionRow, list_versions
@@ -21,7 +20,7 @@ def versions(config_path: Path, policy: str | None, *, as_json: bool) -> None:
         LightningError: the configuration or the store cannot be read, or there is no such policy.
     """
     config = load_config(config_path)
-    rows = read_versions(config, named_policy(config, policy))
+    rows = read_versions(config, config.named_policy(policy))
     if as_json:
         print(json.dumps(rows, indent=2))
     else:
@@ -33,21 +32,6 @@ def read_versions(config: Config, policy: PolicyConfig) -> list[VersionRow]:
     state_dir = config.daemon.state_dir
     with read_only(state_dir / "lightning.sqlite") as connection:
         return list_versions(connection, policy, stored_versions(archive_root(state_dir, policy.name)))
-
-
-def named_policy(config: Config, name: str | None) -> PolicyConfig:
-    """Return the policy of that name, or the only one.
-
-    Raises:
-        ConfigError: there is none, or the name is needed.
-    """
-    names = [policy.name for policy in config.policy]
-    if name is None and len(names) == 1:
-        return config.policy[0]
-    for policy in config.policy:
-        if policy.name == name:
-            return policy
-    raise ConfigError(f"name one of the policies {', '.join(names)}" + ("" if name is None else f"; {name!r} is none"))
 
 
 def _table(rows: list[VersionRow]) -> Table:

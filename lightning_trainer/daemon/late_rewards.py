@@ -14,11 +14,14 @@ from lightning_trainer.types import AttributeValue, Span
 _NAMED = 3
 
 
-async def late_rewards(store: SqliteStore, spans: Sequence[Span]) -> tuple[int, str | None]:
+async def late_rewards(
+    store: SqliteStore, spans: Sequence[Span], *, policy: str | None = None
+) -> tuple[int, str | None]:
     """Return how many attempts got a reward too late, and one sentence on them.
 
     Args:
         spans: those that were stored just now, each for the first time.
+        policy: whose steps count; those of any when absent.
     """
     attempt_ids: set[str] = set()
     rollout_ids: set[str] = set()
@@ -38,7 +41,9 @@ async def late_rewards(store: SqliteStore, spans: Sequence[Span]) -> tuple[int, 
                     break
     if not (attempt_ids or rollout_ids or response_ids):
         return 0, None
-    consumed = await store.consumed(attempt_ids=attempt_ids, rollout_ids=rollout_ids, response_ids=response_ids)
+    consumed = await store.consumed(
+        attempt_ids=attempt_ids, rollout_ids=rollout_ids, response_ids=response_ids, policy=policy
+    )
     if not consumed:
         return 0, None
     named = ", ".join(f"{attempt_id} (step {step})" for attempt_id, step in list(consumed.items())[:_NAMED])

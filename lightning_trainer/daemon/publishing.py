@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from lightning_trainer.daemon.keeping import VersionKeeper
 from lightning_trainer.serving.publication import Publication, PublicationReport
-from lightning_trainer.serving.shared_memory import WeightFiles
+from lightning_trainer.serving.shared_memory import WeightFolder
 from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.remote import TrainerClient
@@ -30,7 +30,7 @@ class Publisher:
         store: SqliteStore,
         trainer: TrainerClient,
         engine: EngineSupervisor,
-        weights: WeightFiles,
+        weights: WeightFolder,
         keeper: VersionKeeper,
     ) -> None:
         self._policy = policy

@@ -1,6 +1,7 @@
 """``POST /lightning/policies/{name}/rollback``: back to a version, between two steps of a running daemon."""
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fastapi import APIRouter, Request
@@ -64,23 +65,29 @@ class RollbackBody(BaseModel):
     version: int = Field(ge=0, strict=True)
 
 
-def rollback_router(policy: str, requests: RollbackRequests) -> APIRouter:
+def no_policy(name: str, known: Iterable[str]) -> str:
+    """What to answer who asks for a policy that there is not."""
+    return f"there is no policy {name!r}; this daemon has {', '.join(map(repr, known))}"
+
+
+def rollback_router(requests: Mapping[str, RollbackRequests]) -> APIRouter:
+    """Return the route; ``requests``: by the name of the policy."""
     router = APIRouter()
 
     @router.post("/lightning/policies/{name}/rollback")
     async def roll_back(name: str, request: Request) -> JSONResponse:
         """Answers when the version is served: after the present step, and the repeating of recorded ones."""
         try:
-            if name != policy:
-                raise JsonBodyError(404, f"there is no policy {name!r}; the policy of this daemon is {policy!r}")
+            if name not in requests:
+                raise JsonBodyError(404, no_policy(name, requests))
             body = await read_json(request, RollbackBody)
-            await requests.ask(body.version)
+            await requests[name].ask(body.version)
         except JsonBodyError as error:
             return error.response()
         except RollbackError as error:
             return error_response(409, str(error))
         except LightningError as error:
             return error_response(503, str(error))
-        return JSONResponse({"policy": policy, "version": body.version})
+        return JSONResponse({"policy": name, "version": body.version})
 
     return router

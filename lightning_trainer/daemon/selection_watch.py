@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.agents.report import agents_report
@@ -14,14 +15,19 @@ _log = logging.getLogger(__name__)
 
 
 async def watch_selection(
-    policy: PolicyConfig, census: LiveCensus, progress: Progress, *, look_every_s: float = 30.0
+    policy: PolicyConfig,
+    policies: Sequence[PolicyConfig],
+    census: LiveCensus,
+    progress: Progress,
+    *,
+    look_every_s: float = 30.0,
 ) -> None:
     """Say it once for each set of agents that were seen; ends with the first step."""
     said: str | None = None
     while progress.steps_done == 0:
         await asyncio.sleep(look_every_s)
         try:
-            sentence = nothing_claimed(agents_report(*await census.get(), [policy]), policy)
+            sentence = nothing_claimed(agents_report(*await census.get(), policies), policy)
         except StoreError as error:
             _log.warning("cannot tell whether the policy claims anybody: %s", error)
             continue

@@ -5,7 +5,9 @@ Below a policy: ``/versions`` and ``/metrics``.
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Protocol
 
 from fastapi import APIRouter, HTTPException, Query
 
@@ -16,6 +18,7 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.old_adapters import OldAdapters
 from lightning_trainer.daemon.old_versions import OldVersionEngine
 from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.rollback import no_policy
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.store.sqlite import SqliteStore
@@ -26,18 +29,21 @@ from lightning_trainer.versions.listing import VersionRow, list_versions
 _MAX_WAIT_S = 60.0
 
 
-def status_router(
-    policy: PolicyConfig,
-    *,
-    store: SqliteStore,
-    progress: Progress,
-    engine: EngineSupervisor,
-    trainer: TrainerClient,
-    metrics: MetricsRecorder,
-    old_versions: OldVersionEngine | OldAdapters,
-) -> APIRouter:
+class WatchedPolicy(Protocol):
+    """What the routes read of a policy."""
+
+    policy: PolicyConfig
+    progress: Progress
+    engine: EngineSupervisor
+    trainer: TrainerClient
+    metrics: MetricsRecorder
+    old_versions: OldVersionEngine | OldAdapters
+
+
+def status_router(policies: Sequence[WatchedPolicy], *, store: SqliteStore) -> APIRouter:
     router = APIRouter()
     census = LiveCensus(store)
+    by_name = {watched.policy.name: watched for watched in policies}
 
     @router.get("/healthz")
     async def healthz() -> dict[str, str]:
@@ -47,21 +53,15 @@ def status_router(
     async def status() -> dict:
         return {
             "version": __version__,
-            "engine": asdict(engine.status),
-            "processes": {
-                "daemon": os.getpid(),
-                "engine": engine.status.pid,
-                "trainer": trainer.process_id,
-                "old_version_engine": old_versions.pid,
-            },
+            "pid": os.getpid(),
             "counts": await store.counts(),
-            "policies": {policy.name: _phase(progress)},
+            "policies": {name: {**_phase(one.progress), **_processes(one)} for name, one in by_name.items()},
         }
 
     @router.get("/lightning/agents", response_model=None)
     async def agents() -> AgentsReport:
         """Every agent that was seen, as ``lightning-trainer agents`` shows it."""
-        return agents_report(*await census.get(), [policy])
+        return agents_report(*await census.get(), [watched.policy for watched in policies])
 
     @router.get("/lightning/policies/{name}")
     async def one_policy(
@@ -72,7 +72,8 @@ def status_router(
     ) -> dict:
         """Everything about a policy. With ``steps_done`` and ``timeout_s`` it answers when that many steps are done, or
         when the present one wants more groups than ``groups_wanted``."""
-        _check(name)
+        watched = _named(name)
+        policy, progress = watched.policy, watched.progress
         if timeout_s > 0:
             await progress.wait_for_step(steps_done, timeout_s, groups_wanted=groups_wanted)
         live = await store.live_version(name)
@@ -90,7 +91,7 @@ def status_router(
             "waiting_groups": progress.waiting_groups,
             "ready_groups": progress.ready_groups,
             "held_attempts": progress.held_attempts,
-            "warnings": metrics.warnings,
+            "warnings": watched.metrics.warnings,
             "steps": [
                 {
                     "step": record.step,
@@ -116,28 +117,29 @@ def status_router(
     ) -> dict[str, int]:
         """How many attempts of a mode have ended of each group whose id begins with ``prefix``; ``consumed``: those
         that a step of the policy has taken."""
-        _check(name)
+        _named(name)
         return await store.ended_by_group(prefix, mode=mode, consumed_by=name if consumed else None)
 
     @router.get("/lightning/policies/{name}/versions", response_model=None)
     async def versions(name: str) -> list[VersionRow]:
         """Every version, as ``lightning-trainer versions`` shows it."""
-        _check(name)
-        stored = old_versions.versions()
-        return await store.scan(lambda connection: list_versions(connection, policy, stored))
+        watched = _named(name)
+        stored = watched.old_versions.versions()
+        return await store.scan(lambda connection: list_versions(connection, watched.policy, stored))
 
     @router.get("/lightning/policies/{name}/metrics")
     async def rows(name: str, after: int = Query(0, ge=0)) -> dict:
         """The rows of steps beyond ``after``, and what is wrong now."""
-        _check(name)
+        metrics = _named(name).metrics
         return {
             "rows": [row.to_json() for row in metrics.rows if row.step > after],
             "warnings": metrics.warnings,
         }
 
-    def _check(name: str) -> None:
-        if name != policy.name:
-            raise HTTPException(404, f"there is no policy {name!r}; the policy of this daemon is {policy.name!r}")
+    def _named(name: str) -> WatchedPolicy:
+        if name not in by_name:
+            raise HTTPException(404, no_policy(name, by_name))
+        return by_name[name]
 
     return router
 
@@ -150,4 +152,15 @@ def _phase(progress: Progress) -> dict:
         "steps_done": progress.steps_done,
         "problems": progress.problems,
         "late_rewards": progress.late_rewards,
+    }
+
+
+def _processes(watched: WatchedPolicy) -> dict:
+    return {
+        "engine": asdict(watched.engine.status),
+        "processes": {
+            "engine": watched.engine.status.pid,
+            "trainer": watched.trainer.process_id,
+            "old_version_engine": watched.old_versions.pid,
+        },
     }

@@ -20,6 +20,7 @@ from lightning_trainer.daemon.completeness import Completeness
 from lightning_trainer.daemon.demonstrations import Demonstrations
 from lightning_trainer.daemon.dynamic_sampling import groups_wanted
 from lightning_trainer.daemon.grouping import Grouping
+from lightning_trainer.daemon.participation import concerned
 from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.daemon.publishing import Publisher
 from lightning_trainer.daemon.recovery import recover
@@ -60,8 +61,14 @@ class TrainingLoop:
         rollbacks: RollbackRequests,
         stored: asyncio.Event,
         demonstrations: Demonstrations | None = None,
+        one_of_several: bool = False,
     ) -> None:
-        """``stored`` is set by whoever commits spans; the loop clears it."""
+        """Take what the policy has.
+
+        Args:
+            stored: set by whoever commits spans; the loop clears it.
+            one_of_several: other policies have loops over the same store; attempts that they alone answered are theirs.
+        """
         self._policy = policy
         self._store = store
         self._trainer = trainer
@@ -72,6 +79,7 @@ class TrainingLoop:
         self._rollbacks = rollbacks
         self._stored = stored
         self._demonstrations = demonstrations or Demonstrations(policy)
+        self._one_of_several = one_of_several
         self._grouping = Grouping(policy, store)
         self._builder = Builder(policy, store=store, progress=progress, rollbacks=rollbacks, stored=stored)
         self._step = 0
@@ -80,6 +88,8 @@ class TrainingLoop:
         """The versions that the present weights are made of, the present one last."""
         self._settled = False
         """Whether the trainer holds those weights: not in the middle of a step, nor after one that failed."""
+        self._let_go = False
+        """Whether the trainer was closed, because nothing is to be trained."""
         self._completeness = Completeness(policy.span_timeout_s)
         self._collecting_since = time.monotonic()
 
@@ -119,6 +129,8 @@ class TrainingLoop:
         Raises:
             TrainingError: the trainer is in the middle of something, or cannot.
         """
+        if self._let_go:
+            return
         if not self._settled:
             raise TrainingError("the trainer is in the middle of a step")
         version = self._path[-1]
@@ -129,8 +141,10 @@ class TrainingLoop:
     async def _recover(self, *, restart: bool) -> PolicyVersion:
         """Bring the trainer to the weights that the records lead to, and return what came of publishing them."""
         self._settled = False
+        restart = restart or self._let_go
         if restart:
             await self._trainer.restart()
+            self._let_go = False
         recovered = await recover(
             self._policy.name,
             store=self._store,
@@ -170,6 +184,9 @@ class TrainingLoop:
 
     async def _has_ended(self) -> bool:
         if not self._policy.train:
+            # Its weights are proven served: what they were proven with is only memory now.
+            await self._trainer.close()
+            self._let_go = True
             self._progress.enter(Phase.SERVING, "train = false: recorded and served, never trained")
             await self._progress.wake_waiters()
             return True
@@ -204,13 +221,16 @@ class TrainingLoop:
                 continue
 
     async def _collect(self) -> Collection:
+        policy = self._policy.name
         needs_baseline = self._policy.at_step(self._step + 1).algorithm.needs_baseline
-        ended = await self._store.ended_attempts()
-        if needs_baseline:
-            ended += await self._store.ended_attempts(mode=RolloutMode.BASELINE)
+        ended: list[Attempt] = []
+        for mode in (RolloutMode.TRAIN, RolloutMode.BASELINE) if needs_baseline else (RolloutMode.TRAIN,):
+            ended += await self._store.ended_attempts(mode=mode, policy=policy, took_part=self._one_of_several)
         ended = await self._grouping.regrouped(ended)
+        if self._one_of_several:
+            ended = concerned(ended, await self._store.participations(policy))
         # Asked second, so that of an attempt in the list nothing counts as missing that has come since.
-        arrived = self._completeness.sort(ended, await self._store.missing_spans(), time.monotonic())
+        arrived = self._completeness.sort(ended, await self._store.missing_spans(policy), time.monotonic())
         for sentence in arrived.given_up:
             self._progress.say(sentence)
             _log.warning("%s", sentence)

@@ -33,12 +33,21 @@ class Gathering:
     Args:
         connection: of a store, read-only, inside a transaction (``store.scan.read_only``).
         policy: the one that trains the agents.
+        others: names of those beside it; what their steps consumed may still be the policy's as well.
         from_files: the snapshot is of files (``store.memory.in_memory``), so no step has taken or will take anything.
     """
 
-    def __init__(self, connection: sqlite3.Connection, policy: PolicyConfig, *, from_files: bool = False) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        policy: PolicyConfig,
+        others: Sequence[str] = (),
+        *,
+        from_files: bool = False,
+    ) -> None:
         self._connection = connection
         self._policy = policy
+        self._others = others
         self._from_files = from_files
         self._judged: dict[tuple, Judged] = {}
 
@@ -57,10 +66,10 @@ class Gathering:
 
     def _case_of(self, attempt: Attempt) -> Case:
         spans = span_table.select_of_attempts(self._connection, [attempt.attempt_id])
-        assigned = rollout_queries.select_assignment(self._connection, attempt.attempt_id)
+        assigned = rollout_queries.select_assignment(self._connection, attempt.attempt_id, self._policy.name)
         if self._from_files:
             judged = self._of_all()
-        elif assigned is not None:
+        elif assigned is not None and assigned[0] not in self._others:
             judged = self._of_step(*assigned)
         elif attempt.mode is RolloutMode.TRAIN and attempt.state is not AttemptState.RUNNING:
             judged = self._of_group(attempt)
@@ -110,6 +119,9 @@ class Gathering:
             ids = [one.attempt_id for one in waiting]
             calls = read_spans(span_table.select_of_attempts(self._connection, ids)).calls
         group_of = {one.attempt_id: one.group_id for one in regroup(waiting, calls, self._policy)}
+        if attempt.attempt_id not in group_of:  # the policy took no part in its group
+            spans = span_table.select_of_attempts(self._connection, [attempt.attempt_id])
+            return self._judge(read_spans(spans), spans, (attempt,))
         group_id = group_of[attempt.attempt_id]
         if (known := self._judged.get((group_id,))) is not None:
             return known
@@ -123,7 +135,9 @@ class Gathering:
         return [
             attempt
             for mode in modes
-            for attempt in attempt_table.select_ended(self._connection, mode=mode, policy=self._policy.name)
+            for attempt in attempt_table.select_ended(
+                self._connection, mode=mode, policy=self._policy.name, took_part=bool(self._others)
+            )
         ]
 
     def _next_step(self) -> int:

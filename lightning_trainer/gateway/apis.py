@@ -23,8 +23,8 @@ class Api:
 
     path: str
     """Below ``/v1``."""
-    read: Callable[[dict[str, Any], str], EngineRequest]
-    """The engine's request for a body and the policy's name; raises RefusalError."""
+    read: Callable[[dict[str, Any], int | None], EngineRequest]
+    """The engine's request for a body and the version that it insists on; raises RefusalError."""
     answer: Callable[[dict[str, Any], EngineRequest, Transcript, str], Answer]
     """For the caller's body, the engine's request, the transcript and the engine's name of the model."""
     error_body: Callable[[int, Mapping[str, Any]], Mapping[str, Any]] = lambda status, body: body
@@ -37,13 +37,13 @@ def _openai_answer(_: dict[str, Any], request: EngineRequest, __: Transcript, se
 
 def _translated(
     translate: Callable[[Mapping[str, Any]], dict[str, Any]], id_prefix: str
-) -> Callable[[dict[str, Any], str], EngineRequest]:
-    def read(body: dict[str, Any], policy: str) -> EngineRequest:
+) -> Callable[[dict[str, Any], int | None], EngineRequest]:
+    def read(body: dict[str, Any], version: int | None) -> EngineRequest:
         try:
             chat = translate(body)
         except (TypeError, AttributeError, KeyError, ValueError) as error:
             raise RefusalError(400, f"a field of the body has a shape that cannot be read: {error}") from error
-        return engine_request(chat, policy=policy, id_prefix=id_prefix)
+        return engine_request(chat, version=version, id_prefix=id_prefix)
 
     return read
 
@@ -51,12 +51,12 @@ def _translated(
 APIS = (
     Api(
         "/chat/completions",
-        read=lambda body, policy: engine_request(body, policy=policy),
+        read=lambda body, version: engine_request(body, version=version),
         answer=_openai_answer,
     ),
     Api(
         "/completions",
-        read=lambda body, policy: engine_request(body, policy=policy, api=EngineApi.COMPLETIONS),
+        read=lambda body, version: engine_request(body, version=version, api=EngineApi.COMPLETIONS),
         answer=_openai_answer,
     ),
     Api(

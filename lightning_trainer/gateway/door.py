@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 from fastapi import Request, Response
+from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.gateway.answer import Answer
@@ -21,7 +22,7 @@ from lightning_trainer.gateway.engine_response import EngineResponse
 from lightning_trainer.gateway.errors import RefusalError, made_again, unavailable
 from lightning_trainer.gateway.exchange import Exchange
 from lightning_trainer.gateway.identity import read_caller
-from lightning_trainer.gateway.old_versions import OldVersions
+from lightning_trainer.gateway.policies import ServedPolicies, ServedPolicy
 from lightning_trainer.gateway.record import Sampler
 from lightning_trainer.gateway.relay import RelayResponse
 from lightning_trainer.gateway.request import EngineRequest, read_body_object, unknown_model
@@ -41,16 +42,13 @@ _BODY_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Answers calls of one policy."""
+    """Answers calls of the policies that are served."""
 
-    upstream: Upstream
+    policies: ServedPolicies
     sink: SpanSink
-    policy: str
-    served_name: str
     max_body_bytes: int
     slots: Slots
     tries: Tries
-    old_versions: OldVersions | None = None
 
     async def answer(self, request: Request, api: Api) -> Response:
         """Answer a call."""
@@ -69,14 +67,16 @@ class Door:
         try:
             raw = await self._body(request)
             body = read_body_object(raw)
-            asked = api.read(body, self.policy)
+            caller = read_caller(request.headers, place)
+            chosen = self.policies.choose(body.get("model"), caller.attributes.get(semconv.AGENT_NAME))
+            policy, asked = chosen.policy, api.read(body, chosen.version)
             settlement = Settlement(self.sink)
-            exchange = Exchange(asked, read_caller(request.headers, place), Sampler(self.policy, None), settlement)
+            exchange = Exchange(asked, caller, Sampler(policy.name, None), settlement)
             if (key := try_key(request.scope["path"], request.headers, raw)) is not None:
                 await self.tries.begin(key, settlement)
             del raw
-            answer = api.answer(body, asked, exchange.transcript, self.served_name)
-            forwarding = self._forward(exchange, answer, api, slot)
+            answer = api.answer(body, asked, exchange.transcript, policy.served_name or policy.name)
+            forwarding = self._forward(exchange, policy, answer, api, slot)
             try:
                 response = await unless_gone(request.receive, settlement.given_up, forwarding)
             except CallerGoneError as error:
@@ -107,9 +107,12 @@ class Door:
                 408, f"the body did not arrive within {_BODY_TIMEOUT_S:.0f} s", retry_after_s=1
             ) from error
 
-    async def _forward(self, exchange: Exchange, answer: Answer, api: Api, slot: Slot) -> Response:
+    async def _forward(
+        self, exchange: Exchange, policy: ServedPolicy, answer: Answer, api: Api, slot: Slot
+    ) -> Response:
         try:
-            upstream = await self._ask(exchange.request, await self._serving(exchange.request, slot))
+            serving = await _serving(exchange.request, policy, slot)
+            upstream = await _ask(exchange.request, serving, policy.served_name or policy.name)
         except (EngineError, PublicationError) as error:
             raise unavailable(str(error)) from error
         headers = {name: upstream.headers[name] for name in _PASSED_HEADERS if name in upstream.headers}
@@ -118,7 +121,7 @@ class Door:
         if not upstream.is_success:
             message = f"the engine answered {upstream.status}, which is neither an answer nor an error"
             raise RefusalError(502, message, kind="engine_error")
-        exchange.sampler = _sampler(upstream.headers, self.policy)
+        exchange.sampler = _sampler(upstream.headers, policy.name)
         try:
             _check_version(exchange)
         except RefusalError:
@@ -134,30 +137,30 @@ class Door:
         await exchange.commit()
         return Response(answer.whole(upstream.body, document), upstream.status, headers, "application/json")
 
-    async def _serving(self, asked: EngineRequest, slot: Slot) -> Upstream:
-        """Return the engine of the version that is asked for; the slot holds it until the call ends."""
-        if asked.version is None:
-            return self.upstream
-        live = await self.upstream.live_version(self.policy)
-        if live is None or live == asked.version:
-            return self.upstream
-        lease = None if self.old_versions is None else await self.old_versions.lease(asked.version)
-        if lease is None:
-            kept = () if self.old_versions is None else self.old_versions.versions()
-            known = sorted({*kept, live}, reverse=True)
-            raise unknown_model(asked.model, [self.policy, *(f"{self.policy}@v{version}" for version in known)])
-        slot.also_release(lease.release)
-        return lease.upstream
 
-    async def _ask(self, asked: EngineRequest, upstream: Upstream) -> EngineResponse:
-        body = asked.upstream(self.served_name)
-        if asked.body.get("stream") in (None, False):
-            return await upstream.complete(asked.api, body)
-        answer = await upstream.open(asked.api, body)
-        if not answer.headers.get("content-type", "").startswith("text/event-stream"):
-            # The engine reads some odd values of `stream` as false.
-            await answer.read()
-        return answer
+async def _serving(asked: EngineRequest, policy: ServedPolicy, slot: Slot) -> Upstream:
+    """Return the engine of the version that is asked for; the slot holds it until the call ends."""
+    if asked.version is None:
+        return policy.upstream
+    live = await policy.upstream.live_version(policy.name)
+    if live is None or live == asked.version:
+        return policy.upstream
+    lease = None if policy.old_versions is None else await policy.old_versions.lease(asked.version)
+    if lease is None:
+        raise unknown_model(asked.model, policy.models(live))
+    slot.also_release(lease.release)
+    return lease.upstream
+
+
+async def _ask(asked: EngineRequest, upstream: Upstream, served_name: str) -> EngineResponse:
+    body = asked.upstream(served_name)
+    if asked.body.get("stream") in (None, False):
+        return await upstream.complete(asked.api, body)
+    answer = await upstream.open(asked.api, body)
+    if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+        # The engine reads some odd values of `stream` as false.
+        await answer.read()
+    return answer
 
 
 def _place(request: Request) -> RolloutUrl | None:

@@ -74,24 +74,24 @@ def read_body_object(raw: bytes) -> dict[str, Any]:
 
 
 def engine_request(
-    body: dict[str, Any], *, policy: str, api: EngineApi = EngineApi.CHAT, id_prefix: str | None = None
+    body: dict[str, Any], *, version: int | None, api: EngineApi = EngineApi.CHAT, id_prefix: str | None = None
 ) -> EngineRequest:
     """Read a body in the engine's words.
 
+    Args:
+        body: with a model that is served here (``policies.ServedPolicies.choose``).
+        version: the one that its model insists on.
+
     Raises:
-        RefusalError: it names no model, or asks what has no exact record (400), or the model is not served here (404).
+        RefusalError: it asks what has no exact record (400).
     """
-    model = body.get("model")
-    if not isinstance(model, str):
-        raise RefusalError(400, f"model is {model!r}; name {policy!r}", param="model", code="missing_model")
-    version = _version(model, policy)
     count = body.get("n")
     if api is EngineApi.COMPLETIONS:
         body = _one_prompt(body)
     return EngineRequest(
         api=api,
         body=body,
-        model=model,
+        model=body["model"],
         version=version,
         asked_token_ids=body.get("return_token_ids") is True,
         asked_logprobs=_asked_logprobs(body, api),
@@ -122,15 +122,6 @@ def _one_prompt(body: dict[str, Any]) -> dict[str, Any]:
             )
         body = {**body, "prompt": prompt[0]}
     return body
-
-
-def _version(model: str, policy: str) -> int | None:
-    if model == policy:
-        return None
-    digits = model.removeprefix(f"{policy}@v")
-    if digits != model and digits.isascii() and digits.isdigit() and len(digits) <= 18:
-        return int(digits)
-    raise unknown_model(model, [policy])
 
 
 def unknown_model(model: str, known: list[str]) -> RefusalError:

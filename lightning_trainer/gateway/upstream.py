@@ -59,7 +59,12 @@ class Upstream:
     """
 
     def __init__(
-        self, engine: EngineEndpoint, *, queue_timeout_s: float, silence_timeout_s: float, connections: int
+        self,
+        engine: EngineEndpoint,
+        *,
+        queue_timeout_s: float = 180.0,
+        silence_timeout_s: float = 600.0,
+        connections: int = 520,
     ) -> None:
         self._engine = engine
         self._queue_timeout_s = queue_timeout_s

@@ -7,8 +7,11 @@ _NAMED = 5
 
 
 def nothing_claimed(report: AgentsReport, policy: PolicyConfig) -> str | None:
-    """Return what to say when agents made calls and the policy claims none of them."""
-    calling = [row for row in report["agents"] if row["calls"]]
+    """Return what to say when agents made calls and the policy claims none of them.
+
+    Those that another policy claims tell nothing of it: this one's may come later.
+    """
+    calling = [row for row in report["agents"] if row["calls"] and row["policy"] in (None, policy.name)]
     if not calling or any(row["policy"] == policy.name for row in calling):
         return None
     names = [repr(row["agent"]) if row["agent"] is not None else "calls without a name" for row in calling]

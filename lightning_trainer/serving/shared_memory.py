@@ -22,7 +22,18 @@ _PREFIX = "lightning-trainer-"
 _VERSIONS_AT_ONCE = 2
 
 
-class WeightFiles:
+class WeightFolder:
+    """Where the versions of one policy lie."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, version: int) -> Path:
+        """Return where this version's file belongs."""
+        return self.folder / f"v{version}.safetensors"
+
+
+class WeightFiles(WeightFolder):
     """The weight files of one run, as a context manager: the folder is there inside of it and gone after."""
 
     def __init__(
@@ -46,7 +57,7 @@ class WeightFiles:
             if removed := remove_orphans(place, _PREFIX):
                 logger.info("removed the weight files of %d dead runs from %s", len(removed), place)
         root = _root(shared_memory, state_dir, version_bytes * _VERSIONS_AT_ONCE)
-        self.folder = root / f"{_PREFIX}{run_id or secrets.token_hex(4)}-{owner_tag()}"
+        super().__init__(root / f"{_PREFIX}{run_id or secrets.token_hex(4)}-{owner_tag()}")
         self.folder.mkdir(mode=0o700)
 
     def __enter__(self) -> Self:
@@ -57,9 +68,11 @@ class WeightFiles:
     ) -> None:
         self.remove()
 
-    def path(self, version: int) -> Path:
-        """Return where this version's file belongs."""
-        return self.folder / f"v{version}.safetensors"
+    def of(self, policy: str) -> WeightFolder:
+        """Return a folder inside for one of several policies that share an engine."""
+        folder = WeightFolder(self.folder / policy)
+        folder.folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
 
     def prune(self) -> None:
         """Remove all but the two newest versions: the live one and the one that is being tried."""

@@ -50,13 +50,16 @@ def _number(span: Span, name: str) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MOST else 0
 
 
-def select_missing(connection: sqlite3.Connection) -> dict[str, int]:
-    """Return how many spans have not come, of every ended attempt that lacks some and that no step has consumed."""
+def select_missing(connection: sqlite3.Connection, policy: str | None = None) -> dict[str, int]:
+    """Return how many spans have not come, of every ended attempt that lacks some and that no step (of that policy, or
+    of any) has consumed."""
     return dict(
         connection.execute(
             """SELECT attempt_id, sum(started - arrived) FROM arrivals JOIN attempts USING (attempt_id)
                WHERE arrived < started AND ended_ns IS NOT NULL
-               AND NOT EXISTS (SELECT 1 FROM assignments WHERE assignments.attempt_id = attempts.attempt_id)
-               GROUP BY attempt_id"""
+               AND NOT EXISTS (SELECT 1 FROM assignments WHERE assignments.attempt_id = attempts.attempt_id
+                               AND (:policy IS NULL OR assignments.policy = :policy))
+               GROUP BY attempt_id""",
+            {"policy": policy},
         ).fetchall()
     )

@@ -125,17 +125,32 @@ def _write(connection: sqlite3.Connection, statement: str, seen: _Sighting, root
     connection.execute(statement, (*row, seen.started_ns, seen.ended_ns, seen.error, root_span_id))
 
 
-def select_ended(connection: sqlite3.Connection, *, mode: RolloutMode | None, policy: str | None) -> list[Attempt]:
-    """Return ended attempts that no step (of that policy, or of any) has consumed, oldest end first."""
+def select_ended(
+    connection: sqlite3.Connection, *, mode: RolloutMode | None, policy: str | None, took_part: bool = False
+) -> list[Attempt]:
+    """Return ended attempts that no step (of that policy, or of any) has consumed, oldest end first.
+
+    Args:
+        took_part: only those that share their group or their task with one that the policy answered calls of.
+    """
     rows = connection.execute(
-        f"""SELECT {_COLUMNS} FROM attempts WHERE ended_ns IS NOT NULL
-            AND (:mode IS NULL OR coalesce(mode, 'train') = :mode)
-            AND NOT EXISTS (SELECT 1 FROM assignments WHERE assignments.attempt_id = attempts.attempt_id
-                            AND (:policy IS NULL OR assignments.policy = :policy))
+        f"""WITH waiting AS MATERIALIZED (
+                SELECT {_GROUP} AS "group", coalesce(task_id, rollout_id) AS task
+                FROM participations JOIN attempts USING (attempt_id)
+                WHERE :took_part AND participations.policy = :policy AND {_NOT_CONSUMED})
+            SELECT {_COLUMNS} FROM attempts WHERE ended_ns IS NOT NULL
+            AND (:mode IS NULL OR coalesce(mode, 'train') = :mode) AND {_NOT_CONSUMED}
+            AND (NOT :took_part OR {_GROUP} IN (SELECT "group" FROM waiting)
+                 OR coalesce(task_id, rollout_id) IN (SELECT task FROM waiting))
             ORDER BY ended_ns, attempt_id""",
-        {"mode": mode, "policy": policy},
+        {"mode": mode, "policy": policy, "took_part": took_part},
     )
     return [_read(row) for row in rows]
+
+
+_GROUP = "coalesce(group_id, task_id, rollout_id)"
+_NOT_CONSUMED = """NOT EXISTS (SELECT 1 FROM assignments WHERE assignments.attempt_id = attempts.attempt_id
+    AND (:policy IS NULL OR assignments.policy = :policy))"""
 
 
 def count_ended(

@@ -11,14 +11,16 @@ def select_consumed(
     attempt_ids: Collection[str] = (),
     rollout_ids: Collection[str] = (),
     response_ids: Collection[str] = (),
+    policy: str | None = None,
 ) -> dict[str, int]:
     """Return the step by attempt id, of attempts that are named, of a rollout's last one, or by a response of theirs.
 
+    With ``policy`` only its steps count.
+
     A rollout's reward is that of its last attempt, so an earlier one that was consumed is none of its business.
     """
-    rows = connection.execute(
-        _CONSUMED, [json.dumps(sorted(names)) for names in (attempt_ids, rollout_ids, response_ids)]
-    )
+    names = (json.dumps(sorted(names)) for names in (attempt_ids, rollout_ids, response_ids))
+    rows = connection.execute(_CONSUMED, (*names, policy))
     return dict(rows.fetchall())
 
 
@@ -30,4 +32,5 @@ _CONSUMED = """
         UNION SELECT attempt_id FROM spans
             WHERE response_id IN (SELECT value FROM json_each(?3)) AND attempt_id IS NOT NULL)
     SELECT attempt_id, min(step) FROM assignments WHERE attempt_id IN (SELECT attempt_id FROM named)
+    AND (?4 IS NULL OR policy = ?4)
     GROUP BY attempt_id ORDER BY attempt_id"""

@@ -77,10 +77,11 @@ def nearest_names(connection: sqlite3.Connection, name: str, count: int = 3) -> 
     return difflib.get_close_matches(name, names, count) or [row.rollout_id for row in newest[:count]]
 
 
-def select_assignment(connection: sqlite3.Connection, attempt_id: str) -> tuple[str, int] | None:
-    """Return the policy and the step that consumed an attempt, or None while none has."""
+def select_assignment(connection: sqlite3.Connection, attempt_id: str, policy: str) -> tuple[str, int] | None:
+    """Return the policy and the step that consumed an attempt, or None while none has; of several, ``policy``'s."""
     return connection.execute(
-        "SELECT policy, step FROM assignments WHERE attempt_id = ? ORDER BY step LIMIT 1", (attempt_id,)
+        "SELECT policy, step FROM assignments WHERE attempt_id = ? ORDER BY policy != ?, step LIMIT 1",
+        (attempt_id, policy),
     ).fetchone()
 
 

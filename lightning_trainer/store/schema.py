@@ -118,6 +118,13 @@ MIGRATIONS: tuple[str, ...] = (
         at_ns      INTEGER NOT NULL
     );
     """,
+    """
+    CREATE TABLE participations (               -- of attempts whose gateway records came after this table was made
+        policy     TEXT NOT NULL,
+        attempt_id TEXT NOT NULL,
+        PRIMARY KEY (policy, attempt_id)
+    ) WITHOUT ROWID;
+    """,
 )
 
 

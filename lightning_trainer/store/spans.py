@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.store import arrivals, attempts
+from lightning_trainer.store import arrivals, attempts, participations
 from lightning_trainer.store.span_codec import decode_resource, decode_span, encode_resource, encode_span
 from lightning_trainer.types import AttributeValue, Span
 
@@ -27,6 +27,7 @@ def insert(connection: sqlite3.Connection, spans: Sequence[Span]) -> list[Span]:
     new = list(spans) if written == len(spans) else _stored_after(connection, last, spans)
     attempts.upsert(connection, new)
     arrivals.count(connection, new)
+    participations.note(connection, new)
     return new
 
 

@@ -14,6 +14,7 @@ from typing import Self, TypeVar
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store import arrivals as arrival_table
 from lightning_trainer.store import attempts as attempt_table
+from lightning_trainer.store import participations as participation_table
 from lightning_trainer.store import spans as span_table
 from lightning_trainer.store import steps as step_table
 from lightning_trainer.store import versions as version_table
@@ -102,11 +103,16 @@ class SqliteStore:
         attempt_ids: Collection[str] = (),
         rollout_ids: Collection[str] = (),
         response_ids: Collection[str] = (),
+        policy: str | None = None,
     ) -> dict[str, int]:
         """Return by attempt id the step that consumed it; see :func:`late.select_consumed`."""
         return await self._read(
             lambda connection: select_consumed(
-                connection, attempt_ids=attempt_ids, rollout_ids=rollout_ids, response_ids=response_ids
+                connection,
+                attempt_ids=attempt_ids,
+                rollout_ids=rollout_ids,
+                response_ids=response_ids,
+                policy=policy,
             )
         )
 
@@ -122,11 +128,24 @@ class SqliteStore:
         return await self._read(lambda connection: span_table.select_of_attempts(connection, attempt_ids))
 
     async def ended_attempts(
-        self, *, mode: RolloutMode | str | None = RolloutMode.TRAIN, policy: str | None = None
+        self,
+        *,
+        mode: RolloutMode | str | None = RolloutMode.TRAIN,
+        policy: str | None = None,
+        took_part: bool = False,
     ) -> list[Attempt]:
-        """Return ended attempts that no step has consumed (of ``policy``, or of any), oldest end first."""
+        """Return ended attempts that no step has consumed (of ``policy``, or of any), oldest end first.
+
+        See :func:`attempts.select_ended`.
+        """
         wanted = None if mode is None else RolloutMode(mode)
-        return await self._read(lambda connection: attempt_table.select_ended(connection, mode=wanted, policy=policy))
+        return await self._read(
+            lambda connection: attempt_table.select_ended(connection, mode=wanted, policy=policy, took_part=took_part)
+        )
+
+    async def participations(self, policy: str) -> set[str]:
+        """Return the attempts that a policy answered calls of and that no step of it has consumed."""
+        return await self._read(lambda connection: participation_table.select_waiting(connection, policy))
 
     async def ended_by_group(
         self, prefix: str, *, mode: RolloutMode = RolloutMode.TRAIN, consumed_by: str | None = None
@@ -137,9 +156,10 @@ class SqliteStore:
             lambda connection: attempt_table.count_ended(connection, prefix, mode=mode, consumed_by=consumed_by)
         )
 
-    async def missing_spans(self) -> dict[str, int]:
-        """Return how many spans have not come, of every ended attempt that lacks some and that no step has consumed."""
-        return await self._read(arrival_table.select_missing)
+    async def missing_spans(self, policy: str | None = None) -> dict[str, int]:
+        """Return how many spans have not come, of every ended attempt that lacks some and that no step (of that policy,
+        or of any) has consumed."""
+        return await self._read(lambda connection: arrival_table.select_missing(connection, policy))
 
     async def attempts(
         self,

@@ -1,7 +1,7 @@
 """A Ray of our own: on the loopback interface, in a temporary folder of its own, beside any other Ray.
 
-``stop`` returns when every process of it is gone. After a ``kill -9`` Ray's processes end by themselves, the last of
-them within two minutes, and the next start removes the folder.
+The last ``stop`` returns when every process of it is gone. After a ``kill -9`` Ray's processes end by themselves, the
+last of them within two minutes, and the next start removes the folder.
 """
 
 import logging
@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 
 import psutil
@@ -26,21 +27,37 @@ _EXIT_TIMEOUT_S = 15.0
 
 
 class RaySession:
-    """Ray, as long as this process needs it. One that the process was using already is shared and left running."""
+    """Ray, as long as anybody needs it. One that the process was using already is shared and left running."""
 
-    def __init__(self, processes: int) -> None:
-        """``processes``: how many will be run in it at once."""
+    def __init__(self, processes: int = 1) -> None:
+        """``processes``: how many will run in it at once, a processor each."""
         self._processes = processes
+        self._lock = threading.Lock()
+        self._holders = 0
         self._folder: Path | None = None
+        self._servers: list[psutil.Process] = []
 
     def start(self) -> None:
-        """Start Ray.
+        """Start Ray for the first who needs it, and again where it has died under the others.
 
         Raises:
             TrainingError: it does not start here.
         """
-        if ray.is_initialized():
-            return
+        with self._lock:
+            if self._folder is not None and not all(map(_lives, self._servers)):
+                self._end()
+            if not ray.is_initialized():
+                self._begin()
+            self._holders += 1
+
+    def stop(self) -> None:
+        """Take down what ``start`` started, when nobody needs it any longer."""
+        with self._lock:
+            self._holders -= 1
+            if self._holders == 0:
+                self._end()
+
+    def _begin(self) -> None:
         parent = _SHORT_TEMP if _SHORT_TEMP.is_dir() else Path(tempfile.gettempdir())
         _remove_abandoned(parent)
         self._folder = Path(tempfile.mkdtemp(prefix=f"lt-ray-{os.getpid()}-", dir=parent))
@@ -57,11 +74,11 @@ class RaySession:
                 _temp_dir=str(self._folder),
             )
         except (RayError, OSError, RuntimeError, ValueError) as error:
-            self.stop()
+            self._end()
             raise TrainingError(f'Ray did not start ({error}); set backend = "inprocess" in [training]') from error
+        self._servers = [process for process in _processes_in(self._folder) if _is_server(process)]
 
-    def stop(self) -> None:
-        """Take down what ``start`` started; again is the same as once."""
+    def _end(self) -> None:
         if self._folder is None:
             return
         processes = _processes_in(self._folder)
@@ -71,7 +88,22 @@ class RaySession:
             process.kill()
         psutil.wait_procs(alive, timeout=_EXIT_TIMEOUT_S)
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder = None
+        self._folder, self._servers = None, []
+
+
+def _is_server(process: psutil.Process) -> bool:
+    """One of the two without which there is no Ray."""
+    try:
+        return process.name() in ("gcs_server", "raylet")
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _processes_in(folder: Path) -> list[psutil.Process]:

@@ -5,6 +5,7 @@ When one fails alone, the others wait for it: they are ended, and a restart buil
 """
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -61,15 +62,18 @@ class TrainerActor:
 class RayTrainer(TrainerClient):
     """Starts Ray, unless this process uses one already, and the actors in it."""
 
-    def __init__(self, settings: TrainerSettings) -> None:
+    def __init__(self, settings: TrainerSettings, session: RaySession | None = None) -> None:
+        """``session``: shared with other trainers; one of its own when absent."""
         self._settings = settings
-        self._session = RaySession(settings.world_size)
+        self._session = session or RaySession(settings.world_size)
+        self._holds_session = False
         self._actors: list[Any] = []
         self.process_ids: tuple[int, ...] = ()
         """Of all that train, by rank; ``process_id`` is the first."""
 
     async def start(self) -> None:
         await asyncio.to_thread(self._session.start)
+        self._holds_session = True
         settings, actor = self._settings, ray.remote(num_cpus=1, max_restarts=0)(TrainerActor)
         self._actors = [actor.remote(settings, rank) for rank in range(settings.world_size)]
         meeting = ()
@@ -81,12 +85,15 @@ class RayTrainer(TrainerClient):
     async def close(self) -> None:
         self._kill()
         self._actors, self.process_id, self.process_ids = [], None, ()
-        await asyncio.to_thread(self._session.stop)
+        if self._holds_session:
+            self._holds_session = False
+            await asyncio.to_thread(self._session.stop)
 
     def _kill(self) -> None:
         if ray.is_initialized():
             for actor in self._actors:
-                ray.kill(actor)
+                with contextlib.suppress(RayError, ValueError):  # of a Ray that has died since
+                    ray.kill(actor)
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         if not self._actors:

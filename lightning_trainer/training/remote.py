@@ -8,6 +8,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 class TrainerClient(ABC):
     """The trainer of one policy. Calls are answered one at a time, in the order they were made."""
 
+    turns: AbstractAsyncContextManager[object] = nullcontext()
+    """Held while it computes, for trainers that share their cores with others."""
     process_id: int | None = None
     """Of the process that trains, where it is one of its own and running."""
 
@@ -48,30 +51,54 @@ class TrainerClient(ABC):
         await self.close()
         await self.start()
 
+    async def _in_turn(self, method: str, *arguments: Any) -> Any:
+        async with self.turns:
+            return await self._call(method, *arguments)
+
     async def step(self, batch: TrainingBatch) -> StepReport:
-        return await self._call("step", batch)
+        return await self._in_turn("step", batch)
 
     async def publish(self, path: Path, version: int) -> Publication:
-        return await self._call("publish", path, version)
+        return await self._in_turn("publish", path, version)
 
     async def save(self, directory: Path, step: int) -> None:
-        await self._call("save", directory, step)
+        await self._in_turn("save", directory, step)
 
     async def load(self, directory: Path) -> int:
-        return await self._call("load", directory)
+        return await self._in_turn("load", directory)
 
     async def score(self, token_ids: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
-        return await self._call("score", token_ids)
+        return await self._in_turn("score", token_ids)
 
 
 def make_trainer(backend: Literal["ray", "inprocess"], settings: TrainerSettings) -> TrainerClient:
     """Return a trainer that is not started yet."""
-    if backend == "inprocess":
-        return InProcessTrainer(settings)
-    set_ray_environment()
-    from lightning_trainer.training.ray_trainer import RayTrainer
+    return make_trainers(backend, [settings])[0]
 
-    return RayTrainer(settings)
+
+def make_trainers(
+    backend: Literal["ray", "inprocess"], settings: Sequence[TrainerSettings], *, at_once: int = 1
+) -> list[TrainerClient]:
+    """Return trainers that are not started yet, one for each settings; on Ray they share one session.
+
+    Args:
+        at_once: how many of them may compute at the same time; the others wait for their turn.
+    """
+    trainers: list[TrainerClient]
+    if backend == "inprocess":
+        trainers = [InProcessTrainer(one) for one in settings]
+    else:
+        set_ray_environment()
+        from lightning_trainer.training.ray_session import RaySession
+        from lightning_trainer.training.ray_trainer import RayTrainer
+
+        session = RaySession(sum(one.world_size for one in settings))
+        trainers = [RayTrainer(one, session) for one in settings]
+    if len(trainers) > at_once:
+        turns = asyncio.Semaphore(at_once)
+        for trainer in trainers:
+            trainer.turns = turns
+    return trainers
 
 
 class InProcessTrainer(TrainerClient):

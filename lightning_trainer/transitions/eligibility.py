@@ -30,10 +30,10 @@ def reason_against(
 def _not_ours(call: Call, policy: PolicyConfig, attempts: Mapping[str, Attempt]) -> Reason | None:
     if call.agent is None:
         return Reason.NO_AGENT
-    if not policy.claims(call.agent):
-        return Reason.NOT_SELECTED
     if call.policy is not None and call.policy != policy.name:
         return Reason.OTHER_POLICY
+    if not policy.claims(call.agent):
+        return Reason.NOT_SELECTED
     if call.fidelity is Fidelity.TEXT_ONLY:
         return Reason.FIDELITY_TOO_LOW
     if call.fidelity is Fidelity.VERIFIED and not policy.allow_retokenised:

@@ -66,10 +66,12 @@ def test_the_commands_work_as_they_stand(after_twenty_steps):
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        (("rollback", "support", "99"), "policy 'support' has no version 99; it has 0 to 20"),
-        (("rollback", "support", "newest"), "version 'newest' is not a version; write it as 12, v12 or best"),
-        (("rollback", "support", "best"), "no version of 'support' has a held-out score"),
-        (("rollback", "sales", "3"), "name one of the policies support; 'sales' is none"),
+        (("rollback", "99"), "policy 'support' has no version 99; it has 0 to 20"),
+        (("rollback", "newest"), "version 'newest' is not a version; write it as 12, v12 or best"),
+        (("rollback", "best", "--policy", "support"), "no version of 'support' has a held-out score"),
+        (("rollback", "sales@v3"), "name one of the policies support; 'sales' is none"),
+        (("rollback", "support@v3", "--policy", "sales"), "--policy is 'sales' and the version is one of 'support'"),
+        (("status",), "no daemon runs on"),
     ],
 )
 def test_what_cannot_be_gone_back_to_is_said_in_a_sentence(after_twenty_steps, command, sentence):

@@ -25,7 +25,9 @@ from typer.testing import CliRunner
 from lightning_trainer.cli.app import app as command_line
 from lightning_trainer.dataset.parquet import read_ledger, read_samples_parquet
 from lightning_trainer.dataset.sources import STORE_FILE, read_source
+from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.routes import gateway_router
+from lightning_trainer.gateway.upstream import Upstream
 from lightning_trainer.ingest.otlp import otlp_router
 from lightning_trainer.retokenise.chat import chat_answer
 from lightning_trainer.retokenise.words import words_of
@@ -163,7 +165,8 @@ def daemon(engine: Engine, tmp_path: Path) -> Iterator[str]:
             yield
 
     app = FastAPI(lifespan=life)
-    app.include_router(gateway_router(Endpoint(engine.url), store, policy=POLICY, queue_timeout_s=5.0))
+    upstream = Upstream(Endpoint(engine.url), queue_timeout_s=5.0)
+    app.include_router(gateway_router([ServedPolicy(POLICY, upstream)], store))
     app.include_router(otlp_router(store))
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)

@@ -36,7 +36,7 @@ def test_relative_paths_are_relative_to_the_file(tmp_path):
         (POLICY + "[daemon]\nport = 70000", "daemon.port = 70000"),
         (POLICY + '[daemon]\nhost = "0.0.0.0"', "host '0.0.0.0' is reachable from other machines: set a token"),
         (POLICY + '[engine]\nchat_template = "no.jinja"', "engine.chat_template = 'no.jinja': there is no file"),
-        (POLICY + POLICY, "2 policies (sql, sql)"),
+        (POLICY + POLICY, "policy: 2 policies are called 'sql'; give each a name of its own"),
         (
             POLICY + 'credit = { scheme = "guess" }',
             "credit scheme 'guess' is unknown; there are terminal, equal_shares",
@@ -119,3 +119,22 @@ def test_no_estimator_runs_on_a_scheme_that_gives_advantages(tmp_path):
 def test_what_someone_else_registered_with_verl_is_left_to_training(tmp_path):
     policy = load_config(write(tmp_path, POLICY + 'algorithm = { advantage = "my_own" }')).only_policy
     assert policy.estimator == "my_own"
+
+
+def test_of_several_policies_the_first_that_matches_has_the_agent(tmp_path):
+    other = '[[policy]]\nname = "rest"\nagents = ["sql_writer", "*"]\nmodel = "random:tiny"\n'
+    sql, rest = load_config(write(tmp_path, POLICY + other)).policy
+
+    assert [(sql.claims(name), rest.claims(name)) for name in ("sql_writer", "fixer_2", "planner", None)] == [
+        (True, False), (True, False), (False, True), (False, False),
+    ]  # fmt: skip
+    assert rest.model_copy(update={"group_size": 3}).claims("fixer_2") is False
+
+
+def test_a_policy_is_named_where_there_are_several(tmp_path):
+    config = load_config(write(tmp_path, POLICY + POLICY.replace('"sql"', '"rest"')))
+
+    assert config.named_policy("rest").name == "rest"
+    for name in (None, "third"):
+        with pytest.raises(ConfigError, match="name one of the policies sql, rest"):
+            config.named_policy(name)

@@ -189,7 +189,7 @@ class Run:
         return {row["version"]: row for row in json.loads(self.command("versions", "--json"))}
 
     def pid(self, name: str) -> int:
-        return self.get("/lightning/status")["processes"][name]
+        return self.get("/lightning/status")["policies"]["tiny"]["processes"][name]
 
     def rows(self, query: str) -> list[tuple]:
         database = sqlite3.connect(f"file:{self.folder / 'state' / 'lightning.sqlite'}?mode=ro", uri=True)
@@ -368,7 +368,7 @@ def test_an_old_version_is_served_beside_the_newest_and_can_be_gone_back_to(run:
         7: "serving",
     }
 
-    assert "tiny serves version 6" in run.command("rollback", "tiny", "v6")
+    assert "tiny serves version 6" in run.command("rollback", "v6")
 
     assert far_apart(run.probe_logprobs(), sixth) < 1e-4
     assert run.policy()["live_version"] == 6

@@ -34,13 +34,12 @@ def doctor(config_path: Path | None) -> int:
 def run_checks(config: Config | None) -> list[Check]:
     """Look at this machine with a configuration's needs in mind; the quickstart's when there is none."""
     config = config or _quickstart()
-    policy = config.only_policy
-    parameters = count_parameters(policy.model)
+    parameters = [count_parameters(policy.model) for policy in config.policy]
     return [
         check_python(),
         *check_packages(config),
         check_engine(config.engine),
-        check_model(policy.model),
+        *map(check_model, dict.fromkeys(policy.model for policy in config.policy)),
         check_cores(config),
         check_memory(config, parameters),
         check_shared_memory(config, parameters),

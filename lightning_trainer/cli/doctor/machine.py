@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
-from lightning_trainer.cli.doctor.needs import CHECKPOINT_BYTES_PER_PARAMETER, GIB, ITEM_BYTES, memory_need
+from lightning_trainer.cli.doctor.needs import CHECKPOINT_BYTES_PER_PARAMETER, GIB, ITEM_BYTES, Parameters, memory_need
 from lightning_trainer.config import Config
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -35,7 +35,7 @@ def check_cores(config: Config) -> Check:
     return ok("cores", found)
 
 
-def check_memory(config: Config, parameters: float | None) -> Check:
+def check_memory(config: Config, parameters: Parameters) -> Check:
     available = available_memory()
     if available is None:
         return warning(
@@ -61,11 +61,11 @@ def check_memory(config: Config, parameters: float | None) -> Check:
     return ok("memory", found)
 
 
-def check_shared_memory(config: Config, parameters: float | None) -> Check:
-    weights = _WEIGHT_FILES_AT_ONCE * (parameters or 0) * ITEM_BYTES[config.engine.dtype]
+def check_shared_memory(config: Config, parameters: Parameters) -> Check:
+    weights = _WEIGHT_FILES_AT_ONCE * sum(count or 0 for count in parameters) * ITEM_BYTES[config.engine.dtype]
     need = weights + (_OBJECT_STORE if config.training.backend == "ray" else 0)
-    if not config.only_policy.train:
-        return ok("shared memory", "not needed: the policy is not trained")
+    if not any(policy.train for policy in config.policy):
+        return ok("shared memory", "not needed: nothing is trained")
     if not _SHARED_MEMORY.is_dir():
         return warning(
             "shared memory",
@@ -84,14 +84,17 @@ def check_shared_memory(config: Config, parameters: float | None) -> Check:
     return ok("shared memory", found)
 
 
-def check_disk(config: Config, parameters: float | None) -> Check:
+def check_disk(config: Config, parameters: Parameters) -> Check:
     folder = config.daemon.state_dir.absolute()
     while not folder.exists():
         folder = folder.parent
-    kept = config.only_policy.keep_checkpoints + 1 if config.only_policy.train else 0
-    need = kept * (parameters or 0) * CHECKPOINT_BYTES_PER_PARAMETER + _SPANS_GIB * GIB
+    checkpoints = [policy.keep_checkpoints + 1 if policy.train else 0 for policy in config.policy]
+    saved = sum(kept * (count or 0) for kept, count in zip(checkpoints, parameters, strict=True))
+    need = saved * CHECKPOINT_BYTES_PER_PARAMETER + _SPANS_GIB * GIB
     free = shutil.disk_usage(folder).free
-    found = f"{free / GIB:.1f} GiB free in {folder}, {need / GIB:.1f} needed for {kept} checkpoints and spans"
+    found = (
+        f"{free / GIB:.1f} GiB free in {folder}, {need / GIB:.1f} needed for {sum(checkpoints)} checkpoints and spans"
+    )
     if free < need:
         return failure(
             "disk", found, "Free disk space, set daemon.state_dir to another disk, or lower policy.keep_checkpoints."

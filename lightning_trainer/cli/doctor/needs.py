@@ -5,9 +5,15 @@ unique tokens a micro-batch in float32, 4.8 GiB at 2,672 in bfloat16; of the eng
 key-value cache. Activations of other models are scaled by parameters to the power of two thirds.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from lightning_trainer.config import Config
+from lightning_trainer.daemon.engines import engine_groups
+
+Parameters: TypeAlias = Sequence[float | None]
+"""Of each policy's model, in the order of the configuration; None where it is not known."""
 
 GIB = 2**30
 
@@ -43,19 +49,29 @@ class MemoryNeed:
         return self.engine + self.trainer_full + self.rest
 
 
-def memory_need(config: Config, parameters: float | None) -> MemoryNeed:
-    """Estimate the need; a model of unknown size counts as one of 135 M parameters."""
-    parameters = _MEASURED_PARAMETERS if parameters is None else parameters
-    engine = _ENGINE_BASE + parameters * ITEM_BYTES[config.engine.dtype] + config.engine.kv_cache_gib * GIB
-    if not config.only_policy.train:
+def memory_need(config: Config, parameters: Parameters) -> MemoryNeed:
+    """Estimate the need of all policies together; a model of unknown size counts as one of 135 M parameters.
+
+    Each has its weights, and those that compute at the same time (``policies_at_once``) their activations.
+    """
+    sizes = [_MEASURED_PARAMETERS if count is None else count for count in parameters]
+    of_policy = dict(zip((policy.name for policy in config.policy), sizes, strict=True))
+    engine = sum(
+        _ENGINE_BASE + of_policy[group[0].name] * ITEM_BYTES[config.engine.dtype] + config.engine.kv_cache_gib * GIB
+        for group in engine_groups(config.policy)
+    )
+    trained = [of_policy[policy.name] for policy in config.policy if policy.train]
+    if not trained:
         return MemoryNeed(engine, 0.0, 0.0, _DAEMON)
     training = config.training
-    per_token = _ACTIVATION_BYTES_PER_TOKEN[training.dtype] * (parameters / _MEASURED_PARAMETERS) ** (2 / 3)
-    weights = _TRAINER_BASE + parameters * _BYTES_PER_PARAMETER_TRAINED
+    bytes_per_token = _ACTIVATION_BYTES_PER_TOKEN[training.dtype]
+    per_token = sorted((bytes_per_token * (size / _MEASURED_PARAMETERS) ** (2 / 3) for size in trained), reverse=True)
+    at_once = sum(per_token[: training.policies_at_once])
+    weights = sum(_TRAINER_BASE + size * _BYTES_PER_PARAMETER_TRAINED for size in trained)
     most = training.max_tokens_per_micro_batch
     return MemoryNeed(
         engine=engine,
-        trainer_least=weights + per_token * min(_SMALL_MICRO_BATCH, most),
-        trainer_full=weights + per_token * most,
+        trainer_least=weights + at_once * min(_SMALL_MICRO_BATCH, most),
+        trainer_full=weights + at_once * most,
         rest=_DAEMON + (_RAY if training.backend == "ray" else 0.0),
     )

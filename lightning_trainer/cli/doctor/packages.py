@@ -31,11 +31,10 @@ def check_python() -> Check:
 
 def check_packages(config: Config) -> Iterator[Check]:
     """Check the extras that this configuration needs, and what must not be there."""
-    policy = config.only_policy
     yield _check_extra("daemon", "packages")
-    if policy.train:
+    if any(policy.train for policy in config.policy):
         yield _check_extra("train", "training packages")
-    if policy.model.startswith("embedded:"):
+    if any(policy.model.startswith("embedded:") for policy in config.policy):
         yield _check_extra("quickstart", "quickstart packages")
     if config.metrics.wandb is not None:
         yield _check_extra("wandb", "Weights & Biases")

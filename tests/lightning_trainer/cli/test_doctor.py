@@ -81,14 +81,14 @@ def test_memory_needs_are_near_what_was_measured():
     parameters = count_parameters(one_policy["model"])
     for dtype, tokens, measured_gib in (("float32", 1024, 4.2), ("float32", 2672, 6.4), ("bfloat16", 2672, 4.8)):
         training = {"dtype": dtype, "max_tokens_per_micro_batch": tokens}
-        need = memory_need(config(policy=one_policy, training=training), parameters)
+        need = memory_need(config(policy=one_policy, training=training), [parameters])
         assert need.trainer_full / GIB == pytest.approx(measured_gib, abs=0.1)
-    engine = memory_need(config(engine={"kv_cache_gib": 1.5}), parameters).engine
+    engine = memory_need(config(engine={"kv_cache_gib": 1.5}), [parameters]).engine
     assert engine / GIB == pytest.approx(3.4 + 0.25 + 1.5, abs=0.05)
 
 
 def test_a_policy_that_is_not_trained_needs_no_trainer():
-    need = memory_need(config(policy={"train": False}), 1e9)
+    need = memory_need(config(policy={"train": False}), [1e9])
     assert need.trainer_full == 0
     assert need.least == need.full
 
@@ -96,7 +96,7 @@ def test_a_policy_that_is_not_trained_needs_no_trainer():
 @pytest.mark.parametrize(("free_gib", "state"), [(64, State.OK), (12, State.WARNING), (5, State.FAILURE)])
 def test_memory_is_held_against_the_need(monkeypatch, free_gib, state):
     monkeypatch.setattr(machine, "available_memory", lambda: free_gib * GIB)
-    check = machine.check_memory(config(engine={"kv_cache_gib": 1.0}), 134.5e6)
+    check = machine.check_memory(config(engine={"kv_cache_gib": 1.0}), [134.5e6])
     assert check.state is state
     assert f"{free_gib}.0 GiB free" in check.found
 
@@ -126,10 +126,27 @@ def test_more_threads_than_cores_is_a_warning(monkeypatch):
 
 def test_disk_needs_grow_with_the_checkpoints(tmp_path):
     large = config(daemon={"state_dir": str(tmp_path / "not" / "yet")}, policy={"keep_checkpoints": 1000})
-    check = machine.check_disk(large, 1e12)
+    check = machine.check_disk(large, [1e12])
     assert check.state is State.FAILURE
     assert "1001 checkpoints" in check.found
-    assert machine.check_disk(config(daemon={"state_dir": str(tmp_path)}), 1e3).state is State.OK
+    assert machine.check_disk(config(daemon={"state_dir": str(tmp_path)}), [1e3]).state is State.OK
+
+
+def test_several_policies_need_an_engine_and_a_trainer_each_and_compute_in_turn(tmp_path, monkeypatch):
+    policy = {"agents": ["solver"], "model": "random:tiny", "keep_checkpoints": 1}
+    frozen = {"name": "frozen", "train": False, **policy}
+    names = [{"name": name, **policy} for name in ("one", "other")]
+    alone, both = (Config.model_validate({"policy": policies}) for policies in (names[:1], names))
+    size = 134.5e6
+    need, needs = memory_need(alone, [size]), memory_need(both, [size, size])
+    assert needs.engine == 2 * need.engine
+    activations = need.trainer_full - need.trainer_least
+    assert needs.trainer_full - needs.trainer_least == pytest.approx(activations)
+    at_once = Config.model_validate({"policy": names, "training": {"policies_at_once": 2}})
+    assert memory_need(at_once, [size, size]).trainer_full == pytest.approx(2 * need.trainer_full)
+    with_frozen = Config.model_validate({"policy": [*names, frozen], "daemon": {"state_dir": str(tmp_path)}})
+    assert memory_need(with_frozen, [size] * 3).trainer_full == needs.trainer_full
+    assert "4 checkpoints" in machine.check_disk(with_frozen, [size] * 3).found
 
 
 # --- packages

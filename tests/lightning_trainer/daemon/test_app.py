@@ -1,14 +1,11 @@
 """The daemon's HTTP side is wired as the configuration says; engine and trainer are not asked for anything here."""
 
-from typing import Any, cast
-
 import httpx
 import pytest
 
 from lightning_trainer.config import Config
-from lightning_trainer.daemon.progress import Progress
-from lightning_trainer.daemon.rollback import RollbackRequests
-from lightning_trainer.daemon.service import Daemon, NotifyingSink
+from lightning_trainer.daemon.notifying import NotifyingSink
+from lightning_trainer.daemon.service import Daemon
 from lightning_trainer.store import SqliteStore
 
 _POLICY = {"name": "support", "agents": ["support"], "model": "random:tiny"}
@@ -20,10 +17,7 @@ async def client(tmp_path):
         {"policy": [_POLICY], "gateway": {"max_body_bytes": 2**16}, "daemon": {"trusted_hosts": ["gpu-box"]}}
     )
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
-        nothing = cast(Any, None)
-        sink = NotifyingSink(store, Progress())
-        rollbacks = RollbackRequests(wake=sink.stored)
-        app = Daemon(config)._app(store, sink, nothing, nothing, nothing, nothing, rollbacks)
+        app = Daemon(config)._app(store, NotifyingSink(store), [])
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8321") as opened:
             yield opened
 

@@ -21,7 +21,7 @@ def requests() -> RollbackRequests:
 @pytest.fixture
 async def http(requests):
     app = FastAPI()
-    app.include_router(rollback_router("p", requests), dependencies=[Depends(require_token(TOKEN))])
+    app.include_router(rollback_router({"p": requests}), dependencies=[Depends(require_token(TOKEN))])
     headers = {"authorization": f"Bearer {TOKEN}"}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://daemon", headers=headers) as http:
         yield http

@@ -1,7 +1,7 @@
 """``GET /lightning/agents``: what the command line shows, from the store that the daemon is writing."""
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import httpx
 from fastapi import FastAPI
@@ -13,21 +13,14 @@ from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import Span
 
 
+def _watched(policy) -> Any:
+    return SimpleNamespace(policy=policy, progress=Progress(), metrics=SimpleNamespace(warnings={}, rows=[]))
+
+
 async def test_a_runner_asks_what_a_group_needs_and_has_by_mode(tmp_path, make_policy):
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
-        unused = cast(Any, None)
         app = FastAPI()
-        app.include_router(
-            status_router(
-                make_policy(algorithm={"advantage": "remax"}),
-                store=store,
-                progress=Progress(),
-                engine=unused,
-                trainer=unused,
-                metrics=cast(Any, SimpleNamespace(warnings=[])),
-                old_versions=unused,
-            )
-        )
+        app.include_router(status_router([_watched(make_policy(algorithm={"advantage": "remax"}))], store=store))
         await store.append([_root("a", "train"), _root("b", "train"), _root("c", "baseline"), _root("d", "evaluate")])
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://daemon") as client:
             asked = "/lightning/policies/math"
@@ -51,18 +44,7 @@ def _root(attempt: str, mode: str) -> Span:
 async def test_agents_are_counted_again_when_something_was_stored(tmp_path, make_policy, recorded):
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
         app = FastAPI()
-        unused = cast(Any, None)
-        app.include_router(
-            status_router(
-                make_policy(),
-                store=store,
-                progress=Progress(),
-                engine=unused,
-                trainer=unused,
-                metrics=unused,
-                old_versions=unused,
-            )
-        )
+        app.include_router(status_router([_watched(make_policy())], store=store))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://daemon") as client:
             assert (await client.get("/lightning/agents")).json() == {
                 "policies": ["math"],
@@ -80,3 +62,22 @@ async def test_agents_are_counted_again_when_something_was_stored(tmp_path, make
         ["calculator"],
     )
     assert solver["recognised_by"] == ["genai"]
+
+
+async def test_each_policy_answers_for_itself_and_who_is_none_is_told_the_names(tmp_path, make_policy):
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+        math, prose = _watched(make_policy()), _watched(make_policy(name="prose", agents=("poet",), group_size=3))
+        prose.progress.say("nobody calls")
+        app = FastAPI()
+        app.include_router(status_router([math, prose], store=store))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://daemon") as client:
+            asked = {name: (await client.get(f"/lightning/policies/{name}")).json() for name in ("math", "prose")}
+            unknown = await client.get("/lightning/policies/sql")
+            report = (await client.get("/lightning/agents")).json()
+    assert (asked["math"]["problems"], asked["prose"]["problems"]) == ([], ["nobody calls"])
+    assert asked["prose"]["group_size"] == 3
+    assert (unknown.status_code, unknown.json()["detail"]) == (
+        404,
+        "there is no policy 'sql'; this daemon has 'math', 'prose'",
+    )
+    assert report["policies"] == ["math", "prose"]

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from lightning_trainer.daemon.building import Builder
+from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.daemon.rollback import RollbackRequests
-from lightning_trainer.daemon.service import NotifyingSink
 from lightning_trainer.store import SqliteStore
 
 
@@ -17,15 +17,16 @@ async def daemon(tmp_path, make_policy, attempt_spans, reward_span):
     """Make a loop over two ended attempts of one group, of which only the first has a reward."""
     async with SqliteStore(tmp_path / "store.sqlite") as store:
         progress = Progress()
-        sink = NotifyingSink(store, progress)
+        sink = NotifyingSink(store)
+        stored = sink.watch("math", progress)
 
         async def daemon(**settings):
             for number, attempt in enumerate("ab"):
                 await sink.append(attempt_spans(attempt, [1, 2], time.time_ns() - 10**9 + 10 * number))
             await sink.append([reward_span(1.0, attempt="a")])
-            rollbacks = RollbackRequests(wake=sink.stored)
+            rollbacks = RollbackRequests(wake=stored)
             builder = Builder(
-                make_policy(**settings), store=store, progress=progress, rollbacks=rollbacks, stored=sink.stored
+                make_policy(**settings), store=store, progress=progress, rollbacks=rollbacks, stored=stored
             )
             return builder, sink, await store.ended_attempts()
 

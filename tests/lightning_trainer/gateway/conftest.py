@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -14,7 +15,9 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from lightning_trainer.errors import EngineError
+from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.routes import gateway_router
+from lightning_trainer.gateway.upstream import Upstream
 from lightning_trainer.types import Span
 
 PROMPT_IDS = [11, 12, 13]
@@ -28,6 +31,7 @@ class StubEngine:
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         self.headers_seen: list[dict[str, str]] = []
+        self.policy = "sql"
         self.version = 3
         self.reported_version: int | None = None
         """What it says its version is, where that is not what it samples with by then."""
@@ -49,7 +53,7 @@ class StubEngine:
         self.app.get("/lightning/version")(self.report_version)
 
     async def report_version(self) -> dict[str, Any]:
-        return {"policy": "sql", "version": self.reported_version or self.version}
+        return {"policy": self.policy, "version": self.reported_version or self.version}
 
     async def generate(self, request: Request):
         body = await request.json()
@@ -61,7 +65,7 @@ class StubEngine:
             return JSONResponse(self.error[1], self.error[0])
         if self.redirect is not None:
             return Response(status_code=307, headers={"location": self.redirect})
-        headers = {"x-lightning-policy": "sql", "x-lightning-policy-version": str(self.version)}
+        headers = {"x-lightning-policy": self.policy, "x-lightning-policy-version": str(self.version)}
         base = {
             "id": self.fixed_id or f"chatcmpl-{next(self._numbers)}",
             "created": 1_700_000_000,
@@ -307,15 +311,29 @@ class Gateway:
 
 @pytest.fixture
 def open_gateway():
-    """Return an async context manager that serves a gateway with the given options, and other routers ``beside`` it."""
+    """Return an async context manager that serves a gateway with the given options, and other routers ``beside`` it.
+
+    It serves ``policy`` with a stub engine, and ``more``.
+    """
 
     @contextlib.asynccontextmanager
-    async def opened(*, beside: Sequence[APIRouter] = (), sink: Any = None, **options: Any) -> AsyncIterator[Gateway]:
+    async def opened(
+        *,
+        beside: Sequence[APIRouter] = (),
+        sink: Any = None,
+        more: Sequence[ServedPolicy] = (),
+        queue_timeout_s: float = 5.0,
+        policy: str = "sql",
+        of_policy: Mapping[str, Any] = MappingProxyType({}),
+        **options: Any,
+    ) -> AsyncIterator[Gateway]:
         engine, sink = StubEngine(), sink or Sink()
         async with serving(engine.app) as engine_url:
             endpoint = Endpoint(engine_url)
             app = FastAPI()
-            app.include_router(gateway_router(endpoint, sink, **{"policy": "sql", "queue_timeout_s": 5.0, **options}))
+            upstream = Upstream(endpoint, queue_timeout_s=queue_timeout_s)
+            policies = [ServedPolicy(policy, upstream, **of_policy), *more]
+            app.include_router(gateway_router(policies, sink, **options))
             for router in beside:
                 app.include_router(router)
             async with serving(app) as url:

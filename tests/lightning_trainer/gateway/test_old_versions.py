@@ -58,7 +58,7 @@ async def gateways(open_gateway) -> AsyncIterator[tuple]:
         old.engine.version = 2
         upstream = Upstream(old.endpoint, queue_timeout_s=5, silence_timeout_s=5, connections=4)
         kept = OldVersions(upstream)
-        async with open_gateway(old_versions=kept) as gateway:
+        async with open_gateway(of_policy={"old_versions": kept}) as gateway:
             yield gateway, old, kept
         await upstream.close()
 

@@ -49,7 +49,7 @@ async def test_whether_it_streams_is_the_engines_to_say(gateway, stream) -> None
 
 
 async def test_the_model_keeps_the_callers_name(open_gateway) -> None:
-    async with open_gateway(served_name="/models/sql") as gateway:
+    async with open_gateway(of_policy={"served_name": "/models/sql"}) as gateway:
         for stream in (False, True):
             answer = await gateway.post(model="sql@v3", stream=stream)
             assert "/models/sql" not in answer.text

@@ -1,0 +1,92 @@
+"""``lightning-trainer status``: what the running daemon is doing, one block a policy."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from lightning_trainer.cli.running_daemon import running_daemon
+from lightning_trainer.config import Config, load_config
+from lightning_trainer.errors import LightningError
+
+_STEPS_SHOWN = 5
+_FIGURES = (
+    ("reward", "reward/mean", ".3f"),
+    ("KL", "actor/ppo_kl", ".2g"),
+    ("entropy", "entropy/sampled", ".3f"),
+    ("grad", "grad_norm", ".3g"),
+    ("stale", "staleness/mean", ".2g"),
+    ("trained", "ledger/trained", ",.0f"),
+    ("dropped", "ledger/dropped", ",.0f"),
+    ("train s", "seconds/train", ".1f"),
+)
+
+
+def status(config_path: Path, policy: str | None, *, as_json: bool, watch_s: float | None) -> None:
+    """Print it, once or again and again.
+
+    Raises:
+        LightningError: the configuration cannot be read, there is no such policy, or no daemon answers.
+    """
+    config = load_config(config_path)
+    names = [one.name for one in config.policy] if policy is None else [config.named_policy(policy).name]
+    url = running_daemon(config)
+    if url is None:
+        raise LightningError(
+            f"no daemon runs on {config.daemon.state_dir}; start it with: lightning-trainer serve --config {config_path}"
+        )
+    if as_json:
+        print(json.dumps(_ask(url, config, names), indent=2))
+        return
+    console = Console()
+    if watch_s is None:
+        console.print(_blocks(_ask(url, config, names)))
+        return
+    with Live(_blocks(_ask(url, config, names)), console=console, auto_refresh=False) as live:
+        while True:
+            time.sleep(watch_s)
+            live.update(_blocks(_ask(url, config, names)), refresh=True)
+
+
+def _ask(url: str, config: Config, names: list[str]) -> dict[str, dict[str, Any]]:
+    """What the daemon says of each policy, and the rows of its newest steps."""
+    headers = {} if config.daemon.token is None else {"authorization": f"Bearer {config.daemon.token}"}
+    try:
+        with httpx.Client(base_url=url, headers=headers, timeout=30.0, trust_env=False) as client:
+            whole = client.get("/lightning/status").raise_for_status().json()["policies"]
+            found = {}
+            for name in names:
+                metrics = client.get(f"/lightning/policies/{name}/metrics").raise_for_status().json()
+                live = client.get(f"/lightning/policies/{name}").raise_for_status().json()["live_version"]
+                found[name] = {**whole[name], "live_version": live, **metrics, "rows": metrics["rows"][-_STEPS_SHOWN:]}
+            return found
+    except (httpx.HTTPError, KeyError, ValueError) as error:
+        raise LightningError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
+
+
+def _blocks(policies: dict[str, dict[str, Any]]) -> Group:
+    return Group(*(part for name, policy in policies.items() for part in _block(name, policy)))
+
+
+def _block(name: str, policy: dict[str, Any]) -> list[Text | Table]:
+    version = "nothing yet" if policy["live_version"] is None else f"{name}@v{policy['live_version']}"
+    phase = f"{policy['phase']} {policy['detail']}".strip()
+    head = Text.assemble((name, "bold"), f"  {phase}, {policy['steps_done']} steps, serving {version}")
+    parts: list[Text | Table] = [head]
+    if policy["rows"]:
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for heading in ("step", *(label for label, *_ in _FIGURES)):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for row in policy["rows"]:
+            figures = (f"{row[key]:{form}}" if key in row else "" for _, key, form in _FIGURES)
+            table.add_row(str(row["step"]), *figures)
+        parts.append(table)
+    for sentence in (*policy["warnings"].values(), *policy["problems"][-3:]):
+        parts.append(Text(f"note: {sentence}", style="yellow"))
+    return parts

@@ -1,0 +1,103 @@
+"""Every policy of a configuration put together with its engine and its trainer."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from lightning_trainer.config import Config, PolicyConfig
+from lightning_trainer.daemon.demonstrations import Demonstrations
+from lightning_trainer.daemon.engines import engine_groups
+from lightning_trainer.daemon.notifying import NotifyingSink
+from lightning_trainer.daemon.overlaps import overlaps
+from lightning_trainer.daemon.policy_runtime import PolicyEngine, PolicyRuntime
+from lightning_trainer.gateway.upstream import EngineEndpoint, Upstream
+from lightning_trainer.models.resolve import model_cache, resolve_model
+from lightning_trainer.serving.settings import engine_settings
+from lightning_trainer.serving.shared_memory import WeightFiles
+from lightning_trainer.serving.supervisor import EngineSupervisor
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.training.remote import make_trainers
+from lightning_trainer.training.settings import trainer_settings
+
+
+async def compose(
+    config: Config,
+    stack: AsyncExitStack,
+    *,
+    store: SqliteStore,
+    sink: NotifyingSink,
+    make_upstream: Callable[[EngineEndpoint], Upstream],
+) -> list[PolicyRuntime]:
+    """Return the policies in the order of the configuration; nothing of them is started.
+
+    Args:
+        stack: gets the files of weights, which go when it is left.
+        make_upstream: the gateway's way to an engine.
+
+    Raises:
+        ModelError: a policy's model cannot be used.
+        DatasetError: what a stage is to be shown cannot be.
+    """
+    model_dirs = {
+        policy.name: await asyncio.to_thread(resolve_model, policy.model, model_cache()) for policy in config.policy
+    }
+    logs = {policy.name: _log_dir(config, policy) for policy in config.policy}
+    settings = [
+        trainer_settings(config, one, model_dirs[one.name], logs[one.name], await _reference_dir(one))
+        for one in config.policy
+    ]
+    shown = [await _demonstrations(config, one, model_dirs[one.name]) for one in config.policy]
+    trainers = make_trainers(config.training.backend, settings, at_once=config.training.policies_at_once)
+    engines: dict[str, PolicyEngine] = {}
+    room = sum(map(_weight_bytes, model_dirs.values()))
+    for group in engine_groups(config.policy):
+        first = group[0]
+        weights = stack.enter_context(WeightFiles(config.daemon.state_dir, version_bytes=room))
+        of_engine = engine_settings(config, group, model_dirs[first.name], weights.folder, logs[first.name])
+        supervisor = EngineSupervisor(of_engine)
+        for policy in group:
+            own = weights if len(group) == 1 else weights.of(policy.name)
+            engines[policy.name] = PolicyEngine(supervisor, of_engine, own, model_dirs[policy.name])
+    policies = [
+        PolicyRuntime(
+            policy,
+            config,
+            store=store,
+            sink=sink,
+            engine=engines[policy.name],
+            trainer=trainer,
+            demonstrations=demonstrations,
+            make_upstream=make_upstream,
+        )
+        for policy, trainer, demonstrations in zip(config.policy, trainers, shown, strict=True)
+    ]
+    said = overlaps(config.policy)
+    for policy in policies:
+        for sentence in said.get(policy.policy.name, ()):
+            policy.progress.say(sentence)
+    return policies
+
+
+async def _reference_dir(policy: PolicyConfig) -> Path | None:
+    """Return the folder of the frozen model, where another one than the policy's own start is asked for."""
+    spec = policy.reference_model
+    if spec is None:
+        return None
+    return await asyncio.to_thread(resolve_model, spec, model_cache())
+
+
+async def _demonstrations(config: Config, policy: PolicyConfig, model_dir: Path) -> Demonstrations:
+    demonstrations = Demonstrations(policy, seed=config.training.seed)
+    await asyncio.to_thread(demonstrations.read, model_dir, config.engine.chat_template)
+    return demonstrations
+
+
+def _log_dir(config: Config, policy: PolicyConfig) -> Path:
+    """Engine and trainer of each policy write there; several policies have a folder each."""
+    logs = config.daemon.state_dir / "logs"
+    return logs if len(config.policy) == 1 else logs / policy.name
+
+
+def _weight_bytes(model_dir: Path) -> int:
+    return sum(file.stat().st_size for file in model_dir.glob("*.safetensors"))

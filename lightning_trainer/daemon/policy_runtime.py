@@ -1,0 +1,162 @@
+"""One policy's share of the daemon: trainer, publisher, versions, metrics and loop, with what others ask of them."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from lightning_trainer.agents.live import LiveCensus
+from lightning_trainer.config import Config, PolicyConfig
+from lightning_trainer.daemon.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.demonstrations import Demonstrations
+from lightning_trainer.daemon.keeping import VersionKeeper
+from lightning_trainer.daemon.notifying import NotifyingSink
+from lightning_trainer.daemon.old_adapters import OldAdapters
+from lightning_trainer.daemon.old_versions import OldVersionEngine
+from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.publishing import Publisher
+from lightning_trainer.daemon.rollback import RollbackRequests
+from lightning_trainer.daemon.selection_watch import watch_selection
+from lightning_trainer.daemon.training_loop import TrainingLoop
+from lightning_trainer.errors import TrainingError
+from lightning_trainer.gateway.upstream import EngineEndpoint, Upstream
+from lightning_trainer.metrics.recorder import MetricsRecorder
+from lightning_trainer.serving.settings import EngineSettings
+from lightning_trainer.serving.shared_memory import WeightFolder
+from lightning_trainer.serving.supervisor import EngineSupervisor
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.training.remote import TrainerClient
+from lightning_trainer.versions.archive import VersionArchive, archive_root
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEngine:
+    """The engine that serves a policy, and the files that it takes the policy's weights from."""
+
+    supervisor: EngineSupervisor
+    settings: EngineSettings
+    weights: WeightFolder
+    model_dir: Path
+    """Version 0."""
+
+
+class PolicyRuntime:
+    """What is asked of it: ``start`` once, ``run`` for as long as the daemon serves, then ``stop``.
+
+    The engine is not its own: policies may share one, and the daemon starts and stops it.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyConfig,
+        config: Config,
+        *,
+        store: SqliteStore,
+        sink: NotifyingSink,
+        engine: PolicyEngine,
+        trainer: TrainerClient,
+        demonstrations: Demonstrations,
+        make_upstream: Callable[[EngineEndpoint], Upstream],
+    ) -> None:
+        state_dir = config.daemon.state_dir
+        self.policy = policy
+        self.engine = engine.supervisor
+        self.trainer = trainer
+        self.upstream = make_upstream(engine.supervisor)
+        self.progress = Progress()
+        self.metrics = MetricsRecorder(policy.name, store, folder=state_dir, config=config.metrics)
+        self.old_versions = _old_versions(policy, engine, state_dir, make_upstream)
+        stored = sink.watch(policy.name, self.progress)
+        self.rollbacks = RollbackRequests(wake=stored)
+        self._keeper = VersionKeeper(
+            policy, store=store, archive=self.old_versions.archive, in_use=lambda: self.old_versions.in_use
+        )
+        publisher = Publisher(
+            policy.name,
+            store=store,
+            trainer=trainer,
+            engine=engine.supervisor,
+            weights=engine.weights,
+            keeper=self._keeper,
+        )
+        self._loop = TrainingLoop(
+            policy,
+            store=store,
+            trainer=trainer,
+            publisher=publisher,
+            checkpoints=CheckpointFolder(state_dir / "checkpoints" / policy.name, keep=policy.keep_checkpoints),
+            progress=self.progress,
+            metrics=self.metrics,
+            rollbacks=self.rollbacks,
+            stored=stored,
+            demonstrations=demonstrations,
+            one_of_several=len(config.policy) > 1,
+        )
+        self._watch = partial(watch_selection, policy, config.policy, LiveCensus(store), self.progress)
+
+    async def start(self) -> None:
+        """Start the trainer and the metrics.
+
+        Raises:
+            TrainingError: the trainer did not start.
+            MissingExtraError: a package is not installed.
+        """
+        await asyncio.gather(self.trainer.start(), self.metrics.start(self.progress.say))
+
+    async def run(self) -> None:
+        """Train until cancelled.
+
+        Raises:
+            EngineError: the engine stays away.
+        """
+        watching = asyncio.create_task(self._watch())
+        try:
+            await self._loop.run()
+        finally:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await watching
+
+    async def save(self) -> None:
+        """Write a last checkpoint, so that the next start repeats nothing; a busy trainer is not waited for."""
+        try:
+            async with asyncio.timeout(60):
+                await self._loop.save()
+        except (TrainingError, TimeoutError) as error:
+            _log.warning(
+                "no checkpoint of %s at shutdown (%s); the next start repeats the steps since the last one",
+                self.policy.name,
+                error,
+            )
+
+    async def stop(self) -> None:
+        """Take down what is its own; the loop has ended."""
+        await self._keeper.settled()
+        await self.old_versions.stop()
+        await self.trainer.close()
+        await self.metrics.close()
+
+
+def _old_versions(
+    policy: PolicyConfig,
+    engine: PolicyEngine,
+    state_dir: Path,
+    make_upstream: Callable[[EngineEndpoint], Upstream],
+) -> OldVersionEngine | OldAdapters:
+    archive = VersionArchive(archive_root(state_dir, policy.name), model_dir=engine.model_dir)
+    idle_s = policy.versions.idle_timeout_s
+    if policy.lora is None:
+        return OldVersionEngine(archive, engine.settings, idle_timeout_s=idle_s, make_upstream=make_upstream)
+    return OldAdapters(
+        policy.name,
+        archive,
+        engine.supervisor,
+        engine.weights.folder,
+        idle_timeout_s=idle_s,
+        make_upstream=make_upstream,
+    )

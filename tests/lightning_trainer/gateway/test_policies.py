@@ -1,0 +1,76 @@
+"""Several policies behind one gateway: the model's name decides who answers, else whose agent is calling."""
+
+from collections.abc import AsyncIterator
+from fnmatch import fnmatchcase
+
+import pytest
+from lightning_instrumentation import semconv
+
+from lightning_trainer.gateway.policies import ServedPolicy
+from lightning_trainer.gateway.upstream import Upstream
+
+
+@pytest.fixture
+async def gateways(open_gateway) -> AsyncIterator[tuple]:
+    """A gateway of the policies "sql" (agents ``sql*``) and "prose" (any agent), and the engine of the second."""
+    async with open_gateway() as other:
+        other.engine.policy = "prose"
+        upstream = Upstream(other.endpoint, queue_timeout_s=5)
+        prose = ServedPolicy("prose", upstream, claims=lambda agent: agent is not None)
+        of_sql = {"claims": lambda agent: agent is not None and fnmatchcase(agent, "sql*")}
+        async with open_gateway(more=[prose], of_policy=of_sql) as gateway:
+            yield gateway, gateway.engine, other.engine
+
+
+def by(agent: str) -> dict[str, str]:
+    return {"baggage": f"{semconv.AGENT_NAME}={agent}"}
+
+
+@pytest.mark.parametrize(
+    ("model", "agent", "policy"),
+    [
+        ("sql", None, "sql"),
+        ("prose", None, "prose"),
+        ("prose", "sql_writer", "prose"),  # a policy's name is an explicit word
+        ("prose@v3", None, "prose"),
+        ("gpt-4o", "sql_writer", "sql"),
+        ("gpt-4o", "poet", "prose"),
+    ],
+)
+async def test_the_name_decides_else_the_agent(gateways, model, agent, policy) -> None:
+    gateway, sql, prose = gateways
+    answer = await gateway.post(by(agent) if agent else None, model=model)
+    assert answer.status_code == 200
+    assert answer.json()["model"] == model
+    assert (len(sql.requests), len(prose.requests)) == ((1, 0) if policy == "sql" else (0, 1))
+    assert (sql.requests + prose.requests)[0]["model"] == policy
+    record = await gateway.record()
+    assert record.attributes[semconv.POLICY] == policy
+    assert record.attributes.get(semconv.AGENT_NAME) == agent
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "sql@v", "sql@12", "prose@v1x", "", "prose@v2"])
+async def test_what_is_no_policy_is_refused_with_the_names_of_those_there_are(gateways, model) -> None:
+    gateway, sql, prose = gateways
+    headers = by("sql_writer") if model.startswith(("sql", "prose")) else None
+    answer = await gateway.post(headers, model=model)
+    assert answer.status_code == 404
+    known = "prose, prose@v3" if model == "prose@v2" else "sql, prose"
+    assert answer.json()["error"]["message"] == f"there is no model {model!r} here; known models: {known}"
+    assert not sql.requests + prose.requests
+
+
+async def test_all_are_listed(gateways) -> None:
+    gateway, *_ = gateways
+    listed = (await gateway.http.get("/v1/models")).json()["data"]
+    assert [entry["id"] for entry in listed] == ["sql", "sql@v3", "prose", "prose@v3"]
+    assert (await gateway.http.get("/v1/models/prose@v3")).status_code == 200
+    assert (await gateway.http.get("/v1/models/huge")).status_code == 404
+
+
+async def test_a_rollouts_base_url_names_the_agent(gateways) -> None:
+    gateway, sql, prose = gateways
+    for agent in ("sql_writer", "poet"):
+        url = f"/rollouts/r/agents/{agent}/v1/chat/completions"
+        assert (await gateway.http.post(url, json=gateway.body(model="anything"))).status_code == 200
+    assert (len(sql.requests), len(prose.requests)) == (1, 1)
