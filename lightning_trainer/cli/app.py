@@ -212,9 +212,7 @@ def versions(
 def status(
     config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
     policy: Annotated[str | None, typer.Option(help="Only this one.")] = None,
-    watch: Annotated[
-        float | None, typer.Option(help="Look again every so many seconds, until Ctrl-C.", min=0.2)
-    ] = None,
+    watch: Annotated[float | None, typer.Option(help="Look again every so many seconds.", min=0.2)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show what the running daemon is doing: each policy's phase, served version, newest steps and warnings."""

@@ -39,7 +39,8 @@ def status(config_path: Path, policy: str | None, *, as_json: bool, watch_s: flo
     url = running_daemon(config)
     if url is None:
         raise LightningError(
-            f"no daemon runs on {config.daemon.state_dir}; start it with: lightning-trainer serve --config {config_path}"
+            f"no daemon runs on {config.daemon.state_dir}; "
+            f"start it with: lightning-trainer serve --config {config_path}"
         )
     if as_json:
         print(json.dumps(_ask(url, config, names), indent=2))

@@ -22,6 +22,7 @@ from lightning_trainer.rollouts.attempt import Task, TaskT, run_attempt
 from lightning_trainer.rollouts.crew import Crew
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.events import AttemptEnded, Event, StepEnded
+from lightning_trainer.rollouts.team import TeamClient
 
 __all__ = ["Runner", "Task"]
 
@@ -37,6 +38,7 @@ class _Work(NamedTuple, Generic[TaskT]):
 class Runner(Generic[TaskT]):
     """Runs ``attempt(task) -> reward`` for many tasks at once.
 
+    ``policy`` names the policy that is trained on them, or all of those whose agents take part in every attempt.
     ``attempt`` returns the reward of the attempt (None: nothing scored it). It may raise; the attempt has failed then
     and the run goes on. ``timeout_s`` is the limit of one attempt, ``retries`` how often one that has failed is made
     again: what failed is recorded and never trained, the last one counts whatever became of it. ``baseline`` is the
@@ -45,7 +47,7 @@ class Runner(Generic[TaskT]):
 
     def __init__(
         self,
-        policy: str,
+        policy: str | Sequence[str],
         attempt: Callable[[TaskT], float | None],
         *,
         baseline: Callable[[TaskT], float | None] | None = None,
@@ -56,11 +58,11 @@ class Runner(Generic[TaskT]):
         on_event: Callable[[Event], None] = lambda event: None,
     ) -> None:
         lightning.init(endpoint)
-        self._daemon = DaemonClient(
-            endpoint or os.environ.get("LIGHTNING_ENDPOINT", "http://127.0.0.1:8321"),
-            policy,
-            token=os.environ.get("LIGHTNING_TOKEN"),
-        )
+        endpoint = endpoint or os.environ.get("LIGHTNING_ENDPOINT", "http://127.0.0.1:8321")
+        token = os.environ.get("LIGHTNING_TOKEN")
+        names = [policy] if isinstance(policy, str) else policy
+        members = [DaemonClient(endpoint, name, token=token) for name in names]
+        self._daemon = members[0] if len(members) == 1 else TeamClient(members)
         self._attempt = attempt
         self._baseline = baseline
         self._concurrency = concurrency

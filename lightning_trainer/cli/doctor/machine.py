@@ -89,7 +89,7 @@ def check_disk(config: Config, parameters: Parameters) -> Check:
     while not folder.exists():
         folder = folder.parent
     checkpoints = [policy.keep_checkpoints + 1 if policy.train else 0 for policy in config.policy]
-    saved = sum(kept * (count or 0) for kept, count in zip(checkpoints, parameters, strict=True))
+    saved = sum(number * (count or 0) for number, count in zip(checkpoints, parameters, strict=True))
     need = saved * CHECKPOINT_BYTES_PER_PARAMETER + _SPANS_GIB * GIB
     free = shutil.disk_usage(folder).free
     found = (

@@ -27,6 +27,7 @@ class RecordingTrainer:
         self.weights: tuple[int, ...] = (0,)
         self.saved: dict[Path, tuple[int, ...]] = {}
         self.broken_on: int | None = None
+        self.closed = False
 
     async def step(self, batch: TrainingBatch) -> StepReport:
         if batch.step == self.broken_on:
@@ -45,6 +46,10 @@ class RecordingTrainer:
 
     async def restart(self) -> None:
         self.weights = (0,)
+        self.closed = False
+
+    async def close(self) -> None:
+        self.closed = True
 
 
 class RecordingPublisher:
@@ -209,3 +214,19 @@ async def test_a_finished_run_can_be_rolled_back_and_stays_finished(make_run):
         await run.rollbacks.ask(2)
     await run.until(Phase.FINISHED)
     assert run.publisher.published[-1] == (0, 1, 2)
+
+
+async def test_a_frozen_policy_lets_its_trainer_go_and_has_it_again_for_a_rollback(make_run):
+    run = await make_run(1, 2, train=False)
+    await run.until(Phase.SERVING)
+    async with asyncio.timeout(10):
+        while not run.trainer.closed:
+            await asyncio.sleep(0.01)
+    assert run.publisher.published == [(0, 1, 2)]
+    await run.loop.save()  # there is nothing to save, and nobody to ask
+    async with asyncio.timeout(10):
+        await run.rollbacks.ask(1)
+    assert run.publisher.published[-1] == (0, 1)
+    async with asyncio.timeout(10):
+        while not run.trainer.closed:
+            await asyncio.sleep(0.01)

@@ -1,0 +1,60 @@
+"""Several policies that are trained on the same rollouts, asked as if they were one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts.daemon_client import DaemonClient
+
+_SHARED = ("group_size", "groups_per_step", "max_staleness")
+_STEPS_NO_MORE = ("serving", "finished")
+
+
+class TeamClient:
+    """A step of the team is done when each of its policies has done that step.
+
+    A policy that is never trained (``train = false``), or has done its ``max_steps``, holds up nobody.
+    """
+
+    def __init__(self, members: Sequence[DaemonClient]) -> None:
+        self._members = members
+
+    def policy(self) -> dict[str, Any]:
+        """Return what the policies have in common, the fewest steps done, and the first one's live version.
+
+        Raises:
+            LightningError: they do not take the same groups.
+        """
+        return self._merged([member.policy() for member in self._members])
+
+    def groups(self, prefix: str, *, mode: str = "train") -> dict[str, int]:
+        """Return how many attempts of a mode have ended of each group whose id begins so."""
+        return self._members[0].groups(prefix, mode=mode)
+
+    def wait_for_step(self, steps_done: int) -> dict[str, Any]:
+        """Return the team's status once that many steps are done.
+
+        Raises:
+            TrainingError: training of one is paused, or there is none left that is trained.
+        """
+        statuses = [member.policy() for member in self._members]
+        over = [status["phase"] in _STEPS_NO_MORE for status in statuses]
+        for member, ended in zip(self._members, over, strict=True):
+            if not ended or all(over):
+                member.wait_for_step(steps_done)
+        return self.policy()
+
+    def _merged(self, statuses: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        trained = [status for status in statuses if status["phase"] not in _STEPS_NO_MORE] or list(statuses)
+        for name in _SHARED:
+            values = [status[name] for status in trained]
+            if any(value != values[0] for value in values):
+                raise LightningError(
+                    f"policies that are trained on the same rollouts have {name} = {', '.join(map(str, values))}; "
+                    "make them equal"
+                )
+        return {
+            **trained[0],
+            "steps_done": min(status["steps_done"] for status in trained),
+            "needs_baseline": any(status["needs_baseline"] for status in trained),
+        }
