@@ -20,7 +20,16 @@ def test_the_examples_can_be_read(example, tmp_path):
     (tmp_path / "lightning.toml").write_text(example)
     for name in re.findall(r'^data = "(.+?)"', example, flags=re.MULTILINE):
         (tmp_path / name).touch()
-    assert load_config(tmp_path / "lightning.toml").only_policy.at_step(1).algorithm != AlgorithmConfig()
+    assert load_config(tmp_path / "lightning.toml").policy[0].at_step(1).algorithm != AlgorithmConfig()
+
+
+def test_the_team_is_claimed_as_the_page_says(tmp_path):
+    (example,) = (example for example in EXAMPLES if "judge" in example)
+    (tmp_path / "lightning.toml").write_text(example)
+    policies = load_config(tmp_path / "lightning.toml").policy
+    claimed = {agent: [p.name for p in policies if p.claims(agent)] for agent in ("planner", "worker_1", "fixer", "x")}
+    assert claimed == {"planner": ["planner"], "worker_1": ["worker"], "fixer": ["worker"], "x": ["judge"]}
+    assert not policies[2].train
 
 
 @pytest.mark.parametrize("name", [*PRESETS, *POLICY_LOSSES])

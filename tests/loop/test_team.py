@@ -31,7 +31,7 @@ optimizer.lr = {lr}
 @pytest.fixture(scope="module")
 def team(make_team_daemon) -> Iterator:
     policies = POLICY.format(name="planner", agents="planner", lr=1e-2)
-    policies += POLICY.format(name="worker", agents="worker_*", lr=5e-3) + 'algorithm = "gspo"\n'
+    policies += POLICY.format(name="worker", agents="worker_*", lr=1e-2) + 'algorithm = "dr_grpo"\n'
     with make_team_daemon(policies).running("planner", "worker") as daemon:
         yield daemon
 

@@ -1,0 +1,73 @@
+"""A team of policies: its step is done when every one of them that is still trained has done it."""
+
+from typing import Any, cast
+
+import pytest
+
+from lightning_trainer.errors import LightningError, TrainingError
+from lightning_trainer.rollouts.daemon_client import DaemonClient
+from lightning_trainer.rollouts.team import TeamClient
+
+
+class Member:
+    """One policy's side of a daemon, which says what it was asked to wait for."""
+
+    def __init__(self, steps_done: int = 0, phase: str = "collecting", **settings: Any) -> None:
+        self.status = {
+            "steps_done": steps_done,
+            "phase": phase,
+            "group_size": 4,
+            "groups_per_step": 2,
+            "max_staleness": None,
+            "needs_baseline": False,
+            "live_version": steps_done,
+            **settings,
+        }
+        self.waited: list[int] = []
+
+    def policy(self) -> dict[str, Any]:
+        return self.status
+
+    def wait_for_step(self, steps_done: int) -> dict[str, Any]:
+        self.waited.append(steps_done)
+        if self.status["phase"] != "collecting":
+            raise TrainingError(f"training is {self.status['phase']}")
+        self.status["steps_done"] = steps_done
+        return self.status
+
+    def groups(self, prefix: str, *, mode: str = "train") -> dict[str, int]:
+        return {f"{prefix}{mode}": 1}
+
+
+def team(*members: Member) -> TeamClient:
+    return TeamClient(cast(list[DaemonClient], list(members)))
+
+
+def test_the_slowest_counts_and_each_is_waited_for():
+    fast, slow = Member(3), Member(2, needs_baseline=True)
+    asked = team(fast, slow)
+    assert (asked.policy()["steps_done"], asked.policy()["needs_baseline"]) == (2, True)
+    assert asked.wait_for_step(4)["steps_done"] == 4
+    assert (fast.waited, slow.waited) == ([4], [4])
+    assert asked.groups("step-1/") == {"step-1/train": 1}
+
+
+@pytest.mark.parametrize("phase", ["serving", "finished"])
+def test_one_that_is_trained_no_more_holds_up_nobody_and_may_be_set_as_it_likes(phase):
+    trained, still = Member(3), Member(1, phase, group_size=7)
+    asked = team(still, trained)
+    assert (asked.policy()["steps_done"], asked.policy()["group_size"]) == (3, 4)
+    asked.wait_for_step(4)
+    assert (trained.waited, still.waited) == ([4], [])
+
+
+def test_a_step_that_will_not_come_is_said():
+    with pytest.raises(TrainingError, match="paused"):
+        team(Member(), Member(0, "paused")).wait_for_step(1)
+    with pytest.raises(TrainingError, match="serving"):
+        team(Member(0, "serving"), Member(0, "finished")).wait_for_step(1)
+
+
+def test_policies_that_take_other_groups_are_refused():
+    with pytest.raises(LightningError, match="have groups_per_step = 2, 3; make them equal"):
+        team(Member(), Member(groups_per_step=3)).policy()
