@@ -27,12 +27,12 @@ class TeamClient:
         """
         return self._merged([member.policy() for member in self._members])
 
-    def groups(self, prefix: str, *, mode: str = "train") -> dict[str, int]:
-        """Return how many attempts of a mode have ended of each group whose id begins so."""
-        return self._members[0].groups(prefix, mode=mode)
+    def groups(self, prefix: str, *, mode: str = "train", consumed: bool = False) -> dict[str, int]:
+        """Return how many attempts of a mode have ended of each group whose id begins so; see ``DaemonClient``."""
+        return self._members[0].groups(prefix, mode=mode, consumed=consumed)
 
-    def wait_for_step(self, steps_done: int) -> dict[str, Any]:
-        """Return the team's status once that many steps are done.
+    def wait_for_step(self, steps_done: int, *, groups_wanted: int) -> dict[str, Any]:
+        """Return the team's status once that many steps are done, or a present one wants more than those groups.
 
         Raises:
             TrainingError: training of one is paused, or there is none left that is trained.
@@ -41,7 +41,9 @@ class TeamClient:
         over = [status["phase"] in _STEPS_NO_MORE for status in statuses]
         for member, ended in zip(self._members, over, strict=True):
             if not ended or all(over):
-                member.wait_for_step(steps_done)
+                status = member.wait_for_step(steps_done, groups_wanted=groups_wanted)
+                if status["steps_done"] < steps_done:
+                    break
         return self.policy()
 
     def _merged(self, statuses: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -53,8 +55,14 @@ class TeamClient:
                     f"policies that are trained on the same rollouts have {name} = {', '.join(map(str, values))}; "
                     "make them equal"
                 )
+        if any(status["dynamic_sampling"] for status in trained):
+            raise LightningError(
+                "policies that are trained on the same rollouts take the same groups, and dynamic_sampling takes "
+                "further ones for one of them; set algorithm.dynamic_sampling = false"
+            )
         return {
             **trained[0],
             "steps_done": min(status["steps_done"] for status in trained),
+            "groups_wanted": max(status["groups_wanted"] for status in trained),
             "needs_baseline": any(status["needs_baseline"] for status in trained),
         }

@@ -115,7 +115,7 @@ class Supervised:
     def kill(self, what: str) -> str | None:
         """Kill it now, and return what the daemon was doing; None where there was no such process."""
         status = self.get("/lightning/status") if what != "daemon" else None
-        pid = self.process.pid if what == "daemon" else (status or {}).get("processes", {}).get(what)
+        pid = self.process.pid if what == "daemon" else status and status["policies"]["tiny"]["processes"][what]
         phase = "starting"
         if (seen := self.get("/lightning/status")) is not None:
             phase = seen["policies"]["tiny"]["phase"]

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import time
 from array import array
 from collections import Counter
 from collections.abc import Mapping
@@ -53,7 +54,7 @@ def attempt_spans(name: str, group: str, agents: tuple[str, ...], reward: float)
     scored = {semconv.EVALUATION_NAME: "reward", semconv.EVALUATION_SCORE: reward}
     events = (SpanEvent(semconv.EVALUATION_EVENT, 4, scored),)
     ended = {**own, semconv.ROLLOUT_ROOT: True}
-    return [*spans, Span(trace_id, root_id, None, "rollout", 1, next(_numbers), ended, events=events)]
+    return [*spans, Span(trace_id, root_id, None, "rollout", 1, time.time_ns(), ended, events=events)]
 
 
 class Side:
@@ -117,8 +118,9 @@ async def test_each_policy_consumes_its_groups_once_and_nothing_is_lost(groups, 
         for name in order:
             await sink.append(delivered[name])
         async with asyncio.timeout(20):
-            for side in sides:
+            for side, loop in zip(sides, loops, strict=True):
                 while side.progress.steps_done < len(taking_part[side.name]):
+                    assert not loop.done(), loop.result()
                     await asyncio.sleep(0.005)
         for loop in loops:
             loop.cancel()

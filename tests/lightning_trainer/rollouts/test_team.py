@@ -19,6 +19,8 @@ class Member:
             "group_size": 4,
             "groups_per_step": 2,
             "max_staleness": None,
+            "groups_wanted": 2,
+            "dynamic_sampling": False,
             "needs_baseline": False,
             "live_version": steps_done,
             **settings,
@@ -28,14 +30,15 @@ class Member:
     def policy(self) -> dict[str, Any]:
         return self.status
 
-    def wait_for_step(self, steps_done: int) -> dict[str, Any]:
+    def wait_for_step(self, steps_done: int, *, groups_wanted: int) -> dict[str, Any]:
         self.waited.append(steps_done)
         if self.status["phase"] != "collecting":
             raise TrainingError(f"training is {self.status['phase']}")
-        self.status["steps_done"] = steps_done
+        if self.status["groups_wanted"] <= groups_wanted:
+            self.status["steps_done"] = steps_done
         return self.status
 
-    def groups(self, prefix: str, *, mode: str = "train") -> dict[str, int]:
+    def groups(self, prefix: str, *, mode: str = "train", consumed: bool = False) -> dict[str, int]:
         return {f"{prefix}{mode}": 1}
 
 
@@ -47,7 +50,7 @@ def test_the_slowest_counts_and_each_is_waited_for():
     fast, slow = Member(3), Member(2, needs_baseline=True)
     asked = team(fast, slow)
     assert (asked.policy()["steps_done"], asked.policy()["needs_baseline"]) == (2, True)
-    assert asked.wait_for_step(4)["steps_done"] == 4
+    assert asked.wait_for_step(4, groups_wanted=2)["steps_done"] == 4
     assert (fast.waited, slow.waited) == ([4], [4])
     assert asked.groups("step-1/") == {"step-1/train": 1}
 
@@ -57,17 +60,29 @@ def test_one_that_is_trained_no_more_holds_up_nobody_and_may_be_set_as_it_likes(
     trained, still = Member(3), Member(1, phase, group_size=7)
     asked = team(still, trained)
     assert (asked.policy()["steps_done"], asked.policy()["group_size"]) == (3, 4)
-    asked.wait_for_step(4)
+    asked.wait_for_step(4, groups_wanted=2)
     assert (trained.waited, still.waited) == ([4], [])
 
 
 def test_a_step_that_will_not_come_is_said():
     with pytest.raises(TrainingError, match="paused"):
-        team(Member(), Member(0, "paused")).wait_for_step(1)
+        team(Member(), Member(0, "paused")).wait_for_step(1, groups_wanted=2)
     with pytest.raises(TrainingError, match="serving"):
-        team(Member(0, "serving"), Member(0, "finished")).wait_for_step(1)
+        team(Member(0, "serving"), Member(0, "finished")).wait_for_step(1, groups_wanted=2)
 
 
 def test_policies_that_take_other_groups_are_refused():
     with pytest.raises(LightningError, match="have groups_per_step = 2, 3; make them equal"):
         team(Member(), Member(groups_per_step=3)).policy()
+
+
+def test_it_returns_when_one_wants_more_groups():
+    hungry = Member(0, groups_wanted=2)
+    asked = team(hungry, Member(0))
+    assert asked.wait_for_step(1, groups_wanted=0)["groups_wanted"] == 2
+    assert asked.policy()["steps_done"] == 0
+
+
+def test_dynamic_sampling_of_one_is_refused():
+    with pytest.raises(LightningError, match=r"set algorithm\.dynamic_sampling = false"):
+        team(Member(), Member(dynamic_sampling=True)).policy()
