@@ -228,7 +228,7 @@ class TrainingLoop:
             ended += await self._store.ended_attempts(mode=mode, policy=policy, took_part=self._one_of_several)
         ended = await self._grouping.regrouped(ended)
         if self._one_of_several:
-            ended = concerned(ended, await self._store.participations(policy))
+            ended = list(concerned(ended, await self._store.participations(policy)))
         # Asked second, so that of an attempt in the list nothing counts as missing that has come since.
         arrived = self._completeness.sort(ended, await self._store.missing_spans(policy), time.monotonic())
         for sentence in arrived.given_up:
