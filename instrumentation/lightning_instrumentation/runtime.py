@@ -40,7 +40,7 @@ class Stats:
     waiting: int = 0
     """Spans of this process that nobody has accepted yet."""
     rejected: int = 0
-    """Spans that the daemon will never accept; kept in the spool's table ``rejected``."""
+    """Spans that the daemon will never accept; kept in a file ``*.rejected`` beside the spool."""
     dropped: int = 0
     """Spans lost because the spool was full or could not be written."""
     failed: Mapping[str, int] = field(default_factory=dict)

@@ -22,19 +22,19 @@ async def drain_spools(endpoint: str, sink: SpanSink) -> None:
         try:
             for spool in await asyncio.to_thread(orphaned_spools, default_spool_dir(), endpoint):
                 with spool:
-                    while rows := await asyncio.to_thread(spool.read, _BATCH):
-                        await _deliver(rows, sink)
-                        await asyncio.to_thread(spool.delete, [row.row_id for row in rows])
+                    while bodies := await asyncio.to_thread(spool.read, _BATCH):
+                        await _deliver(bodies, sink)
+                        await asyncio.to_thread(spool.forget, bodies)
         except (OSError, StoreError) as error:
             _log.warning("spooled spans could not be taken over (%s); trying again", error)
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 
-async def _deliver(rows, sink: SpanSink) -> None:
+async def _deliver(bodies, sink: SpanSink) -> None:
     spans = []
-    for row in rows:
+    for body in bodies:
         try:
-            spans.extend(decode_request(row.body).spans)
+            spans.extend(decode_request(body).spans)
         except MalformedTelemetryError as error:
             _log.error("a spooled span cannot be read and is left out: %s", error)
     await sink.append(spans)

@@ -6,13 +6,13 @@ written, spans wait in memory, bounded and said aloud.
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
 
+from lightning_instrumentation.delivery.memory import MemorySpool
 from lightning_instrumentation.delivery.post import Poster
-from lightning_instrumentation.delivery.sender import Sender
+from lightning_instrumentation.delivery.sender import AnySpool, Sender
 from lightning_instrumentation.delivery.spool import Spool, endpoint_folder, folder_bytes, orphaned_spools
 from lightning_instrumentation.failures import failures
 from lightning_instrumentation.settings import Settings
@@ -36,7 +36,7 @@ class Outbox:
         self._lock = threading.Lock()
         self._counting = threading.Lock()
         self._disk: Spool | None = None
-        self._memory: Spool | None = None
+        self._memory: MemorySpool | None = None
         self._closed = False
         self._others_bytes = 0
         self._measure_at = 0.0
@@ -45,7 +45,7 @@ class Outbox:
         self.dropped = 0
         self._running = False
         self._exiting = False
-        self._held: list[Spool] = []
+        self._held: list[AnySpool] = []
         self.sender = Sender(
             Poster(self._settings.endpoint, self._settings.token),
             self._settings.endpoint,
@@ -137,9 +137,9 @@ class Outbox:
                 return
             try:
                 self._disk = Spool.create(self._folder)
-            except (OSError, sqlite3.Error) as error:
+            except OSError as error:
                 self._say_memory(error)
-                self._memory = Spool.in_memory()
+                self._memory = MemorySpool()
             self._running = True
             if not self._exiting:
                 self.sender.start()
@@ -156,10 +156,10 @@ class Outbox:
             return False
         try:
             spool.append(body)
-        except sqlite3.Error as error:
+        except OSError as error:
             self._say_memory(error)
             with self._lock:
-                self._memory = self._memory or Spool.in_memory()
+                self._memory = self._memory or MemorySpool()
             return False
         return True
 
@@ -183,7 +183,7 @@ class Outbox:
             self.dropped += 1
         failures.note(reason, sentence)
 
-    def _spools(self) -> Sequence[Spool]:
+    def _spools(self) -> Sequence[AnySpool]:
         return [spool for spool in (self._disk, self._memory) if spool is not None]
 
     def _orphans(self) -> Sequence[Spool]:

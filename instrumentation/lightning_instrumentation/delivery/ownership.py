@@ -1,7 +1,7 @@
 """Who owns a spool file: whoever holds an exclusive ``flock`` on the lock file beside it.
 
 The kernel releases the lock when its holder dies, however it dies, so an orphan is a spool whose lock can be had.
-A lock file of its own is used because SQLite's locks belong to the process and vanish when any descriptor closes.
+A lock file of its own is used because the files of a spool come and go.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The thread that empties spools into the daemon, for as long as it takes.
 
-Rows are deleted on 2xx alone. An unreachable or failing daemon is tried again with growing, jittered pauses; a body
+Spans are forgotten on 2xx alone. An unreachable or failing daemon is tried again with growing, jittered pauses; a body
 that it finds too large or malformed is halved until the one span to blame is found, which is put aside and reported.
 """
 
@@ -13,8 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from lightning_instrumentation.delivery.memory import MemorySpool
 from lightning_instrumentation.delivery.post import Answer, Poster
-from lightning_instrumentation.delivery.spool import Spool, SpoolRow
+from lightning_instrumentation.delivery.spool import Spool
 from lightning_instrumentation.failures import failures, log
 
 _MOST_ROWS = 512
@@ -29,6 +30,9 @@ _TO_BLAME = frozenset({400, 413, 422})
 """Statuses that say something about the body and not about the daemon."""
 
 
+AnySpool = Spool | MemorySpool
+
+
 class Sender:
     """``sources`` are the spools to empty, in order; ``adopt`` takes over orphans and returns them.
 
@@ -39,7 +43,7 @@ class Sender:
         self,
         poster: Poster,
         endpoint: str,
-        sources: Callable[[], Sequence[Spool]],
+        sources: Callable[[], Sequence[AnySpool]],
         adopt: Callable[[], Sequence[Spool]],
         when_idle: Callable[[], None] = lambda: None,
     ) -> None:
@@ -49,7 +53,7 @@ class Sender:
         self._adopt = adopt
         self._when_idle = when_idle
         self.opening = threading.Lock()
-        """Held where this thread uses connections of its own: SQLite must be still when the process forks."""
+        """Held where this thread opens or closes files: a fork in the middle would copy what nobody knows of."""
         self.adopted: list[Spool] = []
         """Spools of dead processes that are being emptied."""
         self._wake = threading.Event()
@@ -153,9 +157,6 @@ class Sender:
 
     def _round(self) -> float:
         """Do one thing; return how long to sleep unless woken."""
-        with self.opening:
-            for spool in self._sources():
-                spool.checkpoint()
         now = time.monotonic()
         if now < self._not_before:
             return self._not_before - now
@@ -179,44 +180,44 @@ class Sender:
             self._when_idle()
         return max(0.01, min(self._adopt_at, self._idle_at) - now)
 
-    def _send(self, spool: Spool, rows: Sequence[SpoolRow]) -> None:
+    def _send(self, spool: AnySpool, bodies: Sequence[bytes]) -> None:
         try:
-            answer = self._poster.post(b"".join(row.body for row in rows))
+            answer = self._poster.post(b"".join(bodies))
         except (OSError, http.client.HTTPException) as error:
             self._retry_later(None, f"is not reachable ({error})")
             return
         if 200 <= answer.status < 300:
-            self._accepted(spool, rows, answer)
-        elif answer.status in _TO_BLAME and len(rows) > 1:
-            self._limit = len(rows) // 2
+            self._accepted(spool, bodies, answer)
+        elif answer.status in _TO_BLAME and len(bodies) > 1:
+            self._limit = len(bodies) // 2
         elif answer.status in _TO_BLAME:
-            self._put_aside(spool, rows[0], answer)
+            self._put_aside(spool, bodies[0], answer)
         else:
             self._retry_later(answer, f"answers {answer.status} to spans ({answer.text()})")
 
-    def _accepted(self, spool: Spool, rows: Sequence[SpoolRow], answer: Answer) -> None:
-        spool.delete([row.row_id for row in rows])
+    def _accepted(self, spool: AnySpool, bodies: Sequence[bytes], answer: Answer) -> None:
+        spool.forget(bodies)
         refused = _refused_spans(answer)
         if refused:
             failures.note(
                 "spans-refused", f"the daemon at {self._endpoint} did not store {refused} spans: {answer.text()}"
             )
-        self.delivered += len(rows)
+        self.delivered += len(bodies)
         self._limit = min(_MOST_ROWS, self._limit * 2)
         self._pause_s, self._not_before, self._asked_to_wait = 0.0, 0.0, False
         if self._down:
             self._down = False
             log.warning("the daemon at %s accepts spans again", self._endpoint)
 
-    def _put_aside(self, spool: Spool, row: SpoolRow, answer: Answer) -> None:
+    def _put_aside(self, spool: AnySpool, body: bytes, answer: Answer) -> None:
         reason = f"{answer.status}: {answer.text()}"
-        spool.reject(row, reason)
+        spool.reject(body, reason)
         self.rejected += 1
         self._limit = min(_MOST_ROWS, self._limit * 2)
         failures.note(
             "span-rejected",
-            f"the daemon at {self._endpoint} will not take a span ({reason}); "
-            f"it is kept in the table `rejected` of {spool.path or 'memory'}",
+            f"the daemon at {self._endpoint} will not take a span ({reason}); it is "
+            + (f"kept in {spool.rejected_path}" if spool.rejected_path else "lost, since it waited in memory"),
         )
 
     def _retry_later(self, answer: Answer | None, what: str) -> None:

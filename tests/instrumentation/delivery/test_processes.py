@@ -149,7 +149,7 @@ def test_a_disk_that_fills_up_makes_spans_wait_in_memory_and_none_is_lost(receiv
     process = start(
         """
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
         for number in range(600): work(number)
         stats = lightning.stats()
         print(stats.waiting, stats.dropped, stats.failed.get("spool-not-writable", 0) > 0, flush=True)

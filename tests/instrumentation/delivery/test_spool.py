@@ -1,11 +1,17 @@
 """A spool keeps what it was given until somebody has accepted it, and has one owner."""
 
+import base64
+import errno
+import json
 import os
-import sqlite3
 import stat
-from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightning_instrumentation.delivery import segment
+from lightning_instrumentation.delivery.memory import MemorySpool
+from lightning_instrumentation.delivery.segment import Segment, SegmentError
 from lightning_instrumentation.delivery.spool import Spool, default_spool_dir, endpoint_folder, orphaned_spools
 
 ENDPOINT = "http://127.0.0.1:8321"
@@ -16,53 +22,59 @@ def folder(tmp_path):
     return endpoint_folder(tmp_path, ENDPOINT)
 
 
-def bodies(spool: Spool) -> list[bytes]:
-    return [row.body for row in spool.read(100)]
+def bodies(spool) -> list[bytes]:
+    return spool.read(100)
 
 
 def abandon(spool: Spool) -> None:
     """As a killed process leaves it: nothing is closed in good order, but the lock is gone."""
-    assert spool._ownership is not None
     spool._ownership.release()
 
 
-def test_rows_come_back_in_order_until_they_are_deleted(folder):
+@pytest.fixture(params=["disk", "memory"])
+def spool(request, folder):
+    with Spool.create(folder) if request.param == "disk" else MemorySpool() as made:
+        yield made
+
+
+def test_records_come_back_in_order_until_they_are_forgotten(spool):
+    for body in (b"a", b"bb", b"ccc"):
+        spool.append(body)
+    assert bodies(spool) == [b"a", b"bb", b"ccc"]
+    assert (spool.rows, spool.bytes) == (3, 6)
+    spool.forget(spool.read(2))
+    assert bodies(spool) == [b"ccc"]
+    assert (spool.rows, spool.bytes) == (1, 3)
+
+
+def test_a_read_is_bounded_by_records_and_by_bytes_and_is_never_empty_handed(spool):
+    assert spool.read(100) == []
+    for _ in range(5):
+        spool.append(b"x" * 10)
+    assert len(spool.read(2)) == 2
+    assert len(spool.read(100, most_bytes=25)) == 2
+    assert spool.read(100, most_bytes=1) == [b"x" * 10]
+
+
+def test_a_rejected_record_is_put_aside_with_its_reason_and_that_file_stays(folder):
     with Spool.create(folder) as spool:
-        for body in (b"a", b"bb", b"ccc"):
+        for body in (b"bad", b"good"):
             spool.append(body)
-        assert bodies(spool) == [b"a", b"bb", b"ccc"]
-        assert (spool.rows, spool.bytes) == (3, 6)
-        first, second, _ = spool.read(100)
-        spool.delete([first.row_id, second.row_id, 999])
-        assert bodies(spool) == [b"ccc"]
-        assert (spool.rows, spool.bytes) == (1, 3)
-
-
-def test_a_read_is_bounded_by_rows_and_by_bytes_and_is_never_empty_handed(folder):
-    with Spool.create(folder) as spool:
-        for _ in range(5):
-            spool.append(b"x" * 10)
-        assert len(spool.read(2)) == 2
-        assert len(spool.read(100, most_bytes=25)) == 2
-        assert len(spool.read(100, most_bytes=1)) == 1
-
-
-def test_a_rejected_row_is_put_aside_with_its_reason_and_the_file_stays(folder):
-    with Spool.create(folder) as spool:
-        spool.append(b"bad")
-        spool.reject(spool.read(1)[0], "400: no")
-        assert (spool.rows, spool.bytes) == (0, 0)
-        assert spool.rejected() == [(b"bad", "400: no")]
-    assert spool.path is not None
-    assert spool.path.exists()
+        spool.reject(b"bad", "400: no")
+        assert (spool.rows, spool.bytes) == (1, 4)
+        spool.forget(spool.read(1))
+    (line,) = spool.rejected_path.read_text().splitlines()
+    told = json.loads(line)
+    assert (base64.b64decode(told["request"]), told["reason"]) == (b"bad", "400: no")
+    assert stat.S_IMODE(os.stat(spool.rejected_path).st_mode) == 0o600
     assert orphaned_spools(folder.parent, ENDPOINT) == []
-    assert spool.path.exists()
+    assert list(folder.iterdir()) == [spool.rejected_path]
 
 
 def test_an_empty_spool_leaves_no_file_behind(folder):
     with Spool.create(folder) as spool:
         spool.append(b"x")
-        spool.delete([row.row_id for row in spool.read(1)])
+        spool.forget(spool.read(1))
     assert list(folder.iterdir()) == []
 
 
@@ -74,10 +86,10 @@ def test_only_a_dead_owners_spool_can_be_taken_over_and_by_one_only(folder, tmp_
     (taken,) = orphaned_spools(tmp_path, ENDPOINT)
     assert bodies(taken) == [b"dead"]
     assert orphaned_spools(tmp_path, ENDPOINT) == []
-    taken.delete([row.row_id for row in taken.read(10)])
+    taken.forget(taken.read(10))
     taken.close()
     assert [path.suffix for path in sorted(folder.glob("*.lock"))] == [".lock"]
-    alive.delete([row.row_id for row in alive.read(10)])
+    alive.forget(alive.read(10))
     alive.close()
     assert list(folder.iterdir()) == []
 
@@ -94,75 +106,171 @@ def test_spools_of_another_endpoint_are_left_alone_and_loopback_has_one_name(fol
 
 def test_a_file_that_is_no_spool_is_set_aside_and_the_others_are_taken(folder, tmp_path):
     folder.mkdir()
-    (folder / "1-bad.sqlite").write_bytes(b"this is not a database" * 100)
+    (folder / "1-bad.000000.spans").write_bytes(b"this is not a file of spans" * 100)
     dead = Spool.create(folder)
     dead.append(b"good")
     abandon(dead)
     (taken,) = orphaned_spools(tmp_path, ENDPOINT)
     assert bodies(taken) == [b"good"]
     taken.close()
-    assert (folder / "1-bad.unreadable").exists()
+    assert (folder / "1-bad.000000.unreadable").exists()
+
+
+def test_a_process_that_died_before_its_first_span_leaves_nothing(folder, tmp_path):
+    folder.mkdir()
+    (folder / "1-lock.lock").touch()
+    (folder / "2-begun.000000.spans").touch()
+    assert orphaned_spools(tmp_path, ENDPOINT) == []
+    assert list(folder.iterdir()) == []
 
 
 def test_what_was_said_to_the_model_is_private_to_the_user(folder):
     with Spool.create(folder) as spool:
-        assert spool.path is not None
-        assert stat.S_IMODE(os.stat(spool.path).st_mode) == 0o600
+        (file,) = folder.glob("*.spans")
+        assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
         assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+        assert spool.rows == 0
 
 
-def test_a_spool_in_memory_does_the_same():
-    with Spool.in_memory() as spool:
-        spool.append(b"x")
-        assert bodies(spool) == [b"x"]
-
-
-def test_the_log_is_moved_into_the_file_by_whoever_has_time_and_not_by_writers(folder):
+def test_a_spool_that_is_emptied_now_and_then_stays_as_small_as_it_was(folder):
     with Spool.create(folder) as spool:
         for _ in range(50):
-            spool.append(b"x" * 100_000)
-        assert spool.path is not None
-        log = Path(f"{spool.path}-wal")
-        grown = log.stat().st_size
-        assert grown > 5_000_000
-        assert spool.path.stat().st_size < 100_000
-        spool.checkpoint()
-        assert spool.path.stat().st_size > 5_000_000
-        for _ in range(20):
-            spool.append(b"x" * 100_000)
-        assert log.stat().st_size == grown  # begun anew, not grown
-        assert spool.rows == 70
-        spool.delete([row.row_id for row in spool.read(100, most_bytes=1 << 30)])
+            for _ in range(4):
+                spool.append(b"x" * 1000)
+            spool.forget(spool.read(100))
+        (file,) = folder.glob("*.spans")
+        assert file.stat().st_size < 5000
 
 
-def test_a_write_that_fails_says_so(folder):
+def test_one_that_is_never_quite_empty_goes_on_in_new_files_and_deletes_the_old(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(segment, "SEGMENT_BYTES", 1000)
     spool = Spool.create(folder)
-    spool._connection.execute("PRAGMA query_only = 1")
-    with pytest.raises(sqlite3.Error):
-        spool.append(b"x")
-    assert spool.rows == 0
+    spool.append(b"0" * 90)
+    for number in range(1, 100):
+        spool.append(b"%d," % number * 30)
+        spool.forget(spool.read(1))
+    files = list(folder.glob("*.spans"))
+    assert len(files) <= 2
+    assert sum(file.stat().st_size for file in files) < 3000
+    last = [b"last %d" % number for number in range(100)]
+    for body in last:
+        spool.append(body)
+    abandon(spool)
+    (taken,) = orphaned_spools(tmp_path, ENDPOINT)
+    assert taken.rows == 101
+    found = []
+    while read := taken.read(7):
+        taken.forget(read)
+        found += read
+    assert found == [b"99," * 30, *last]
+    taken.close()
+    assert list(folder.iterdir()) == []
 
 
-def test_what_cannot_be_deleted_is_not_read_again_and_goes_later(folder):
+def test_a_span_longer_than_a_file_gives_its_room_back(folder, monkeypatch):
+    monkeypatch.setattr(segment, "SEGMENT_BYTES", 1000)
     with Spool.create(folder) as spool:
-        for body in (b"a", b"bb", b"ccc", b"dddd"):
-            spool.append(body)
-        first, second, third, _ = spool.read(100)
-        spool._connection.execute("PRAGMA query_only = 1")
-        spool.delete([first.row_id])
-        spool.delete([first.row_id])
-        spool.reject(second, "400: no")
-        assert bodies(spool) == [b"ccc", b"dddd"]
-        assert (spool.rows, spool.bytes) == (2, 7)
-        spool._connection.execute("PRAGMA query_only = 0")
-        spool.append(b"e")  # no transaction was left open
-        spool.delete([third.row_id])
-        assert bodies(spool) == [b"dddd", b"e"]
-        assert spool._connection.execute("SELECT body FROM spans").fetchall() == [(b"bb",), (b"dddd",), (b"e",)]
-        spool.delete([row.row_id for row in spool.read(100)])
-    (left,) = orphaned_spools(folder.parent, ENDPOINT)
-    assert bodies(left) == [b"bb"]  # refused, and not put aside yet
-    left.close()
+        spool.append(b"x" * 100_000)
+        assert spool.read(10, most_bytes=50) == [b"x" * 100_000]
+        spool.forget(spool.read(1))
+        (file,) = folder.glob("*.spans")
+        assert file.stat().st_size < 100
+
+
+@pytest.mark.parametrize("written", [0, 5])
+def test_a_write_that_fails_says_so_and_leaves_nothing_behind(folder, tmp_path, monkeypatch, written):
+    spool = Spool.create(folder)
+    spool.append(b"before")
+    pwrite, answers = os.pwrite, iter([written, None] if written else [None])
+
+    def full(descriptor: int, data: bytes, at: int) -> int:
+        most = next(answers)
+        if most is None:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return pwrite(descriptor, data[:most], at)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="no space"):
+        spool.append(b"x" * 50)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    assert (spool.rows, spool.bytes) == (1, 6)
+    spool.append(b"after")
+    abandon(spool)
+    with orphaned_spools(tmp_path, ENDPOINT)[0] as taken:
+        assert bodies(taken) == [b"before", b"after"]
+
+
+def test_what_cannot_be_marked_as_accepted_is_not_read_again_and_nothing_after_it_is_lost(
+    folder, tmp_path, monkeypatch
+):
+    spool = Spool.create(folder)
+    for body in (b"a", b"bb"):
+        spool.append(body)
+    monkeypatch.setattr(Segment, "_mark", lambda *told: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
+    spool.forget(spool.read(100))
+    assert bodies(spool) == []
+    spool.append(b"ccc")
+    assert bodies(spool) == [b"ccc"]
+    monkeypatch.undo()
+    abandon(spool)
+    with orphaned_spools(tmp_path, ENDPOINT)[0] as taken:
+        assert bodies(taken) == [b"a", b"bb", b"ccc"]  # two of them once more
+
+
+class Killed(Exception):
+    """In the middle of a write."""
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_after_a_kill_all_that_waited_is_there_and_nothing_else(data, tmp_path_factory):
+    """Whatever was written and forgotten before, and however much of one more record or mark came to the file."""
+    path = tmp_path_factory.mktemp("segment") / "1.000000.spans"
+    written = Segment.create(path)
+    waiting: list[bytes] = []
+    for _ in range(data.draw(st.integers(0, 25))):
+        if data.draw(st.booleans()):
+            # Bodies of one length make old records lie where new ones end.
+            body = data.draw(st.binary(min_size=1, max_size=4) | st.binary(min_size=4, max_size=4))
+            written.append(body)
+            waiting.append(body)
+        else:
+            read = written.read(data.draw(st.integers(1, 4)), data.draw(st.integers(1, 12)))
+            assert read == waiting[: len(read)]
+            assert bool(read) == bool(waiting)
+            written.forget(read)
+            del waiting[: len(read)]
+    torn = data.draw(st.integers(0, 19))
+    if torn:
+        with pytest.MonkeyPatch.context() as patch:
+            pwrite = os.pwrite
+
+            def die(descriptor: int, record: bytes, at: int) -> int:
+                pwrite(descriptor, record[:torn], at)
+                raise Killed
+
+            patch.setattr(os, "pwrite", die)
+            with pytest.raises(Killed):
+                written.append(b"torn")
+    written.close(delete=False)
+    found = Segment.open(path)
+    assert (found.read(100, 1 << 20), found.rows, found.bytes) == (waiting, len(waiting), sum(map(len, waiting)))
+    found.append(b"more")
+    assert found.read(100, 1 << 20) == [*waiting, b"more"]
+    found.close(delete=True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(content=st.binary(max_size=60) | st.binary(max_size=60).map(lambda rest: b"LTSPANS1" + rest))
+def test_any_file_at_all_is_read_or_refused(content, tmp_path_factory):
+    path = tmp_path_factory.mktemp("segment") / "1.000000.spans"
+    path.write_bytes(content)
+    try:
+        found = Segment.open(path)
+    except SegmentError:
+        return
+    assert found.read(100, 1 << 20) == []
+    found.close(delete=True)
 
 
 def test_the_folder_comes_from_the_environment(monkeypatch, tmp_path):

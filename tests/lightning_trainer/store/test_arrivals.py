@@ -129,7 +129,7 @@ async def test_what_the_client_writes_is_what_is_counted(store, client) -> None:
     started = runtime()
     assert started is not None
     (spool,) = started.outbox._spools()
-    *inside, root = [span for row in spool.read(10) for span in decode_request(row.body).spans]
+    *inside, root = [span for body in spool.read(10) for span in decode_request(body).spans]
     assert (said[semconv.SEQUENCE], said[semconv.SEQUENCE_STARTED]) == (root.attributes[semconv.SEQUENCE], "3")
     await store.append([root, inside[0]])
     assert await store.missing_spans() == {"a": 1}

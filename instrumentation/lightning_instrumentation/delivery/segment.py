@@ -1,0 +1,166 @@
+"""One file of a spool: serialised spans one behind the other, which outlives its process however that ends.
+
+    file   = magic, position, number | record | record | ...
+    record = length, checksum, number | body
+
+The head says where the first record lies that nobody has accepted, and its number. A file that has been emptied is
+written again from its beginning, since pages that the kernel holds already cost a tenth of new ones. What an earlier
+round or a write that was cut off has left behind the last record is known by its number or its checksum: numbers only
+grow. A write returns when the kernel has it, so ``kill -9`` loses none; what a power cut leaves is checked likewise.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from lightning_instrumentation.failures import failures
+
+SEGMENT_BYTES = 4 << 20
+"""A file that is longer takes no more records, unless it is empty."""
+SUFFIX = ".spans"
+_MAGIC = b"LTSPANS1"
+_HEAD = struct.Struct("<8sQQ")
+_RECORD = struct.Struct("<IIQ")
+
+
+class SegmentError(ValueError):
+    """The file is no segment."""
+
+
+class Segment:
+    """Not thread-safe but for one reader beside one writer: see ``Spool``. Made by ``create`` or ``open``."""
+
+    def __init__(self, path: Path, descriptor: int, position: int, number: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._first = self._end = position
+        """Where the first record that waits begins, and where the next one will."""
+        self._first_number = self._next_number = number
+        self.rows = self.bytes = 0
+        """Records that wait and the sum of their bodies."""
+
+    @classmethod
+    def create(cls, path: Path) -> Segment:
+        """Raises OSError: it cannot be written."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)  # private to the user
+        segment = cls(path, descriptor, _HEAD.size, 1)
+        try:
+            segment._mark(_HEAD.size, 1)
+        except BaseException:
+            segment.close(delete=True)
+            raise
+        return segment
+
+    @classmethod
+    def open(cls, path: Path) -> Segment:
+        """Find what waits in a file that another process has left.
+
+        Raises:
+            SegmentError: it is no segment.
+            OSError: it cannot be read.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            head = os.pread(descriptor, _HEAD.size, 0)
+            magic, position, number = _HEAD.unpack(head) if len(head) == _HEAD.size else (head, 0, 0)
+            if size == 0:  # its owner died before it had said anything
+                position, number = _HEAD.size, 1
+            elif magic != _MAGIC or not _HEAD.size <= position <= size:
+                raise SegmentError(f"{path} does not begin as a file of spans does")
+            segment = cls(path, descriptor, position, number)
+            segment._find_records()
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return segment
+
+    @property
+    def full(self) -> bool:
+        return self._end >= SEGMENT_BYTES
+
+    def append(self, body: bytes) -> None:
+        """Raises OSError: it could not be written, and nothing has changed.
+
+        From the number on nothing is made that the garbage collector counts: it could run a finalizer that ends a span,
+        in the middle of this one.
+        """
+        checksum = zlib.crc32(body)
+        record = _RECORD.pack(len(body), checksum, self._next_number) + body
+        written = os.pwrite(self._descriptor, record, self._end)
+        while written < len(record):
+            written += os.pwrite(self._descriptor, record[written:], self._end + written)
+        self._end += written
+        self._next_number += 1
+        self.rows += 1
+        self.bytes += len(body)
+
+    def read(self, limit: int, most_bytes: int) -> list[bytes]:
+        """Return the oldest bodies, at least one where there is one."""
+        rows, size = self.rows, self.bytes
+        data = os.pread(self._descriptor, min(size, most_bytes) + min(limit, rows) * _RECORD.size, self._first)
+        bodies: list[bytes] = []
+        at, left = 0, most_bytes
+        while len(bodies) < min(limit, rows):
+            length, _, _ = _RECORD.unpack_from(data, at)
+            at += _RECORD.size
+            left -= length
+            if left < 0:
+                # One that is longer than all that was to be read comes alone.
+                return bodies or [os.pread(self._descriptor, length, self._first + at)]
+            bodies.append(data[at : at + length])
+            at += length
+        return bodies
+
+    def forget(self, bodies: Sequence[bytes]) -> None:
+        """The oldest, as ``read`` has returned them, wait no longer."""
+        size = sum(map(len, bodies))
+        self._first += size + len(bodies) * _RECORD.size
+        self._first_number += len(bodies)
+        self.rows -= len(bodies)
+        self.bytes -= size
+        position = self._first if self.rows else _HEAD.size
+        try:
+            self._mark(position, self._first_number)
+        except OSError as error:
+            # Without the mark nobody would look for records at the beginning: they go on behind the last one.
+            failures.note(
+                "spool-not-written",
+                f"the spool {self.path} cannot be written, so spans that are delivered stay in it; the next process "
+                "may deliver them once more, which changes nothing",
+                error=error,
+            )
+            return
+        if not self.rows:
+            if self.full:
+                os.ftruncate(self._descriptor, _HEAD.size)
+            self._first = self._end = position
+
+    def close(self, *, delete: bool) -> None:
+        os.close(self._descriptor)
+        if delete:
+            self.path.unlink(missing_ok=True)
+
+    def _mark(self, position: int, number: int) -> None:
+        os.pwrite(self._descriptor, _HEAD.pack(_MAGIC, position, number), 0)
+
+    def _find_records(self) -> None:
+        while (body := self._record_at_end()) is not None:
+            self._end += _RECORD.size + len(body)
+            self._next_number += 1
+            self.rows += 1
+            self.bytes += len(body)
+
+    def _record_at_end(self) -> bytes | None:
+        head = os.pread(self._descriptor, _RECORD.size, self._end)
+        if len(head) < _RECORD.size:
+            return None
+        length, checksum, number = _RECORD.unpack(head)
+        if number != self._next_number:
+            return None
+        body = os.pread(self._descriptor, length, self._end + _RECORD.size)
+        return body if len(body) == length and zlib.crc32(body) == checksum else None
