@@ -51,7 +51,7 @@ class EndedSpan:
             context,
             span.parent,
             span.kind,
-            dict(span.attributes or {}),
+            _copied(span.attributes),
             [Event(event.name, event.timestamp, event.attributes or {}) for event in span.events],
             span.links,
             span.status.status_code,
@@ -59,3 +59,10 @@ class EndedSpan:
             span.start_time,
             span.end_time,
         )
+
+
+def _copied(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+    # What the SDK hands out (a view of its own mapping) copies itself in one go; read as a mapping, it locks and looks
+    # up key after key.
+    copy = getattr(attributes, "copy", None)
+    return dict(copy() if copy is not None else attributes or {})

@@ -1,9 +1,20 @@
-"""Token ids and log-probabilities as bytes: little-endian int32 and float32, whatever the machine."""
+"""Token ids and log-probabilities on a span: little-endian int32 and float32, whatever the machine.
 
+They may also stand there as the text that they came as, a JSON array: reading it would cost the agent more than all
+else that is recorded of its call, and the daemon reads it once.
+"""
+
+import json
 import struct
 import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
+
+try:
+    from orjson import loads as _loads  # pyright: ignore[reportAssignmentType]
+except ImportError:  # the light client comes without it
+    _loads: Callable[[str], Any] = json.loads
 
 _SWAP = sys.byteorder == "big"
 
@@ -32,13 +43,37 @@ def pack_token_ids(token_ids: Iterable[int]) -> bytes:
         return _pack("i", ids)  # its errors say which of the two it is
 
 
-def unpack_token_ids(packed: bytes) -> tuple[int, ...]:
-    return tuple(_unpack("i", packed))
+class NumberText(str):
+    """Numbers, one or more, as a JSON array that nobody has read yet."""
+
+    __slots__ = ()
+
+    @property
+    def size(self) -> int:
+        return self.count(",") + 1
+
+
+def unpack_token_ids(packed: bytes | str) -> tuple[int, ...]:
+    """Raises ValueError: bytes that are no int32 values, or a text that is no JSON array of them."""
+    return _numbers("i", packed)
 
 
 def pack_logprobs(logprobs: Iterable[float]) -> bytes:
     return _pack("f", logprobs)
 
 
-def unpack_logprobs(packed: bytes) -> tuple[float, ...]:
-    return tuple(_unpack("f", packed))
+def unpack_logprobs(packed: bytes | str) -> tuple[float, ...]:
+    """Raises ValueError: bytes that are no float32 values, or a text that is no JSON array of numbers."""
+    return _numbers("f", packed)
+
+
+def _numbers(typecode: str, packed: bytes | str) -> tuple[Any, ...]:
+    if isinstance(packed, bytes):
+        return tuple(_unpack(typecode, packed))
+    read = _loads(str(packed))
+    if not isinstance(read, list):
+        raise ValueError(f"no array of numbers: {packed[:40]!r}")
+    try:
+        return tuple(array(typecode, read))
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"no array of such numbers: {error}") from error

@@ -29,7 +29,7 @@ class Editor:
         self._capture_content = capture_content
 
     def edit(self, span: EndedSpan) -> None:
-        span.attributes = self._edited(span.attributes)
+        self._edit(span.attributes)
         span.events = [replace(event, attributes=self._edited(event.attributes)) for event in span.events]
         if span.status_message:
             try:
@@ -38,13 +38,16 @@ class Editor:
                 span.status_message = ""
 
     def _edited(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        edited = dict(attributes)  # a copy: another thread may still hold the span
-        for key in edited.keys() & semconv.CONTENT_KEYS:
-            try:
-                edited[key] = self._value(edited[key])
-            except _ForbiddenError:
-                del edited[key]
+        edited = dict(attributes)
+        self._edit(edited)
         return edited
+
+    def _edit(self, attributes: dict[str, Any]) -> None:
+        for key in [key for key in attributes if key in semconv.CONTENT_KEYS]:
+            try:
+                attributes[key] = self._value(attributes[key])
+            except _ForbiddenError:
+                del attributes[key]
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, str):

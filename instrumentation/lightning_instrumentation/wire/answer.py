@@ -6,14 +6,24 @@ its ids and loses its log-probabilities, which is counted: a wrong pairing would
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures
 from lightning_instrumentation.messages import as_json, output_message
-from lightning_instrumentation.packing import pack_logprobs, pack_token_ids
+from lightning_instrumentation.packing import (
+    NumberText,
+    pack_logprobs,
+    pack_token_ids,
+    unpack_logprobs,
+    unpack_token_ids,
+)
+
+TokenIds = list[int] | NumberText
+Logprobs = list[float] | NumberText
+"""Read, or as they came."""
 
 
 @dataclass(slots=True)
@@ -34,8 +44,14 @@ class Choice:
     refusal: list[str] = field(default_factory=list)
     tool_calls: dict[Any, ToolCall] = field(default_factory=dict)
     finish_reason: str | None = None
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    token_ids: TokenIds = field(default_factory=list)
+    logprobs: Logprobs = field(default_factory=list)
+
+    def add_token_ids(self, ids: TokenIds) -> None:
+        self.token_ids = _joined(self.token_ids, ids, unpack_token_ids)
+
+    def add_logprobs(self, logprobs: Logprobs) -> None:
+        self.logprobs = _joined(self.logprobs, logprobs, unpack_logprobs)
 
     def as_message(self) -> dict[str, Any]:
         return output_message(
@@ -55,7 +71,7 @@ class Answer:
         self.choices: dict[int, Choice] = {}
         self.response_id: str | None = None
         self.model: str | None = None
-        self.prompt_ids: list[int] | None = None
+        self.prompt_ids: TokenIds | None = None
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
         self.error: str | None = None
@@ -99,17 +115,17 @@ class Answer:
             if capture_content:
                 read[semconv.OUTPUT_MESSAGES] = as_json([choice.as_message() for _, choice in choices])
         if self.prompt_ids is not None:
-            read[semconv.PROMPT_TOKEN_IDS] = pack_token_ids(self.prompt_ids)
+            read[semconv.PROMPT_TOKEN_IDS] = _recorded(self.prompt_ids, pack_token_ids)
         for index, choice in choices:
             if not choice.token_ids:
                 continue
-            read[semconv.response_token_ids(index)] = pack_token_ids(choice.token_ids)
-            if len(choice.logprobs) == len(choice.token_ids):
-                read[semconv.response_logprobs(index)] = pack_logprobs(choice.logprobs)
+            read[semconv.response_token_ids(index)] = _recorded(choice.token_ids, pack_token_ids)
+            if _count(choice.logprobs) == _count(choice.token_ids):
+                read[semconv.response_logprobs(index)] = _recorded(choice.logprobs, pack_logprobs)
             elif choice.logprobs:
                 failures.note(
                     "logprobs-mismatch",
-                    f"a response brought {len(choice.token_ids)} token ids and {len(choice.logprobs)} logprobs; "
+                    f"a response brought {_count(choice.token_ids)} token ids and {_count(choice.logprobs)} logprobs; "
                     "its logprobs are left out",
                 )
         return {key: value for key, value in read.items() if value is not None}
@@ -117,11 +133,30 @@ class Answer:
     def _known_input_tokens(self) -> int | None:
         """Where the caller asked for no usage (a stream), the exact ids give the count."""
         if self.input_tokens is None and self.prompt_ids is not None:
-            return len(self.prompt_ids)
+            return _count(self.prompt_ids)
         return self.input_tokens
 
     def _known_output_tokens(self) -> int | None:
         chosen = self.choices.values()
         if self.output_tokens is None and chosen and all(choice.token_ids for choice in chosen):
-            return sum(len(choice.token_ids) for choice in chosen)
+            return sum(_count(choice.token_ids) for choice in chosen)
         return self.output_tokens
+
+
+def _joined(before: Any, more: Any, read: Callable[[str], Any]) -> Any:
+    """Return both as one list, the one before made longer; a text that stands alone stays one."""
+    if isinstance(more, NumberText):
+        if not before:
+            return more
+        more = read(more)
+    joined = list(read(before)) if isinstance(before, NumberText) else before
+    joined.extend(more)
+    return joined
+
+
+def _recorded(numbers: list[Any] | NumberText, pack: Callable[[list[Any]], bytes]) -> bytes | str:
+    return str(numbers) if isinstance(numbers, NumberText) else pack(numbers)
+
+
+def _count(numbers: list[Any] | NumberText) -> int:
+    return numbers.size if isinstance(numbers, NumberText) else len(numbers)

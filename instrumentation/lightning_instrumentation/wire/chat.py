@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_instrumentation.messages import input_messages
-from lightning_instrumentation.wire.answer import Answer, Choice, ToolCall
+from lightning_instrumentation.packing import NumberText
+from lightning_instrumentation.wire.answer import Answer, Choice, Logprobs, ToolCall
 from lightning_instrumentation.wire.api import Api, Json, Wanted, blank
-from lightning_instrumentation.wire.cut import Sampled
 
 _NOTHING_SAID = (None, [], {})
 
@@ -30,13 +30,13 @@ class ChatAnswer(Answer):
             choice.finish_reason = said.get("finish_reason") or choice.finish_reason
             _add_message(choice, said.get("message") or said.get("delta") or {})
             if said.get("token_ids"):
-                choice.token_ids.extend(said["token_ids"])
+                choice.add_token_ids(said["token_ids"])
             if said.get("logprobs"):
-                choice.logprobs.extend(_sampled(said["logprobs"]))
+                choice.add_logprobs(_sampled(said["logprobs"]))
 
 
-def _sampled(logprobs: Any) -> list[float]:
-    if isinstance(logprobs, Sampled):
+def _sampled(logprobs: Any) -> Logprobs:
+    if isinstance(logprobs, NumberText):
         return logprobs
     return [float(token["logprob"]) for token in logprobs.get("content") or ()]
 

@@ -31,11 +31,11 @@ class CompletionAnswer(Answer):
             if said.get("text"):
                 choice.content.append(said["text"])
             if said.get("token_ids"):
-                choice.token_ids.extend(said["token_ids"])
+                choice.add_token_ids(said["token_ids"])
             if said.get("logprobs"):
                 logprobs: Any = said["logprobs"]
                 sampled = logprobs.get("token_logprobs") or ()
-                choice.logprobs.extend([float(one) for one in sampled if one is not None])
+                choice.add_logprobs([float(one) for one in sampled if one is not None])
             prompt_ids = said.get("prompt_token_ids")
             if prompt_ids is not None:
                 self._several_prompts |= self.prompt_ids is not None and self.prompt_ids != prompt_ids

@@ -1,12 +1,16 @@
-"""Exact tokens of a span: packed ids and log-probabilities, per choice, as the gateway and the client write them."""
+"""Exact tokens of a span: ids and log-probabilities, per choice, as the gateway and the client write them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.packing import unpack_logprobs
+from lightning_instrumentation.packing import pack_token_ids, unpack_logprobs, unpack_token_ids
 
 from lightning_trainer.token_ids import Ids, TokenIds
 from lightning_trainer.types import Span
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +47,15 @@ def read_tokens(span: Span) -> Tokens:
     reasons = finish_reasons if isinstance(finish_reasons, tuple) else ()
     choices = []
     for index in range(_choice_count(span)):
-        packed = _packed(span, semconv.response_logprobs(index), problems)
         choices.append(
             Choice(
                 index=index,
-                response_ids=TokenIds(_packed(span, semconv.response_token_ids(index), problems) or b""),
-                logprobs=None if packed is None else unpack_logprobs(packed),
+                response_ids=_ids(span, semconv.response_token_ids(index), problems),
+                logprobs=_numbers(span, semconv.response_logprobs(index), unpack_logprobs, problems),
                 finish_reason=str(reasons[index]) or None if index < len(reasons) else None,
             )
         )
-    prompt_ids = TokenIds(_packed(span, semconv.PROMPT_TOKEN_IDS, problems) or b"")
+    prompt_ids = _ids(span, semconv.PROMPT_TOKEN_IDS, problems)
     return Tokens(prompt_ids, tuple(choices), tuple(problems))
 
 
@@ -64,12 +67,27 @@ def _choice_count(span: Span) -> int:
     return min(count, max(1, len(span.attributes)))
 
 
-def _packed(span: Span, name: str, problems: list[str]) -> bytes | None:
+def _ids(span: Span, name: str, problems: list[str]) -> TokenIds:
+    return _numbers(span, name, _at_rest, problems) or TokenIds()
+
+
+def _at_rest(written: bytes | str) -> TokenIds:
+    return TokenIds(written if isinstance(written, bytes) else pack_token_ids(unpack_token_ids(written)))
+
+
+def _numbers(span: Span, name: str, read: Callable[[bytes | str], T], problems: list[str]) -> T | None:
+    """Packed, or as the JSON text that the client found them in; None where they are missing."""
     value = span.attributes.get(name)
     if value is None:
         return None
+    if isinstance(value, str):
+        try:
+            return read(value)
+        except ValueError as error:
+            problems.append(f"span {span.span_id}: {name} is a text and cannot be read ({error}); it counts as missing")
+            return None
     if not isinstance(value, bytes) or len(value) % 4:
         size = f"{len(value)} bytes" if isinstance(value, bytes) else f"a {type(value).__name__}"
         problems.append(f"span {span.span_id}: {name} is {size}, not packed 4-byte values, and counts as missing")
         return None
-    return value
+    return read(value)

@@ -2,11 +2,13 @@
 
 import copy
 import json
+from array import array
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning_instrumentation.wire import cut
+from lightning_instrumentation import packing
+from lightning_instrumentation.packing import NumberText, unpack_logprobs, unpack_token_ids
 from lightning_instrumentation.wire.api import Wanted
 from lightning_instrumentation.wire.chat import ChatCompletions
 from lightning_instrumentation.wire.cut import cut_out
@@ -53,13 +55,19 @@ def answers(draw):
 def read(document) -> tuple:
     answer = ChatCompletions().answer()
     answer.add(document)
-    said = [(c.token_ids, c.logprobs, c.as_message()) for _, c in sorted(answer.choices.items())]
-    return answer.response_id, answer.prompt_ids, said
+    said = [(plain(c.token_ids), plain(c.logprobs, "f"), c.as_message()) for _, c in sorted(answer.choices.items())]
+    counts = [value for key, value in answer.attributes(capture_content=False).items() if "tokens" in key]
+    return answer.response_id, plain(answer.prompt_ids), said, counts
+
+
+def plain(numbers, typecode: str = "i") -> list[float]:
+    read = {"i": unpack_token_ids, "f": unpack_logprobs}[typecode]
+    return list(array(typecode, read(numbers) if isinstance(numbers, NumberText) else numbers or ()))
 
 
 @pytest.fixture(params=["orjson", "json"], autouse=True)
-def numbers(request, monkeypatch):
-    monkeypatch.setattr(cut, "_numbers", pytest.importorskip(request.param).loads)
+def reader(request, monkeypatch):
+    monkeypatch.setattr(packing, "_loads", pytest.importorskip(request.param).loads)
 
 
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
@@ -90,6 +98,8 @@ ENTRY = {"token": "a", "logprob": -1.0, "bytes": None, "top_logprobs": []}
         {"choices": [{"prompt_token_ids": [1]}], "prompt_token_ids": [1]},
         {"choices": [{"token_ids": "1"}]},
         {"choices": [{"token_ids": [[1], [2]]}]},
+        {"choices": [{"token_ids": [1.5]}]},
+        {"choices": [{"token_ids": [-1]}]},
         {"choices": [{"logprobs": {"content": [{**ENTRY, "top_logprobs": [{"token": "b", "logprob": -2.0}]}]}}]},
         {"choices": [{"logprobs": {"content": [ENTRY], "more": 1}}]},
         {"choices": [{"logprobs": {"content": [ENTRY], "refusal": [ENTRY]}}]},
@@ -121,3 +131,10 @@ def test_another_form_is_left_alone(changed):
 )
 def test_what_is_no_answer_is_left_alone(data):
     assert cut_out(data) is None
+
+
+def test_ids_of_one_choice_that_come_in_two_forms_are_one_list():
+    choice = ChatCompletions().answer().choice(0)
+    for ids in (NumberText("[1, 2]"), [3], NumberText("[4]")):
+        choice.add_token_ids(ids)
+    assert choice.token_ids == [1, 2, 3, 4]

@@ -191,6 +191,32 @@ def test_bytes_that_are_no_ids_count_as_missing_and_it_is_said() -> None:
     assert "lightning.response.0.token_ids is 5 bytes, not packed" in reading.problems[1]
 
 
+def test_numbers_are_read_as_the_text_that_the_client_found_them_in() -> None:
+    packed, text = _gateway(5), _gateway(5)
+    for name, said in {
+        semconv.PROMPT_TOKEN_IDS: "[1, 2]",
+        semconv.response_token_ids(0): "[3,4]",
+        semconv.response_logprobs(0): "[-0.1,-2.5e-3]",
+    }.items():
+        text.attributes[name] = said  # type: ignore[index]
+    packed.attributes.update(  # type: ignore[attr-defined]
+        {
+            semconv.PROMPT_TOKEN_IDS: pack_token_ids([1, 2]),
+            semconv.response_token_ids(0): pack_token_ids([3, 4]),
+            semconv.response_logprobs(0): pack_logprobs([-0.1, -2.5e-3]),
+        }
+    )
+    assert read_spans([text]).calls == read_spans([packed]).calls
+    assert read_spans([text]).calls[0].response_ids == (3, 4)
+
+
+@pytest.mark.parametrize("text", ["", "[1", "[1.5]", '["1"]', "[[1]]", "{}", "1", "[99999999999]"])
+def test_a_text_that_is_no_ids_counts_as_missing_and_it_is_said(text) -> None:
+    reading = read_spans([_gateway(5, attributes={semconv.response_token_ids(0): text})])
+    assert reading.calls[0].response_ids == ()
+    assert "is a text and cannot be read" in reading.problems[0]
+
+
 def test_a_root_span_is_an_attempt_that_ended() -> None:
     reading = read_spans([_root(1, status=SpanStatus.ERROR, status_message="no"), _span(2, attributes=_IDS)])
     (attempt,) = reading.attempts
