@@ -1,9 +1,10 @@
 """CPU that an instrumentation adds to a model call, delivery to a receiver included, beside its peers.
 
 ``ids-asked``: the program itself asks for token ids and logprobs, so every instrumentation sees the same large answer.
-``ids-added``: the program asks for neither and ours adds them (a host that the user named); parsing counts as ours.
+``ids-added``: the program asks for neither and ours adds them (a host that the user named): cutting them out counts as
+ours, and so does the reading of the larger answer, which is measured by itself and said.
 Where ours adds the ids it also runs as it does where the client alone is installed, without the faster JSON reader that
-comes with the daemon's packages (orjson); in the other cases that reader is not used.
+comes with the daemon's packages (orjson): it should cost the same.
 ``text``: an ordinary call to a host that nobody named; no ids.
 """
 
@@ -12,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from capture_parts.alternating import take_turns
+from capture_parts.floor import larger_answer_ms
 from capture_parts.peers import peers_python
 from capture_parts.processes import Child
 from capture_parts.rows import Row, at_most
@@ -51,8 +53,10 @@ def _case(case: str, sizes: Sizes, urls: tuple[str, str], folder: Path, peers: P
         stats = [child.ask("end") for child in children]
     found = list(zip([name for name, _ in programs], measured, stats, strict=True))
     rows = []
+    floor = f"; reading the larger answer {larger_answer_ms(urls[0]):.3f} ms" if case == "ids-added" else ""
     for name, one, counted in found[1 : 1 + len(ours)]:
         note = f"the call itself: {measured[0].cpu_ms:.2f} ms; of what is added the sender {one.others_cpu_ms:.2f} ms"
+        note += floor
         if counted["dropped"] or counted["failed"] or not counted["created"]:
             note += f"; NOT CAPTURED: {counted}"
         title = f"{_TITLES[case]}: {'ours' if name == 'ours' else 'ours, client alone'}"
