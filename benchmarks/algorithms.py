@@ -25,8 +25,7 @@ def main() -> None:
     from algorithms_parts.cases import cases
     from transformers.utils.logging import disable_progress_bar
 
-    from lightning_trainer.daemon.service import model_cache
-    from lightning_trainer.models.resolve import resolve_model
+    from lightning_trainer.models.resolve import model_cache, resolve_model
     from lightning_trainer.training.update.learner import Learner  # noqa: F401  # before anything else imports verl
 
     chosen = [case for case in cases() if not options.only or {case.name, case.kind} & set(options.only)]

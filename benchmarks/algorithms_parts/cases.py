@@ -62,11 +62,11 @@ def cases() -> Iterator[Case]:
         yield Case("credit with a critic", scheme.scheme, _algorithm(), scheme)
     yield Case("imitation", "sft, mean of means", AlgorithmConfig(preset="sft", loss_agg_mode="seq-mean-token-mean"))
     for name, dpo in (
-        ("dpo, beta 1", {"beta": 1.0}),
-        ("dpo, label smoothing", {"beta": 1.0, "label_smoothing": 0.2}),
-        ("dpo, length normalised", {"beta": 5.0, "length_normalized": True}),
+        ("dpo, beta 1", DpoConfig(beta=1.0)),
+        ("dpo, label smoothing", DpoConfig(beta=1.0, label_smoothing=0.2)),
+        ("dpo, length normalised", DpoConfig(beta=5.0, length_normalized=True)),
     ):
-        yield Case("imitation", name, AlgorithmConfig(preset="dpo", dpo=DpoConfig(**dpo)))
+        yield Case("imitation", name, AlgorithmConfig(preset="dpo", dpo=dpo))
     for name in PRESETS:
         yield Case("preset", name, AlgorithmConfig(preset=name))
 

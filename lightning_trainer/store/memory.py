@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
 from lightning_trainer.store.schema import migrate
-from lightning_trainer.store.spans import encode_rows, insert
+from lightning_trainer.store.spans import insert
 from lightning_trainer.types import Span
 
 
@@ -18,5 +18,5 @@ def in_memory(spans: Sequence[Span]) -> Iterator[sqlite3.Connection]:
     """
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         migrate(connection, where="in memory")
-        insert(connection, encode_rows(spans))
+        insert(connection, spans)
         yield connection

@@ -114,11 +114,12 @@ class Supervised:
 
     def kill(self, what: str) -> str | None:
         """Kill it now, and return what the daemon was doing; None where there was no such process."""
-        status = self.get("/lightning/status") if what != "daemon" else None
-        pid = self.process.pid if what == "daemon" else status and status["policies"]["tiny"]["processes"][what]
-        phase = "starting"
-        if (seen := self.get("/lightning/status")) is not None:
-            phase = seen["policies"]["tiny"]["phase"]
+        pid, phase = None, "starting"
+        if (status := self.get("/lightning/status")) is not None:
+            seen = status["policies"]["tiny"]
+            pid, phase = seen["processes"].get(what), seen["phase"]
+        if what == "daemon":
+            pid = self.process.pid
         if pid is None:
             return None
         if what == "daemon":

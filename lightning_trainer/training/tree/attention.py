@@ -202,10 +202,10 @@ def tree_attention(
     if torch.is_autocast_enabled(query.device.type):
         dtype = torch.get_autocast_dtype(query.device.type)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scale = float(query.shape[-1] ** -0.5) if scaling is None else scaling
     if query.device.type != "cpu":
-        return compiled_flex(query, key, value, tree_pattern.flex_mask, scaling).transpose(1, 2).contiguous(), None
-    output_HND = _BlockwiseAttention.apply(query[0], key[0], value[0], tree_pattern.blocks, scaling)
+        return compiled_flex(query, key, value, tree_pattern.flex_mask, scale).transpose(1, 2).contiguous(), None
+    output_HND = _BlockwiseAttention.apply(query[0], key[0], value[0], tree_pattern.blocks, scale)
     return output_HND.transpose(0, 1)[None].contiguous(), None
 
 
