@@ -115,16 +115,18 @@ async def test_each_policy_consumes_its_groups_once_and_nothing_is_lost(groups, 
         config = Config.model_validate({"policy": [_policy("planner"), _policy("worker", "*")]})
         sides = [Side(policy, store, sink, folder) for policy in config.policy]
         loops = [asyncio.create_task(side.loop.run()) for side in sides]
-        for name in order:
-            await sink.append(delivered[name])
-        async with asyncio.timeout(20):
-            for side, loop in zip(sides, loops, strict=True):
-                while side.progress.steps_done < len(taking_part[side.name]):
-                    assert not loop.done(), loop.result()
-                    await asyncio.sleep(0.005)
-        for loop in loops:
-            loop.cancel()
-        await asyncio.gather(*loops, return_exceptions=True)
+        try:
+            for name in order:
+                await sink.append(delivered[name])
+            async with asyncio.timeout(60):
+                for side, loop in zip(sides, loops, strict=True):
+                    while side.progress.steps_done < len(taking_part[side.name]):
+                        assert not loop.done(), loop.result()
+                        await asyncio.sleep(0.005)
+        finally:  # a store is not closed under those who use it
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
         for side in sides:
             steps = await store.steps(side.name)
             consumed = Counter(attempt for step in steps for attempt in step.attempt_ids)
