@@ -187,8 +187,8 @@ def _tracer(settings: Settings, outbox: Outbox, editor: Editor) -> Tracer:
 def _tell_losses() -> None:
     """Say what could not be captured; a program of which all was captured does not even import this."""
     if _runtime is not None and failures.counts():
-        from lightning_instrumentation.losses import losses
-
+        with _lock:  # a fork waits for the import
+            from lightning_instrumentation.losses import losses
         guarded("losses", losses.tell, _runtime)
 
 

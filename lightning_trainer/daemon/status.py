@@ -113,12 +113,12 @@ def status_router(policies: Sequence[WatchedPolicy], *, store: SqliteStore) -> A
         name: str,
         prefix: str = Query("", max_length=512),
         mode: RolloutMode = RolloutMode.TRAIN,
-        consumed: bool = False,
+        taken_until: int | None = Query(None, ge=0),
     ) -> dict[str, int]:
-        """How many attempts of a mode have ended of each group whose id begins with ``prefix``; ``consumed``: those
-        that a step of the policy has taken."""
+        """How many attempts of a mode have ended of each group whose id begins with ``prefix``; ``taken_until``:
+        of those that the policy's steps up to that one have taken."""
         _named(name)
-        return await store.ended_by_group(prefix, mode=mode, consumed_by=name if consumed else None)
+        return await store.ended_by_group(prefix, mode=mode, taken=None if taken_until is None else (name, taken_until))
 
     @router.get("/lightning/policies/{name}/versions", response_model=None)
     async def versions(name: str) -> list[VersionRow]:

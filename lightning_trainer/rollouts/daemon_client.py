@@ -23,11 +23,11 @@ class DaemonClient:
     def policy(self) -> dict[str, Any]:
         return self._get(self._url, timeout_s=30.0)
 
-    def groups(self, prefix: str, *, mode: str = "train", consumed: bool = False) -> dict[str, int]:
-        """Return how many attempts of a mode have ended (``consumed``: and are in a step) of each group whose id
-        begins so."""
-        query = urllib.parse.urlencode({"prefix": prefix, "mode": mode, "consumed": consumed})
-        return self._get(f"{self._url}/groups?{query}", timeout_s=30.0)
+    def groups(self, prefix: str, *, mode: str = "train", taken_until: int | None = None) -> dict[str, int]:
+        """Return how many attempts of a mode have ended (``taken_until``: and are in a step up to that one) of each
+        group whose id begins so."""
+        query = {"prefix": prefix, "mode": mode} | ({} if taken_until is None else {"taken_until": taken_until})
+        return self._get(f"{self._url}/groups?{urllib.parse.urlencode(query)}", timeout_s=30.0)
 
     def wait_for_step(self, steps_done: int, *, groups_wanted: int) -> dict[str, Any]:
         """Return the policy's status once that many steps are done, or the present one wants more than those groups.

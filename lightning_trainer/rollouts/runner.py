@@ -89,14 +89,13 @@ class Runner(Generic[TaskT]):
             )
         done, ahead = status["steps_done"], status["max_staleness"] or 0
         started = max(0, done - ahead)  # everything before was trained, or a later group would have had to wait
-        ended: list[tuple[AttemptEnded, float]] = []
+        ends: list[float] = []
 
-        def run(work: _Work[TaskT]) -> AttemptEnded:
-            attempt = self._run(work)
-            ended.append((attempt, time.monotonic()))
-            return attempt
+        def on_attempt(attempt: AttemptEnded) -> None:
+            self._on_event(attempt)
+            ends.append(time.monotonic())
 
-        with Crew(run, self._concurrency) as crew:
+        with Crew(lambda work: self._run(work, on_attempt), self._concurrency) as crew:
             while done < steps:
                 began = time.monotonic()
                 wanted = self._consumed(status, done)
@@ -113,15 +112,13 @@ class Runner(Generic[TaskT]):
                 if status["steps_done"] <= done:
                     continue
                 done += 1
-                now, attempts = time.monotonic(), ended.copy()
-                del ended[: len(attempts)]
-                trained = [attempt for attempt, _ in attempts if attempt.stage == "train"]
-                rewards = [attempt.reward for attempt in trained if attempt.reward is not None]
-                rolled_out = max((at for _, at in attempts), default=now)
+                now = time.monotonic()
+                rolled_out = max(ends, default=now)
+                ends.clear()
                 self._on_event(
                     StepEnded(
                         done,
-                        sum(rewards) / len(rewards) if rewards else None,
+                        _reward_mean(status, done),
                         status["live_version"],
                         rolled_out - began,
                         now - rolled_out,
@@ -130,7 +127,7 @@ class Runner(Generic[TaskT]):
 
     def evaluate(self, tasks: Sequence[TaskT], *, stage: str) -> list[AttemptEnded]:
         """Run one attempt a task that is recorded and never trained; results in the order of the tasks."""
-        with Crew(self._run, self._concurrency) as crew:
+        with Crew(lambda work: self._run(work, self._on_event), self._concurrency) as crew:
             batch = crew.add([_Work(task, f"{stage}/{task.id}", stage, None, "evaluate") for task in tasks])
             return [future.result() for future in batch.futures]
 
@@ -138,7 +135,7 @@ class Runner(Generic[TaskT]):
         """Return how many of our groups are in the steps that are done."""
         if not status["dynamic_sampling"]:
             return _with_attempts(status, 1, done) * status["groups_per_step"]
-        return len(self._daemon.groups("step-", consumed=True))
+        return len(self._daemon.groups("step-", taken_until=done))
 
     def _groups(self, tasks: Sequence[TaskT], step: int, status: dict) -> list[list[_Work[TaskT]]]:
         """Return the attempts of a step that the daemon has not seen the end of, group by group."""
@@ -161,7 +158,7 @@ class Runner(Generic[TaskT]):
             for work in works
         ]
 
-    def _run(self, work: _Work[TaskT]) -> AttemptEnded:
+    def _run(self, work: _Work[TaskT], on_attempt: Callable[[AttemptEnded], None]) -> AttemptEnded:
         attempt = self._baseline if work.mode == "baseline" and self._baseline else self._attempt
         for left in range(self._retries, -1, -1):
             ended = run_attempt(
@@ -174,10 +171,15 @@ class Runner(Generic[TaskT]):
                 timeout_s=self._timeout_s,
                 may_retry=left > 0,
             )
-            self._on_event(ended)
+            on_attempt(ended)
             if ended.stage != "retried":
                 break
         return ended
+
+
+def _reward_mean(status: dict, step: int) -> float | None:
+    """Return the mean reward of what that step trained; what ended meanwhile may belong to later ones."""
+    return next((done["metrics"].get("reward/mean") for done in status["steps"] if done["step"] == step), None)
 
 
 def _with_attempts(status: dict, first: int, last: int) -> int:

@@ -27,9 +27,9 @@ class TeamClient:
         """
         return self._merged([member.policy() for member in self._members])
 
-    def groups(self, prefix: str, *, mode: str = "train", consumed: bool = False) -> dict[str, int]:
+    def groups(self, prefix: str, *, mode: str = "train", taken_until: int | None = None) -> dict[str, int]:
         """Return how many attempts of a mode have ended of each group whose id begins so; see ``DaemonClient``."""
-        return self._members[0].groups(prefix, mode=mode, consumed=consumed)
+        return self._members[0].groups(prefix, mode=mode, taken_until=taken_until)
 
     def wait_for_step(self, steps_done: int, *, groups_wanted: int) -> dict[str, Any]:
         """Return the team's status once that many steps are done, or a present one wants more than those groups.

@@ -148,6 +148,38 @@ def test_children_of_multiprocessing_deliver_before_they_end(receiver, tmp_path)
     assert list(endpoint_folder(tmp_path, receiver.url).iterdir()) == []
 
 
+def test_a_fork_during_an_import_of_the_sender_does_not_stop_the_child(receiver, tmp_path):
+    """The child has the lock on the half-imported module, and nobody who could ever let go of it."""
+    run(
+        """
+        import importlib.abc, multiprocessing, multiprocessing.popen_fork
+        class Slow(importlib.abc.MetaPathFinder):
+            def find_spec(self, name, path, target=None):
+                if name == "encodings.idna":
+                    importing.set()
+                    time.sleep(1.0)
+        import threading
+        importing = threading.Event()
+        outbox._AT_EXIT_S = 5.0
+        sys.meta_path.insert(0, Slow())
+        work()
+        def work_beside_a_thread():
+            # It takes the identity that the parent's sender had: whose lock it is would let the child's own in.
+            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+            work()
+        child = multiprocessing.get_context("fork").Process(target=work_beside_a_thread)
+        importing.wait(5)
+        child.start()
+        child.join()
+        lightning.flush()
+        os._exit(0)  # it would deliver what the child had to leave
+        """,
+        receiver.url,
+        tmp_path,
+    )
+    assert len(receiver.spans()) == 2
+
+
 def test_a_child_that_is_the_first_to_record_delivers_too(receiver, tmp_path):
     run(
         """

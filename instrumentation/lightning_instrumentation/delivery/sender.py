@@ -6,6 +6,7 @@ that it finds too large or malformed is halved until the one span to blame is fo
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import http.client
 import random
@@ -53,7 +54,8 @@ class Sender:
         self._adopt = adopt
         self._when_idle = when_idle
         self.opening = threading.Lock()
-        """Held where this thread opens or closes files: a fork in the middle would copy what nobody knows of."""
+        """Held where this thread opens or closes files or imports: a fork in the middle would copy what nobody knows
+        of, and the lock of a half-imported module, which nobody could let go of."""
         self.adopted: list[Spool] = []
         """Spools of dead processes that are being emptied."""
         self._wake = threading.Event()
@@ -135,6 +137,8 @@ class Sender:
         self._poster.leave_to_parent()
 
     def _run(self) -> None:
+        with self.opening:
+            codecs.lookup("idna")  # a connection needs it, and looking it up imports
         with _suppressed():
             while not self._stopping:
                 try:
@@ -197,7 +201,8 @@ class Sender:
 
     def _accepted(self, spool: AnySpool, bodies: Sequence[bytes], answer: Answer) -> None:
         spool.forget(bodies)
-        refused = _refused_spans(answer)
+        with self.opening:
+            refused = _refused_spans(answer)
         if refused:
             failures.note(
                 "spans-refused", f"the daemon at {self._endpoint} did not store {refused} spans: {answer.text()}"

@@ -54,11 +54,15 @@ class Daemon:
         self.groups_wanted = GROUPS
         self.complete: list[str] = []
         self.consumed: list[str] = []
+        self.consumed_by: list[int] = [0]
+        """How many groups were consumed when that many steps were done."""
         self.before: Counter[str] = Counter()
         """Attempts by group that had ended before the runner came."""
         self.baselines_before: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
         self.steps_done = 0
+        self.reward_means: dict[int, float] = {}
+        """By step, as if it had trained on such attempts."""
         self.phase = "collecting"
         self._changed = threading.Condition()
 
@@ -81,13 +85,14 @@ class Daemon:
             self.groups_wanted = GROUPS
             self.consumed += taken
             self.steps_done += 1
+            self.consumed_by.append(len(self.consumed))
 
     def get(self, path: str) -> dict:
         url = urlparse(path)
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         if url.path.endswith("/groups"):
-            if query["consumed"] == "True":
-                return dict.fromkeys(self.consumed, SIZE)
+            if "taken_until" in query:
+                return dict.fromkeys(self.consumed[: self.consumed_by[int(query["taken_until"])]], SIZE)
             ended = {"train": self.before, "baseline": self.baselines_before}[query["mode"]]
             return {group: n for group, n in ended.items() if group.startswith(query["prefix"])}
         with self._changed:
@@ -107,6 +112,9 @@ class Daemon:
                 "groups_wanted": self.groups_wanted,
                 "dynamic_sampling": self.dynamic_sampling,
                 "live_version": self.steps_done,
+                "steps": [
+                    {"step": step, "metrics": {"reward/mean": mean}} for step, mean in self.reward_means.items()
+                ],
             }
 
 
@@ -251,6 +259,7 @@ def test_a_policy_that_needs_baselines_gets_one_a_group_beside_its_attempts(serv
     daemon = Daemon(max_staleness=1, needs_baseline=True)
     daemon.before.update({"step-1/task-0": 3, "step-1/task-1": 1})
     daemon.baselines_before.update({"step-1/task-1": 1})
+    daemon.reward_means = {1: 0.25, 2: 0.75}
     begun: Counter[tuple[str, int, str]] = Counter()
     events: list[object] = []
 
@@ -275,7 +284,7 @@ def test_a_policy_that_needs_baselines_gets_one_a_group_beside_its_attempts(serv
     }
     stages = Counter(event.stage for event in events if isinstance(event, AttemptEnded))
     assert stages == {"train": 8, "baseline": 3}
-    assert {event.reward_mean for event in events if isinstance(event, StepEnded)} == {1.0}, "of what is trained"
+    assert [event.reward_mean for event in events if isinstance(event, StepEnded)] == [0.25, 0.75], "of what is trained"
 
 
 def test_a_policy_that_needs_baselines_and_a_runner_without_is_refused_in_a_sentence(serve) -> None:
@@ -300,10 +309,10 @@ def test_what_a_step_was_like_is_said_once_for_each(serve) -> None:
         if isinstance(event, StepEnded):
             events.append(event)
 
-    rewards = {"task-0": 1.0, "task-1": None}
-    runner = Runner("p", lambda task: rewards[task.id], endpoint=serve(daemon), on_event=on_event)
+    daemon.reward_means = {2: 0.5}  # nothing of the first step was scored
+    runner = Runner("p", lambda task: None, endpoint=serve(daemon), on_event=on_event)
     runner.train(tasks_of, steps=2)
-    assert [(event.step, event.reward_mean) for event in events] == [(1, 1.0), (2, 1.0)]
+    assert [(event.step, event.reward_mean) for event in events] == [(1, None), (2, 0.5)]
     assert all(event.rollout_s >= 0 and event.wait_s >= 0 for event in events)
 
 

@@ -5,12 +5,13 @@ import pickle
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lightning_trainer.types import TrainingBatch
+from lightning_trainer.types import Sample, TrainingBatch
 
 pytestmark = pytest.mark.verl
 
@@ -22,14 +23,22 @@ _CASES: dict[str, dict[str, Any]] = {
     "sequence ratios, entropy": {"preset": "gspo", "entropy_coeff": 0.01},
     "gradient checkpointing": {"gradient_checkpointing": True},
     "verl's own engine": {"attention": "stock"},
-    "fewer samples than processes": {"advantage": "reinforce_plus_plus"},
-    "fewer samples than processes, verl's own engine": {"advantage": "reinforce_plus_plus", "attention": "stock"},
+    "fewer samples than processes": {"advantage": "credit"},
+    "fewer samples than processes, verl's own engine": {"advantage": "credit", "attention": "stock"},
 }
 
 
 def _batch(samples_of_shape, case: str, step: int) -> TrainingBatch:
     samples = samples_of_shape(step, "masks with holes")
-    return TrainingBatch("tiny", step, tuple(samples[:1] if case.startswith("fewer") else samples))
+    return TrainingBatch("tiny", step, (_shared(samples[0]),) if case.startswith("fewer") else tuple(samples))
+
+
+def _shared(sample: Sample) -> Sample:
+    """A sample whose runs were sampled in two attempts, as one of a token tree can be: one attempt is no group."""
+    assert len(sample.segments) > 1
+    attempts = "first", "second"
+    runs = tuple(replace(run, attempt_id=attempts[number % 2]) for number, run in enumerate(sample.segments))
+    return replace(sample, segments=runs)
 
 
 def _run(settings, batches, folder: Path) -> tuple:
@@ -99,7 +108,7 @@ def test_two_processes_take_the_step_of_one(case, both):
         for sample, row in theirs.advantages.items():
             assert ours.advantages[sample] == pytest.approx(row, abs=_TOLERANCE)
         assert ours.tokens_trained == theirs.tokens_trained
-        assert theirs.metrics["grad_norm"] > 1e-3
+        assert theirs.metrics["grad_norm"] > 10 * _TOLERANCE
     for ours, theirs in zip([*together[1], *together[2]], [*alone[1], *alone[2]], strict=True):
         assert ours == pytest.approx(theirs, abs=_TOLERANCE)
 
