@@ -143,7 +143,7 @@ def test_each_step_serves_an_adapter_that_was_proven(run):
     assert far_apart(run.answer("tiny@v2")[0], second) < 1e-4
     assert run.answer("tiny@v2")[1:] == ("2", "tiny@v2")
     assert run.answer()[1] == "3"
-    assert run.get("/lightning/status")["processes"]["old_version_engine"] is None, "one engine serves both"
+    assert run.get("/lightning/status")["policies"]["tiny"]["processes"]["old_version_engine"] is None, "one engine serves both"
 
 
 def test_what_is_kept_is_an_adapter_and_no_model(run):
@@ -171,7 +171,7 @@ def test_what_is_trained_carries_the_version_that_sampled_it(run):
 def test_after_the_engine_was_killed_the_live_adapter_is_loaded_again(run):
     live, *_ = run.answer()
     old, *_ = run.answer("tiny@v2")
-    pid = run.get("/lightning/status")["processes"]["engine"]
+    pid = run.get("/lightning/status")["policies"]["tiny"]["processes"]["engine"]
     os.kill(pid, signal.SIGKILL)
     again, version, _ = run.answer()
     assert version == "3"

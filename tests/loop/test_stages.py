@@ -199,10 +199,10 @@ def test_the_stages_after_it_take_what_the_agent_does(run: Run):
 
 def test_after_the_trainer_was_killed_all_stages_are_repeated_to_the_same_weights(run: Run):
     before = {version["version"]: version["checksum"] for version in run.policy()["versions"]}
-    os.kill(run.get("/lightning/status")["processes"]["trainer"], signal.SIGKILL)
+    os.kill(run.get("/lightning/status")["policies"]["tiny"]["processes"]["trainer"], signal.SIGKILL)
     # A rollback asks the trainer for something: it is started anew and repeats every recorded step but the last.
     done = subprocess.run(
-        [sys.executable, "-m", "lightning_trainer", "rollback", "tiny", f"v{STEPS - 1}", "--config", run.config],
+        [sys.executable, "-m", "lightning_trainer", "rollback", f"tiny@v{STEPS - 1}", "--config", run.config],
         env=run.environment,
         timeout=TIMEOUT_S,
         capture_output=True,
