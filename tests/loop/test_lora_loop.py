@@ -143,7 +143,10 @@ def test_each_step_serves_an_adapter_that_was_proven(run):
     assert far_apart(run.answer("tiny@v2")[0], second) < 1e-4
     assert run.answer("tiny@v2")[1:] == ("2", "tiny@v2")
     assert run.answer()[1] == "3"
-    assert run.get("/lightning/status")["policies"]["tiny"]["processes"]["old_version_engine"] is None, "one engine serves both"
+    processes = run.get("/lightning/status")["policies"]["tiny"]["processes"]
+    assert processes["old_version_engine"] is None, "one engine serves both"
+        "one engine serves both"
+    )
 
 
 def test_what_is_kept_is_an_adapter_and_no_model(run):

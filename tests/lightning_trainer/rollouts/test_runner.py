@@ -112,9 +112,7 @@ class Daemon:
                 "groups_wanted": self.groups_wanted,
                 "dynamic_sampling": self.dynamic_sampling,
                 "live_version": self.steps_done,
-                "steps": [
-                    {"step": step, "metrics": {"reward/mean": mean}} for step, mean in self.reward_means.items()
-                ],
+                "steps": [{"step": step, "metrics": {"reward/mean": mean}} for step, mean in self.reward_means.items()],
             }
 
 
