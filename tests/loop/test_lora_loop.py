@@ -145,8 +145,6 @@ def test_each_step_serves_an_adapter_that_was_proven(run):
     assert run.answer()[1] == "3"
     processes = run.get("/lightning/status")["policies"]["tiny"]["processes"]
     assert processes["old_version_engine"] is None, "one engine serves both"
-        "one engine serves both"
-    )
 
 
 def test_what_is_kept_is_an_adapter_and_no_model(run):
