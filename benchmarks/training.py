@@ -14,9 +14,9 @@ from pathlib import Path
 from types import ModuleType
 
 from capture_parts.rows import Row, as_json, print_table
-from training_parts import asynchronous, publish, tree
+from training_parts import asynchronous, publish, tree, trl
 
-SECTIONS: dict[str, ModuleType] = {"tree": tree, "asynchronous": asynchronous, "publish": publish}
+SECTIONS: dict[str, ModuleType] = {"tree": tree, "asynchronous": asynchronous, "publish": publish, "trl": trl}
 
 
 def main() -> None:

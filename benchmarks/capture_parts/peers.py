@@ -33,10 +33,14 @@ def peers_python(listing: Path = _LIST, venv: Path = _VENV) -> tuple[Path | None
     try:
         if uv is not None:
             install.run([*uv, "venv", "--quiet", "--python", sys.executable, str(venv)], {})
-            install.run([*uv, "pip", "install", "--quiet", "--python", str(python), "-r", str(listing)], additions)
+            installer = [*uv, "pip", "install", "--quiet", "--python", str(python)]
         else:
             install.run([sys.executable, "-m", "venv", str(venv)], {})
-            install.run([str(python), "-m", "pip", "install", "--quiet", "--no-input", "-r", str(listing)], {})
+            installer, additions = [str(python), "-m", "pip", "install", "--quiet", "--no-input"], {}
+        # torch first: it is the one package whose CPU build is not where the others are.
+        if (torch := plan.torch_requirement(listing.read_text().splitlines())) is not None:
+            install.install_torch(installer, additions, torch, install.pip_settings())
+        install.run([*installer, "-r", str(listing)], additions)
     except (plan.SetupError, OSError, subprocess.SubprocessError) as error:
         shutil.rmtree(venv, ignore_errors=True)
         return None, f"the peers of {listing.name} could not be installed: {str(error).splitlines()[0]}"

@@ -1,0 +1,158 @@
+"""The quickstart's task beside TRL's GRPOTrainer: the same model, tasks, reward and machine, 64 samples a step.
+
+Both make 8 attempts at each of the same 8 tasks a step, bfloat16 on the CPU, with the same schedule of the learning
+rate. TRL generates by itself, in an environment of its own; ours is the whole loop: agent, gateway, engine, trainer,
+publication. Quick is three steps of each; in full each side trains until it solves nine of ten held-out tasks, or for
+the schedule's 26 steps, and wall-clock counts the steps without the evaluations.
+
+Steps that were made are kept in ``.bench-trl`` until the section has been shown: interrupted, it goes on where it was.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from signal import SIGTERM, Handlers, signal
+from typing import Any
+
+from capture_parts.peers import peers_python
+from capture_parts.processes import ROOT
+from capture_parts.rows import Row, at_least
+from trl_parts.record import Plan, Record
+
+TITLE = "The quickstart's task beside TRL 1.16"
+_PARTS = ROOT / "benchmarks" / "trl_parts"
+_VENV, _KEPT = ROOT / ".bench-peer-trl", ROOT / ".bench-trl"
+_EXAMPLES = ROOT / "examples" / "calculator"
+_QUICK_STEPS, _TARGET, _GOAL = 3, 0.9, 5.0
+_STOP_S = 120
+
+
+def run(quick: bool) -> list[Row]:
+    python, reason = peers_python(_PARTS / "peer.txt", _VENV)
+    if python is None:
+        return [Row("trl", "TRL", None, note=reason)]
+    plan = _plan(quick)
+    kept = _KEPT / ("quick" if quick else "full")
+    sides = {
+        "ours": [sys.executable, "-m", "trl_parts.ours"],
+        "TRL": [str(python), str(_PARTS / "grpo.py")],
+    }
+    records = {}
+    for side, command in sides.items():
+        records[side] = _trained(command, plan, kept / side.lower())
+    rows = _rows(records["ours"], records["TRL"])
+    shutil.rmtree(kept)
+    return rows
+
+
+def _plan(quick: bool) -> Plan:
+    from lightning_trainer.models.resolve import model_cache, resolve_model
+
+    model_dir = str(resolve_model("embedded:smollm2-135m-instruct", model_cache()))
+    plan = Plan(model_dir, str(_EXAMPLES), _before_question(), _QUICK_STEPS)
+    if quick:
+        return plan
+    return Plan(model_dir, str(_EXAMPLES), plan.before_question, plan.schedule_steps, _TARGET)
+
+
+def _before_question() -> list[dict[str, Any]]:
+    """The agent's instructions and worked examples."""
+    sys.path.insert(0, str(_EXAMPLES))
+    from agent import EXAMPLES, INSTRUCTIONS  # pyright: ignore[reportMissingImports]
+
+    messages: list[dict[str, Any]] = [{"role": "system", "content": INSTRUCTIONS}]
+    for question, expression, result in EXAMPLES:
+        call = {"type": "function", "function": {"name": "calculator", "arguments": {"expression": expression}}}
+        messages += [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": result},
+            {"role": "assistant", "content": f"The answer is {result}."},
+        ]
+    return messages
+
+
+def _trained(command: list[str], plan: Plan, folder: Path) -> Record:
+    """Make the steps that are missing, in a process of the side's own."""
+    said = json.dumps(asdict(plan))
+    if folder.exists() and (folder / "plan.json").read_text() != said:
+        shutil.rmtree(folder)  # of other steps than these
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "plan.json").write_text(said)
+    if not Record(folder).done:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks"), "HF_HUB_OFFLINE": "1"}
+        with (folder / "log").open("ab") as log, _ended_with_us():
+            side = subprocess.Popen([*command, str(folder)], env=environment, stdout=log, stderr=log)
+            try:
+                side.wait()
+            finally:
+                if side.poll() is None:
+                    side.terminate()
+                    side.wait(_STOP_S)
+        if side.returncode:
+            last = (folder / "log").read_text(errors="replace").strip().splitlines()[-1:]
+            raise SystemExit(f"{folder.name} ended with {side.returncode}: {''.join(last)}; log: {folder / 'log'}")
+    return Record(folder)
+
+
+@contextmanager
+def _ended_with_us() -> Iterator[None]:
+    """Told to end, this process ends the side's first."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before: Any = signal(SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal(SIGTERM, before or Handlers.SIG_DFL)
+
+
+def _rows(ours: Record, theirs: Record) -> list[Row]:
+    seconds = [side.median(lambda step: step.seconds) for side in (ours, theirs)]
+    cpu = [side.median(lambda step: step.cpu_s) for side in (ours, theirs)]
+    rows = [
+        at_least("trl", "a step of 64 samples: wall-clock, TRL over ours", seconds[1] / seconds[0], _GOAL, "x"),
+        Row("trl", "a step of 64 samples: ours", seconds[0], "s", note=_made(ours)),
+        Row("trl", "a step of 64 samples: TRL", seconds[1], "s", note=_made(theirs)),
+        Row("trl", "a step of 64 samples: CPU time, TRL over ours", cpu[1] / cpu[0], "x"),
+        Row("trl", "a step of 64 samples: CPU time, ours", cpu[0], "CPU-s"),
+        Row("trl", "a step of 64 samples: CPU time, TRL", cpu[1], "CPU-s"),
+    ]
+    if ours.plan.target is not None:
+        rows += _to_the_score(ours, theirs, ours.plan.target)
+    return rows
+
+
+def _made(side: Record) -> str:
+    steps = side.whole_steps
+    load = sum(step.load for step in steps) / len(steps)
+    reward = sum(step.reward for step in steps) / len(steps)
+    return (
+        f"median of {len(steps)} steps, {min(s.seconds for s in steps):.1f} to {max(s.seconds for s in steps):.1f} s; "
+        f"load average {load:.1f} on {os.cpu_count()} CPUs; mean reward {reward:.2f}"
+    )
+
+
+def _to_the_score(ours: Record, theirs: Record, target: float) -> list[Row]:
+    what = f"to {target:.0%} of {ours.plan.held_out} held-out tasks"
+    times: list[float | None] = []
+    rows: list[Row] = []
+    for name, side in (("ours", ours), ("TRL", theirs)):
+        reached = side.reached_at
+        times.append(None if reached is None else side.seconds_until(reached))
+        seen = ", ".join(f"{success:.2f} after {step}" for step, success in sorted(side.held_out.items()))
+        note = f"held-out success {seen}" if reached else f"not reached in {len(side.steps)} steps: {seen}"
+        rows.append(Row("trl", f"{what}: {name}", times[-1], "s", note=note))
+    own, other = times
+    # One that never gets there has taken at least as long as it trained.
+    beside = other if other is not None else theirs.seconds_until(len(theirs.steps))
+    note = "" if other is not None else "at least: TRL did not get there"
+    return [at_least("trl", f"{what}: TRL over ours", own and beside / own, _GOAL, "x", note), *rows]

@@ -1,0 +1,115 @@
+"""What both sides are told and what they write down: a folder, so that an interrupted run goes on where it was.
+
+Standard library alone: TRL's environment imports it too.
+"""
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    model_dir: str
+    examples_dir: str
+    """Holds ``tasks.py``, where tasks and their score come from."""
+    before_question: list[dict[str, Any]]
+    """The messages, as chat templates take them, that the agent puts before a question."""
+    run_steps: int
+    """Steps to make that no interruption divides, fewer where the target is reached or the schedule ends before."""
+    target: float | None = None
+    """Success on held-out tasks at which a side is done; None: nothing is evaluated."""
+    evaluate_every: int = 2
+    held_out: int = 96
+    groups: int = 8
+    size: int = 8
+    """64 samples a step."""
+    schedule_steps: int = 26
+    """Length of the learning rate's schedule, whatever the number of steps made."""
+    lr: float = 5e-5
+    min_lr_ratio: float = 0.1
+    call_tokens: int = 48
+    """Longest answer of one model call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    step: int
+    seconds: float
+    cpu_s: float
+    """Of all processes of the side."""
+    reward: float
+    load: float
+    """Load average of the machine over the minute before the step's end."""
+    partial: bool = False
+    """Begun by a process that was interrupted: its time is not a step's."""
+
+
+class Record:
+    """``plan.json``, and ``steps.jsonl`` with a line for each step and each evaluation."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lines = folder / "steps.jsonl"
+        self.plan = Plan(**json.loads((folder / "plan.json").read_text()))
+        self.steps: list[Step] = []
+        self.held_out: dict[int, float] = {}
+        for line in self._lines.read_text().splitlines() if self._lines.exists() else []:
+            self._take(json.loads(line))
+
+    def step(self, step: Step) -> None:
+        self._write(asdict(step))
+
+    def evaluated(self, step: int, success: float) -> None:
+        self._write({"step": step, "held_out": success})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._take(line)
+        with self._lines.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _take(self, line: dict[str, Any]) -> None:
+        if "held_out" in line:
+            self.held_out[line["step"]] = line["held_out"]
+        elif all(step.step != line["step"] for step in self.steps):  # one made again counts once
+            self.steps.append(Step(**line))
+
+    @property
+    def done(self) -> bool:
+        made = len(self.whole_steps) >= self.plan.run_steps or len(self.steps) >= self.plan.schedule_steps
+        return made or self.reached_at is not None
+
+    @property
+    def reached_at(self) -> int | None:
+        """The step after which held-out success was first seen at the target."""
+        if self.plan.target is None:
+            return None
+        return min((step for step, success in self.held_out.items() if success >= self.plan.target), default=None)
+
+    def median(self, of: Callable[[Step], float]) -> float:
+        return statistics.median(of(step) for step in self.whole_steps)
+
+    @property
+    def whole_steps(self) -> list[Step]:
+        return [step for step in self.steps if not step.partial]
+
+    def seconds_until(self, last: int) -> float:
+        """Training alone, without evaluations; a step that was interrupted counts as the median one."""
+        median = self.median(lambda step: step.seconds)
+        return sum(median if step.partial else step.seconds for step in self.steps if step.step <= last)
+
+
+class Watch:
+    """Wall-clock and CPU time of one step."""
+
+    def __init__(self, cpu_s: Callable[[], float]) -> None:
+        self._cpu = cpu_s
+        self._began, self._cpu_began = time.monotonic(), cpu_s()
+
+    def ended(self, step: int, reward: float, *, partial: bool = False) -> Step:
+        seconds, cpu_s = time.monotonic() - self._began, self._cpu() - self._cpu_began
+        return Step(step, seconds, cpu_s, reward, os.getloadavg()[0], partial)

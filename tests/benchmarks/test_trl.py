@@ -1,0 +1,107 @@
+"""The section ``trl`` of ``benchmarks/training.py``: both sides have the same tool, and what is written down adds up.
+
+The section itself trains two real models for minutes and is run by hand.
+"""
+
+import dataclasses
+import json
+import math
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "examples" / "calculator")]
+
+from agent import calculator as ours  # noqa: E402  # pyright: ignore[reportMissingImports]
+from training_parts.trl import _before_question, _rows  # noqa: E402
+from trl_parts.calculator import calculator as theirs  # noqa: E402
+from trl_parts.ours import _configuration  # noqa: E402
+from trl_parts.record import Plan, Record, Step  # noqa: E402
+
+from lightning_trainer.config import Config  # noqa: E402
+
+PLAN = Plan("model", str(ROOT / "examples" / "calculator"), [], run_steps=3)
+EXPRESSION = st.one_of(st.text("0123456789.+-*/() ", max_size=90), st.text(max_size=20))
+
+
+@given(EXPRESSION)
+def test_both_tools_say_the_same(expression):
+    assert theirs(expression) == ours.func(expression)
+
+
+def test_a_tool_that_is_right():
+    assert theirs("15 * 20 + 50") == ours.func("15 * 20 + 50") == "350"
+
+
+def test_the_messages_before_a_question_are_those_the_agent_sends():
+    from agent import _examples  # pyright: ignore[reportMissingImports]
+
+    sent = _before_question()[1:]
+    assert [message["content"] for message in sent] == [message.content for message in _examples()]
+    calls = [call["args"] for message in _examples() for call in getattr(message, "tool_calls", ())]
+    mine = [call["function"]["arguments"] for message in sent for call in message.get("tool_calls", ())]
+    assert mine == calls != []
+
+
+def test_a_step_of_ours_has_as_many_samples_as_one_of_theirs():
+    policy = Config.model_validate(tomllib.loads(_configuration(PLAN))).only_policy
+    assert policy.group_size * policy.groups_per_step == PLAN.groups * PLAN.size == 64
+    assert policy.optimizer.lr == PLAN.lr
+
+
+def _record(folder: Path, plan: Plan, seconds: list[float], partial: int | None = None) -> Record:
+    folder.mkdir()
+    (folder / "plan.json").write_text(json.dumps(dataclasses.asdict(plan)))
+    record = Record(folder)
+    for number, taken in enumerate(seconds, 1):
+        record.step(Step(number, taken, 2 * taken, 0.5, 1.0, number == partial))
+    return Record(folder)  # as a later process reads it
+
+
+def test_an_interrupted_step_has_no_part_in_the_median(tmp_path):
+    record = _record(tmp_path / "ours", PLAN, [10.0, 1.0, 20.0], partial=2)
+    assert not record.done  # one more is made in its place
+    assert record.median(lambda step: step.seconds) == 15.0
+    assert record.seconds_until(2) == 25.0  # its time unknown, it counts as the median
+
+
+def test_a_step_that_is_made_again_counts_once(tmp_path):
+    record = _record(tmp_path / "trl", PLAN, [10.0, 30.0])
+    record.step(Step(2, 50.0, 1.0, 0.5, 1.0))
+    assert [step.seconds for step in Record(tmp_path / "trl").steps] == [10.0, 30.0]
+    assert not record.done
+
+
+def test_the_rows_are_ratios_of_what_was_recorded(tmp_path):
+    plan = dataclasses.replace(PLAN, run_steps=26, target=0.9)
+    fast, slow = _record(tmp_path / "ours", plan, [2.0, 2.0, 4.0]), _record(tmp_path / "trl", plan, [12.0, 12.0, 12.0])
+    fast.evaluated(2, 0.95)
+    slow.evaluated(2, 0.5)
+    rows = {row.what: row for row in _rows(fast, slow)}
+    step = rows["a step of 64 samples: wall-clock, TRL over ours"]
+    assert (step.figure, step.met) == (6.0, True)
+    score = rows["to 90% of 96 held-out tasks: TRL over ours"]
+    assert score.figure is not None
+    assert math.isclose(score.figure, 36 / 4)
+    assert "did not get there" in score.note
+    assert rows["to 90% of 96 held-out tasks: TRL"].figure is None
+
+
+def test_where_ours_does_not_get_there_nothing_is_claimed(tmp_path):
+    plan = dataclasses.replace(PLAN, run_steps=26, target=0.9)
+    rows = _rows(_record(tmp_path / "ours", plan, [2.0]), _record(tmp_path / "trl", plan, [12.0]))
+    score = next(row for row in rows if row.what.endswith("tasks: TRL over ours"))
+    assert score.figure is None
+    assert score.met is None
+
+
+@pytest.mark.parametrize("success", [0.89, 0.9])
+def test_done_is_the_target_or_the_last_step(tmp_path, success):
+    record = _record(tmp_path / "ours", dataclasses.replace(PLAN, target=0.9), [1.0])
+    record.evaluated(1, success)
+    assert record.done == (success == 0.9)
