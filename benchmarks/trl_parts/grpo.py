@@ -117,7 +117,7 @@ def _arguments(plan: Plan, folder: Path) -> GRPOConfig:
         output_dir=str(folder),
         use_cpu=True,
         bf16=True,
-        model_init_kwargs={"dtype": "float32"},
+        model_init_kwargs={"dtype": "bfloat16"},
         gradient_checkpointing=False,
         per_device_train_batch_size=_MICRO_BATCH,
         gradient_accumulation_steps=plan.groups * plan.size // _MICRO_BATCH,
