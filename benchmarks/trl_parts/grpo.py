@@ -1,8 +1,8 @@
 """TRL's side: its GRPOTrainer with its own generation and its own loop of tool calls, in its own environment.
 
 Set up as a user would for speed on a CPU: bfloat16 weights (ours keeps float32 ones beside bfloat16 matrix products),
-small micro-batches that need no gradient checkpointing, no reference model, one pass over each batch. A model call may sample as many
-tokens as in ours, and one use of the tool is allowed.
+small micro-batches that need no gradient checkpointing, no reference model, one pass over each batch. A model call may
+sample as many tokens as in ours, and one use of the tool is allowed.
 """
 
 import sys
