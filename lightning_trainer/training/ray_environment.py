@@ -13,6 +13,7 @@ _DEFAULTS = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait take the cores from the engine and the agents
     "RAY_worker_niceness": "0",  # Ray's 15 would let anything else on the machine take the trainer's cores
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "31536000",  # it would end the daemon a minute after its server has died
     "RAY_memory_monitor_refresh_ms": "0",  # it would kill the trainer for the memory of its neighbours
 }
 

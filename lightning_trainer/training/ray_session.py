@@ -37,6 +37,11 @@ class RaySession:
         self._folder: Path | None = None
         self._servers: list[psutil.Process] = []
 
+    @property
+    def lives(self) -> bool:
+        """Whether calls can be answered: whoever waits for half a Ray may wait for ever."""
+        return all(map(_lives, self._servers))
+
     def start(self) -> None:
         """Start Ray for the first who needs it, and again where it has died under the others.
 
@@ -44,7 +49,7 @@ class RaySession:
             TrainingError: it does not start here.
         """
         with self._lock:
-            if self._folder is not None and not all(map(_lives, self._servers)):
+            if not self.lives:
                 self._end()
             if not ray.is_initialized():
                 self._begin()

@@ -20,6 +20,8 @@ from lightning_trainer.training.ray_session import RaySession
 from lightning_trainer.training.remote import TrainerClient, build_trainer
 from lightning_trainer.training.settings import TrainerSettings
 
+_LOOK_EVERY_S = 1.0
+"""How often it is seen to that there still is a Ray to answer."""
 _OTHERS_S = 10.0
 """After the first error, how long the other processes have to end their call."""
 
@@ -105,7 +107,13 @@ class RayTrainer(TrainerClient):
 
     async def _answers(self, references: Sequence[Any]) -> list[Any]:
         calls = [asyncio.ensure_future(asyncio.wrap_future(reference.future())) for reference in references]
-        _, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
+        done, waiting = set(), set(calls)
+        while waiting and not any(call.exception() for call in done):
+            done, waiting = await asyncio.wait(calls, timeout=_LOOK_EVERY_S, return_when=asyncio.FIRST_EXCEPTION)
+            if waiting and not self._session.lives:
+                for call in waiting:
+                    call.cancel()
+                raise TrainingError("the trainer's process died (a server of Ray died beside it); restart it")
         if waiting:
             _, waiting = await asyncio.wait(waiting, timeout=_OTHERS_S)
         errors = [error for call in calls if call.done() and (error := call.exception())]

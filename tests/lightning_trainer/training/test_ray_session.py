@@ -1,0 +1,67 @@
+"""Ray's own servers die, too."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import asyncio, os, sys, threading, time
+from types import SimpleNamespace
+from lightning_trainer.training.ray_environment import set_ray_environment
+set_ray_environment()
+import ray
+from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.ray_session import RaySession
+from lightning_trainer.training.ray_trainer import RayTrainer
+
+class Actor:
+    def sleep(self, seconds):
+        time.sleep(seconds)
+        return os.getpid()
+
+session = RaySession()
+trainer = RayTrainer(SimpleNamespace(world_size=1), session)
+
+def call(seconds):
+    actor = ray.remote(num_cpus=1)(Actor).remote()
+    return asyncio.run(asyncio.wait_for(trainer._answers([actor.sleep.remote(seconds)]), 60))
+
+session.start()
+first = call(0)
+(server,) = [process for process in session._servers if process.name() == sys.argv[1]]
+threading.Timer(5, server.kill).start()
+try:
+    call(600)
+except TrainingError as error:
+    print(error)
+time.sleep(float(sys.argv[2]))
+session.start()
+assert call(0) != first
+session.stop()
+session.stop()
+"""
+
+
+def _survives(server: str, away_s: float) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, server, str(away_s)],
+        env={name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "the trainer's process died" in done.stdout
+
+
+@pytest.mark.parametrize("server", ["gcs_server", "raylet"])
+def test_a_server_that_dies_fails_what_waits_and_the_next_start_is_a_new_ray(server):
+    _survives(server, 0.0)
+
+
+@pytest.mark.slow
+def test_a_daemon_outlives_the_server_however_long_it_stays_away():
+    """Ray's own patience, after which it ends the process that uses it, is a minute."""
+    _survives("gcs_server", 70.0)
