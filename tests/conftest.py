@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 from google.protobuf.json_format import ParseDict
+from hypothesis import HealthCheck, settings
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from lightning_trainer.ingest.otlp import decode_request
@@ -23,6 +24,18 @@ from lightning_trainer.serving.shared_memory import WeightFiles
 from lightning_trainer.types import Span
 
 T = TypeVar("T")
+
+# How long an example takes is the machine's affair; speed is measured in benchmarks/.
+settings.register_profile("lightning", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("lightning")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def spool_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests record goes nowhere near the spool of whoever runs them, from which their own daemon would get it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LIGHTNING_SPOOL_DIR", str(tmp_path_factory.mktemp("spool")))
+        yield
 
 
 class SharedEngine:

@@ -43,7 +43,10 @@ def evaluate(stage: str, tasks: list[Task]) -> None:
             right.update(name for name, good in found.items() if good)
         return float(found["team"])
 
-    Runner(POLICIES, answer, concurrency=16).evaluate(tasks, stage=stage)
+    ended = Runner(POLICIES, answer, concurrency=16).evaluate(tasks, stage=stage)
+    failed = [attempt.error for attempt in ended if attempt.error is not None]
+    if len(failed) == len(tasks):
+        raise LightningError(f"no attempt came to an end; the first: {failed[0]}")
     shares = ", ".join(f"{name} {right[name]}/{len(tasks)}" for name in (*POLICIES, "team"))
     print(f"held-out {stage}: {shares}", flush=True)
 
