@@ -1,6 +1,8 @@
 """Questions of three kinds; held-out ones have wordings and numbers that training never sees."""
 
+import operator
 import random
+import re
 from dataclasses import dataclass
 
 _TRAIN = (
@@ -16,6 +18,9 @@ _HELDOUT = (
     ("{n} read {a} pages on Monday and {b} on Tuesday. How many pages is that?", "add {a} and {b}"),
     ("A crate holds {a} bottles. How many bottles do {b} crates hold?", "multiply {a} by {b}"),
 )
+_RESULTS = {"subtract": lambda b, a: a - b, "add": operator.add, "multiply": operator.mul}
+"""Of the two numbers in the order in which the plan says them."""
+_PLAN = re.compile(r"(?:(subtract) (\d{1,6}) from|(add) (\d{1,6}) and|(multiply) (\d{1,6}) by) (\d{1,6})")
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,7 @@ class Task:
     id: str
     question: str
     plan: str
-    """What a good planner says."""
+    """What a good planner says; in other words it may be as good."""
     answer: int
 
 
@@ -36,6 +41,15 @@ def heldout_tasks(count: int) -> list[Task]:
     return _tasks("heldout", _HELDOUT, ("Paul", "Nora", "Omar"), random.Random("heldout"), count, 1)
 
 
+def result_of(plan: str) -> int | None:
+    """Return what comes out when a plan is followed; None where it is none."""
+    match = _PLAN.fullmatch(plan.strip().rstrip("."))
+    if match is None:
+        return None
+    name, first, second = (*filter(None, match.groups()),)
+    return _RESULTS[name](int(first), int(second))
+
+
 def _tasks(
     prefix: str, kinds: tuple[tuple[str, str], ...], names: tuple[str, ...], rng: random.Random, count: int, parity: int
 ) -> list[Task]:
@@ -44,7 +58,9 @@ def _tasks(
         question, plan = kinds[(index + rng.randrange(len(kinds))) % len(kinds)]
         # Numbers of one parity are for training, those of the other are held out.
         a, b = (2 * rng.randrange(20, 45) + parity, 2 * rng.randrange(3, 19) + parity)
-        answer = {"subtract": a - b, "add": a + b, "multiply": a * b}[plan.partition(" ")[0]]
         filled = {"a": a, "b": b, "n": rng.choice(names)}
-        tasks.append(Task(f"{prefix}-{index}", question.format(**filled), plan.format(**filled), answer))
+        said = plan.format(**filled)
+        answer = result_of(said)
+        assert answer is not None
+        tasks.append(Task(f"{prefix}-{index}", question.format(**filled), said, answer))
     return tasks

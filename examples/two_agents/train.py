@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from threading import Lock
 
-from tasks import Task, heldout_tasks, train_tasks
+from tasks import Task, heldout_tasks, result_of, train_tasks
 from team import calculate, plan, solve, work
 
 from lightning_trainer.errors import LightningError
@@ -35,7 +35,7 @@ def evaluate(stage: str, tasks: list[Task]) -> None:
     def answer(task: Task) -> float:
         planned = plan(task.question, 0.0)
         found = {
-            "planner": planned.strip() == task.plan,
+            "planner": result_of(planned) == task.answer,
             "worker": calculate(work(task.plan, 0.0)) == task.answer,
             "team": calculate(work(planned, 0.0)) == task.answer,
         }
