@@ -15,7 +15,8 @@ from pathlib import Path
 
 from lightning_trainer.daemon.old_versions import Lease
 from lightning_trainer.errors import EngineError, LightningError
-from lightning_trainer.gateway.upstream import EngineEndpoint, Upstream
+from lightning_trainer.gateway.endpoints import EngineEndpoint
+from lightning_trainer.gateway.upstream import Upstream
 from lightning_trainer.serving.host.passage import VERSION_HEADER
 from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.versions.archive import VersionArchive

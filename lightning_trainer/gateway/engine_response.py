@@ -1,6 +1,6 @@
 """One response of the engine: read to the end, or piece by piece as it arrives."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import aiohttp
 
@@ -8,10 +8,17 @@ from lightning_trainer.errors import EngineError
 
 
 class EngineResponse:
-    """Status, headers and body of a response; while ``body`` is None it holds a connection and has to be closed."""
+    """Status, headers and body of a response; while ``body`` is None it holds a connection and has to be closed.
 
-    def __init__(self, answer: aiohttp.ClientResponse, body: bytes | None = None) -> None:
+    Args:
+        ended: called once, when it is read by ``read`` or closed.
+    """
+
+    def __init__(
+        self, answer: aiohttp.ClientResponse, body: bytes | None = None, *, ended: Callable[[], None] | None = None
+    ) -> None:
         self._answer = answer
+        self._ended = ended
         self.status = answer.status
         self.headers: Mapping[str, str] = answer.headers
         self.body = body
@@ -35,6 +42,8 @@ class EngineResponse:
                 self.body = await self._answer.read()
             except (aiohttp.ClientError, OSError) as error:
                 raise _gone(error) from error
+            finally:
+                self._end()
         return self.body
 
     async def pieces(self) -> AsyncIterator[bytes]:
@@ -57,6 +66,12 @@ class EngineResponse:
     def close(self) -> None:
         """Let go of the connection; where the engine is not done, that tells it to stop."""
         self._answer.close()
+        self._end()
+
+    def _end(self) -> None:
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended()
 
 
 def _gone(error: Exception) -> EngineError:

@@ -1,20 +1,19 @@
 """The engine as the gateway sees it: requests are held while it is starting, and tried again when it was not there.
 
-A request is repeated only when no byte of an answer has gone to the caller; what a dying engine had sampled is lost
-with it and nobody saw it.
+A request is repeated only when no byte of an answer has gone to the caller, by another engine where there is one; what
+a dying engine had sampled is lost with it and nobody saw it.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
-from functools import cached_property
-from typing import Protocol
+from functools import cached_property, partial
 
 import aiohttp
 import orjson
 
 from lightning_trainer.errors import EngineError
+from lightning_trainer.gateway.endpoints import EngineChoice, EngineEndpoint, OnlyEngine
 from lightning_trainer.gateway.engine_response import EngineResponse
 
 logger = logging.getLogger(__name__)
@@ -27,32 +26,11 @@ _DROPPED_TRIES = 2
 """A request on which the engine dies twice may be what kills it."""
 
 
-class EngineEndpoint(Protocol):
-    """Where the engine is; both may change when it is restarted."""
-
-    @property
-    def base_url(self) -> str:
-        """Raises EngineError while there is none."""
-        ...
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Credentials for every request. Raises EngineError while there is no engine."""
-        ...
-
-    async def ready(self, timeout_s: float) -> None:
-        """Return when it answers requests.
-
-        Raises:
-            EngineError: it does not within the time, or never will.
-        """
-        ...
-
-
 class Upstream:
     """HTTP to the engine, with a connection pool.
 
     Args:
+        engine: one, or the choice of several that serve the same.
         queue_timeout_s: how long a request waits for an engine that is not there.
         silence_timeout_s: how long the engine may send nothing in the middle of an answer.
         connections: open at once at most.
@@ -60,13 +38,13 @@ class Upstream:
 
     def __init__(
         self,
-        engine: EngineEndpoint,
+        engine: EngineEndpoint | EngineChoice,
         *,
         queue_timeout_s: float = 180.0,
         silence_timeout_s: float = 600.0,
         connections: int = 520,
     ) -> None:
-        self._engine = engine
+        self._engines: EngineChoice = engine if isinstance(engine, EngineChoice) else OnlyEngine(engine)
         self._queue_timeout_s = queue_timeout_s
         self._silence_timeout_s = silence_timeout_s
         self._connections = connections
@@ -120,10 +98,12 @@ class Upstream:
         patience_s = self._queue_timeout_s if queue_timeout_s is None else queue_timeout_s
         give_up = time.monotonic() + patience_s
         dropped = 0
+        failed: list[EngineEndpoint] = []
         while True:
-            await self._engine.ready(max(0.0, give_up - time.monotonic()))
+            await self._engines.ready(max(0.0, give_up - time.monotonic()))
             try:
-                return await self._once(method, path, body, whole)
+                failed.append(engine := self._engines.begin(failed))
+                return await self._once(engine, method, path, body, whole)
             # Gone, or gone since it was ready a moment ago.
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, EngineError) as error:
                 cause: Exception = error
@@ -139,11 +119,20 @@ class Upstream:
             logger.warning("the engine is not reachable (%s); the request waits", cause)
             await asyncio.sleep(_RETRY_PAUSE_S)
 
-    async def _once(self, method: str, path: str, body: bytes | None, whole: bool) -> EngineResponse:
-        headers = {**self._engine.headers, "content-type": "application/json", "accept-encoding": "identity"}
-        url = self._engine.base_url.rstrip("/") + path
-        # Not to be redirected: the engine's credentials and prompts go to the engine and nowhere else.
-        answer = await self._client.request(method, url, data=body, headers=headers, allow_redirects=False)
-        if whole or not 200 <= answer.status < 300:
-            return EngineResponse(answer, await answer.read())
-        return EngineResponse(answer)
+    async def _once(
+        self, engine: EngineEndpoint, method: str, path: str, body: bytes | None, whole: bool
+    ) -> EngineResponse:
+        ended = partial(self._engines.end, engine)
+        try:
+            headers = {**engine.headers, "content-type": "application/json", "accept-encoding": "identity"}
+            url = engine.base_url.rstrip("/") + path
+            # Not to be redirected: the engine's credentials and prompts go to the engine and nowhere else.
+            answer = await self._client.request(method, url, data=body, headers=headers, allow_redirects=False)
+            if not whole and 200 <= answer.status < 300:
+                return EngineResponse(answer, ended=ended)
+            read = await answer.read()
+        except BaseException:
+            ended()
+            raise
+        ended()
+        return EngineResponse(answer, read)
