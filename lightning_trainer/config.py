@@ -59,8 +59,10 @@ class DaemonConfig(Section):
 
 
 class EngineConfig(Section):
-    """``[engine]``: the vLLM process."""
+    """``[engine]``: the vLLM process, or several of them."""
 
+    replicas: int = Field(default=1, ge=1, le=64)
+    """Processes that serve the same policies, each with its own memory; calls go to the one with the fewest."""
     python: str | None = None
     """Interpreter of the engine process; the daemon's own when absent."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
@@ -69,6 +71,7 @@ class EngineConfig(Section):
     kv_cache_gib: float = Field(default=2.0, gt=0)
     """CPU only: memory for the key-value cache. vLLM would take all of the machine's otherwise."""
     threads: int | None = Field(default=None, ge=1)
+    """CPU only, of each process; their share of the cores when absent."""
     chat_template: Path | None = None
     tool_call_parser: str | None = None
     """vLLM's name of the parser that turns text into tool calls (``hermes`` ...); None: no tools."""

@@ -80,6 +80,9 @@ def _block(name: str, policy: dict[str, Any]) -> list[Text | Table]:
     phase = f"{policy['phase']} {policy['detail']}".strip()
     head = Text.assemble((name, "bold"), f"  {phase}, {policy['steps_done']} steps, serving {version}")
     parts: list[Text | Table] = [head]
+    replicas = policy["engine"]["replicas"]
+    for number, one in enumerate(replicas if len(replicas) > 1 else (), 1):
+        parts.append(Text(f"  {_replica(number, one)}", style="" if one["state"] == "ready" else "yellow"))
     if policy["rows"]:
         table = Table(box=None, pad_edge=False, header_style="dim")
         for heading in ("step", *(label for label, *_ in _FIGURES)):
@@ -91,3 +94,12 @@ def _block(name: str, policy: dict[str, Any]) -> list[Text | Table]:
     for sentence in (*policy["warnings"].values(), *policy["problems"][-3:]):
         parts.append(Text(f"note: {sentence}", style="yellow"))
     return parts
+
+
+def _replica(number: int, one: dict[str, Any]) -> str:
+    said = f"engine {number}: {one['state']}"
+    if one["pid"] is not None:
+        said += f", process {one['pid']}"
+    if one["restarts"]:
+        said += f", {one['restarts']} restarts, the last because {one['last_error']}"
+    return said

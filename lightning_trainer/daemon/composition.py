@@ -11,9 +11,11 @@ from lightning_trainer.daemon.engines import engine_groups
 from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.overlaps import overlaps
 from lightning_trainer.daemon.policy_runtime import PolicyEngine, PolicyRuntime
-from lightning_trainer.gateway.upstream import EngineEndpoint, Upstream
+from lightning_trainer.gateway.endpoints import EngineChoice, EngineEndpoint
+from lightning_trainer.gateway.upstream import Upstream
 from lightning_trainer.models.resolve import model_cache, resolve_model
-from lightning_trainer.serving.settings import engine_settings
+from lightning_trainer.serving.replicas import EngineReplicas
+from lightning_trainer.serving.settings import engine_settings, replica_settings
 from lightning_trainer.serving.shared_memory import WeightFiles
 from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.store.sqlite import SqliteStore
@@ -27,7 +29,7 @@ async def compose(
     *,
     store: SqliteStore,
     sink: NotifyingSink,
-    make_upstream: Callable[[EngineEndpoint], Upstream],
+    make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream],
 ) -> list[PolicyRuntime]:
     """Return the policies in the order of the configuration; nothing of them is started.
 
@@ -55,10 +57,11 @@ async def compose(
         first = group[0]
         weights = stack.enter_context(WeightFiles(config.daemon.state_dir, version_bytes=room))
         of_engine = engine_settings(config, group, model_dirs[first.name], weights.folder, logs[first.name])
-        supervisor = EngineSupervisor(of_engine)
+        each = replica_settings(of_engine, config.engine.replicas)
+        replicas = EngineReplicas([EngineSupervisor(one) for one in each])
         for policy in group:
             own = weights if len(group) == 1 else weights.of(policy.name)
-            engines[policy.name] = PolicyEngine(supervisor, of_engine, own, model_dirs[policy.name])
+            engines[policy.name] = PolicyEngine(replicas, of_engine, own, model_dirs[policy.name])
     policies = [
         PolicyRuntime(
             policy,

@@ -22,11 +22,12 @@ from lightning_trainer.daemon.rollback import RollbackRequests
 from lightning_trainer.daemon.selection_watch import watch_selection
 from lightning_trainer.daemon.training_loop import TrainingLoop
 from lightning_trainer.errors import TrainingError
-from lightning_trainer.gateway.upstream import EngineEndpoint, Upstream
+from lightning_trainer.gateway.endpoints import EngineChoice, EngineEndpoint
+from lightning_trainer.gateway.upstream import Upstream
 from lightning_trainer.metrics.recorder import MetricsRecorder
+from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.serving.shared_memory import WeightFolder
-from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.versions.archive import VersionArchive, archive_root
@@ -38,8 +39,9 @@ _log = logging.getLogger(__name__)
 class PolicyEngine:
     """The engine that serves a policy, and the files that it takes the policy's weights from."""
 
-    supervisor: EngineSupervisor
+    replicas: EngineReplicas
     settings: EngineSettings
+    """Of one that serves alone."""
     weights: WeightFolder
     model_dir: Path
     """Version 0."""
@@ -61,13 +63,13 @@ class PolicyRuntime:
         engine: PolicyEngine,
         trainer: TrainerClient,
         demonstrations: Demonstrations,
-        make_upstream: Callable[[EngineEndpoint], Upstream],
+        make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream],
     ) -> None:
         state_dir = config.daemon.state_dir
         self.policy = policy
-        self.engine = engine.supervisor
+        self.engine = engine.replicas
         self.trainer = trainer
-        self.upstream = make_upstream(engine.supervisor)
+        self.upstream = make_upstream(engine.replicas)
         self.progress = Progress()
         self.metrics = MetricsRecorder(policy.name, store, folder=state_dir, config=config.metrics)
         self.old_versions = _old_versions(policy, engine, state_dir, make_upstream)
@@ -80,7 +82,7 @@ class PolicyRuntime:
             policy.name,
             store=store,
             trainer=trainer,
-            engine=engine.supervisor,
+            engine=engine.replicas,
             weights=engine.weights,
             keeper=self._keeper,
         )
@@ -146,7 +148,7 @@ def _old_versions(
     policy: PolicyConfig,
     engine: PolicyEngine,
     state_dir: Path,
-    make_upstream: Callable[[EngineEndpoint], Upstream],
+    make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream],
 ) -> OldVersionEngine | OldAdapters:
     archive = VersionArchive(archive_root(state_dir, policy.name), model_dir=engine.model_dir)
     idle_s = policy.versions.idle_timeout_s
@@ -155,7 +157,7 @@ def _old_versions(
     return OldAdapters(
         policy.name,
         archive,
-        engine.supervisor,
+        engine.replicas.first,
         engine.weights.folder,
         idle_timeout_s=idle_s,
         make_upstream=make_upstream,

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from lightning_trainer.daemon.keeping import VersionKeeper
 from lightning_trainer.serving.publication import Publication, PublicationReport
+from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.shared_memory import WeightFolder
-from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import PolicyVersion, VersionState
@@ -29,7 +29,7 @@ class Publisher:
         *,
         store: SqliteStore,
         trainer: TrainerClient,
-        engine: EngineSupervisor,
+        engine: EngineReplicas,
         weights: WeightFolder,
         keeper: VersionKeeper,
     ) -> None:

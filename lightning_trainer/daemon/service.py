@@ -24,10 +24,11 @@ from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.daemon.status import status_router
 from lightning_trainer.daemon.trusted_hosts import TrustedHosts, hosts_of_environment
 from lightning_trainer.gateway.auth import require_token
+from lightning_trainer.gateway.endpoints import EngineChoice, EngineEndpoint
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.redacting import RedactingSink
 from lightning_trainer.gateway.routes import gateway_router
-from lightning_trainer.gateway.upstream import EngineEndpoint, Upstream
+from lightning_trainer.gateway.upstream import Upstream
 from lightning_trainer.ingest.otlp import otlp_router
 from lightning_trainer.ingest.rewards import rewards_router
 from lightning_trainer.ingest.rollouts import rollouts_router
@@ -115,8 +116,8 @@ class Daemon:
             app.include_router(router, dependencies=guarded)
         return app
 
-    def _upstream(self, engine: EngineEndpoint) -> Upstream:
-        """The gateway's way to an engine."""
+    def _upstream(self, engine: EngineEndpoint | EngineChoice) -> Upstream:
+        """The gateway's way to an engine, or to several."""
         gateway = self.config.gateway
         return Upstream(
             engine,

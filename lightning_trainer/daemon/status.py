@@ -20,7 +20,7 @@ from lightning_trainer.daemon.old_versions import OldVersionEngine
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.daemon.rollback import no_policy
 from lightning_trainer.metrics.recorder import MetricsRecorder
-from lightning_trainer.serving.supervisor import EngineSupervisor
+from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import RolloutMode
@@ -34,7 +34,7 @@ class WatchedPolicy(Protocol):
 
     policy: PolicyConfig
     progress: Progress
-    engine: EngineSupervisor
+    engine: EngineReplicas
     trainer: TrainerClient
     metrics: MetricsRecorder
     old_versions: OldVersionEngine | OldAdapters

@@ -1,10 +1,11 @@
 """What one engine process is started with: ``lightning.toml`` and what the run adds to it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lightning_trainer.config import Config, PolicyConfig
+from lightning_trainer.cores import available_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,4 +66,18 @@ def engine_settings(
         tool_call_parser=engine.tool_call_parser,
         startup_timeout_s=engine.startup_timeout_s,
         lora_rank=max(ranks, default=None),
+    )
+
+
+def replica_settings(settings: EngineSettings, count: int) -> tuple[EngineSettings, ...]:
+    """Return the settings of so many engines that serve the same: logs of their own, and a share of the cores each.
+
+    Threads that were asked for are asked for by each.
+    """
+    if count == 1:
+        return (settings,)
+    threads = settings.threads or max(1, available_cores() // count)
+    return tuple(
+        replace(settings, log_dir=settings.log_dir / f"replica-{number}", threads=threads)
+        for number in range(1, count + 1)
     )

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 
 from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.engine import EngineProcess
@@ -78,7 +77,7 @@ class EngineSupervisor:
                 folder itself, as version 0.
             make: returns a new, unstarted process.
         """
-        self._settings = settings
+        self.settings = settings
         self._make = make
         self._backoff = backoff or Backoff()
         self._live = {publication.policy: publication for publication in live}
@@ -120,7 +119,7 @@ class EngineSupervisor:
             self._task = asyncio.create_task(self._run(), name="engine-supervisor")
             # The task says STARTING a moment later; a state of an earlier life must not be taken for this one's.
             self._status = replace(self._status, state=EngineState.STARTING)
-        await self.ready(self._settings.startup_timeout_s)
+        await self.ready(self.settings.startup_timeout_s)
 
     async def ready(self, timeout_s: float) -> None:
         """Wait until the engine serves the live version.
@@ -141,9 +140,7 @@ class EngineSupervisor:
             raise EngineError(self._status.last_error or "the engine failed")
 
     async def publish(self, publication: Publication) -> PublicationReport:
-        """Serve a version from now on, also after a restart, or say why not.
-
-        The file is the supervisor's from here: the live version's stays, any other is removed.
+        """Serve a version from now on, also after a restart, or say why not; the file of a live one has to stay.
 
         Raises:
             EngineError: there is no engine to serve anything.
@@ -151,7 +148,7 @@ class EngineSupervisor:
         """
         async with self._publishing:
             for _ in range(_PUBLISH_TRIES):
-                await self.ready(self._settings.startup_timeout_s)
+                await self.ready(self.settings.startup_timeout_s)
                 engine = self._ready_engine()
                 try:
                     report = await engine.publish(publication)
@@ -163,10 +160,33 @@ class EngineSupervisor:
                     await engine.stop()
                     await self._until_not(engine)
             else:
-                await self.ready(self._settings.startup_timeout_s)
-            self._settle(publication, report)
+                await self.ready(self.settings.startup_timeout_s)
+            if report.accepted:
+                self._live[publication.policy] = publication
             await self._set(versions=self._versions())
             return report
+
+    async def restore(self, policy: str, before: Publication | None) -> None:
+        """Go back to what was served before the version that is: at once, or through a new start where that fails.
+
+        Args:
+            before: None: version 0, which is served by a new start alone.
+
+        Raises:
+            EngineError: there is no engine to serve anything.
+        """
+        async with self._publishing:
+            if before is None:
+                self._live.pop(policy, None)
+            else:
+                self._live[policy] = before
+            await self.ready(self.settings.startup_timeout_s)
+            engine = self._ready_engine()
+            if before is None or not await _takes(engine, before):
+                await engine.stop()
+                await self._until_not(engine)
+                await self.ready(self.settings.startup_timeout_s)
+            await self._set(versions=self._versions())
 
     async def hold(self, publication: Publication) -> PublicationReport:
         """Serve an old adapter beside the live one until ``drop``, or until the engine's next restart.
@@ -175,7 +195,7 @@ class EngineSupervisor:
             EngineError: there is no engine to serve anything.
             PublicationError: it serves no adapters.
         """
-        await self.ready(self._settings.startup_timeout_s)
+        await self.ready(self.settings.startup_timeout_s)
         return await self._ready_engine().hold(publication)
 
     async def drop(self, policy: str, version: int) -> None:
@@ -186,16 +206,6 @@ class EngineSupervisor:
         """
         if self._status.state is EngineState.READY:
             await self._ready_engine().drop(policy, version)
-
-    def _settle(self, publication: Publication, report: PublicationReport) -> None:
-        """Remember what is live, and free the memory of what no start or way back needs any longer."""
-        before = self._live.get(publication.policy)
-        outdated = publication
-        if report.accepted:
-            outdated, self._live[publication.policy] = before, publication
-        live = self._live.get(publication.policy)
-        if outdated is not None and (live is None or outdated.path != live.path):
-            Path(outdated.path).unlink(missing_ok=True)
 
     async def stop(self) -> None:
         """End the engine and stop keeping it; returns when nothing of it is left."""
@@ -232,12 +242,12 @@ class EngineSupervisor:
     async def _one_life(self) -> str:
         """Start an engine, give it the live weights, and return why it ended."""
         started = time.monotonic()
-        self._engine = engine = self._make(self._settings)
+        self._engine = engine = self._make(self.settings)
         try:
             await engine.start()
             await self._set(pid=engine.pid)
-            await engine.ready(self._settings.startup_timeout_s)
-            for publication in self._live.values():
+            await engine.ready(self.settings.startup_timeout_s)
+            for publication in tuple(self._live.values()):
                 report = await engine.publish(publication)
                 if not report.accepted:
                     raise EngineError(f"{publication.name} was live and cannot be served again: {report.reason}")
@@ -263,9 +273,17 @@ class EngineSupervisor:
             self._changed.notify_all()
 
     def _versions(self) -> dict[str, int]:
-        return {policy: self._live[policy].version if policy in self._live else 0 for policy in self._settings.policies}
+        return {policy: self._live[policy].version if policy in self._live else 0 for policy in self.settings.policies}
 
     def _ready_engine(self) -> EngineProcess:
         if self._engine is None or self._status.state is not EngineState.READY:
             raise EngineError(f"the engine is {self._status.state}; await ready() first")
         return self._engine
+
+
+async def _takes(engine: EngineProcess, publication: Publication) -> bool:
+    try:
+        return (await engine.publish(publication)).accepted
+    except EngineError as error:
+        logger.warning("the engine ended while it went back to %s: %s", publication.name, error)
+        return False

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from lightning_trainer.config import Config, EngineConfig, PolicyConfig
+from lightning_trainer.cores import available_cores
 from lightning_trainer.credit import estimators
 from lightning_trainer.credit.settings import CreditSettings
 from lightning_trainer.training.algorithms.settings import AlgorithmConfig
@@ -158,13 +159,6 @@ def _stage(first_step: int, policy: PolicyConfig) -> StageSettings:
 
 def _value_credit(policy: PolicyConfig) -> CreditSettings | None:
     return policy.credit if policy.credit.needs_values else None
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may run on (containers and ``taskset`` included)."""
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _tolerance(engine: EngineConfig) -> tuple[float, float]:

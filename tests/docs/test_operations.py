@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
-from lightning_trainer.config import MetricsConfig, PolicyConfig
+from lightning_trainer.config import EngineConfig, MetricsConfig, PolicyConfig
 from lightning_trainer.metrics.row import step_metrics
 from lightning_trainer.metrics.warnings import RULES
 from lightning_trainer.store.records import StepRecord, StepState
@@ -27,9 +27,10 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_settings_are_accepted():
-    metrics, policy = (tomllib.loads(block) for block in blocks("toml"))
+    metrics, policy, engine = (tomllib.loads(block) for block in blocks("toml"))
     assert MetricsConfig.model_validate(metrics["metrics"]).warnings.kl == 0.2
     assert PolicyConfig.model_validate(policy["policy"][0]).versions.keep_every == 50
+    assert EngineConfig.model_validate(engine["engine"]).replicas == 2
 
 
 @pytest.fixture

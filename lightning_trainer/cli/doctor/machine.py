@@ -19,14 +19,14 @@ _SPANS_GIB = 1.0
 
 def check_cores(config: Config) -> Check:
     cores = usable_cores()
-    threads = max(config.engine.threads or 1, config.training.threads or 1)
+    threads = max(config.engine.replicas * (config.engine.threads or 1), config.training.threads or 1)
     found = f"{cores:g} usable"
     if cores < threads:
         return warning(
             "cores",
             f"{found}, {threads} threads configured",
-            f"Set engine.threads and training.threads to at most {max(1, int(cores))}: threads without a core of "
-            "their own spin.",
+            f"Set engine.replicas times engine.threads, and training.threads, to at most {max(1, int(cores))}: threads "
+            "without a core of their own spin.",
         )
     if cores < 2:
         return warning(
@@ -48,7 +48,8 @@ def check_memory(config: Config, parameters: Parameters) -> Check:
         return failure(
             "memory",
             found,
-            f"End other processes, lower engine.kv_cache_gib (now {config.engine.kv_cache_gib:g}), "
+            f"End other processes, lower engine.kv_cache_gib (now {config.engine.kv_cache_gib:g}) or engine.replicas "
+            f"(now {config.engine.replicas}), "
             "or take a smaller model.",
         )
     if available < need.full:

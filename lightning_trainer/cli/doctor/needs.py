@@ -56,7 +56,7 @@ def memory_need(config: Config, parameters: Parameters) -> MemoryNeed:
     """
     sizes = [_MEASURED_PARAMETERS if count is None else count for count in parameters]
     of_policy = dict(zip((policy.name for policy in config.policy), sizes, strict=True))
-    engine = sum(
+    engine = config.engine.replicas * sum(
         _ENGINE_BASE + of_policy[group[0].name] * ITEM_BYTES[config.engine.dtype] + config.engine.kv_cache_gib * GIB
         for group in engine_groups(config.policy)
     )

@@ -122,6 +122,17 @@ def test_more_threads_than_cores_is_a_warning(monkeypatch):
     check = machine.check_cores(config(engine={"threads": 8}))
     assert check.state is State.WARNING
     assert "8 threads" in check.found
+    replicas = machine.check_cores(config(engine={"replicas": 3, "threads": 1}))
+    assert (replicas.state, "3 threads" in replicas.found) == (State.WARNING, True)
+
+
+def test_each_replica_needs_the_memory_of_an_engine(monkeypatch):
+    one, three = (memory_need(config(engine={"replicas": count}), [1e9]) for count in (1, 3))
+    assert three.engine == 3 * one.engine
+    assert three.trainer_full == one.trainer_full
+    monkeypatch.setattr(machine, "available_memory", lambda: one.least)
+    check = machine.check_memory(config(engine={"replicas": 3}), [1e9])
+    assert (check.state, "engine.replicas (now 3)" in (check.mend or "")) == (State.FAILURE, True)
 
 
 def test_disk_needs_grow_with_the_checkpoints(tmp_path):

@@ -7,83 +7,14 @@ from pathlib import Path
 import pytest
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
-from lightning_trainer.serving.settings import EngineSettings
-from lightning_trainer.serving.supervisor import Backoff, EngineState, EngineSupervisor
-
-QUICK = Backoff(first_s=0.001, longest_s=0.002, attempts=3)
-
-
-class FakeEngine:
-    """A process that starts and dies when told to."""
-
-    def __init__(self, plan: "Plan") -> None:
-        self.plan = plan
-        self.exited = asyncio.get_running_loop().create_future()
-        self.pid = 100 + len(plan.engines)
-        self.base_url = f"http://engine-{self.pid}"
-        self.headers = {"Authorization": f"Bearer {self.pid}"}
-        self.published: list[int] = []
-        self.stopped = False
-        plan.engines.append(self)
-
-    async def start(self) -> None:
-        pass
-
-    async def ready(self, timeout_s: float) -> None:
-        if self.plan.start_errors:
-            raise EngineError(self.plan.start_errors.pop(0))
-
-    async def publish(self, publication: Publication) -> PublicationReport:
-        if publication.version in self.plan.deadly | self.plan.deadly_once:
-            self.plan.deadly_once.discard(publication.version)
-            self.die("a segmentation fault")
-            raise EngineError("the engine did not answer")
-        if publication.version in self.plan.refused:
-            return PublicationReport(False, self.published[-1] if self.published else 0, "it differs")
-        self.published.append(publication.version)
-        return PublicationReport(True, publication.version)
-
-    def die(self, reason: str) -> None:
-        if not self.exited.done():
-            self.exited.set_result(reason)
-
-    async def stop(self) -> None:
-        self.stopped = True
-        self.die("it was stopped")
-
-
-class Plan:
-    def __init__(self) -> None:
-        self.engines: list[FakeEngine] = []
-        self.start_errors: list[str] = []
-        self.deadly: set[int] = set()
-        self.deadly_once: set[int] = set()
-        self.refused: set[int] = set()
+from lightning_trainer.serving.supervisor import EngineState
 
 
 @pytest.fixture
-def plan() -> Plan:
-    return Plan()
-
-
-@pytest.fixture
-async def supervisor(plan, tmp_path):
-    settings = EngineSettings(tmp_path, ("math",), tmp_path, tmp_path, startup_timeout_s=5)
-    supervisor = EngineSupervisor(settings, backoff=QUICK, make=lambda _: FakeEngine(plan))  # pyright: ignore[reportArgumentType]
+async def supervisor(make_supervisor, plan):
+    supervisor = make_supervisor(plan)
     yield supervisor
     await supervisor.stop()
-
-
-@pytest.fixture
-def publication(tmp_path):
-    def make(version: int) -> Publication:
-        path = tmp_path / f"v{version}.safetensors"
-        path.write_bytes(b"weights")
-        probe = Probe(((1, 2),), ((-1.0,),))
-        return Publication("math", version, str(path), "0" * 32, 1, "float32", probe, Tolerance(1e-3, 1e-3))
-
-    return make
 
 
 async def test_it_is_ready_once_started_and_says_where(supervisor, plan):
@@ -163,15 +94,31 @@ async def test_a_version_is_offered_again_when_the_engine_died_of_something_else
     assert supervisor.status.versions == {"math": 2}
 
 
-async def test_only_the_live_versions_file_is_kept(supervisor, plan, publication, tmp_path):
+async def test_it_goes_back_to_the_version_before_at_once(supervisor, plan, publication):
     await supervisor.start()
-    plan.refused = {2}
-    for version in (1, 2, 3):
+    for version in (1, 2):
         await supervisor.publish(publication(version))
-    assert [path.name for path in tmp_path.glob("*.safetensors")] == ["v3.safetensors"]
+    await supervisor.restore("math", publication(1))
+    assert [engine.published for engine in plan.engines] == [[1, 2, 1]]
+    assert supervisor.status.versions == {"math": 1}
 
 
-async def test_an_engine_that_keeps_dying_is_given_up_with_its_reason(supervisor, plan):
+async def test_it_goes_back_to_version_0_and_to_what_the_engine_does_not_take_by_a_new_start(
+    supervisor, plan, publication
+):
+    await supervisor.start()
+    await supervisor.publish(publication(1))
+    await supervisor.restore("math", None)
+    assert [engine.published for engine in plan.engines] == [[1], []]
+    assert supervisor.status.versions == {"math": 0}
+    await supervisor.publish(publication(2))
+    plan.deadly_once = {1}
+    await supervisor.restore("math", publication(1))
+    assert [engine.published for engine in plan.engines] == [[1], [2], [1]]
+    assert supervisor.status.versions == {"math": 1}
+
+
+async def test_an_engine_that_keeps_dying_is_given_up_with_its_reason(supervisor, plan, backoff):
     await supervisor.start()
     plan.start_errors = ["out of memory"] * 10
     plan.engines[0].die("killed")
@@ -179,7 +126,7 @@ async def test_an_engine_that_keeps_dying_is_given_up_with_its_reason(supervisor
         await asyncio.sleep(0.001)
     with pytest.raises(EngineError, match="out of memory"):
         await supervisor.ready(1)
-    assert len(plan.engines) == 1 + QUICK.attempts
+    assert len(plan.engines) == 1 + backoff.attempts
 
 
 async def test_ready_gives_up_after_its_timeout(supervisor):
@@ -195,9 +142,8 @@ async def test_stopping_ends_the_process_and_can_be_repeated(supervisor, plan):
     assert supervisor.state is EngineState.STOPPED
 
 
-async def test_each_policys_own_version_comes_back(plan, tmp_path, publication):
-    settings = EngineSettings(tmp_path, ("math", "chat"), tmp_path, tmp_path, startup_timeout_s=5, lora_rank=8)
-    supervisor = EngineSupervisor(settings, backoff=QUICK, make=lambda _: FakeEngine(plan))  # pyright: ignore[reportArgumentType]
+async def test_each_policys_own_version_comes_back(make_supervisor, plan, publication):
+    supervisor = make_supervisor(plan, policies=("math", "chat"), lora_rank=8)
     await supervisor.start()
     assert supervisor.status.versions == {"math": 0, "chat": 0}
     await supervisor.publish(publication(3))

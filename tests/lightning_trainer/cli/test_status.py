@@ -1,0 +1,49 @@
+"""``lightning-trainer status`` shows each replica of an engine, and nothing more where there is one."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_trainer.cli import status as shown
+from lightning_trainer.serving.replicas import ReplicasStatus
+from lightning_trainer.serving.supervisor import EngineState, EngineStatus
+
+READY = EngineStatus(EngineState.READY, 4711, {"math": 3}, 0, 20.0, None)
+GONE = EngineStatus(EngineState.RESTARTING, None, {}, 2, 20.0, "the engine ended: it was killed (SIGKILL)")
+
+
+def engine(*replicas: EngineStatus) -> dict[str, Any]:
+    first = replicas[0]
+    return asdict(
+        ReplicasStatus(first.state, first.pid, first.versions, 0, first.startup_s, None, replicas=tuple(replicas))
+    )
+
+
+@pytest.fixture
+def show(tmp_path: Path, monkeypatch, capsys):
+    """``show(engine)``: what is printed of a policy that this engine serves."""
+    path = tmp_path / "lightning.toml"
+    path.write_text('[[policy]]\nname = "math"\nagents = ["solver"]\nmodel = "random:tiny"\n')
+    phase = {"phase": "collecting", "detail": "", "steps_done": 3, "live_version": 3}
+    policy = {**phase, "rows": [], "warnings": {}, "problems": []}
+    monkeypatch.setattr(shown, "running_daemon", lambda config: "http://127.0.0.1:8321")
+
+    def show(engine: dict[str, Any]) -> str:
+        monkeypatch.setattr(shown, "_ask", lambda url, config, names: {"math": {**policy, "engine": engine}})
+        shown.status(path, None, as_json=False, watch_s=None)
+        return " ".join(capsys.readouterr().out.split())
+
+    return show
+
+
+def test_each_replica_is_shown_with_its_restarts_and_why(show):
+    said = show(engine(READY, GONE))
+    assert "serving math@v3" in said
+    assert "engine 1: ready, process 4711" in said
+    assert "engine 2: restarting, 2 restarts, the last because the engine ended: it was killed (SIGKILL)" in said
+
+
+def test_of_an_engine_alone_nothing_is_added(show):
+    assert "engine" not in show(engine(READY))

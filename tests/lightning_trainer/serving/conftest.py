@@ -1,0 +1,108 @@
+"""Engines that start, take versions and die as a test plans it, under real supervisors."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_trainer.errors import EngineError
+from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
+from lightning_trainer.serving.settings import EngineSettings
+from lightning_trainer.serving.supervisor import Backoff, EngineSupervisor
+
+QUICK = Backoff(first_s=0.001, longest_s=0.002, attempts=3)
+
+
+class FakeEngine:
+    """A process that starts and dies when told to."""
+
+    def __init__(self, plan: "Plan") -> None:
+        self.plan = plan
+        self.exited = asyncio.get_running_loop().create_future()
+        self.pid = 100 + len(plan.engines)
+        self.base_url = f"http://engine-{self.pid}"
+        self.headers = {"Authorization": f"Bearer {self.pid}"}
+        self.published: list[int] = []
+        self.stopped = False
+        plan.engines.append(self)
+
+    async def start(self) -> None:
+        pass
+
+    async def ready(self, timeout_s: float) -> None:
+        if self.plan.start_errors:
+            raise EngineError(self.plan.start_errors.pop(0))
+
+    async def publish(self, publication: Publication) -> PublicationReport:
+        await self.plan.drained.wait()
+        if publication.version in self.plan.deadly | self.plan.deadly_once:
+            self.plan.deadly_once.discard(publication.version)
+            self.die("a segmentation fault")
+            raise EngineError("the engine did not answer")
+        if publication.version in self.plan.refused:
+            return PublicationReport(False, self.published[-1] if self.published else 0, "it differs")
+        self.published.append(publication.version)
+        return PublicationReport(True, publication.version)
+
+    def die(self, reason: str) -> None:
+        if not self.exited.done():
+            self.exited.set_result(reason)
+
+    async def stop(self) -> None:
+        self.stopped = True
+        self.die("it was stopped")
+
+
+class Plan:
+    def __init__(self) -> None:
+        self.engines: list[FakeEngine] = []
+        self.start_errors: list[str] = []
+        self.deadly: set[int] = set()
+        self.deadly_once: set[int] = set()
+        self.refused: set[int] = set()
+        self.drained = asyncio.Event()
+        """A publication waits for it, as an engine does for its running requests."""
+        self.drained.set()
+
+
+@pytest.fixture
+def new_plan() -> Callable[[], Plan]:
+    """``new_plan()``: for one more engine and its later lives."""
+    return Plan
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return Plan()
+
+
+@pytest.fixture
+def backoff() -> Backoff:
+    """Of every supervisor that ``make_supervisor`` makes."""
+    return QUICK
+
+
+@pytest.fixture
+def make_supervisor(tmp_path: Path) -> Callable[..., EngineSupervisor]:
+    """``make_supervisor(plan, **settings)``: of policy ``math``, unless ``policies`` says others."""
+
+    def make(
+        plan: Plan, policies: tuple[str, ...] = ("math",), backoff: Backoff = QUICK, **settings: Any
+    ) -> EngineSupervisor:
+        of_engine = EngineSettings(tmp_path, policies, tmp_path, tmp_path, startup_timeout_s=5, **settings)
+        return EngineSupervisor(of_engine, backoff=backoff, make=lambda _: FakeEngine(plan))  # pyright: ignore[reportArgumentType]
+
+    return make
+
+
+@pytest.fixture
+def publication(tmp_path):
+    def make(version: int) -> Publication:
+        path = tmp_path / f"v{version}.safetensors"
+        path.write_bytes(b"weights")
+        probe = Probe(((1, 2),), ((-1.0,),))
+        return Publication("math", version, str(path), "0" * 32, 1, "float32", probe, Tolerance(1e-3, 1e-3))
+
+    return make
