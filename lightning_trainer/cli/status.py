@@ -101,5 +101,5 @@ def _replica(number: int, one: dict[str, Any]) -> str:
     if one["pid"] is not None:
         said += f", process {one['pid']}"
     if one["restarts"]:
-        said += f", {one['restarts']} restarts, the last because {one['last_error']}"
+        said += f", restarts: {one['restarts']}, the last because {one['last_error']}"
     return said

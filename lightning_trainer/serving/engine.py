@@ -99,7 +99,7 @@ class EngineProcess:
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=log,
-                    env=_environment(site, own_interpreter=settings.python is None),
+                    env=_environment(site, settings),
                     start_new_session=True,
                 )
             except OSError as error:
@@ -258,9 +258,11 @@ class EngineProcess:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
 
-def _environment(site: Path, *, own_interpreter: bool) -> dict[str, str]:
+def _environment(site: Path, settings: EngineSettings) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
-    inherited = environment.pop("PYTHONPATH", "") if own_interpreter else ""
+    inherited = environment.pop("PYTHONPATH", "") if settings.python is None else ""
+    if settings.gpu is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = settings.gpu
     return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, (str(site), inherited)))}
 
 

@@ -1,5 +1,6 @@
 """What one engine process is started with: ``lightning.toml`` and what the run adds to it."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,8 @@ class EngineSettings:
     max_num_seqs: int = 64
     kv_cache_gib: float = 2.0
     threads: int | None = None
+    gpu: str | None = None
+    """The only one that it sees, as ``CUDA_VISIBLE_DEVICES`` names it; None: those that the daemon sees."""
     chat_template: Path | None = None
     tool_call_parser: str | None = None
     startup_timeout_s: float = 600.0
@@ -70,14 +73,17 @@ def engine_settings(
 
 
 def replica_settings(settings: EngineSettings, count: int) -> tuple[EngineSettings, ...]:
-    """Return the settings of so many engines that serve the same: logs of their own, and a share of the cores each.
+    """Return the settings of so many engines that serve the same: each with logs, a share of the cores and a GPU.
 
-    Threads that were asked for are asked for by each.
+    Threads that were asked for are asked for by each. The GPUs of ``CUDA_VISIBLE_DEVICES`` are dealt out in turn.
     """
     if count == 1:
         return (settings,)
     threads = settings.threads or max(1, available_cores() // count)
+    gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").replace(" ", "").split(",") if gpu] or [None]
     return tuple(
-        replace(settings, log_dir=settings.log_dir / f"replica-{number}", threads=threads)
-        for number in range(1, count + 1)
+        replace(
+            settings, log_dir=settings.log_dir / f"replica-{index + 1}", threads=threads, gpu=gpus[index % len(gpus)]
+        )
+        for index in range(count)
     )

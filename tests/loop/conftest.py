@@ -27,6 +27,7 @@ max_model_len = 256
 max_num_seqs = 16
 kv_cache_gib = 0.25
 threads = 1
+{engine}
 [training]
 dtype = "float32"
 threads = 1
@@ -36,14 +37,14 @@ threads = 1
 class TeamDaemon:
     """A daemon of several policies, as a process, and what its state folder says."""
 
-    def __init__(self, folder: Path, policies: str) -> None:
+    def __init__(self, folder: Path, policies: str, engine: str = "") -> None:
         self.folder = folder
         self.log = folder / "daemon.log"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.config = folder / "lightning.toml"
-        self.config.write_text(_COMMON.format(port=self.port) + policies)
+        self.config.write_text(_COMMON.format(port=self.port, engine=engine) + policies)
 
     @property
     def url(self) -> str:
@@ -122,9 +123,9 @@ class TeamDaemon:
 
 
 @pytest.fixture(scope="module")
-def make_team_daemon(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TeamDaemon]:
-    """``make_team_daemon(policies)``: a daemon that is not started; ``policies`` is TOML."""
-    return lambda policies: TeamDaemon(tmp_path_factory.mktemp("team"), policies)
+def make_team_daemon(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TeamDaemon]:
+    """``make_team_daemon(policies, engine="")``: a daemon that is not started; TOML, ``engine`` more of that table."""
+    return lambda policies, engine="": TeamDaemon(tmp_path_factory.mktemp("team"), policies, engine)
 
 
 class _Handler(BaseHTTPRequestHandler):

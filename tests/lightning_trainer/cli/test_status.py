@@ -42,7 +42,7 @@ def test_each_replica_is_shown_with_its_restarts_and_why(show):
     said = show(engine(READY, GONE))
     assert "serving math@v3" in said
     assert "engine 1: ready, process 4711" in said
-    assert "engine 2: restarting, 2 restarts, the last because the engine ended: it was killed (SIGKILL)" in said
+    assert "engine 2: restarting, restarts: 2, the last because the engine ended: it was killed (SIGKILL)" in said
 
 
 def test_of_an_engine_alone_nothing_is_added(show):

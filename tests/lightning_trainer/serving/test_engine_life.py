@@ -57,6 +57,16 @@ async def test_an_interpreter_without_vllm_says_what_to_install(tmp_path):
     assert "engine-cpu" in message
 
 
+@pytest.mark.parametrize(("gpu", "seen"), [("5", "5"), (None, "4,5")])
+async def test_an_engine_with_a_gpu_of_its_own_sees_no_other(tmp_path, monkeypatch, gpu: str | None, seen: str):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\nprintf %s "$CUDA_VISIBLE_DEVICES" > "$0.seen"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    await failure(settings(tmp_path, python=str(python), gpu=gpu))
+    assert (tmp_path / "python.seen").read_text() == seen
+
+
 @pytest.mark.engine
 async def test_a_setting_that_the_model_cannot_meet_is_named(tmp_path, tiny_model):
     message = await failure(settings(tmp_path, tiny_model, max_model_len=99999, kv_cache_gib=0.25))

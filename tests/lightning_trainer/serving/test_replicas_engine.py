@@ -105,6 +105,14 @@ async def test_two_engines_serve_switch_together_and_one_that_is_killed_comes_ba
         assert "of 2: " in (refused.reason or "")
         assert await calls() == {1}
 
+        # What happens where the other one refuses.
+        second = changed(tiny_model, weights, 2, unproven)
+        took = await replicas.replicas[0].publish(replace(second, probe=trainers_scores(tiny_model, second.path)))
+        assert took.accepted, took.reason
+        await replicas.replicas[0].restore("tiny", replicas.live["tiny"])
+        assert replicas.replicas[0].status.restarts == 0, "the version before is loaded and proven at once"
+        assert await calls() == {1}
+
         killed = replicas.replicas[0]
         pid = killed.status.pid
         assert pid is not None
