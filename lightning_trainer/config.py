@@ -24,7 +24,7 @@ from lightning_trainer.training.algorithms.presets import PRESETS
 from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.training.lora import LoraConfig
 from lightning_trainer.training.stages import StageConfig, first_steps, last_step
-from lightning_trainer.versions.settings import VersionsConfig
+from lightning_trainer.versions.settings import GuardConfig, VersionsConfig
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
@@ -169,6 +169,8 @@ class PolicyConfig(Section):
     keep_checkpoints: int = Field(default=2, ge=1)
     versions: VersionsConfig = VersionsConfig()
     """Which weights stay served as ``POLICY@vN``."""
+    guard: GuardConfig | None = None
+    """None: every version that is proven goes live."""
     credit: CreditConfig = TerminalCredit()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -444,8 +446,21 @@ def _resolve_paths(config: Config, base: Path) -> Config:
         if not template.is_file():
             raise ConfigError(f"engine.chat_template = {str(engine.chat_template)!r}: there is no file {template}")
         engine = engine.model_copy(update={"chat_template": template})
-    policies = tuple(policy.model_copy(update={"stage": _stages(policy, base)}) for policy in config.policy)
+    policies = tuple(
+        policy.model_copy(update={"stage": _stages(policy, base), "guard": _guard(policy, base)})
+        for policy in config.policy
+    )
     return config.model_copy(update={"daemon": daemon, "engine": engine, "policy": policies})
+
+
+def _guard(policy: PolicyConfig, base: Path) -> GuardConfig | None:
+    if policy.guard is None:
+        return None
+    folder = (base / policy.guard.working_dir).absolute()
+    if not folder.is_dir():
+        given = str(policy.guard.working_dir)
+        raise ConfigError(f"policy.{policy.name}.guard.working_dir = {given!r}: there is no folder {folder}")
+    return policy.guard.model_copy(update={"working_dir": folder})
 
 
 def _stages(policy: PolicyConfig, base: Path) -> tuple[StageConfig, ...]:

@@ -52,6 +52,10 @@ class PublicationError(LightningError, RuntimeError):
     """Weights could not be handed over to the engine; the previous version stays live."""
 
 
+class EvaluationError(LightningError, RuntimeError):
+    """A held-out evaluation gave no score."""
+
+
 class RollbackError(LightningError, ValueError):
     """A policy cannot go back to that version; everything stays as it was."""
 

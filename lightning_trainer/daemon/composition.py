@@ -29,12 +29,14 @@ async def compose(
     *,
     store: SqliteStore,
     sink: NotifyingSink,
+    url: str,
     make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream],
 ) -> list[PolicyRuntime]:
     """Return the policies in the order of the configuration; nothing of them is started.
 
     Args:
         stack: gets the files of weights, which go when it is left.
+        url: where the daemon listens.
         make_upstream: the gateway's way to an engine.
 
     Raises:
@@ -72,6 +74,8 @@ async def compose(
             trainer=trainer,
             demonstrations=demonstrations,
             make_upstream=make_upstream,
+            url=url,
+            log_dir=logs[policy.name],
         )
         for policy, trainer, demonstrations in zip(config.policy, trainers, shown, strict=True)
     ]

@@ -108,6 +108,12 @@ class OldAdapters:
             held.calls += 1
             return Lease(held.upstream, partial(self._release, version))
 
+    async def let_go(self, version: int) -> None:
+        """Unload it at once, unless somebody else calls it."""
+        async with self._changing:
+            if (held := self._held.get(version)) is not None and not held.calls:
+                await self._end(version)
+
     async def stop(self) -> None:
         """Unload all of them."""
         async with self._changing:

@@ -20,6 +20,10 @@ from lightning_trainer.versions.archive import VersionArchive
 _log = logging.getLogger(__name__)
 
 
+class OldVersionBusyError(EngineError):
+    """Another version is being called, and one is served at a time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """One call's hold on the engine."""
@@ -73,7 +77,7 @@ class OldVersionEngine:
         """Return the engine of a stored version; calls wait in its upstream until it has started.
 
         Raises:
-            EngineError: it is busy with another version.
+            OldVersionBusyError: it is busy with another version.
             PublicationError: what is stored cannot be read.
         """
         if version not in self.archive.versions():
@@ -83,7 +87,7 @@ class OldVersionEngine:
                 await asyncio.shield(self._end())  # a caller who hangs up must not leave half an engine
             if self._serving is None or self._serving.version != version:
                 if self._calls and self._serving is not None:
-                    raise EngineError(
+                    raise OldVersionBusyError(
                         f"version {self._serving.version} is being evaluated, and one old version is served at a time; "
                         "try again when those calls have ended"
                     )
@@ -94,6 +98,14 @@ class OldVersionEngine:
                 self._ending.cancel()
             self._calls += 1
             return Lease(self._serving.upstream, self._release)
+
+    async def let_go(self, version: int) -> None:
+        """End its engine at once, unless somebody else calls the version."""
+        async with self._changing:
+            if self._serving is not None and self._serving.version == version and not self._calls:
+                if self._ending is not None:
+                    self._ending.cancel()
+                await self._end()
 
     async def stop(self) -> None:
         """End the engine, if there is one."""

@@ -12,6 +12,7 @@ from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.demonstrations import Demonstrations
+from lightning_trainer.daemon.guard import PromotionGuard
 from lightning_trainer.daemon.keeping import VersionKeeper
 from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.old_adapters import OldAdapters
@@ -64,7 +65,14 @@ class PolicyRuntime:
         trainer: TrainerClient,
         demonstrations: Demonstrations,
         make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream],
+        url: str,
+        log_dir: Path,
     ) -> None:
+        """
+        Args:
+            url: the daemon's.
+            log_dir: of the policy.
+        """
         state_dir = config.daemon.state_dir
         self.policy = policy
         self.engine = engine.replicas
@@ -85,6 +93,10 @@ class PolicyRuntime:
             engine=engine.replicas,
             weights=engine.weights,
             keeper=self._keeper,
+            guard=policy.guard
+            and PromotionGuard(
+                policy.name, policy.guard, self.old_versions, url=url, token=config.daemon.token, log_dir=log_dir
+            ),
         )
         self._loop = TrainingLoop(
             policy,

@@ -5,8 +5,11 @@ import logging
 import shutil
 import time
 from dataclasses import replace
+from pathlib import Path
 
+from lightning_trainer.daemon.guard import PromotionGuard
 from lightning_trainer.daemon.keeping import VersionKeeper
+from lightning_trainer.errors import PublicationError
 from lightning_trainer.serving.publication import Publication, PublicationReport
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.shared_memory import WeightFolder
@@ -32,6 +35,7 @@ class Publisher:
         engine: EngineReplicas,
         weights: WeightFolder,
         keeper: VersionKeeper,
+        guard: PromotionGuard | None = None,
     ) -> None:
         self._policy = policy
         self._store = store
@@ -39,11 +43,15 @@ class Publisher:
         self._engine = engine
         self._weights = weights
         self._keeper = keeper
+        self._guard = guard
         self.refused_in_a_row = 0
         self.last_reason: str | None = None
 
-    async def publish(self, *, version: int, step: int) -> PolicyVersion:
-        """Write the weights, let the engine take and prove them, record the outcome.
+    async def publish(self, *, version: int, step: int, asked_for: bool = False) -> PolicyVersion:
+        """Write the weights, let the guard compare them, the engine take and prove them, and record the outcome.
+
+        Args:
+            asked_for: by somebody, in a rollback: the guard is not asked.
 
         Raises:
             EngineError: the engine stayed away.
@@ -52,14 +60,26 @@ class Publisher:
         began = time.monotonic()
         created_ns = time.time_ns()
         await self._keeper.settled()
+        live = None if asked_for else await self._to_compare_with(version)
+        worse: str | None = None
         for attempt in range(1, _TRIES + 1):
-            publication, report = await self._offer(version, step, created_ns)
+            publication = await self._write(version, step, created_ns)
+            if self._guard is not None and live is not None:
+                worse = await self._guard.refusal(publication, live)
+                if worse is not None:
+                    Path(publication.path).unlink(missing_ok=True)
+                    report = PublicationReport(False, live, worse)
+                    break
+            report = await self._engine.publish(publication)
             if report.accepted:
                 break
             _log.warning("%s was refused, try %d of %d: %s", publication.name, attempt, _TRIES, report.reason)
+        if live is not None and not report.accepted:
+            await asyncio.to_thread(self._keeper.archive.remove, version)
         outcome = await self._record(publication, report, step, created_ns, time.monotonic() - began)
-        self.refused_in_a_row = 0 if report.accepted else self.refused_in_a_row + 1
-        self.last_reason = report.reason
+        if worse is None:  # training goes on after any number of versions that are only not better
+            self.refused_in_a_row = 0 if report.accepted else self.refused_in_a_row + 1
+            self.last_reason = report.reason
         return outcome
 
     async def serve_kept(self, version: int) -> None:
@@ -102,9 +122,32 @@ class Publisher:
             self._keeper.keep(publication)
         return outcome
 
-    async def _offer(self, version: int, step: int, created_ns: int) -> tuple[Publication, PublicationReport]:
+    async def _write(self, version: int, step: int, created_ns: int) -> Publication:
         publication = await self._trainer.publish(self._weights.path(version), version)
         await self._store.put_version(
             PolicyVersion(self._policy, version, step, VersionState.TRAINED, created_ns, checksum=publication.checksum)
         )
-        return publication, await self._engine.publish(publication)
+        return publication
+
+    async def _to_compare_with(self, version: int) -> int | None:
+        """Return the live version, which is served by then; None where there is nothing that a new one can fall behind.
+
+        Raises:
+            EngineError: the engine stayed away.
+        """
+        live = None if self._guard is None else await self._store.live_version(self._policy)
+        if live is None or live.version == version:
+            return None
+        if self._served() != live.version:  # the daemon has started since
+            try:
+                await self.serve_kept(live.version)
+            except PublicationError as error:
+                _log.warning("%s cannot be served again: %s", live.name, error)
+        if self._served() == live.version:
+            return live.version
+        _log.warning("version %d is not compared with %s, whose weights are not kept", version, live.name)
+        return None
+
+    def _served(self) -> int:
+        live = self._engine.live.get(self._policy)
+        return 0 if live is None else live.version

@@ -65,7 +65,7 @@ class Daemon:
             store = await stack.enter_async_context(SqliteStore(state_dir / "lightning.sqlite"))
             sink = NotifyingSink(store)
             self.policies = policies = await compose(
-                config, stack, store=store, sink=sink, make_upstream=self._upstream
+                config, stack, store=store, sink=sink, url=url, make_upstream=self._upstream
             )
             self.url = url
             app = self._app(store, sink, policies)

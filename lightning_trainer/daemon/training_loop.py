@@ -156,7 +156,11 @@ class TrainingLoop:
         self._step, self._path, self._settled = recovered.step, list(recovered.path), True
         version = self._path[-1]
         self._progress.enter(Phase.PUBLISHING, f"version {version}")
-        served = await self._publisher.publish(version=version, step=version)
+        asked = self._rollbacks.pending
+        served = await self._publisher.publish(
+            version=version, step=version, asked_for=asked is not None and asked.recorded
+        )
+        self._say_if_refused(served)
         if version == self._step > 0:
             await self._metrics.step_ended(self._step)
         await self._progress.finish_step(self._step)
@@ -300,7 +304,7 @@ class TrainingLoop:
         if step % self._policy.checkpoint_every == 0:
             await self.save()
         self._progress.enter(Phase.PUBLISHING, f"version {step}")
-        await self._publisher.publish(version=step, step=step)
+        self._say_if_refused(await self._publisher.publish(version=step, step=step))
         await self._metrics.step_ended(step)
         await self._progress.finish_step(step)
 
@@ -331,6 +335,10 @@ class TrainingLoop:
             if more is None:
                 return None
             attempts, taken = more, wanted
+
+    def _say_if_refused(self, version: PolicyVersion) -> None:
+        if (refusal := _refusal(version)) is not None:
+            self._progress.say(str(refusal))
 
     async def _served(self) -> tuple[int, ...]:
         return served(await self._store.versions(self._policy.name), self._path)

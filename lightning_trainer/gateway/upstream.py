@@ -52,6 +52,14 @@ class Upstream:
     async def close(self) -> None:
         await self._client.close()
 
+    async def ready(self, timeout_s: float) -> None:
+        """Return when a request would be sent at once.
+
+        Raises:
+            EngineError: it would not within the time, or ever.
+        """
+        await self._engines.ready(timeout_s)
+
     async def open(self, path: str, body: bytes) -> EngineResponse:
         """Send a request and return its response with the body still to be read; the caller closes it.
 

@@ -71,6 +71,10 @@ class VersionArchive:
         publication = Publication.from_json(document)
         return replace(publication, path=str((folder / _weights_name(publication)).absolute()))
 
+    def remove(self, version: int) -> None:
+        """Remove a version; nothing where it is not stored."""
+        shutil.rmtree(self.folder(version), ignore_errors=True)
+
     def prune(self, kept: Collection[int]) -> None:
         """Remove all others, and whatever an interrupted copy left."""
         names = {self.folder(version).name for version in kept}

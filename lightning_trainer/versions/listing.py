@@ -22,7 +22,7 @@ class Whereabouts(StrEnum):
     GONE = "gone"
     """Its weights are not kept; a rollback makes them again from a checkpoint and the recorded steps."""
     REFUSED = "refused"
-    """Trainer and engine did not agree on it; it was never served."""
+    """Trainer and engine did not agree on it, or the guard held it back; no call of the policy was answered by it."""
 
 
 class VersionRow(TypedDict):

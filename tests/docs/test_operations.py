@@ -1,15 +1,22 @@
 """What docs/operations.md shows works as it stands, and its tables name what there is."""
 
+import json
+import os
 import re
 import shlex
+import sys
+import threading
 import tomllib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
 from lightning_trainer.config import EngineConfig, MetricsConfig, PolicyConfig
+from lightning_trainer.daemon.evaluation import held_out_score
 from lightning_trainer.metrics.row import step_metrics
 from lightning_trainer.metrics.warnings import RULES
 from lightning_trainer.store.records import StepRecord, StepState
@@ -18,6 +25,7 @@ from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.store.versions import select_rollbacks
 from lightning_trainer.types import PolicyVersion, StepReport, TrainingBatch, VersionState
 from lightning_trainer.versions.listing import Whereabouts
+from lightning_trainer.versions.settings import GuardConfig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
 
@@ -27,10 +35,52 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_settings_are_accepted():
-    metrics, policy, engine = (tomllib.loads(block) for block in blocks("toml"))
+    metrics, policy, guarded, engine = (tomllib.loads(block) for block in blocks("toml"))
     assert MetricsConfig.model_validate(metrics["metrics"]).warnings.kl == 0.2
     assert PolicyConfig.model_validate(policy["policy"][0]).versions.keep_every == 50
+    assert PolicyConfig.model_validate(guarded["policy"][0]).guard == GuardConfig(command=("python", "evaluate.py"))
     assert EngineConfig.model_validate(engine["engine"]).replicas == 2
+
+
+class _Policy(BaseHTTPRequestHandler):
+    """Knows one answer."""
+
+    asked: ClassVar[list[tuple[str, str, str | None]]] = []
+
+    def do_POST(self) -> None:
+        model = json.loads(self.rfile.read(int(self.headers["content-length"])))["model"]
+        self.asked.append((self.path, model, self.headers["authorization"]))
+        message = {"role": "assistant", "content": "It is 42."}
+        answer = {"id": "1", "object": "chat.completion", "created": 1, "model": model}
+        answer |= {"choices": [{"index": 0, "finish_reason": "stop", "message": message}]}
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+async def test_the_evaluation_gives_a_score(tmp_path):
+    (script,) = blocks("python")
+    (tmp_path / "evaluate.py").write_text(script)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Policy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        given = {
+            "LIGHTNING_ENDPOINT": f"http://127.0.0.1:{server.server_address[1]}",
+            "LIGHTNING_CANDIDATE": "support@v12",
+            "LIGHTNING_TOKEN": "secret",
+        }
+        score = await held_out_score(
+            (sys.executable, "evaluate.py"),
+            environment={**os.environ, **given},
+            working_dir=tmp_path,
+            log=tmp_path / "guard.log",
+            timeout_s=60,
+        )
+        server.shutdown()
+    assert score == 0.5
+    assert set(_Policy.asked) == {("/v1/chat/completions", "support@v12", "Bearer secret")}
 
 
 @pytest.fixture

@@ -35,6 +35,11 @@ def test_relative_paths_are_relative_to_the_file(tmp_path):
         (POLICY + "group_size = 1", "policy.0.group_size = 1: Input should be greater than or equal to 2"),
         (POLICY + "[daemon]\nport = 70000", "daemon.port = 70000"),
         (POLICY + '[daemon]\nhost = "0.0.0.0"', "host '0.0.0.0' is reachable from other machines: set a token"),
+        (POLICY + "guard = { command = [] }\n", "policy.0.guard.command: "),
+        (
+            POLICY + 'guard = { command = ["true"], working_dir = "no" }\n',
+            "policy.sql.guard.working_dir = 'no': there is no folder",
+        ),
         (POLICY + '[engine]\nchat_template = "no.jinja"', "engine.chat_template = 'no.jinja': there is no file"),
         (POLICY + POLICY, "policy: 2 policies are called 'sql'; give each a name of its own"),
         (

@@ -56,9 +56,12 @@ def memory_need(config: Config, parameters: Parameters) -> MemoryNeed:
     """
     sizes = [_MEASURED_PARAMETERS if count is None else count for count in parameters]
     of_policy = dict(zip((policy.name for policy in config.policy), sizes, strict=True))
-    engine = config.engine.replicas * sum(
-        _ENGINE_BASE + of_policy[group[0].name] * ITEM_BYTES[config.engine.dtype] + config.engine.kv_cache_gib * GIB
-        for group in engine_groups(config.policy)
+    engines = [group[0].name for group in engine_groups(config.policy)] * config.engine.replicas
+    # The guard's candidates are served by an engine of their own, adapters by the one that is there.
+    engines += [policy.name for policy in config.policy if policy.guard is not None and policy.lora is None]
+    engine = sum(
+        _ENGINE_BASE + of_policy[name] * ITEM_BYTES[config.engine.dtype] + config.engine.kv_cache_gib * GIB
+        for name in engines
     )
     trained = [of_policy[policy.name] for policy in config.policy if policy.train]
     if not trained:

@@ -1,5 +1,7 @@
-"""The port and the folders that a daemon and its agents write to."""
+"""The port, the folders that a daemon and its agents write to, and the programs that it runs."""
 
+import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -8,6 +10,7 @@ from lightning_instrumentation.settings import default_spool_dir
 from lightning_trainer.cli.doctor.check import Check, failure, ok
 from lightning_trainer.daemon.sockets import listen
 from lightning_trainer.errors import ConfigError
+from lightning_trainer.versions.settings import GuardConfig
 
 
 def check_port(host: str, port: int) -> Check:
@@ -33,6 +36,20 @@ def check_spool() -> Check:
         default_spool_dir().absolute(),
         "set LIGHTNING_SPOOL_DIR to a folder that this user can write to",
     )
+
+
+def check_guard(policy: str, guard: GuardConfig) -> Check:
+    program = guard.command[0]
+    place = str(guard.working_dir / program) if os.sep in program else program
+    found = shutil.which(place)
+    if found is None:
+        where = guard.working_dir.absolute() if os.sep in program else "PATH"
+        return failure(
+            f"guard of {policy}",
+            f"there is no program {program!r} in {where}",
+            f"Begin guard.command of the policy {policy} with a program that can be run.",
+        )
+    return ok(f"guard of {policy}", found)
 
 
 def _check_writable(name: str, folder: Path, mend: str) -> Check:

@@ -16,9 +16,10 @@ from lightning_trainer.cli.doctor import Check, State, doctor, machine, packages
 from lightning_trainer.cli.doctor.check import failure, ok, render, summary, warning
 from lightning_trainer.cli.doctor.model import check_model, count_parameters
 from lightning_trainer.cli.doctor.needs import GIB, memory_need
-from lightning_trainer.cli.doctor.places import check_port, check_spool, check_state_dir
+from lightning_trainer.cli.doctor.places import check_guard, check_port, check_spool, check_state_dir
 from lightning_trainer.config import Config, EngineConfig
 from lightning_trainer.errors import ConfigError
+from lightning_trainer.versions.settings import GuardConfig
 
 
 def config(**sections) -> Config:
@@ -85,6 +86,29 @@ def test_memory_needs_are_near_what_was_measured():
         assert need.trainer_full / GIB == pytest.approx(measured_gib, abs=0.1)
     engine = memory_need(config(engine={"kv_cache_gib": 1.5}), [parameters]).engine
     assert engine / GIB == pytest.approx(3.4 + 0.25 + 1.5, abs=0.05)
+
+
+def test_the_guard_of_a_policy_needs_a_second_engine_unless_it_trains_an_adapter():
+    guard = {"command": ["true"]}
+    plain, guarded = (memory_need(config(policy=policy), [1e9]) for policy in ({}, {"guard": guard}))
+    assert guarded.engine == 2 * plain.engine
+    adapter = {"lora": {"rank": 4, "alpha": 8}}
+    plain, guarded = (memory_need(config(policy=policy), [1e9]) for policy in (adapter, {**adapter, "guard": guard}))
+    assert guarded.engine == plain.engine
+
+
+def test_the_guards_program_is_looked_for_where_it_will_be_run(tmp_path):
+    (tmp_path / "score.sh").write_text("#!/bin/sh\necho 1\n")
+    given = {"working_dir": str(tmp_path)}
+    missing = {check.name: check for check in run_checks(config(policy={"guard": {"command": ["no-such-program"]}}))}
+    assert missing["guard of math"].state is State.FAILURE
+    assert "no program 'no-such-program' in PATH" in missing["guard of math"].found
+    script = GuardConfig.model_validate({**given, "command": ["./score.sh"]})
+    assert check_guard("math", script).state is State.FAILURE
+    (tmp_path / "score.sh").chmod(0o755)
+    assert check_guard("math", script).state is State.OK
+    assert check_guard("math", GuardConfig(command=(sys.executable, "evaluate.py"))).state is State.OK
+    assert "guard of math" not in {check.name for check in run_checks(config())}
 
 
 def test_a_policy_that_is_not_trained_needs_no_trainer():

@@ -87,7 +87,7 @@ class Side:
 
     async def save(self, directory, step: int) -> None: ...
 
-    async def publish(self, *, version: int, step: int) -> PolicyVersion:
+    async def publish(self, *, version: int, step: int, asked_for: bool = False) -> PolicyVersion:
         made = PolicyVersion(self.name, version, step, VersionState.LIVE, 0)
         await self._store.put_version(made)
         return made

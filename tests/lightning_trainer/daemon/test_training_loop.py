@@ -61,9 +61,12 @@ class RecordingPublisher:
         self._trainer = trainer
         self.published: list[tuple[int, ...]] = []
         self.served_kept: list[int] = []
+        self.asked_for: list[int] = []
         self.refuses: int | None = None
 
-    async def publish(self, *, version: int, step: int) -> PolicyVersion:
+    async def publish(self, *, version: int, step: int, asked_for: bool = False) -> PolicyVersion:
+        if asked_for:
+            self.asked_for.append(version)
         self.published.append(self._trainer.weights)
         state = VersionState.REFUSED if version == self.refuses else VersionState.LIVE
         outcome = PolicyVersion(

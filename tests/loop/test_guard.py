@@ -1,0 +1,54 @@
+"""A version that falls behind on a held-out evaluation is never served: daemon, vLLM, verl, evaluation, all real."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl, pytest.mark.slow]
+
+AGENT = Path(__file__).with_name("agent_script.py")
+EVALUATION = Path(__file__).with_name("guard_script.py")
+POLICY = """
+[[policy]]
+name = "tiny"
+agents = ["tester"]
+model = "random:tiny"
+group_size = 2
+groups_per_step = 2
+max_sample_tokens = 256
+optimizer.lr = 1e-2
+guard = {{ command = [{python}, {evaluation}], timeout_s = 200 }}
+"""
+
+
+@pytest.mark.parametrize("more", ["", "lora = { rank = 4, alpha = 8 }\n"], ids=["all weights", "adapter"])
+def test_a_version_goes_live_only_where_its_score_did_not_fall(make_team_daemon, more: str):
+    policy = POLICY.format(python=json.dumps(sys.executable), evaluation=json.dumps(str(EVALUATION))) + more
+    daemon = make_team_daemon(policy)
+    scores = {"0": 0.5, "1": 0.25, "2": 0.75}
+    (daemon.folder / "scores.json").write_text(json.dumps(scores))
+    with daemon.running("tiny"):
+        daemon.script(AGENT, "--steps", "1")
+        after_one = daemon.policy("tiny")
+        start = daemon.logprobs("tiny")
+        daemon.script(AGENT, "--steps", "2")
+        after_two = daemon.policy("tiny")
+        end = daemon.logprobs("tiny")
+        listed = {row["version"]: row for row in daemon.get("/lightning/policies/tiny/versions")}
+        old_engine = daemon.processes("tiny")["old_version_engine"]
+    assert (after_one["steps_done"], after_one["live_version"]) == (1, 0)
+    assert (after_two["steps_done"], after_two["live_version"]) == (2, 2)
+    reason = "its held-out score is 0.25, of tiny@v0, which is live, 0.5, and guard.tolerance is 0"
+    assert (listed[1]["state"], listed[1]["reason"]) == ("refused", reason)
+    assert any(reason in problem for problem in after_one["problems"])
+    assert max(abs(a - b) for a, b in zip(start, end, strict=True)) > 1e-3
+    seen = [json.loads(line) for line in (daemon.folder / "seen.jsonl").read_text().splitlines()]
+    # What calls of the policy got while each was evaluated.
+    assert seen == [
+        {"candidate": "tiny@v0", "live": 0},
+        {"candidate": "tiny@v1", "live": 0},
+        {"candidate": "tiny@v2", "live": 0},
+    ]
+    assert old_engine is None, "the candidate's engine ended with the evaluation"
