@@ -10,7 +10,9 @@ pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl, pytest.mar
 
 AGENT = Path(__file__).with_name("agent_script.py")
 EVALUATION = Path(__file__).with_name("guard_script.py")
+# The first line belongs to the table that the daemon's configuration ends with.
 POLICY = """
+backend = "inprocess"
 [[policy]]
 name = "tiny"
 agents = ["tester"]
