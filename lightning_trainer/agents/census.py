@@ -120,14 +120,15 @@ def _row(call: JoinedCall) -> tuple:
     tokens = tokens_of(best)
     exact = any(fidelity_of(tokens, choice) is Fidelity.EXACT for choice in tokens.choices)
     policy = best.span.attributes.get(semconv.POLICY)
+    usages = [dialect_of(record.span).usage(record.span) for record in call.records]
     called = sorted({name for record in call.records for name in _tools_called(record)})
     return (
         call.response_id,
         repr(faithfulness(best)[:4]),
         identity.agent,
         identity.agent_source,
-        _first(record.input_tokens for record in call.records),
-        _first(record.output_tokens for record in call.records),
+        _first(usage.input_tokens for usage in usages),
+        _first(usage.output_tokens for usage in usages),
         Fidelity.EXACT if exact else Fidelity.TEXT_ONLY,
         best.complete is False,
         policy if isinstance(policy, str) else None,

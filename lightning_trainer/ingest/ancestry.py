@@ -1,11 +1,13 @@
 """Who a span belongs to: its own attributes, else those of the nearest span above it that has them.
 
-Linear in the number of spans and without recursion: each span is resolved once, a chain from its top down. A parent
-that is not among the spans, or a chain that runs in a circle, ends the search.
+Linear in the number of spans and without recursion: each span is resolved once, when somebody asks for it, a chain from
+its top down. A parent that is not among the spans, or a chain that runs in a circle, ends the search.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from operator import attrgetter
+from typing import NamedTuple
 
 from lightning_instrumentation import semconv
 
@@ -17,8 +19,7 @@ SpanKey = tuple[str, str]
 """(trace id, span id)"""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """None where neither the span nor anything above it says."""
 
     agent: str | None = None
@@ -34,46 +35,65 @@ class Identity:
 
     def else_from(self, other: "Identity") -> "Identity":
         """Fill what is missing, unless ``other`` is of another rollout or attempt: then it says nothing of this one."""
-        if _differ(self.rollout_id, other.rollout_id) or _differ(self.attempt_id, other.attempt_id):
-            return self
-        agent = self.agent or other.agent
-        return Identity(
-            agent=agent,
-            rollout_id=self.rollout_id or other.rollout_id,
-            attempt_id=self.attempt_id or other.attempt_id,
-            agent_source=self.agent_source or (other.agent_source if other.agent == agent else None),
-        )
+        return _filled(self, other)
+
+
+@lru_cache(maxsize=1024)  # few are different, and many spans have the same
+def _filled(own: Identity, other: Identity) -> Identity:
+    if _differ(own.rollout_id, other.rollout_id) or _differ(own.attempt_id, other.attempt_id):
+        return own
+    agent = own.agent or other.agent
+    return Identity(
+        agent=agent,
+        rollout_id=own.rollout_id or other.rollout_id,
+        attempt_id=own.attempt_id or other.attempt_id,
+        agent_source=own.agent_source or (other.agent_source if other.agent == agent else None),
+    )
 
 
 def _differ(one: str | None, other: str | None) -> bool:
     return one is not None and other is not None and one != other
 
 
-def key_of(span: Span) -> SpanKey:
-    return (span.trace_id, span.span_id)
+key_of: Callable[[Span], SpanKey] = attrgetter("trace_id", "span_id")
 
 
-def resolve_identities(spans: Mapping[SpanKey, Span]) -> dict[SpanKey, Identity]:
-    """Return the identity of every span."""
-    resolved: dict[SpanKey, Identity] = {}
-    named: dict[tuple, Identity] = {}
-    for start, span in spans.items():
-        if start in resolved:
-            continue
-        own = _own(span, named)
+def resolve_identities(spans: Mapping[SpanKey, Span]) -> Mapping[SpanKey, Identity]:
+    """Return the identity of every span: a mapping that works out what it is asked for."""
+    return _Identities(spans)
+
+
+class _Identities(dict[SpanKey, Identity]):
+    """Has those that were asked for, and what lies above them."""
+
+    def __init__(self, spans: Mapping[SpanKey, Span]) -> None:
+        self._spans = spans
+        self._named: dict[tuple, Identity] = {}
+
+    def __missing__(self, start: SpanKey) -> Identity:
+        own = self._own(self._spans[start])
         if own.complete:
-            resolved[start] = own
-            continue
+            self[start] = own
+            return own
         chain: dict[SpanKey, Identity] = {start: own}
-        key = _parent(span)
-        while key is not None and key in spans and key not in resolved and key not in chain:
-            chain[key] = _own(spans[key], named)
-            key = _parent(spans[key])
-        above = resolved.get(key, _NOBODY) if key is not None else _NOBODY
+        key = _parent(self._spans[start])
+        while key is not None and key in self._spans and key not in self and key not in chain:
+            chain[key] = self._own(self._spans[key])
+            key = _parent(self._spans[key])
+        above = self.get(key, _NOBODY) if key is not None else _NOBODY
         for below in reversed(chain):
-            above = chain[below].else_from(above)
-            resolved[below] = above
-    return resolved
+            above = self[below] = chain[below].else_from(above)
+        return above
+
+    def _own(self, span: Span) -> Identity:
+        """What the span itself says; equal ones are one object, since few are different."""
+        naming = dialect_of(span).naming(span)
+        agent, source = (None, None) if naming is None else (naming.agent, naming.source)
+        said = (agent, text(span, semconv.ROLLOUT_ID), text(span, semconv.ATTEMPT_ID), source)
+        identity = self._named.get(said)
+        if identity is None:
+            identity = self._named[said] = Identity(*said)
+        return identity
 
 
 _NOBODY = Identity()
@@ -83,17 +103,11 @@ def _parent(span: Span) -> SpanKey | None:
     return None if span.parent_span_id is None else (span.trace_id, span.parent_span_id)
 
 
-def _own(span: Span, named: dict[tuple, Identity]) -> Identity:
-    """What the span itself says; equal ones are one object in ``named``, since few are different."""
-    naming = dialect_of(span).naming(span)
-    agent, source = (None, None) if naming is None else (naming.agent, naming.source)
-    said = (agent, text(span, semconv.ROLLOUT_ID), text(span, semconv.ATTEMPT_ID), source)
-    identity = named.get(said)
-    if identity is None:
-        identity = named[said] = Identity(*said)
-    return identity
-
-
 def unique(spans: Sequence[Span]) -> dict[SpanKey, Span]:
-    """Return the spans by key, in an order that does not depend on the order of delivery."""
-    return {key_of(span): span for span in sorted(spans, key=lambda span: (span.start_ns, *key_of(span)))}
+    """Return the spans by key: trace by trace, each by start time, whatever the order of delivery.
+
+    What lies together in memory is read together: in order of time, the traces of many rollouts that ran side by side
+    would take turns, and every later stage would wait for memory.
+    """
+    ordered = sorted(spans, key=attrgetter("trace_id", "start_ns", "span_id"))
+    return dict(zip(map(key_of, ordered), ordered, strict=True))

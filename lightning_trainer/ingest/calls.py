@@ -6,8 +6,9 @@ words (to tokenise them again, say) asks the dialect of its span for the convers
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
+from typing import NamedTuple
 
 from lightning_instrumentation import semconv
 
@@ -21,8 +22,7 @@ from lightning_trainer.ingest.media import media_of
 from lightning_trainer.types import Call, Fidelity, Span
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedCall:
+class JoinedCall(NamedTuple):
     """One call with everything that was recorded of it."""
 
     records: tuple[ModelCall, ...]
@@ -36,28 +36,28 @@ class JoinedCall:
 
     @property
     def response_id(self) -> str | None:
-        return next((record.response_id for record in self.records if record.response_id), None)
+        return self.best.response_id or next(
+            (record.response_id for record in self.records if record.response_id), None
+        )
 
 
-def joined_calls(spans: Mapping[SpanKey, Span], identities: Mapping[SpanKey, Identity]) -> list[JoinedCall]:
-    """Return every call that any dialect tells of, once."""
+def joined_calls(spans: Mapping[SpanKey, Span], identities: Mapping[SpanKey, Identity]) -> Iterator[JoinedCall]:
+    """Yield every call that any dialect tells of, once; read one by one, its spans are still in the cache."""
     records = [record for span in spans.values() if (record := dialect_of(span).model_call(span)) is not None]
-    joined = []
     for group in join(records, spans):
         identity = identities[key_of(group[0].span)]
         for record in group[1:]:
             identity = identity.else_from(identities[key_of(record.span)])
-        joined.append(JoinedCall(group, identity))
-    return joined
+        yield JoinedCall(group, identity)
 
 
-def read_calls(joined: Sequence[JoinedCall], problems: list[str]) -> tuple[Call, ...]:
+def read_calls(joined: Iterable[JoinedCall], problems: list[str]) -> tuple[Call, ...]:
     """Return the calls by start time; what contradicts itself is added to ``problems``, one sentence each."""
     calls: list[Call] = []
     for call in joined:
         _report_contradictions(call, problems)
         calls.extend(_choices(call, problems))
-    return tuple(sorted(calls, key=lambda call: (call.start_ns, call.call_id)))
+    return tuple(sorted(calls, key=attrgetter("start_ns", "call_id")))
 
 
 def fidelity_of(tokens: Tokens, choice: Choice) -> Fidelity:

@@ -14,7 +14,7 @@ Sorting apart, time is linear in the number of records, as long as calls without
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from lightning_trainer.ingest.ancestry import SpanKey, key_of
 from lightning_trainer.ingest.dialects import lightning
@@ -26,14 +26,20 @@ from lightning_trainer.types import Span
 _CONVERSATION = {dialect.name: dialect.conversation for dialect in DIALECTS}
 
 
-def join(records: Sequence[ModelCall], spans: Mapping[SpanKey, Span]) -> list[tuple[ModelCall, ...]]:
-    """Return the calls, each with all of its records, the most faithful one first.
+def join(records: Sequence[ModelCall], spans: Mapping[SpanKey, Span]) -> Iterator[tuple[ModelCall, ...]]:
+    """Yield the calls, each with all of its records, the most faithful one first.
 
     Args:
         records: of the spans that are model calls.
         spans: all spans, for what lies between the records.
     """
-    return _Joining(records, spans).calls()
+    by_response: dict[str | None, list[ModelCall]] = {}
+    for record in records:
+        by_response.setdefault(record.response_id, []).append(record)
+    # Where every record has an id, nothing is asked of nesting and time.
+    groups = by_response.values() if None not in by_response else _Joining(records, spans).groups()
+    for group in groups:
+        yield tuple(sorted(group, key=faithfulness))
 
 
 def faithfulness(record: ModelCall) -> tuple:
@@ -51,6 +57,8 @@ def faithfulness(record: ModelCall) -> tuple:
 
 
 class _Joining:
+    """All three rules."""
+
     def __init__(self, records: Sequence[ModelCall], spans: Mapping[SpanKey, Span]) -> None:
         self._records = sorted(records, key=lambda record: (record.span.start_ns, key_of(record.span)))
         self._group = list(range(len(self._records)))
@@ -58,15 +66,14 @@ class _Joining:
         self._spans = spans
         self._words: dict[int, object] = {}
 
-    def calls(self) -> list[tuple[ModelCall, ...]]:
+    def groups(self) -> Collection[list[ModelCall]]:
         self._by_response_id()
-        if any(record.response_id is None for record in self._records):
-            self._by_nesting()
-            self._by_time()
+        self._by_nesting()
+        self._by_time()
         groups: dict[int, list[ModelCall]] = {}
         for place, record in enumerate(self._records):
             groups.setdefault(self._root(place), []).append(record)
-        return [tuple(sorted(group, key=faithfulness)) for group in groups.values()]
+        return groups.values()
 
     def _root(self, place: int) -> int:
         while self._group[place] != place:

@@ -8,6 +8,7 @@ choice); the result depends neither on the order of the spans nor on duplicates;
 import math
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
+from operator import attrgetter
 
 from lightning_instrumentation import semconv
 
@@ -65,7 +66,8 @@ def read_spans(spans: Sequence[Span]) -> Reading:
 
 def _read_attempts(spans: Iterable[Span], problems: list[str]) -> tuple[Attempt, ...]:
     ended: dict[str, tuple[Attempt, str]] = {}
-    for span in spans:  # oldest first, so of two roots the earlier one counts, as in the store
+    # Oldest first, so of two roots the earlier one counts, as in the store.
+    for span in sorted(spans, key=attrgetter("start_ns", "trace_id", "span_id")):
         if span.attributes.get(semconv.ROLLOUT_ROOT) is not True:
             continue
         attempt = attempt_of(span)

@@ -37,6 +37,7 @@ def words_of(spans: Sequence[Span]) -> dict[str, Words]:
     for joined in joined_calls(known, resolve_identities(known)):
         choices = tokens_of(joined.best).choices
         conversation = _conversation(joined)
+        usages = [dialect_of(record.span).usage(record.span) for record in joined.records]
         operation = joined.best.span.attributes.get(semconv.OPERATION)
         for choice in choices:
             answers = conversation.output_messages
@@ -45,11 +46,9 @@ def words_of(spans: Sequence[Span]) -> dict[str, Words]:
                 answer=answers[choice.index] if choice.index < len(answers) else None,
                 tools=conversation.tools,
                 is_chat=operation != semconv.TEXT_COMPLETION,
-                model=next((record.model for record in joined.records if record.model), None),
-                prompt_tokens=_counted([record.input_tokens for record in joined.records]),
-                response_tokens=_counted([record.output_tokens for record in joined.records])
-                if len(choices) == 1
-                else None,
+                model=next((usage.model for usage in usages if usage.model), None),
+                prompt_tokens=_counted([usage.input_tokens for usage in usages]),
+                response_tokens=_counted([usage.output_tokens for usage in usages]) if len(choices) == 1 else None,
             )
     return found
 

@@ -9,7 +9,7 @@ by its words.
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.ingest.dialects.record import Conversation, Dialect, ModelCall, Naming
+from lightning_trainer.ingest.dialects.record import Conversation, Dialect, ModelCall, Naming, Usage
 from lightning_trainer.ingest.dialects.values import count, json_of, objects, text, texts
 from lightning_trainer.types import Span, SpanStatus
 
@@ -38,12 +38,9 @@ def model_call(span: Span) -> ModelCall | None:
     return ModelCall(
         span=span,
         dialect=NAME,
-        model=text(span, semconv.RESPONSE_MODEL, semconv.REQUEST_MODEL),
         response_id=text(span, semconv.RESPONSE_ID),
         finish_reasons=reasons or (None,) * _asked_choices(span),
         complete=_complete(span, reasons),
-        input_tokens=count(span, semconv.INPUT_TOKENS),
-        output_tokens=count(span, semconv.OUTPUT_TOKENS),
     )
 
 
@@ -56,6 +53,14 @@ def _complete(span: Span, reasons: tuple[str | None, ...]) -> bool | None:
 
 def _asked_choices(span: Span) -> int:
     return min(count(span, semconv.REQUEST_CHOICE_COUNT) or 1, 128)
+
+
+def usage(span: Span) -> Usage:
+    return Usage(
+        model=text(span, semconv.RESPONSE_MODEL, semconv.REQUEST_MODEL),
+        input_tokens=count(span, semconv.INPUT_TOKENS),
+        output_tokens=count(span, semconv.OUTPUT_TOKENS),
+    )
 
 
 def failed(span: Span) -> bool:
@@ -89,6 +94,7 @@ DIALECT = Dialect(
     # Whoever writes the conventions' attributes is read as the conventions say: it is the fallback of the registry.
     recognises=lambda span: True,
     model_call=model_call,
+    usage=usage,
     failed=failed,
     conversation=conversation,
     naming=naming,

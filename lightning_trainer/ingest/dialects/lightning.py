@@ -12,7 +12,7 @@ from lightning_instrumentation import semconv
 from lightning_trainer.ingest.dialects import genai
 from lightning_trainer.ingest.dialects.record import ModelCall, Naming
 from lightning_trainer.ingest.dialects.tokens import carries_tokens
-from lightning_trainer.ingest.dialects.values import count, text, texts
+from lightning_trainer.ingest.dialects.values import text, texts
 from lightning_trainer.types import Span
 
 NAME = "lightning"
@@ -40,12 +40,9 @@ def model_call(span: Span) -> ModelCall | None:
     return ModelCall(
         span=span,
         dialect=NAME,
-        model=text(span, semconv.RESPONSE_MODEL, semconv.REQUEST_MODEL),
         response_id=text(span, semconv.RESPONSE_ID),
         finish_reasons=texts(span, semconv.FINISH_REASONS) or (None,),
         complete=said if isinstance(said, bool) else True,
-        input_tokens=count(span, semconv.INPUT_TOKENS),
-        output_tokens=count(span, semconv.OUTPUT_TOKENS),
     )
 
 

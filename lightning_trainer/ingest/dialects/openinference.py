@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_trainer.ingest.dialects import langgraph
-from lightning_trainer.ingest.dialects.record import Conversation, Dialect, Message, ModelCall, Naming
+from lightning_trainer.ingest.dialects.record import Conversation, Dialect, Message, ModelCall, Naming, Usage
 from lightning_trainer.ingest.dialects.values import (
     count,
     json_of,
@@ -40,10 +40,15 @@ def model_call(span: Span) -> ModelCall | None:
     return ModelCall(
         span=span,
         dialect=NAME,
-        model=text(span, "llm.response.model_name", "llm.model_name", "llm.request.model_name"),
         response_id=_response_id(response),
         finish_reasons=reasons or (None,),
         complete=_complete(span, response, reasons),
+    )
+
+
+def usage(span: Span) -> Usage:
+    return Usage(
+        model=text(span, "llm.response.model_name", "llm.model_name", "llm.request.model_name"),
         input_tokens=count(span, "llm.token_count.prompt"),
         output_tokens=count(span, "llm.token_count.completion"),
     )
@@ -155,6 +160,7 @@ DIALECT = Dialect(
     name=NAME,
     recognises=recognises,
     model_call=model_call,
+    usage=usage,
     failed=failed,
     conversation=conversation,
     naming=naming,

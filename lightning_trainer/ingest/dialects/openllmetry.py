@@ -11,7 +11,7 @@ from typing import Any
 from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.dialects import genai, langgraph
-from lightning_trainer.ingest.dialects.record import Conversation, Dialect, Message, ModelCall, Naming
+from lightning_trainer.ingest.dialects.record import Conversation, Dialect, Message, ModelCall, Naming, Usage
 from lightning_trainer.ingest.dialects.values import (
     arguments,
     count,
@@ -51,10 +51,15 @@ def model_call(span: Span) -> ModelCall | None:
     return ModelCall(
         span=span,
         dialect=NAME,
-        model=text(span, semconv.RESPONSE_MODEL, semconv.REQUEST_MODEL),
         response_id=text(span, semconv.RESPONSE_ID),
         finish_reasons=reasons or (None,),
         complete=_complete(span, reasons),
+    )
+
+
+def usage(span: Span) -> Usage:
+    return Usage(
+        model=text(span, semconv.RESPONSE_MODEL, semconv.REQUEST_MODEL),
         input_tokens=count(span, semconv.INPUT_TOKENS, "gen_ai.usage.prompt_tokens"),
         output_tokens=count(span, semconv.OUTPUT_TOKENS, "gen_ai.usage.completion_tokens"),
     )
@@ -151,6 +156,7 @@ DIALECT = Dialect(
     name=NAME,
     recognises=recognises,
     model_call=model_call,
+    usage=usage,
     failed=failed,
     conversation=conversation,
     naming=naming,

@@ -7,7 +7,7 @@ conventions' form: a role and a list of parts (``text``, ``reasoning``, ``tool_c
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning_trainer.types import Span
 
@@ -15,19 +15,24 @@ Message = Mapping[str, Any]
 """``{"role": ..., "parts": [...]}``, on an answer also ``"finish_reason"``."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCall:
+class ModelCall(NamedTuple):
     """One request to a model that was answered, as one span tells of it."""
 
     span: Span
     dialect: str
-    model: str | None
-    """The model that answered, else the one that was asked."""
     response_id: str | None
     finish_reasons: tuple[str | None, ...]
     """One a choice; None where the span does not say."""
     complete: bool | None
     """False where the span shows that the answer was cut off, None where it shows neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the server said of itself and counted; None where the span does not say."""
+
+    model: str | None
+    """The model that answered, else the one that was asked."""
     input_tokens: int | None
     output_tokens: int | None
 
@@ -69,6 +74,8 @@ class Dialect:
     recognises: Callable[[Span], bool]
     model_call: Callable[[Span], ModelCall | None]
     """None where the span is no model call, or is one that got no answer."""
+    usage: Callable[[Span], Usage]
+    """Of a model call."""
     failed: Callable[[Span], bool]
     """Whether the span is a model call that got no answer at all: nothing was sampled."""
     conversation: Callable[[Span], Conversation]

@@ -1,8 +1,7 @@
 """Exact tokens of a span: ids and log-probabilities, per choice, as the gateway and the client write them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import pack_token_ids, unpack_logprobs, unpack_token_ids
@@ -13,8 +12,7 @@ from lightning_trainer.types import Span
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """One answer, as recorded."""
 
     index: int
@@ -23,8 +21,7 @@ class Choice:
     finish_reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(NamedTuple):
     """One model call, as recorded; ``problems`` names what could not be read."""
 
     prompt_ids: Ids
@@ -68,7 +65,8 @@ def _choice_count(span: Span) -> int:
 
 
 def _ids(span: Span, name: str, problems: list[str]) -> TokenIds:
-    return _numbers(span, name, _at_rest, problems) or TokenIds()
+    found = _numbers(span, name, _at_rest, problems)
+    return TokenIds() if found is None else found
 
 
 def _at_rest(written: bytes | str) -> TokenIds:
