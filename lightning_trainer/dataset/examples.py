@@ -8,6 +8,7 @@ import json
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.dataset.reading import Recording
@@ -105,7 +106,7 @@ def candidates(
     attempts = {attempt.attempt_id: attempt for attempt in recording.attempts}
     rewards = read_rewards(recording.evaluations, deliveries.kept, attempts, policy.reward_weights, deliveries.repeated)
     found: list[tuple[Call, Example]] = []
-    for call in deliveries.kept:
+    for call in sorted(deliveries.kept, key=attrgetter("start_ns", "call_id")):
         attempt = None if call.attempt_id is None else attempts.get(call.attempt_id)
         reason = _not_asked_for(call, policy, attempt, failed_too=failed_too)
         if reason is not None:

@@ -6,6 +6,7 @@ The ledger is balanced against the samples before a batch leaves this module (pr
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.assignment import Assignment, assign, refuse_all
@@ -21,7 +22,7 @@ from lightning_trainer.rewards.table import RewardTable, read_rewards
 from lightning_trainer.training import problems
 from lightning_trainer.training.picking import at_the_models_own_temperature, judge_best, picked
 from lightning_trainer.transitions.causes import with_causes
-from lightning_trainer.transitions.deduplication import deduplicate
+from lightning_trainer.transitions.deduplication import by_trace, deduplicate
 from lightning_trainer.transitions.eligibility import reason_against
 from lightning_trainer.transitions.ledger import Fate, Ledger
 from lightning_trainer.transitions.limits import Limit
@@ -87,6 +88,7 @@ def build_batch(
     Raises:
         LedgerImbalanceError: the result does not account for every sampled token exactly once (a defect).
     """
+    calls = sorted(calls, key=by_trace)
     ledger = Ledger()
     for call in calls:
         ledger.receive(call)
@@ -208,8 +210,9 @@ def _eligible(
 ) -> dict[str, Call]:
     """Return the calls that can be trained, by id, and settle the others with the reason against them."""
     eligible: dict[str, Call] = {}
+    claims = cache(policy.claims)
     for call in calls:
-        reason = reason_against(call, policy, attempts, oldest_version)
+        reason = reason_against(call, policy, attempts, oldest_version, claims)
         if reason is None:
             eligible[call.call_id] = call
         else:
@@ -281,6 +284,6 @@ def _casts(calls: Iterable[Call], policy: PolicyConfig) -> dict[str, frozenset[s
     """Return which of the policy's agents made calls in each attempt, usable or not."""
     casts: dict[str, set[str]] = {}
     for call in calls:
-        if call.attempt_id is not None and call.agent is not None and policy.claims(call.agent):
+        if call.attempt_id is not None and call.agent is not None:
             casts.setdefault(call.attempt_id, set()).add(call.agent)
-    return {attempt_id: frozenset(agents) for attempt_id, agents in casts.items()}
+    return {attempt_id: frozenset(filter(policy.claims, agents)) for attempt_id, agents in casts.items()}

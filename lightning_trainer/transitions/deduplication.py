@@ -5,8 +5,10 @@ that both state differs: some servers give every response the same id, so the to
 The fullest record is kept, ties going to the smallest call id, so the order of arrival has no effect.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from lightning_trainer.token_ids import packed
 from lightning_trainer.types import Call
@@ -17,7 +19,7 @@ class Deliveries:
     """Every delivered call is in exactly one of the two."""
 
     kept: tuple[Call, ...]
-    """By start time, then call id."""
+    """Trace by trace, each by start time, then call id."""
     repeated: tuple[tuple[Call, Call], ...]
     """Pairs: the record that is left out, and the one that is kept in its place."""
 
@@ -25,25 +27,21 @@ class Deliveries:
 def deduplicate(calls: Sequence[Call]) -> Deliveries:
     """Keep one record for each response."""
     kept: dict[str, Call] = {}
+    alone: list[Call] = []
     repeated: list[tuple[Call, Call]] = []
     by_text: dict[tuple, Call] = {}
     by_tokens: dict[tuple, Call] = {}
     by_response: dict[tuple, Call] = {}
-    alone: set[tuple] = set()
-    several = len({call.call_id for call in calls}) < len(calls)
-    for call in sorted(calls, key=_fullest_first_of_several if several else _fullest_first):
-        original = kept.get(call.call_id)
-        if original is None and call.response_id is not None:
-            response = (call.response_id, call_choice(call))
-            if response not in by_response:
-                # Nearly every response is recorded once, and telling it by its tokens is the costly part.
-                by_response[response] = kept[call.call_id] = call
-                alone.add(response)
-                continue
-            if response in alone:
-                alone.remove(response)
-                first = by_response[response]
-                by_tokens[_tokens(first)] = by_text[_tokens(first), first.attempt_id] = first
+    # Nearly every response is recorded once, and telling the others apart is the costly part.
+    responses = list(map(_response, calls))
+    of_id, of_response = Counter(map(attrgetter("call_id"), calls)), Counter(responses)
+    doubtful: list[Call] = []
+    for call, response in zip(calls, responses, strict=True):
+        once = of_id[call.call_id] == 1 and (response is None or of_response[response] == 1)
+        (alone if once else doubtful).append(call)
+    for call in sorted(doubtful, key=_fullest_first):
+        original, response = kept.get(call.call_id), _response(call)
+        if original is None and response is not None:
             tokens = _tokens(call)
             text = (tokens, call.attempt_id)
             # Fuller records come first: one without tokens, or without an attempt, can only repeat a fuller one.
@@ -54,14 +52,22 @@ def deduplicate(calls: Sequence[Call]) -> Deliveries:
             else:
                 original = by_text.get(text)
             if original is None:
+                by_response.setdefault(response, call)
                 by_tokens.setdefault(tokens, call)
                 by_text.setdefault(text, call)
         if original is None:
             kept[call.call_id] = call
         else:
             repeated.append((call, original))
-    in_time = sorted(kept.values(), key=lambda call: (call.start_ns, call.call_id))
-    return Deliveries(tuple(in_time), tuple(repeated))
+    return Deliveries(tuple(sorted([*alone, *kept.values()], key=by_trace)), tuple(repeated))
+
+
+by_trace = attrgetter("trace_id", "start_ns", "call_id")
+"""Sort key: calls of rollouts that ran side by side lie far apart in memory, those of one trace together."""
+
+
+def _response(call: Call) -> tuple | None:
+    return None if call.response_id is None else (call.response_id, call_choice(call))
 
 
 def _tokens(call: Call) -> tuple:
@@ -82,13 +88,7 @@ def _fullest_first(call: Call) -> tuple:
         not call.complete,
         call.agent is None,
         call.call_id,
-    )
-
-
-def _fullest_first_of_several(call: Call) -> tuple:
-    """Tell records apart that contradict each other under one call id."""
-    return (
-        *_fullest_first(call),
+        # What follows tells records apart that contradict each other under one call id.
         call.start_ns,
         call.end_ns,
         packed(call.response_ids),

@@ -4,7 +4,7 @@ Identity is checked before what was recorded: of a call that is not ours, nothin
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.transitions.reasons import Reason
@@ -12,27 +12,40 @@ from lightning_trainer.types import Attempt, AttemptState, Call, Fidelity, Rollo
 
 
 def reason_against(
-    call: Call, policy: PolicyConfig, attempts: Mapping[str, Attempt], oldest_version: int = 0
+    call: Call,
+    policy: PolicyConfig,
+    attempts: Mapping[str, Attempt],
+    oldest_version: int = 0,
+    claims: Callable[[str], bool] | None = None,
 ) -> Reason | None:
     """Return why the call cannot be trained, or None when it can; what an older version sampled is stale.
 
     An interrupted stream is refused although its tokens are real: the agent acted on the part that it read, and how
     much that was is not known.
+
+    Args:
+        call: any.
+        policy: the one to train.
+        attempts: by id.
+        oldest_version: of the policy.
+        claims: ``policy.claims``, or what remembers its answers where there are many calls of few agents.
     """
     return (
-        _not_ours(call, policy, attempts)
+        _not_ours(call, policy, attempts, claims or policy.claims)
         or _stale(call, oldest_version)
         or _not_recorded(call)
         or _not_seen(call, policy)
     )
 
 
-def _not_ours(call: Call, policy: PolicyConfig, attempts: Mapping[str, Attempt]) -> Reason | None:
+def _not_ours(
+    call: Call, policy: PolicyConfig, attempts: Mapping[str, Attempt], claims: Callable[[str], bool]
+) -> Reason | None:
     if call.agent is None:
         return Reason.NO_AGENT
     if call.policy is not None and call.policy != policy.name:
         return Reason.OTHER_POLICY
-    if not policy.claims(call.agent):
+    if not claims(call.agent):
         return Reason.NOT_SELECTED
     if call.fidelity is Fidelity.TEXT_ONLY:
         return Reason.FIDELITY_TOO_LOW

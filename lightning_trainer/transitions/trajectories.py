@@ -1,6 +1,7 @@
 """Eligible calls to trajectories: one for each agent of each attempt, its transitions oldest first."""
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 from lightning_trainer.transitions.lineage import parents_of
 from lightning_trainer.transitions.token_tree import token_tree
@@ -50,7 +51,7 @@ def _trajectory(
     own_reward: float | None,
     call_rewards: Mapping[str, float],
 ) -> Trajectory:
-    calls = sorted(calls, key=lambda call: (call.start_ns, call.call_id))
+    calls = sorted(calls, key=attrgetter("start_ns", "call_id"))
     tree = token_tree(calls)
     transitions = tuple(
         _transition(
