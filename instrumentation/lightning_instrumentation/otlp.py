@@ -116,13 +116,30 @@ def _attribute(tag: bytes, key: str, value: Any) -> bytes:
 _remembered_attribute = lru_cache(maxsize=2048, typed=True)(_attribute)
 
 
-def _attributes(tag: bytes, attributes: Mapping[str, Any]) -> bytes:
-    written: list[bytes] = []
+def _long_attribute(tag: bytes, key: str, value: bytes, kind: bytes) -> tuple[bytes, bytes]:
+    """Return what stands before a text or bytes, and these: messages and token ids are copied once, at the very end."""
+    named = _field(b"\x0a", _text(key))
+    kind += _varint(len(value))
+    known = b"\x12" + _varint(len(kind) + len(value)) + kind
+    return tag + _varint(len(named) + len(known) + len(value)) + named + known, value
+
+
+def _attribute_parts(tag: bytes, attributes: Mapping[str, Any]) -> list[bytes]:
+    parts: list[bytes] = []
     for key, value in attributes.items():
         kind = type(value)
-        is_short = len(value) <= _SHORT if kind is str else kind is int or kind is bool
-        written.append((_remembered_attribute if is_short else _attribute)(tag, key, value))
-    return b"".join(written)
+        if kind is str and len(value) > _SHORT:
+            parts += _long_attribute(tag, key, _text(value), b"\x0a")
+        elif kind is bytes:
+            parts += _long_attribute(tag, key, value, b"\x3a")
+        else:
+            remembers = kind is str or kind is int or kind is bool
+            parts.append((_remembered_attribute if remembers else _attribute)(tag, key, value))
+    return parts
+
+
+def _attributes(tag: bytes, attributes: Mapping[str, Any]) -> bytes:
+    return b"".join(_attribute_parts(tag, attributes))
 
 
 # -- Span ------------------------------------------------------------------------------------------------------------
@@ -143,9 +160,9 @@ def _link(link: Link) -> bytes:
     return ids + _attributes(b"\x22", link.attributes or {}) + b"\x35" + _fixed32(flags)
 
 
-def encode_span(span: EndedSpan) -> bytes:
-    """Return an ended span as the message ``opentelemetry.proto.trace.v1.Span``."""
-    parts = [
+def _span_parts(span: EndedSpan) -> list[bytes]:
+    """Return an ended span as the message ``opentelemetry.proto.trace.v1.Span``, in pieces."""
+    return [
         b"\x0a\x10",
         span.context.trace_id.to_bytes(16, "big"),
         b"\x12\x08",
@@ -158,7 +175,7 @@ def encode_span(span: EndedSpan) -> bytes:
         _fixed64(span.start_ns),
         b"\x41",
         _fixed64(span.end_ns),
-        _attributes(b"\x4a", span.attributes),
+        *_attribute_parts(b"\x4a", span.attributes),
         *[_field(b"\x5a", _event(event)) for event in span.events],
         *[_field(b"\x6a", _link(link)) for link in span.links],
         _field(
@@ -168,7 +185,6 @@ def encode_span(span: EndedSpan) -> bytes:
         b"\x85\x01",
         _fixed32(_HAS_IS_REMOTE | (_IS_REMOTE if span.parent is not None and span.parent.is_remote else 0)),
     ]
-    return b"".join(parts)
 
 
 class RequestWriter:
@@ -179,5 +195,8 @@ class RequestWriter:
         self._scope = _field(b"\x0a", _named(b"\x0a", scope) + _named(b"\x12", version))
 
     def request(self, span: EndedSpan) -> bytes:
-        spans_of_scope = self._scope + _field(b"\x12", encode_span(span))
-        return _field(b"\x0a", self._resource + _field(b"\x12", spans_of_scope))
+        parts = _span_parts(span)
+        size = sum(map(len, parts))
+        before = self._scope + b"\x12" + _varint(size)
+        before = self._resource + b"\x12" + _varint(len(before) + size) + before
+        return b"".join((b"\x0a", _varint(len(before) + size), before, *parts))
