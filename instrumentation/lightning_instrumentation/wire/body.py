@@ -141,9 +141,9 @@ class Body:
         """Read an answer that is one document; return it cleaned, None where it stays as it is."""
         asked = self._call.asked
         if self.rewrites and asked.token_ids and asked.logprobs and (found := cut_out(data)) is not None:
-            part, cleaned = found
-            self._add(part)
-            return cleaned
+            self._add(found.part)
+            self.document = found.document
+            return found.text
         self.document = part = json.loads(data)
         if not isinstance(part, dict):
             return None

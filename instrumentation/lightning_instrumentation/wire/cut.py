@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning_instrumentation.packing import NumberText
 
@@ -24,15 +24,22 @@ _LOGPROB = re.compile(rb'"logprob": ?(-?[\d.eE+-]+)')
 _IN_IDS = b"0123456789, "
 
 
-def cut_out(data: bytes) -> tuple[dict[str, Any], bytes] | None:
-    """Return an answer with ids and logprobs as text, and its own text with ``null`` in their places.
+class CutAnswer(NamedTuple):
+    part: dict[str, Any]
+    """With ids and logprobs, as text."""
+    document: dict[str, Any]
+    """With None in their places."""
+    text: bytes
+    """Of the document, as it came but for these."""
 
-    None where it is of another form: then it has to be read as a whole.
-    """
+
+def cut_out(data: bytes) -> CutAnswer | None:
+    """Return None for an answer of another form: it has to be read as a whole."""
     try:
-        rest, values = _cut(data)
-        document = json.loads(rest)
-        return (document, rest) if values and _put_back(document, values) else None
+        text, values = _cut(data)
+        document = json.loads(text)
+        part = _with_values(document, values) if values else None
+        return None if part is None else CutAnswer(part, document, text)
     except (ValueError, RecursionError):
         return None
 
@@ -98,19 +105,20 @@ def _logprobs(data: bytes, start: int) -> tuple[int, NumberText | None]:
     return tail.end(), NumberText((b"[%b]" % b",".join(numbers)).decode()) if numbers else None
 
 
-def _put_back(document: Any, values: dict[str, list[Any]]) -> bool:
-    """Put values into their places, in the order of both; False where these are not the same number."""
+def _with_values(document: Any, values: dict[str, list[Any]]) -> dict[str, Any] | None:
+    """Return the document with values in their places, in the order of both; None where these are not as many."""
     if not isinstance(document, dict) or not isinstance(document.get("choices"), list):
-        return False
-    choices = [choice for choice in document["choices"] if isinstance(choice, dict)]
+        return None
+    choices = [dict(choice) for choice in document["choices"] if isinstance(choice, dict)]
+    part = {**document, "choices": choices}
     for name, found in values.items():
         places = [choice for choice in choices if name in choice]
-        if name in document:
+        if name in part:
             if places:  # which of them came first is not known
-                return False
-            places = [document]
+                return None
+            places = [part]
         if len(places) != len(found):
-            return False
+            return None
         for place, value in zip(places, found, strict=True):
             place[name] = value
-    return True
+    return part
