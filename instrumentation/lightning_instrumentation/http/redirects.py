@@ -5,9 +5,9 @@ From the first such host on, the request is what it would be without us: our hea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import ContextVar
+from functools import cached_property
 from typing import Any
 
 from lightning_instrumentation.runtime import runtime
@@ -17,23 +17,37 @@ from lightning_instrumentation.wire.call import ModelCall, silence
 class Redirects:
     """One request under way, to be asked about each place that it is sent on to.
 
+    Hardly any is ever sent on, and asking a library for headers is slow: they are looked at when it is.
+
     Args:
-        headers: those of ours that it has, with their values.
-        before: what the caller had under these names.
+        sent: its headers.
+        before: what the caller had in their place.
         own_body: makes the caller's body in the form that the library sends; None where nothing was added to it.
     """
 
     def __init__(
         self,
         call: ModelCall,
-        headers: Mapping[str, str],
+        sent: Mapping[str, str],
         before: Mapping[str, str],
         own_body: Callable[[], Any] | None,
     ) -> None:
         self._call = call
-        self._headers = headers
-        self._before = before
+        self._added = call.extras.headers
+        self._sent = sent
+        self._callers = before
         self.own_body = own_body
+
+    @cached_property
+    def _headers(self) -> Mapping[str, str]:
+        """Those of ours that it has, with their values."""
+        return {name: value for name, value in self._added.items() if self._sent.get(name) == value}
+
+    @cached_property
+    def _before(self) -> Mapping[str, str]:
+        """What the caller had under these names."""
+        callers = self._callers
+        return {name: callers[name] for name, ours in self._headers.items() if callers.get(name) not in (None, ours)}
 
     def must_leave_us(self, url: str, headers: MutableMapping[str, str]) -> bool:
         """Whether a request with these headers, on its way to ``url``, has to become the caller's own again.
@@ -69,13 +83,21 @@ def under_way() -> Redirects | None:
     return _under_way.get()
 
 
-@contextmanager
-def following(redirects: Redirects | None) -> Iterator[None]:
+class following:
     """Inside the block, a request is sent and redirected; HTTP hooks further in see nothing."""
-    before = _under_way.get()
-    _under_way.set(redirects)
-    try:
-        with silence():
-            yield
-    finally:
-        _under_way.set(before)
+
+    __slots__ = ("_before", "_redirects", "_silence")
+
+    def __init__(self, redirects: Redirects | None) -> None:
+        self._redirects = redirects
+        self._before: Redirects | None = None
+        self._silence = silence()
+
+    def __enter__(self) -> None:
+        self._before = _under_way.get()
+        _under_way.set(self._redirects)
+        self._silence.__enter__()
+
+    def __exit__(self, *raised: object) -> None:
+        self._silence.__exit__(*raised)
+        _under_way.set(self._before)

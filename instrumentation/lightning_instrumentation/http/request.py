@@ -111,9 +111,7 @@ class Outgoing:
         extras = self.call.extras
         if extras.standing is Standing.STRANGER:
             return None
-        headers = {name: value for name, value in extras.headers.items() if sent.get(name) == value}
-        kept = {name: before[name] for name in headers if name in before and before[name] != headers[name]}
-        return Redirects(self.call, headers, kept, own_body if extras.asked else None)
+        return Redirects(self.call, sent, before, own_body if extras.asked else None)
 
 
 def concerns(method: str, path: str) -> bool:
@@ -140,9 +138,8 @@ def going_out(
     parts = urlsplit(url)
     document = _document(parts.path, body)
     api = api_of(parts.path, document)
-    if api is None or document is None:
+    if api is None or document is None or wire.is_suppressed():
         return None
-    may_be_routed = may_be_routed and not wire.is_suppressed()
     destination = guarded("route", destination_of, url, document) if may_be_routed else None
     sent = {**document, "model": destination.policy} if destination is not None else document
     # A key in the query is quoted in the messages of connection errors.

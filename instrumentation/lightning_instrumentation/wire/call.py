@@ -129,11 +129,11 @@ def begin(
 ) -> tuple[ModelCall, dict[str, str]] | None:
     """Start a call's span; return it with the headers to add, which are none for a host that nobody named.
 
+    Whoever calls has asked ``is_suppressed``.
+
     Args:
         secret: cut out of error messages.
     """
-    if is_suppressed():
-        return None
     started = runtime()
     return None if started is None else _begin(started, api, url, body, captured_by, secret)
 
@@ -197,7 +197,8 @@ def readdress(
 
 
 def is_suppressed() -> bool:
-    return bool(otel_context.get_value(_SUPPRESS) or otel_context.get_value("suppress_instrumentation"))
+    context = otel_context.get_current()
+    return bool(context.get(_SUPPRESS) or context.get("suppress_instrumentation"))
 
 
 # -- an outer hook and the inner one ---------------------------------------------------------------------------------
