@@ -95,7 +95,10 @@ class Runner(Generic[TaskT]):
             self._on_event(attempt)
             ends.append(time.monotonic())
 
-        with Crew(lambda work: self._run(work, on_attempt), self._concurrency) as crew:
+        def run(work: _Work[TaskT]) -> AttemptEnded:
+            return self._run(work, on_attempt)
+
+        with Crew(run, self._concurrency) as crew:
             while done < steps:
                 began = time.monotonic()
                 wanted = self._consumed(status, done)
@@ -127,7 +130,11 @@ class Runner(Generic[TaskT]):
 
     def evaluate(self, tasks: Sequence[TaskT], *, stage: str) -> list[AttemptEnded]:
         """Run one attempt a task that is recorded and never trained; results in the order of the tasks."""
-        with Crew(lambda work: self._run(work, self._on_event), self._concurrency) as crew:
+
+        def run(work: _Work[TaskT]) -> AttemptEnded:
+            return self._run(work, self._on_event)
+
+        with Crew(run, self._concurrency) as crew:
             batch = crew.add([_Work(task, f"{stage}/{task.id}", stage, None, "evaluate") for task in tasks])
             return [future.result() for future in batch.futures]
 
