@@ -38,7 +38,7 @@ class Member:
             self.status["steps_done"] = steps_done
         return self.status
 
-    def groups(self, prefix: str, *, mode: str = "train", consumed: bool = False) -> dict[str, int]:
+    def groups(self, prefix: str, *, mode: str = "train", taken_until: int | None = None) -> dict[str, int]:
         return {f"{prefix}{mode}": 1}
 
 
