@@ -126,7 +126,7 @@ def _row(call: JoinedCall) -> tuple:
         call.response_id,
         repr(faithfulness(best)[:4]),
         identity.agent,
-        identity.agent_source,
+        call.agent_source,
         _first(usage.input_tokens for usage in usages),
         _first(usage.output_tokens for usage in usages),
         Fidelity.EXACT if exact else Fidelity.TEXT_ONLY,

@@ -27,8 +27,25 @@ class JoinedCall(NamedTuple):
 
     records: tuple[ModelCall, ...]
     """The most faithful one first: it gives tokens, version and times."""
-    identity: Identity
-    """Of the first record that knows, for agent and attempt each."""
+    identities: Mapping[SpanKey, Identity]
+
+    @property
+    def identity(self) -> Identity:
+        """Of the first record that knows, for agent and attempt each; the others are not asked when it knows both."""
+        identity = self.identities[key_of(self.best.span)]
+        for record in self.records[1:]:
+            if identity.complete:
+                break
+            identity = identity.else_from(self.identities[key_of(record.span)])
+        return identity
+
+    @property
+    def agent_source(self) -> str | None:
+        """How the agent was recognised, as the first record of it says that says so."""
+        identity = self.identities[key_of(self.best.span)]
+        for record in self.records[1:]:
+            identity = identity.else_from(self.identities[key_of(record.span)])
+        return identity.agent_source
 
     @property
     def best(self) -> ModelCall:
@@ -45,10 +62,7 @@ def joined_calls(spans: Mapping[SpanKey, Span], identities: Mapping[SpanKey, Ide
     """Yield every call that any dialect tells of, once; read one by one, its spans are still in the cache."""
     records = [record for span in spans.values() if (record := dialect_of(span).model_call(span)) is not None]
     for group in join(records, spans):
-        identity = identities[key_of(group[0].span)]
-        for record in group[1:]:
-            identity = identity.else_from(identities[key_of(record.span)])
-        yield JoinedCall(group, identity)
+        yield JoinedCall(group, identities)
 
 
 def read_calls(joined: Iterable[JoinedCall], problems: list[str]) -> tuple[Call, ...]:
