@@ -38,7 +38,13 @@ class TokenIds(Sequence[int]):
     @overload
     def __getitem__(self, index: slice) -> tuple[int, ...]: ...
     def __getitem__(self, index: int | slice) -> int | tuple[int, ...]:
-        return unpack_token_ids(self.packed)[index]
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                return unpack_token_ids(self.packed)[index]
+            return unpack_token_ids(self.packed[start * BYTES_A_TOKEN : stop * BYTES_A_TOKEN])
+        place = range(len(self))[index] * BYTES_A_TOKEN
+        return int.from_bytes(self.packed[place : place + BYTES_A_TOKEN], "little", signed=True)
 
     def __add__(self, other: Sequence[int]) -> tuple[int, ...]:
         if isinstance(other, TokenIds):

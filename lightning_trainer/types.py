@@ -260,7 +260,7 @@ class Sample:
     """Of its last call; a segment of another agent or attempt says so itself."""
     group_id: str
     attempt_id: str
-    token_ids: tuple[int, ...]
+    token_ids: Ids
     loss_mask: tuple[int, ...]
     """1 where the policy sampled the token and it is trained, else 0."""
     behaviour_logprobs: tuple[float, ...]

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from lightning_trainer.errors import StoreError
+from lightning_trainer.token_ids import TokenIds
 from lightning_trainer.types import Media, Sample, Segment, StepReport, TrainingBatch
 
 _FORMAT = 1
@@ -86,7 +87,13 @@ def decode_metrics(text: str) -> dict[str, float]:
 
 
 def _pack(document: dict[str, Any]) -> bytes:
-    return zlib.compress(orjson.dumps(document), level=1)
+    return zlib.compress(orjson.dumps(document, default=_plain), level=1)
+
+
+def _plain(value: object) -> tuple[int, ...]:
+    if isinstance(value, TokenIds):
+        return tuple(value)
+    raise TypeError(type(value))
 
 
 def _unpack(body: bytes) -> dict[str, Any]:

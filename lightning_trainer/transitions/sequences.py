@@ -21,6 +21,7 @@ update engine computes (``training/tree``), so they cost once.
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
+from lightning_trainer.token_ids import TokenIds, packed
 from lightning_trainer.transitions.limits import Limit
 from lightning_trainer.transitions.token_tree import token_tree
 from lightning_trainer.types import Credit, Sample, Segment, Trajectory, Transition
@@ -95,7 +96,7 @@ def _extended(trajectories_G: Sequence[Trajectory], steps: Sequence[_Step], how:
 
 def _sample(path: Sequence[_Step], credits: Mapping[str, Credit], baseline: float | None) -> Sample:
     last, leaf = path[-1]
-    token_ids = leaf.prompt_ids + leaf.response_ids
+    token_ids = TokenIds(packed(leaf.prompt_ids) + packed(leaf.response_ids))
     mask = bytearray(len(token_ids))
     logprobs = [0.0] * len(token_ids)
     segments: list[Segment] = []

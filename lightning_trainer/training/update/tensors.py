@@ -52,7 +52,7 @@ def training_tensors(
     prompts = [sample.loss_mask.index(1) for sample in samples]
     cut = list(zip(samples, prompts, strict=True))
     counted = [(masks[sample.sample_id] if masks else sample.loss_mask)[prompt:] for sample, prompt in cut]
-    tensors = _token_tensors([sample.token_ids for sample in samples], prompts, counted)
+    tensors = _token_tensors([tuple(sample.token_ids) for sample in samples], prompts, counted)
     behaviour = {sample.sample_id: sample.behaviour_logprobs for sample in samples}
     for name, by_sample in {"old_log_probs": behaviour, BEHAVIOUR: behaviour, **values}.items():
         tensors[name] = _jagged([by_sample[sample.sample_id][prompt:] for sample, prompt in cut], torch.float32)
