@@ -435,23 +435,6 @@ def test_a_program_is_run_over_tasks_in_a_file_and_trained_on(run: Run):
     assert nothing_is_trained_twice(run)
 
 
-def test_attempts_that_run_ahead_are_no_older_than_the_bound(run: Run):
-    run.stop()
-    run.config.write_text(run.config.read_text() + "max_staleness = 1\n")
-    run.start()
-
-    done = run.policy()["steps_done"]
-    run.run_agent(steps=done + 4)
-
-    steps = run.policy()["steps"][done:]
-    ages = [(step["metrics"]["staleness/mean"], step["metrics"]["staleness/max"]) for step in steps]
-    assert len(ages) == 4
-    assert all(0 <= mean <= most <= 1 for mean, most in ages)
-    assert any(mean > 0 for mean, _ in ages), "nothing was sampled while the trainer was training"
-    assert run.policy()["live_version"] == done + 4
-    assert nothing_is_trained_twice(run)
-
-
 def test_remax_compares_with_a_greedy_attempt_of_each_group_that_is_never_trained(run: Run):
     done = run.policy()["steps_done"]
     run.stop()
@@ -469,6 +452,23 @@ def test_remax_compares_with_a_greedy_attempt_of_each_group_that_is_never_traine
     assert given == {0.75: 2 * 16, -0.25: 2 * 16}, "1 - 0.25 and 0 - 0.25 on the 16 sampled tokens of each attempt"
     outcomes = run.rows(f"SELECT outcome, reason, tokens FROM ledger WHERE step = {batch.step} ORDER BY outcome")
     assert outcomes == [("dropped", "baseline", 2 * 16), ("trained", "sampled", 4 * 16)]
+
+
+def test_attempts_that_run_ahead_are_no_older_than_the_bound(run: Run):
+    run.stop()
+    run.config.write_text(run.config.read_text() + "max_staleness = 1\n")
+    run.start()
+
+    done = run.policy()["steps_done"]
+    run.run_agent(steps=done + 4)
+
+    steps = run.policy()["steps"][done:]
+    ages = [(step["metrics"]["staleness/mean"], step["metrics"]["staleness/max"]) for step in steps]
+    assert len(ages) == 4
+    assert all(0 <= mean <= most <= 1 for mean, most in ages)
+    assert any(mean > 0 for mean, _ in ages), "nothing was sampled while the trainer was training"
+    assert run.policy()["live_version"] == done + 4
+    assert nothing_is_trained_twice(run)
 
 
 def test_ctrl_c_leaves_no_process_no_port_and_no_shared_memory(run: Run):
