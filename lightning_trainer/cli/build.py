@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lightning_trainer.config import Config, PolicyConfig, load_config
+from lightning_trainer.config import Config, PolicyConfig
+from lightning_trainer.config_file import load_config
 from lightning_trainer.dataset.calls import build_samples
 from lightning_trainer.dataset.forms import (
     Form,

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from lightning_trainer.cli.narration import narrate
-from lightning_trainer.config import Config, load_config
+from lightning_trainer.config import Config
+from lightning_trainer.config_file import load_config
 from lightning_trainer.daemon.memory import settle_memory
 from lightning_trainer.daemon.service import Daemon
 

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_trainer.cli.running_daemon import running_daemon
-from lightning_trainer.config import Config, load_config
+from lightning_trainer.config import Config
+from lightning_trainer.config_file import load_config
 from lightning_trainer.errors import LightningError
 
 _STEPS_SHOWN = 5

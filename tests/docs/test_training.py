@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.config import load_config
+from lightning_trainer.config_file import load_config
 from lightning_trainer.training.algorithms.losses import POLICY_LOSSES
 from lightning_trainer.training.algorithms.presets import PRESETS
 from lightning_trainer.training.algorithms.settings import AlgorithmConfig

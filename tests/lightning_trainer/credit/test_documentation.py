@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.config import load_config
+from lightning_trainer.config_file import load_config
 from lightning_trainer.credit.estimators import ESTIMATORS
 from lightning_trainer.credit.settings import CREDIT_SETTINGS
 

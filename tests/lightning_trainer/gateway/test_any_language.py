@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.config import load_config
+from lightning_trainer.config_file import load_config
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.ingest.rewards import rewards_router
 from lightning_trainer.ingest.rollouts import rollouts_router

@@ -1,0 +1,96 @@
+"""Reading ``lightning.toml``: once, by the daemon; an unknown key is refused by name.
+
+Relative paths are relative to the file's folder.
+"""
+
+import tomllib
+from pathlib import Path
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from lightning_trainer.config import Config, PolicyConfig
+from lightning_trainer.errors import ConfigError
+from lightning_trainer.training.stages import StageConfig
+from lightning_trainer.versions.settings import GuardConfig
+
+
+def load_config(path: Path) -> Config:
+    """Read and check a configuration file.
+
+    Raises:
+        ConfigError: it cannot be read, is not TOML, or a key or value is not allowed; the message names each of them.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    try:
+        config = Config.model_validate(document)
+    except ValidationError as error:
+        # The validation error quotes its input, and the input may hold the token.
+        raise ConfigError(f"{path}: {_sentences(error)}") from None
+    return _resolve_paths(config, path.parent)
+
+
+def _sentences(error: ValidationError) -> str:
+    details = error.errors()
+    places = [detail["loc"] for detail in details]
+    # A section with a wrong key also counts as a missing element of its list: say the cause alone.
+    causes = [
+        d for d in details if not any(p != d["loc"] and p[: len(d["loc"])] == d["loc"] for p in places if d["loc"])
+    ]
+    return "; ".join(_sentence(detail) for detail in causes)
+
+
+def _sentence(detail: ErrorDetails) -> str:
+    where = ".".join(str(part) for part in detail["loc"]) or "configuration"
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "extra_forbidden":
+        return f"unknown key {where!r}; check its spelling"
+    if detail["type"] == "missing":
+        return f"{where} is missing"
+    # A value may be a secret or a whole section: then only its place is named.
+    plain = isinstance(detail["input"], str | int | float | bool) and "token" not in detail["loc"]
+    return f"{where} = {detail['input']!r}: {message}" if plain else f"{where}: {message}"
+
+
+def _resolve_paths(config: Config, base: Path) -> Config:
+    daemon = config.daemon.model_copy(update={"state_dir": (base / config.daemon.state_dir).absolute()})
+    engine = config.engine
+    if engine.chat_template is not None:
+        template = (base / engine.chat_template).absolute()
+        if not template.is_file():
+            raise ConfigError(f"engine.chat_template = {str(engine.chat_template)!r}: there is no file {template}")
+        engine = engine.model_copy(update={"chat_template": template})
+    policies = tuple(
+        policy.model_copy(update={"stage": _stages(policy, base), "guard": _guard(policy, base)})
+        for policy in config.policy
+    )
+    return config.model_copy(update={"daemon": daemon, "engine": engine, "policy": policies})
+
+
+def _guard(policy: PolicyConfig, base: Path) -> GuardConfig | None:
+    if policy.guard is None:
+        return None
+    folder = (base / policy.guard.working_dir).absolute()
+    if not folder.is_dir():
+        given = str(policy.guard.working_dir)
+        raise ConfigError(f"policy.{policy.name}.guard.working_dir = {given!r}: there is no folder {folder}")
+    return policy.guard.model_copy(update={"working_dir": folder})
+
+
+def _stages(policy: PolicyConfig, base: Path) -> tuple[StageConfig, ...]:
+    found = []
+    for stage in policy.stage:
+        if stage.data is not None:
+            data = (base / stage.data).absolute()
+            if not data.is_file():
+                raise ConfigError(f"policy.{policy.name}.stage.data = {str(stage.data)!r}: there is no file {data}")
+            stage = stage.model_copy(update={"data": data})
+        found.append(stage)
+    return tuple(found)
