@@ -50,7 +50,8 @@ class Builder:
             self._progress.enter(Phase.BUILDING, f"step {step}: waiting for rewards of {len(build.unscored)} attempts")
             if self._rollbacks.pending is None:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stored.wait(), left_s)
+                    async with asyncio.timeout(left_s):
+                        await self._stored.wait()
             if self._rollbacks.pending is not None:
                 return None
 

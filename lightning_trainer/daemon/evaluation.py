@@ -41,7 +41,8 @@ async def held_out_score(
         except OSError as error:
             raise EvaluationError(f"{said} cannot be run in {working_dir}: {error.strerror}") from error
     try:
-        status = await asyncio.wait_for(process.wait(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            status = await process.wait()
     except TimeoutError:
         raise EvaluationError(f"{said} took longer than guard.timeout_s = {timeout_s:g} (log: {log})") from None
     finally:

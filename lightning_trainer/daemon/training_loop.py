@@ -7,6 +7,7 @@ version: it is recorded, and then recovered to.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -219,10 +220,9 @@ class TrainingLoop:
             self._progress.ready_groups = len(collection.ready)
             if attempts := collection.next_step(groups):
                 return attempts
-            try:
-                await asyncio.wait_for(self._stored.wait(), _LOOK_AGAIN_S)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_AGAIN_S):
+                    await self._stored.wait()
 
     async def _collect(self) -> Collection:
         policy = self._policy.name
@@ -325,7 +325,8 @@ class TrainingLoop:
                 return attempts, build
             await self._progress.want_groups(wanted)
             try:
-                more = await asyncio.wait_for(self._next_attempts(wanted), self._policy.group_timeout_s)
+                async with asyncio.timeout(self._policy.group_timeout_s):
+                    more = await self._next_attempts(wanted)
             except TimeoutError:
                 self._progress.say(
                     f"step {step}: dynamic sampling asked for {wanted - taken} more groups, and none came within "

@@ -32,7 +32,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 
 from lightning_trainer.store.steps import select_batches
 
-pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl, pytest.mark.slow]
+pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl, pytest.mark.slow, pytest.mark.timeout(0)]
 
 KILLS = int(os.environ.get("KILLS", "50"))
 SEED = int(os.environ.get("KILLS_SEED", "0"))

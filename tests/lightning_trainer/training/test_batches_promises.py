@@ -582,6 +582,7 @@ def test_promises_hold_for_generated_behaviour(world):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(0)
 @pytest.mark.parametrize("part", range(4))
 @settings(max_examples=2_500, **_quiet)
 @given(world=worlds())
