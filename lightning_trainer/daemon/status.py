@@ -73,40 +73,9 @@ def status_router(policies: Sequence[WatchedPolicy], *, store: SqliteStore) -> A
         """Everything about a policy. With ``steps_done`` and ``timeout_s`` it answers when that many steps are done, or
         when the present one wants more groups than ``groups_wanted``."""
         watched = _named(name)
-        policy, progress = watched.policy, watched.progress
         if timeout_s > 0:
-            await progress.wait_for_step(steps_done, timeout_s, groups_wanted=groups_wanted)
-        live = await store.live_version(name)
-        return {
-            **_phase(progress),
-            "live_version": live.version if live else None,
-            "agents": policy.agents,
-            "group_size": policy.group_size,
-            "needs_baseline": any(one.algorithm.needs_baseline for one in policy.of_stages),
-            "shown_steps": policy.shown_steps,
-            "groups_per_step": policy.groups_per_step,
-            "groups_wanted": progress.groups_wanted or policy.groups_per_step,
-            "dynamic_sampling": policy.algorithm.dynamic_sampling,
-            "max_staleness": policy.max_staleness,
-            "waiting_groups": progress.waiting_groups,
-            "ready_groups": progress.ready_groups,
-            "held_attempts": progress.held_attempts,
-            "warnings": watched.metrics.warnings,
-            "steps": [
-                {
-                    "step": record.step,
-                    "state": record.state,
-                    "metrics": {**record.metrics, **(record.report.metrics if record.report else {})},
-                    "tokens_trained": record.report.tokens_trained if record.report else 0,
-                    "tokens_computed": record.report.tokens_computed if record.report else 0,
-                    "tokens_sequential": record.report.tokens_sequential if record.report else 0,
-                    "seconds": dict(record.report.seconds) if record.report else {},
-                }
-                for record in await store.steps(name)
-            ],
-            "versions": [asdict(version) for version in await store.versions(name)],
-            "ledger": [asdict(row) for row in await store.ledger(name)],
-        }
+            await watched.progress.wait_for_step(steps_done, timeout_s, groups_wanted=groups_wanted)
+        return await _everything(watched, store)
 
     @router.get("/lightning/policies/{name}/groups")
     async def groups(
@@ -142,6 +111,41 @@ def status_router(policies: Sequence[WatchedPolicy], *, store: SqliteStore) -> A
         return by_name[name]
 
     return router
+
+
+async def _everything(watched: WatchedPolicy, store: SqliteStore) -> dict:
+    policy, progress, name = watched.policy, watched.progress, watched.policy.name
+    live = await store.live_version(name)
+    return {
+        **_phase(progress),
+        "live_version": live.version if live else None,
+        "agents": policy.agents,
+        "group_size": policy.group_size,
+        "needs_baseline": any(one.algorithm.needs_baseline for one in policy.of_stages),
+        "shown_steps": policy.shown_steps,
+        "groups_per_step": policy.groups_per_step,
+        "groups_wanted": progress.groups_wanted or policy.groups_per_step,
+        "dynamic_sampling": policy.algorithm.dynamic_sampling,
+        "max_staleness": policy.max_staleness,
+        "waiting_groups": progress.waiting_groups,
+        "ready_groups": progress.ready_groups,
+        "held_attempts": progress.held_attempts,
+        "warnings": watched.metrics.warnings,
+        "steps": [
+            {
+                "step": record.step,
+                "state": record.state,
+                "metrics": {**record.metrics, **(record.report.metrics if record.report else {})},
+                "tokens_trained": record.report.tokens_trained if record.report else 0,
+                "tokens_computed": record.report.tokens_computed if record.report else 0,
+                "tokens_sequential": record.report.tokens_sequential if record.report else 0,
+                "seconds": dict(record.report.seconds) if record.report else {},
+            }
+            for record in await store.steps(name)
+        ],
+        "versions": [asdict(version) for version in await store.versions(name)],
+        "ledger": [asdict(row) for row in await store.ledger(name)],
+    }
 
 
 def _phase(progress: Progress) -> dict:

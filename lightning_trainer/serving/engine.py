@@ -69,10 +69,6 @@ class EngineProcess:
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
-    @property
-    def vllm_version(self) -> str | None:
-        return self._announcement.result()["vllm"] if self._client is not None else None
-
     async def start(self) -> None:
         """Start the process and return; ``ready`` waits for it.
 
@@ -178,7 +174,8 @@ class EngineProcess:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
             try:
-                await asyncio.wait_for(asyncio.shield(self.exited), _STOP_GRACE_S)
+                async with asyncio.timeout(_STOP_GRACE_S):
+                    await asyncio.shield(self.exited)
             except TimeoutError:
                 logger.warning("the engine did not stop within %g s: killing it", _STOP_GRACE_S)
                 with contextlib.suppress(ProcessLookupError):
@@ -195,7 +192,8 @@ class EngineProcess:
             response = await self._client.request(method, path, json=body, timeout=timeout_s)
         except httpx.HTTPError as error:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self.exited), 2.0)
+                async with asyncio.timeout(2.0):
+                    await asyncio.shield(self.exited)
             cause = self.exited.result() if self.exited.done() else f"{type(error).__name__} {error}".strip()
             raise EngineError(f"the engine did not answer {method} {path}: {cause}") from error
         if response.is_success:

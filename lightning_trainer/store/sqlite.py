@@ -256,10 +256,6 @@ class SqliteStore:
             raise StoreError(f"step {step} of policy {policy!r} has no batch in the store {self.path}")
         return found[0]
 
-    async def batches_after(self, policy: str, step: int) -> list[TrainingBatch]:
-        """Return the batches of all later steps in order: what a trainer at ``step`` has to repeat."""
-        return await self._read(lambda connection: step_table.select_batches(connection, policy, after=step))
-
     async def ledger(self, policy: str, step: int | None = None) -> list[LedgerRow]:
         return await self._read(lambda connection: step_table.select_ledger(connection, policy, step))
 

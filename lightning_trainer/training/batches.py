@@ -103,63 +103,25 @@ def build_batch(
     paths = trajectories_of(eligible.values(), attempt_of, rewards.of_attempts, rewards.of_calls, rewards.of_agents)
     if policy.credit.needs_causes:
         paths = with_causes(paths, deliveries.kept, span_parents or {})
-    trajectories = _by_group(paths)
-
-    scheme = _shaped(credit_scheme(policy.credit), policy)
     limit = Limit(policy.max_sample_tokens, policy.over_length)
-    casts = _casts(deliveries.kept, policy)
-    assignments: list[Assignment] = []
-    summaries: list[GroupSummary] = []
-    members_of: dict[str, list[Member]] = {}
     baselines = (
         read_baselines(attempt_of.values(), rewards.of_attempts) if policy.algorithm.needs_baseline else Baselines()
     )
-    for group_id, attempts_G in sorted(_trainable(attempt_of.values()).items()):
-        trajectories_G = trajectories.get(group_id, [])
-        if group_id in rewards.incomplete:
-            assignment = refuse_all(trajectories_G, Reason.NO_REWARD)
-        else:
-            assignment = assign(trajectories_G, scheme, limit)
-        members = [
-            Member(
-                attempt=attempt,
-                agents=casts.get(attempt.attempt_id, frozenset()),
-                reward=rewards.of_attempts.get(attempt.attempt_id),
-                row_credits=assignment.row_credits.get(attempt.attempt_id, {}),
-            )
-            for attempt in attempts_G
-        ]
-        summary = judge_group(
-            group_id,
-            members,
-            drop_zero_variance=policy.algorithm.drop_zero_variance_groups,
-            group_by=policy.group_by,
-            needs_baseline=policy.algorithm.needs_baseline,
-            baseline=baselines.of_groups.get(group_id),
-        )
-        summaries.append(judge_best(policy.algorithm, members, summary))
-        assignments.append(assignment)
-        members_of[group_id] = members
-    if policy.algorithm.keep_most_uncertain is not None:
-        summaries = keep_most_uncertain(summaries, policy.algorithm.keep_most_uncertain)
+    casts = _casts(deliveries.kept, policy)
+    groups = _judged(_trainable(attempt_of.values()), _by_group(paths), casts, rewards, baselines, limit, policy)
     samples: list[Sample] = []
     unscored = set(baselines.unscored)
-    for assignment, summary in zip(assignments, summaries, strict=True):
+    for group in groups:
         imitated = None
-        if policy.algorithm.objective != "rl" and summary.verdict is Reason.SAMPLED:
-            imitated = picked(policy.algorithm, members_of[summary.group_id])
-        compared = _settle_group(assignment, summary, eligible, limit, ledger, imitated)
-        if summary.verdict is Reason.SAMPLED:
-            samples += samples_of(
-                trajectories.get(summary.group_id, []),
-                compared,
-                limit,
-                policy.samples,
-                baseline=baselines.of_groups.get(summary.group_id),
-            )
+        if policy.algorithm.objective != "rl" and group.summary.verdict is Reason.SAMPLED:
+            imitated = picked(policy.algorithm, group.members)
+        compared = _settle_group(group.assignment, group.summary, eligible, limit, ledger, imitated)
+        if group.summary.verdict is Reason.SAMPLED:
+            baseline = baselines.of_groups.get(group.summary.group_id)
+            samples += samples_of(group.trajectories, compared, limit, policy.samples, baseline=baseline)
         unscored.update(
             attempt_id
-            for call_id, reason in assignment.refused.items()
+            for call_id, reason in group.assignment.refused.items()
             if reason is Reason.NO_REWARD and (attempt_id := eligible[call_id].attempt_id) is not None
         )
     if policy.algorithm.objective != "rl":
@@ -168,13 +130,13 @@ def build_batch(
     return Build(
         batch=TrainingBatch(policy=policy.name, step=step, samples=tuple(samples)) if samples else None,
         ledger=rows,
-        groups=tuple(summaries),
+        groups=tuple(group.summary for group in groups),
         problems=(
             *problems.unclaimed(deliveries.kept, policy),
             *problems.unscored(unscored, evaluations, policy),
             *rewards.problems,
             *rewards.incomplete.values(),
-            *(summary.refused_reason for summary in summaries if summary.refused_reason is not None),
+            *(reason for group in groups if (reason := group.summary.refused_reason) is not None),
             *problems.losses(rows, policy),
         ),
         unscored=frozenset(unscored),
@@ -218,6 +180,64 @@ def _eligible(
         else:
             ledger.settle(call, Outcome.DROPPED, reason)
     return eligible
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A group with the credits of its transitions and the verdict on it."""
+
+    trajectories: Sequence[Trajectory]
+    members: Sequence[Member]
+    assignment: Assignment
+    summary: GroupSummary
+
+
+def _judged(
+    attempts: Mapping[str, Sequence[Attempt]],
+    trajectories: Mapping[str, Sequence[Trajectory]],
+    casts: Mapping[str, frozenset[str]],
+    rewards: RewardTable,
+    baselines: Baselines,
+    limit: Limit,
+    policy: PolicyConfig,
+) -> list[_Group]:
+    """Give credit in each group and judge it, by itself and then among the others.
+
+    Args:
+        attempts: those to be trained, by group id.
+        trajectories: by group id.
+        casts: which of the policy's agents made calls, by attempt id.
+    """
+    scheme = _shaped(credit_scheme(policy.credit), policy)
+    groups: list[_Group] = []
+    for group_id, attempts_G in sorted(attempts.items()):
+        trajectories_G = trajectories.get(group_id, [])
+        if group_id in rewards.incomplete:
+            assignment = refuse_all(trajectories_G, Reason.NO_REWARD)
+        else:
+            assignment = assign(trajectories_G, scheme, limit)
+        members = [
+            Member(
+                attempt=attempt,
+                agents=casts.get(attempt.attempt_id, frozenset()),
+                reward=rewards.of_attempts.get(attempt.attempt_id),
+                row_credits=assignment.row_credits.get(attempt.attempt_id, {}),
+            )
+            for attempt in attempts_G
+        ]
+        summary = judge_group(
+            group_id,
+            members,
+            drop_zero_variance=policy.algorithm.drop_zero_variance_groups,
+            group_by=policy.group_by,
+            needs_baseline=policy.algorithm.needs_baseline,
+            baseline=baselines.of_groups.get(group_id),
+        )
+        groups.append(_Group(trajectories_G, members, assignment, judge_best(policy.algorithm, members, summary)))
+    if policy.algorithm.keep_most_uncertain is None:
+        return groups
+    summaries = keep_most_uncertain([group.summary for group in groups], policy.algorithm.keep_most_uncertain)
+    return [replace(group, summary=summary) for group, summary in zip(groups, summaries, strict=True)]
 
 
 def _settle_group(

@@ -16,7 +16,7 @@ from lightning_trainer.ingest.dialects.values import text, texts
 from lightning_trainer.types import Span
 
 NAME = "lightning"
-SCOPES = "lightning."
+_SCOPES = "lightning."
 
 
 def recognises(span: Span) -> bool:
@@ -25,7 +25,7 @@ def recognises(span: Span) -> bool:
 
 def is_ours(span: Span) -> bool:
     """Whether one of our own instrumentations wrote it: others can carry our token ids, in a fork or a proxy."""
-    return span.scope.startswith(SCOPES)
+    return span.scope.startswith(_SCOPES)
 
 
 def is_gateway(span: Span) -> bool:

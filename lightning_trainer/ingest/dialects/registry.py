@@ -14,8 +14,6 @@ DIALECTS: tuple[Dialect, ...] = (
 
 def dialect_of(span: Span) -> Dialect:
     """Return the dialect to read a span in."""
-    if span.scope.startswith(lightning.SCOPES):
-        return lightning.DIALECT
     for dialect in DIALECTS:
         if dialect.recognises(span):
             return dialect

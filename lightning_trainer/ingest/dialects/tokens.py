@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import pack_token_ids, unpack_logprobs, unpack_token_ids
 
-from lightning_trainer.token_ids import BYTES_A_TOKEN, Ids, TokenIds
+from lightning_trainer.token_ids import Ids, TokenIds
 from lightning_trainer.types import Span
 
 T = TypeVar("T")
@@ -65,9 +65,6 @@ def _choice_count(span: Span) -> int:
 
 
 def _ids(span: Span, name: str, problems: list[str]) -> TokenIds:
-    value = span.attributes.get(name)
-    if type(value) is bytes and len(value) % BYTES_A_TOKEN == 0:  # nearly always
-        return TokenIds(value)
     found = _numbers(span, name, _at_rest, problems)
     return TokenIds() if found is None else found
 
