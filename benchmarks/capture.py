@@ -23,6 +23,7 @@ from importlib import import_module
 from pathlib import Path
 
 from capture_parts.rows import Row, as_json, print_table
+from capture_parts.sections import among
 from capture_parts.sizes import FULL, QUICK, TINY, Sizes
 
 SECTIONS = {
@@ -54,7 +55,7 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", type=_sections, default=list(SECTIONS), help=",".join(SECTIONS))
+    parser.add_argument("--only", type=among(SECTIONS), default=list(SECTIONS), help=",".join(SECTIONS))
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--tiny", action="store_true", help="only whether it works; the figures mean nothing")
     parser.add_argument("--frameworks", help="of the matrix: names separated by commas; all of them without")
@@ -65,14 +66,6 @@ def _options() -> argparse.Namespace:
     if options.spans is not None and options.spans < 1:
         parser.error(f"--spans {options.spans}: give the number of spans to send, 1 or more")
     return options
-
-
-def _sections(text: str) -> list[str]:
-    wanted = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in wanted if name not in SECTIONS]
-    if unknown or not wanted:
-        raise argparse.ArgumentTypeError(f"{text!r}: choose from {', '.join(SECTIONS)}")
-    return wanted
 
 
 def _run(section: str, sizes: Sizes, folder: Path, options: argparse.Namespace) -> list[Row]:

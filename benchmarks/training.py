@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from capture_parts.rows import Row, as_json, print_table
+from capture_parts.sections import among
 from training_parts import asynchronous, publish, tree, trl
 
 SECTIONS: dict[str, ModuleType] = {"tree": tree, "asynchronous": asynchronous, "publish": publish, "trl": trl}
@@ -32,17 +33,10 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", type=_sections, default=list(SECTIONS), help=",".join(SECTIONS))
+    parser.add_argument("--only", type=among(SECTIONS), default=list(SECTIONS), help=",".join(SECTIONS))
     parser.add_argument("--quick", action="store_true", help="the same measurements, smaller")
     parser.add_argument("--json", type=Path, help="write figures, goals and verdicts to this file")
     return parser.parse_args()
-
-
-def _sections(text: str) -> list[str]:
-    wanted = [name.strip() for name in text.split(",") if name.strip()]
-    if not wanted or set(wanted) - SECTIONS.keys():
-        raise argparse.ArgumentTypeError(f"{text!r}: choose from {', '.join(SECTIONS)}")
-    return wanted
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import json
 from pathlib import Path
 
 from capture_parts.rows import Row, as_json, print_table
+from capture_parts.sections import among
 from transitions_parts import peer, sharing, speed
 
 SECTIONS = {
@@ -44,18 +45,11 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", type=_sections, default=list(SECTIONS), help=",".join(SECTIONS))
+    parser.add_argument("--only", type=among(SECTIONS), default=list(SECTIONS), help=",".join(SECTIONS))
     parser.add_argument("--most", type=int, default=_SIZES[-1], help="leave out larger numbers of spans")
     parser.add_argument("--million", action="store_true", help="also a million spans")
     parser.add_argument("--json", type=Path, help="write figures, goals and verdicts to this file")
     return parser.parse_args()
-
-
-def _sections(text: str) -> list[str]:
-    wanted = [name.strip() for name in text.split(",") if name.strip()]
-    if not wanted or set(wanted) - SECTIONS.keys():
-        raise argparse.ArgumentTypeError(f"{text!r}: choose from {', '.join(SECTIONS)}")
-    return wanted
 
 
 if __name__ == "__main__":
