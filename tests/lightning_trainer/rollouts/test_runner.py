@@ -76,6 +76,8 @@ class Daemon:
                 self._changed.notify_all()
 
     def _take_steps(self) -> None:
+        if self.steps_done < self.shown_steps:
+            return
         while len(waiting := self.complete[len(self.consumed) :]) >= self.groups_wanted:
             taken = waiting[: self.groups_wanted]
             useless = sum(group in self.useless for group in taken)
@@ -99,6 +101,7 @@ class Daemon:
             if "steps_done" in query and self.phase == "collecting":
                 steps_done, groups_wanted = int(query["steps_done"]), int(query["groups_wanted"])
                 self.steps_done = max(self.steps_done, min(steps_done, self.shown_steps))
+                self._take_steps()
                 self._changed.wait_for(lambda: self.steps_done >= steps_done or self.groups_wanted > groups_wanted, 5.0)
             return {
                 "phase": self.phase,
