@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -14,12 +13,14 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+TIMEOUT_S = 400
 _COMMON = """
 [daemon]
-port = {port}
+port = 0
 state_dir = "state"
 [engine]
 dtype = "float32"
@@ -31,45 +32,73 @@ threads = 1
 [training]
 dtype = "float32"
 threads = 1
+{training}
 """
 
 
-class TeamDaemon:
-    """A daemon of several policies, as a process, and what its state folder says."""
+class Answer(NamedTuple):
+    """To a fixed question: log-probabilities of its tokens, the version that sampled it, and the model it names."""
 
-    def __init__(self, folder: Path, policies: str, engine: str = "") -> None:
+    logprobs: list[float]
+    version: str
+    model: str
+
+
+class Daemon:
+    """A daemon as a process of its own, what it says over HTTP, and what its state folder says."""
+
+    def __init__(self, folder: Path, policies: str, *, engine: str = "", training: str = "") -> None:
         self.folder = folder
-        self.log = folder / "daemon.log"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
         self.config = folder / "lightning.toml"
-        self.config.write_text(_COMMON.format(port=self.port, engine=engine) + policies)
+        self.log = folder / "daemon.log"
+        self.config.write_text(_COMMON.format(engine=engine, training=training) + policies)
+        self._process: subprocess.Popen | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        """Where it says that it listens: every start takes a port that is free then."""
+        return json.loads((self.folder / "state" / "daemon.json").read_text())["url"]
 
     @contextlib.contextmanager
-    def running(self, *names: str, timeout_s: float = 400) -> Iterator["TeamDaemon"]:
+    def running(self, *names: str) -> Iterator["Daemon"]:
         """Serve until left; the policies of these names are ready then."""
-        with self.log.open("ab") as log:
-            command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(self.config)]
-            process = subprocess.Popen(command, env=self._environment(), stdout=log, stderr=log, start_new_session=True)
         try:
-            deadline = time.monotonic() + timeout_s
-            while not all(self._is_ready(name) for name in names):
-                assert process.poll() is None, self.tail()
-                assert time.monotonic() < deadline, f"not ready after {timeout_s} s: {self.tail()}"
-                time.sleep(0.5)
+            self.start(*names)
             yield self
         finally:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(120)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
+            self.stop()
+
+    def start(self, *names: str) -> None:
+        """Return when the policies of these names are ready: without any, at once."""
+        command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(self.config)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, env=self._environment(), stdout=log, stderr=log, start_new_session=True
+            )
+        self.wait_until(lambda: all(self.policy(name)["phase"] in ("collecting", "serving") for name in names))
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(120)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Ask again and again; a daemon that ends or takes too long fails the test."""
+        assert self._process is not None, "start it first"
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            # Before it listens there is no announcement of its URL, or half of one.
+            with contextlib.suppress(OSError, ValueError):
+                if condition():
+                    return
+            assert self._process.poll() is None, self.tail()
+            assert time.monotonic() < deadline, f"not so after {TIMEOUT_S} s: {self.tail()}"
+            time.sleep(0.5)
 
     def tail(self) -> str:
         return self.log.read_text()[-3000:]
@@ -90,42 +119,43 @@ class TeamDaemon:
         return self._output([sys.executable, str(path), *arguments], here)
 
     def command(self, *arguments: str) -> str:
+        """What a command of ours prints."""
         return self._output([sys.executable, "-m", "lightning_trainer", *arguments, "--config", str(self.config)], {})
 
-    def logprobs(self, model: str) -> list[float]:
-        """What the weights of a model think of a fixed continuation."""
+    def answer(self, model: str) -> Answer:
         body = {"model": model, "messages": [{"role": "user", "content": "a fixed question"}], "temperature": 0}
         body |= {"max_tokens": 4, "logprobs": True, "ignore_eos": True}
         request = urllib.request.Request(
             f"{self.url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=300) as response:
-            return [token["logprob"] for token in json.load(response)["choices"][0]["logprobs"]["content"]]
+            version = response.headers["x-lightning-policy-version"]
+            document = json.load(response)
+        logprobs = [token["logprob"] for token in document["choices"][0]["logprobs"]["content"]]
+        return Answer(logprobs, version, document["model"])
 
-    def database(self) -> sqlite3.Connection:
-        return sqlite3.connect(f"file:{self.folder / 'state' / 'lightning.sqlite'}?mode=ro", uri=True)
+    def logprobs(self, model: str) -> list[float]:
+        """What the weights of a model think of a fixed continuation."""
+        return self.answer(model).logprobs
 
-    def _is_ready(self, name: str) -> bool:
-        try:
-            return self.policy(name)["phase"] in ("collecting", "serving")
-        except OSError:
-            return False
+    def database(self) -> contextlib.closing[sqlite3.Connection]:
+        path = self.folder / "state" / "lightning.sqlite"
+        return contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True))
 
     def _environment(self) -> dict[str, str]:
-        return os.environ | {"LIGHTNING_ENDPOINT": self.url, "LIGHTNING_SPOOL_DIR": str(self.folder / "spool")}
+        return os.environ | {"LIGHTNING_SPOOL_DIR": str(self.folder / "spool")}
 
     def _output(self, command: list[str], environment: dict[str, str]) -> str:
-        done = subprocess.run(
-            command, env=self._environment() | environment, timeout=280, capture_output=True, text=True
-        )
+        environment = self._environment() | {"LIGHTNING_ENDPOINT": self.url} | environment
+        done = subprocess.run(command, env=environment, timeout=TIMEOUT_S, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:] + self.tail()
         return done.stdout
 
 
 @pytest.fixture(scope="module")
-def make_team_daemon(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TeamDaemon]:
-    """``make_team_daemon(policies, engine="")``: a daemon that is not started; TOML, ``engine`` more of that table."""
-    return lambda policies, engine="": TeamDaemon(tmp_path_factory.mktemp("team"), policies, engine)
+def make_daemon(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Daemon]:
+    """``make_daemon(policies, engine="", training="")``: a daemon that is not started; TOML, more of these tables."""
+    return lambda policies, **more: Daemon(tmp_path_factory.mktemp("daemon"), policies, **more)
 
 
 class _Handler(BaseHTTPRequestHandler):

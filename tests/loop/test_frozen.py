@@ -81,9 +81,9 @@ def wire(elsewhere: str) -> Iterator[Wire]:
 
 
 @pytest.fixture(scope="module")
-def daemon(make_team_daemon) -> Iterator:
+def daemon(make_daemon) -> Iterator:
     policies = POLICY.format(name="planner") + POLICY.format(name="judge") + "train = false\n"
-    with make_team_daemon(policies).running("planner", "judge") as daemon:
+    with make_daemon(policies).running("planner", "judge") as daemon:
         yield daemon
 
 

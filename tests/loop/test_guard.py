@@ -10,9 +10,7 @@ pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl, pytest.mar
 
 AGENT = Path(__file__).with_name("agent_script.py")
 EVALUATION = Path(__file__).with_name("guard_script.py")
-# The first line belongs to the table that the daemon's configuration ends with.
 POLICY = """
-backend = "inprocess"
 [[policy]]
 name = "tiny"
 agents = ["tester"]
@@ -26,9 +24,9 @@ guard = {{ command = [{python}, {evaluation}], timeout_s = 200 }}
 
 
 @pytest.mark.parametrize("more", ["", "lora = { rank = 4, alpha = 8 }\n"], ids=["all weights", "adapter"])
-def test_a_version_goes_live_only_where_its_score_did_not_fall(make_team_daemon, more: str):
+def test_a_version_goes_live_only_where_its_score_did_not_fall(make_daemon, more: str):
     policy = POLICY.format(python=json.dumps(sys.executable), evaluation=json.dumps(str(EVALUATION))) + more
-    daemon = make_team_daemon(policy)
+    daemon = make_daemon(policy, training='backend = "inprocess"')
     scores = {"0": 0.5, "1": 0.25, "2": 0.75}
     (daemon.folder / "scores.json").write_text(json.dumps(scores))
     with daemon.running("tiny"):

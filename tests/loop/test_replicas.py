@@ -28,8 +28,8 @@ lora = { rank = 4, alpha = 8 }
 
 
 @pytest.fixture(scope="module")
-def daemon(make_team_daemon) -> Iterator:
-    with make_team_daemon(POLICY, engine="replicas = 2").running("tiny") as daemon:
+def daemon(make_daemon) -> Iterator:
+    with make_daemon(POLICY, engine="replicas = 2").running("tiny") as daemon:
         yield daemon
 
 

@@ -29,10 +29,10 @@ optimizer.lr = {lr}
 
 
 @pytest.fixture(scope="module")
-def team(make_team_daemon) -> Iterator:
+def team(make_daemon) -> Iterator:
     policies = POLICY.format(name="planner", agents="planner", lr=1e-2)
     policies += POLICY.format(name="worker", agents="worker_*", lr=1e-2) + 'algorithm = "dr_grpo"\n'
-    with make_team_daemon(policies).running("planner", "worker") as daemon:
+    with make_daemon(policies).running("planner", "worker") as daemon:
         yield daemon
 
 

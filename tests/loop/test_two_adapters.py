@@ -27,9 +27,9 @@ SAME = 1e-4
 
 
 @pytest.fixture(scope="module")
-def team(make_team_daemon) -> Iterator:
+def team(make_daemon) -> Iterator:
     policies = POLICY.format(name="planner", agents="planner") + POLICY.format(name="worker", agents="worker_*")
-    with make_team_daemon(policies).running("planner", "worker") as daemon:
+    with make_daemon(policies).running("planner", "worker") as daemon:
         yield daemon
 
 
