@@ -22,13 +22,19 @@ def begin(runtime: Runtime, name: str, attributes: Mapping[str, Any], **options:
     return guarded("span-start", runtime.tracer.start, name, attributes, **options)
 
 
-def end(span: Span | None, error: BaseException | None = None, *, end_ns: int | None = None) -> None:
+def end(span: Span | None, error: BaseException | None = None) -> None:
     do_waiting()
     if span is None:
         return
     if error is not None:
         guarded("span-error", mark_error, span, error)
-    guarded("span-end", span.end, end_ns)
+    guarded("span-end", span.end)
+
+
+def end_with(runtime: Runtime, span: Span, attributes: Mapping[str, Any], *, end_ns: int | None = None) -> None:
+    """End a span to which these are added on its way out."""
+    do_waiting()
+    guarded("span-end", runtime.tracer.end_with, span, attributes, end_ns)
 
 
 def end_soon(span: Span | None) -> None:

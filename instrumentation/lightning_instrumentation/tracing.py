@@ -72,7 +72,8 @@ class Tracer:
             meter_provider=NoOpMeterProvider(),
         )
         writer = RequestWriter(resource, semconv.CLIENT_SCOPE, client_version())
-        provider.add_span_processor(_Outbound(writer, put, editor))
+        self._outbound = _Outbound(writer, put, editor)
+        provider.add_span_processor(self._outbound)
         self._tracer = provider.get_tracer(semconv.CLIENT_SCOPE, client_version())
 
     def start(
@@ -98,6 +99,15 @@ class Tracer:
         guarded("sequence", _number, known)
         return self._tracer.start_span(name, context, kind, known, links, start_ns)
 
+    def end_with(self, span: Span, attributes: Mapping[str, Any], end_ns: int | None = None) -> None:
+        """End a span with plain values that nobody reads before it leaves: on the span itself, the SDK would look into
+        each of them, which costs more than all else that it does."""
+        self._outbound.added[span.get_span_context().span_id] = attributes
+        try:
+            span.end(end_ns)
+        finally:
+            self._outbound.added.pop(span.get_span_context().span_id, None)
+
 
 class _Outbound(SpanProcessor):
     """Where ended spans leave: edited, written, put."""
@@ -107,6 +117,8 @@ class _Outbound(SpanProcessor):
         self._put = put
         self._editor = editor
         self._pid = os.getpid()
+        self.added: dict[int, Mapping[str, Any]] = {}
+        """By span id, while that span ends."""
 
     def on_end(self, span: ReadableSpan) -> None:
         # A forked child has copies of the spans that were open in its parent; each is its parent's to end.
@@ -115,6 +127,7 @@ class _Outbound(SpanProcessor):
 
     def _export(self, recorded: ReadableSpan) -> None:
         span = EndedSpan.of(recorded)
+        span.attributes.update(self.added.get(span.context.span_id, ()))
         self._editor.edit(span)
         started = _started_by_now(span.attributes)
         if started is not None:

@@ -9,9 +9,13 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 from lightning_instrumentation.wire.api import Api
 from lightning_instrumentation.wire.apis import api_at
+
+_bases: WeakKeyDictionary[Any, tuple[Any, str]] = WeakKeyDictionary()
+"""The base URL of a client as it is and as text; it may be given another."""
 
 
 def api_of(options: Any) -> Api | None:
@@ -23,7 +27,16 @@ def api_of(options: Any) -> Api | None:
 
 def url_of(client: Any, options: Any) -> str:
     url = str(options.url)
-    return url if "://" in url else str(client.base_url).rstrip("/") + "/" + url.lstrip("/")
+    return url if "://" in url else _base_of(client) + url.lstrip("/")
+
+
+def _base_of(client: Any) -> str:
+    """Return the client's base URL with a slash at its end. Writing a URL costs as much as encoding a message."""
+    url = client.base_url
+    known = _bases.get(client)
+    if known is None or known[0] is not url:
+        known = _bases[client] = url, str(url).rstrip("/") + "/"
+    return known[1]
 
 
 def body_of(options: Any) -> dict[str, Any]:

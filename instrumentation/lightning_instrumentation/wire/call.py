@@ -41,8 +41,18 @@ class Extras:
 
 class ModelCall:
     def __init__(
-        self, api: Api, span: Span, extras: Extras, *, secret: str | None, capture_content: bool, limit_bytes: int
+        self,
+        runtime: Runtime,
+        api: Api,
+        span: Span,
+        asked: dict[str, Any],
+        extras: Extras,
+        *,
+        secret: str | None,
+        capture_content: bool,
+        limit_bytes: int,
     ) -> None:
+        """Args: asked: what the request asks, as attributes of the span; more are added until it ends."""
         self.api = api
         self.extras = extras
         self.asked = extras.asked
@@ -58,6 +68,8 @@ class ModelCall:
         """How often the request went out."""
         # Taken out by whoever ends the call; a list, because its ``pop`` needs no lock (a finalizer may run anywhere).
         self._open: list[Span] = [span]
+        self._runtime = runtime
+        self._attributes = asked
         self._secret = secret
         self._capture_content = capture_content
 
@@ -84,8 +96,7 @@ class ModelCall:
 
     def describe(self, attributes: Mapping[str, Any]) -> None:
         """Add to the span what is known of the call beside request and answer."""
-        for span in self._open:
-            guarded("chat-request", span.set_attributes, attributes)
+        self._attributes.update(attributes)
 
     def goes_to(self, extras: Extras, *, secret: str | None) -> None:
         """The call goes to another host than was thought; nothing of it was sent before."""
@@ -99,7 +110,7 @@ class ModelCall:
         """The server answered with an error that is handed on to the caller as an answer."""
         if self._open:
             guarded("chat-response", spans.mark_failed, self._open[0], str(status), f"HTTP status {status}")
-            guarded("chat-response", self._open[0].set_attribute, semconv.HTTP_STATUS, status)
+            self._attributes[semconv.HTTP_STATUS] = status
         self._end(None)
 
     def _end(self, error: BaseException | None, *, end_ns: int | None = None) -> None:
@@ -108,20 +119,20 @@ class ModelCall:
         except IndexError:
             return
         guarded("chat-response", self._describe, span, error)
-        spans.end(span, end_ns=end_ns)
+        spans.end_with(self._runtime, span, self._attributes, end_ns=end_ns)
 
     def _describe(self, span: Span, error: BaseException | None) -> None:
         if self.streamed:
-            span.set_attribute(semconv.STREAM_COMPLETE, error is None and self.answer.finished)
+            self._attributes[semconv.STREAM_COMPLETE] = error is None and self.answer.finished
         if self.sent > 1:
-            span.set_attribute(semconv.RETRIES, self.sent - 1)
+            self._attributes[semconv.RETRIES] = self.sent - 1
         if error is not None:
             spans.mark_error(span, error, secret=self._secret)
         elif self.answer.error is not None:
             message = self.answer.error.replace(self._secret, "[secret]") if self._secret else self.answer.error
             spans.mark_failed(span, "server_error", message)
         if self.answer.begun:
-            span.set_attributes(self.answer.attributes(capture_content=self._capture_content))
+            self._attributes.update(self.answer.attributes(capture_content=self._capture_content))
 
 
 def begin(
@@ -142,24 +153,22 @@ def _begin(
     started: Runtime, api: Api, url: str, body: Mapping[str, Any], captured_by: str, secret: str | None
 ) -> tuple[ModelCall, dict[str, str]] | None:
     settings = started.settings
-    span = spans.begin(
-        started,
-        f"{api.operation} {body.get('model') or ''}",
-        request.attributes(
-            api,
-            url,
-            body,
-            captured_by=captured_by,
-            capture_content=settings.capture_content,
-            limit_bytes=settings.max_body_bytes,
-        ),
-        kind=SpanKind.CLIENT,
+    asked = request.attributes(
+        api,
+        url,
+        body,
+        captured_by=captured_by,
+        capture_content=settings.capture_content,
+        limit_bytes=settings.max_body_bytes,
     )
+    span = spans.begin(started, f"{api.operation} {body.get('model') or ''}", {}, kind=SpanKind.CLIENT)
     if span is None:
         return None
     call = ModelCall(
+        started,
         api,
         span,
+        asked,
         _extras(started, api, span, url, body),
         secret=secret,
         capture_content=settings.capture_content,

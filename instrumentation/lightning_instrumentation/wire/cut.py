@@ -20,8 +20,9 @@ from lightning_instrumentation.packing import NumberText
 _KEY = re.compile(rb'"(prompt_token_ids|token_ids|logprobs)"\s*:\s*')
 _LOGPROBS = re.compile(rb'\{"content":( ?)\[(\{"token":|\])')
 _TAIL = re.compile(rb'(?:, ?"refusal": ?null)?\}')
-_LOGPROB = re.compile(rb'"logprob": ?(-?[\d.eE+-]+)')
+_LOGPROB = b'"logprob":'
 _IN_IDS = b"0123456789, "
+_IN_LOGPROBS = b"0123456789.eE+-, "
 
 
 class CutAnswer(NamedTuple):
@@ -92,17 +93,22 @@ def _logprobs(data: bytes, start: int) -> tuple[int, NumberText | None]:
     if begun is None:
         raise ValueError("logprobs of another form")
     numbers: list[bytes] = []
+    written = b""
     end = begun.end()
     if begun[2] != b"]":
         entry_ends = b'"top_logprobs":%b[]}' % begun[1]
         end = data.find(entry_ends + b"]", start) + len(entry_ends) + 1
-        numbers = _LOGPROB.findall(data, start, end)
+        # What follows the name up to the next comma; split at plain text, which takes half the time of a pattern.
+        numbers = [rest.partition(b",")[0] for rest in data[start:end].split(_LOGPROB)[1:]]
+        written = b",".join(numbers)
+        if written.translate(None, _IN_LOGPROBS) or not all(map(bytes.strip, numbers)):
+            raise ValueError("logprobs of another form")
         if data.count(entry_ends, start, end) != len(numbers) or data.count(b'"content":', start, end) != 1:
             raise ValueError("logprobs with alternatives")
     tail = _TAIL.match(data, end)
     if tail is None:
         raise ValueError("logprobs with more than their content")
-    return tail.end(), NumberText((b"[%b]" % b",".join(numbers)).decode()) if numbers else None
+    return tail.end(), NumberText((b"[%b]" % written).decode()) if numbers else None
 
 
 def _with_values(document: Any, values: dict[str, list[Any]]) -> dict[str, Any] | None:
