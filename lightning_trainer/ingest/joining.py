@@ -39,7 +39,15 @@ def join(records: Sequence[ModelCall], spans: Mapping[SpanKey, Span]) -> Iterato
     # Where every record has an id, nothing is asked of nesting and time.
     groups = by_response.values() if None not in by_response else _Joining(records, spans).groups()
     for group in groups:
-        yield tuple(sorted(group, key=faithfulness))
+        yield _most_faithful_first(group)
+
+
+def _most_faithful_first(group: Sequence[ModelCall]) -> tuple[ModelCall, ...]:
+    if len(group) == 2:  # nearly always the gateway's record and the client's, which the first question tells apart
+        one, other = group
+        if (by_gateway := lightning.is_gateway(one.span)) != lightning.is_gateway(other.span):
+            return (one, other) if by_gateway else (other, one)
+    return tuple(sorted(group, key=faithfulness)) if len(group) > 1 else tuple(group)
 
 
 def faithfulness(record: ModelCall) -> tuple:

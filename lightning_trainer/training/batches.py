@@ -273,7 +273,7 @@ def _settle_group(
             ledger.settle(call, Outcome.DROPPED, Reason.CUT, sampled - kept)
             ledger.settle(call, Outcome.TRAINED, verdict, kept)
         else:
-            ledger.settle(call, _OUTCOMES.get(verdict, Outcome.DROPPED), verdict)
+            ledger.settle(call, _OUTCOMES.get(verdict, Outcome.DROPPED), verdict, sampled)
     for call_id, reason in assignment.refused.items():
         ledger.settle(eligible[call_id], Outcome.DROPPED, reason)
     return compared
