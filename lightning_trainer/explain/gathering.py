@@ -84,7 +84,7 @@ class Gathering:
         return Case(
             rollout_id=rollout_id,
             attempt=attempt,
-            policy=self._policy,
+            policy=self._policy_at(judged.step),
             spans=tuple(spans),
             reading=reading,
             judged=judged,
@@ -130,7 +130,7 @@ class Gathering:
 
     def _waiting(self) -> list[Attempt]:
         """Return the ended attempts that steps are made of."""
-        needs_baseline = self._policy.algorithm.needs_baseline
+        needs_baseline = self._policy_at(None).algorithm.needs_baseline
         modes = (RolloutMode.TRAIN, RolloutMode.BASELINE) if needs_baseline else (RolloutMode.TRAIN,)
         return [
             attempt
@@ -139,6 +139,10 @@ class Gathering:
                 self._connection, mode=mode, policy=self._policy.name, took_part=bool(self._others)
             )
         ]
+
+    def _policy_at(self, record: StepRecord | None) -> PolicyConfig:
+        """Return the policy as it was trained in that step; without one, as it will be in the next."""
+        return self._policy.at_step(self._next_step() if record is None else record.step)
 
     def _next_step(self) -> int:
         recorded = step_table.select_steps(self._connection, self._policy.name)
@@ -152,7 +156,7 @@ class Gathering:
         self, reading: Reading, spans: Sequence[Span], attempts: Sequence[Attempt], record: StepRecord | None = None
     ) -> Judged:
         step = 0 if record is None else record.step
-        policy = self._policy.at_step(step or self._next_step())
+        policy = self._policy_at(record)
         build = build_batch(
             reading.calls, attempts, reading.evaluations, policy, step, span_parents=span_parents(spans)
         )
@@ -186,6 +190,6 @@ class Gathering:
             group_size=self._policy.group_size,
             group_timeout_s=self._policy.group_timeout_s,
             now_ns=time.time_ns(),
-            needs_baseline=self._policy.algorithm.needs_baseline,
+            needs_baseline=self._policy_at(None).algorithm.needs_baseline,
         )
         return len(collection.ready)

@@ -116,6 +116,15 @@ async def test_under_remax_a_full_group_waits_for_its_baseline(store, folder, ex
     assert "(there are 1)" in first
 
 
+async def test_the_stage_of_the_next_step_says_what_a_group_waits_for(store, folder, explain, attempt):
+    stage = '[[policy.stage]]\nalgorithm = { advantage = "remax" }\nsteps = 3\n'
+    with (folder / "lightning.toml").open("a") as config:
+        config.write(stage)
+    for number in range(4):
+        await store.append(attempt(f"a{number}", reward=float(number)).spans)
+    assert "no baseline: group g is full but for its baseline" in explain("r-a1")[0]
+
+
 async def test_a_step_without_a_baseline(store, folder, take_step, explain, attempt):
     with (folder / "lightning.toml").open("a") as config:
         config.write('algorithm = { advantage = "remax" }\n')
