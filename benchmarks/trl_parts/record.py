@@ -24,6 +24,8 @@ class Plan:
     """Steps to make that no interruption divides, fewer where the target is reached or the schedule ends before."""
     target: float | None = None
     """Success on held-out tasks at which a side is done; None: nothing is evaluated."""
+    enough_s: float | None = None
+    """Wall-clock of training after which a side that is not at the target need not go on: it is behind for certain."""
     evaluate_every: int = 2
     held_out: int = 96
     groups: int = 8
@@ -81,7 +83,11 @@ class Record:
     @property
     def done(self) -> bool:
         made = len(self.whole_steps) >= self.plan.run_steps or len(self.steps) >= self.plan.schedule_steps
-        return made or self.reached_at is not None
+        return made or self.reached_at is not None or self._is_behind()
+
+    def _is_behind(self) -> bool:
+        enough_s = self.plan.enough_s
+        return enough_s is not None and bool(self.whole_steps) and self.seconds_until(len(self.steps)) >= enough_s
 
     @property
     def reached_at(self) -> int | None:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "examples" / "calculator")]
 
 from agent import calculator as ours  # noqa: E402  # pyright: ignore[reportMissingImports]
-from training_parts.trl import _before_question, _rows  # noqa: E402
+from training_parts.trl import _before_question, _beside, _rows  # noqa: E402
 from trl_parts.calculator import calculator as theirs  # noqa: E402
 from trl_parts.ours import _configuration  # noqa: E402
 from trl_parts.record import Plan, Record, Step  # noqa: E402
@@ -90,6 +90,19 @@ def test_the_rows_are_ratios_of_what_was_recorded(tmp_path):
     assert math.isclose(score.figure, 36 / 4)
     assert "did not get there" in score.note
     assert rows["to 90% of 96 held-out tasks: TRL"].figure is None
+
+
+def test_the_other_side_ends_once_it_is_behind_for_certain(tmp_path):
+    plan = dataclasses.replace(PLAN, run_steps=26, target=0.9)
+    ours = _record(tmp_path / "ours", plan, [2.0, 2.0, 2.0])
+    assert _beside(plan, ours) == plan  # nothing to be behind of
+    ours.evaluated(2, 0.95)
+    record = _record(tmp_path / "trl", _beside(plan, ours), [20.0])
+    assert not record.done
+    record.step(Step(2, 2.0, 1.0, 0.5, 1.0))
+    assert record.done
+    score = next(row for row in _rows(ours, record) if row.what.endswith("tasks: TRL over ours"))
+    assert score.met
 
 
 def test_where_ours_does_not_get_there_nothing_is_claimed(tmp_path):
