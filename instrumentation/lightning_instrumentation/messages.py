@@ -6,6 +6,7 @@ that images and whatever comes next survive from span to sample. Source: OpenTel
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 try:  # it comes with the daemon's packages, and writes in a tenth of the time
@@ -46,6 +47,8 @@ def _plain(value: Any) -> Any:
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         return dump(mode="json", exclude_unset=True)
+    if isinstance(value, Enum):
+        return value.value  # as orjson does
     if isinstance(value, (set, frozenset)) or (isinstance(value, Iterable) and not isinstance(value, (str, bytes))):
         return list(value)
     return str(value)

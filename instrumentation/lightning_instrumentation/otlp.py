@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 _HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200
 _SHORT = 64
 """Characters of a text that is worth remembering."""
-_MOST_REMEMBERED = 2048
 _U64, _INT64 = 2**64 - 1, range(-(2**63), 2**63)
 _ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
 _fixed32, _fixed64, _double = struct.Struct("<I").pack, struct.Struct("<Q").pack, struct.Struct("<d").pack
@@ -112,16 +112,8 @@ def _attribute(tag: bytes, key: str, value: Any) -> bytes:
     return _field(tag, _field(b"\x0a", _text(key)) + _field(b"\x12", _any_value(value)))
 
 
-# Most attributes of a span are names and numbers that its neighbours have, too. By type, since 1 equals True.
-_remembered: dict[type, dict[tuple[bytes, str, Any], bytes]] = {str: {}, int: {}, bool: {}}
-
-
-def _remember(tag: bytes, key: str, value: Any) -> bytes:
-    table = _remembered[type(value)]
-    if len(table) >= _MOST_REMEMBERED:
-        table.clear()
-    written = table[tag, key, value] = _attribute(tag, key, value)
-    return written
+# Most attributes of a span are names and numbers that its neighbours have, too. Typed, since 1 equals True.
+_remembered_attribute = lru_cache(maxsize=2048, typed=True)(_attribute)
 
 
 def _long_attribute(tag: bytes, key: str, value: bytes, kind: bytes) -> tuple[bytes, bytes]:
@@ -136,14 +128,13 @@ def _attribute_parts(tag: bytes, attributes: Mapping[str, Any]) -> list[bytes]:
     parts: list[bytes] = []
     for key, value in attributes.items():
         kind = type(value)
-        if kind is bytes:
-            parts += _long_attribute(tag, key, value, b"\x3a")
-        elif kind is str and len(value) > _SHORT:
+        if kind is str and len(value) > _SHORT:
             parts += _long_attribute(tag, key, _text(value), b"\x0a")
-        elif (table := _remembered.get(kind)) is None:
-            parts.append(_attribute(tag, key, value))
+        elif kind is bytes:
+            parts += _long_attribute(tag, key, value, b"\x3a")
         else:
-            parts.append(table.get((tag, key, value)) or _remember(tag, key, value))
+            remembers = kind is str or kind is int or kind is bool
+            parts.append((_remembered_attribute if remembers else _attribute)(tag, key, value))
     return parts
 
 

@@ -7,6 +7,7 @@ comes from files is judged all together. Each such set is judged once, however m
 import sqlite3
 import time
 from collections.abc import Sequence
+from functools import cached_property
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.grouping import regroup
@@ -142,8 +143,9 @@ class Gathering:
 
     def _policy_at(self, record: StepRecord | None) -> PolicyConfig:
         """Return the policy as it was trained in that step; without one, as it will be in the next."""
-        return self._policy.at_step(self._next_step() if record is None else record.step)
+        return self._policy.at_step(self._next_step if record is None else record.step)
 
+    @cached_property
     def _next_step(self) -> int:
         recorded = step_table.select_steps(self._connection, self._policy.name)
         return max((record.step for record in recorded), default=0) + 1

@@ -47,7 +47,7 @@ def _most_faithful_first(group: Sequence[ModelCall]) -> tuple[ModelCall, ...]:
         one, other = group
         if (by_gateway := lightning.is_gateway(one.span)) != lightning.is_gateway(other.span):
             return (one, other) if by_gateway else (other, one)
-    return tuple(sorted(group, key=faithfulness)) if len(group) > 1 else tuple(group)
+    return tuple(sorted(group, key=faithfulness))
 
 
 def faithfulness(record: ModelCall) -> tuple:

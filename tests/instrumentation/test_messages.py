@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import enum
 import json
 
 import pytest
@@ -20,6 +21,10 @@ documents = st.recursive(
 @dataclasses.dataclass
 class Part:
     text: str
+
+
+class Color(enum.Enum):
+    RED = "red"
 
 
 def both(value) -> tuple[str, str]:
@@ -44,6 +49,7 @@ def test_both_say_the_same(document):
         2**70,
         (1, {"a"}),
         b"bytes",
+        Color.RED,
         Part("as text"),
         datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC),
     ],

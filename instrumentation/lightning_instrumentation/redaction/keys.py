@@ -75,16 +75,13 @@ def may_contain(text: str) -> bool:
     for other in _OTHERS:  # not ``any``: every text of every span comes by here
         if other in text:
             return True
-    for mark, endings in _MARKS.items():  # noqa: SIM110
-        if mark in text and _follows(text, mark, endings):
-            return True
-    return False
+    return any(_follows(text, mark, endings) for mark, endings in _MARKS.items())
 
 
 def _follows(text: str, mark: str, endings: tuple[str, ...]) -> bool:
-    if text.count(mark) > len(text) // _RARE:
-        return any(ending + mark in text for ending in endings)
     at = text.find(mark)
+    if at >= 0 and text.count(mark) > len(text) // _RARE:
+        return any(ending + mark in text for ending in endings)
     while at >= 0:
         if text.endswith(endings, 0, at):
             return True

@@ -5,11 +5,7 @@ from typing import Any
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.groups import GroupSummary
-from lightning_trainer.daemon.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.dynamic_sampling import groups_wanted
-from lightning_trainer.daemon.progress import Progress
-from lightning_trainer.daemon.rollback import RollbackRequests
-from lightning_trainer.daemon.training_loop import TrainingLoop
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.batches import Build
 from lightning_trainer.transitions.reasons import Reason
@@ -41,23 +37,11 @@ def test_it_stops_at_its_bound():
     assert groups_wanted(policy, 8, _groups(0, 8)) == 8
 
 
-async def test_when_no_further_group_comes_the_step_goes_on_with_what_it_has(tmp_path, monkeypatch):
-    progress = Progress()
-    nothing: Any = None
+async def test_when_no_further_group_comes_the_step_goes_on_with_what_it_has(tmp_path, monkeypatch, collecting_loop):
     policy = _policy(dynamic_sampling=True).model_copy(update={"group_timeout_s": 0.05})
     build = Build(None, (), tuple(_groups(1, 3)), ())
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
-        loop = TrainingLoop(
-            policy,
-            store=store,
-            trainer=nothing,
-            publisher=nothing,
-            checkpoints=CheckpointFolder(tmp_path / "checkpoints", keep=1),
-            progress=progress,
-            metrics=nothing,
-            rollbacks=RollbackRequests(wake=asyncio.Event()),
-            stored=asyncio.Event(),
-        )
+        loop = collecting_loop(store, policy)
 
         async def built(*_: Any) -> Build:
             return build
@@ -66,5 +50,5 @@ async def test_when_no_further_group_comes_the_step_goes_on_with_what_it_has(tmp
         async with asyncio.timeout(10):
             assert await loop._filled((), step=1) == ((), build)
     assert "dynamic sampling asked for 3 more groups, and none came within group_timeout_s = 0.05" in str(
-        vars(progress)
+        vars(loop._progress)
     )

@@ -1,15 +1,10 @@
 """The training loop takes no attempt whose spans have not all come, until waiting is in vain; then it says so."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.daemon.progress import Progress
-from lightning_trainer.daemon.rollback import RollbackRequests
-from lightning_trainer.daemon.training_loop import TrainingLoop
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import Span
 
@@ -27,25 +22,10 @@ def span(attempt: str, number: int, *, root: bool = False) -> Span:
     return Span(attempt * 32, f"{number:016x}", None, "s", 1, 2, attributes)
 
 
-def loop(store: SqliteStore, policy: Any) -> TrainingLoop:
-    nothing = cast(Any, None)
-    return TrainingLoop(
-        policy,
-        store=store,
-        trainer=nothing,
-        publisher=nothing,
-        checkpoints=nothing,
-        progress=Progress(),
-        metrics=nothing,
-        rollbacks=RollbackRequests(wake=asyncio.Event()),
-        stored=asyncio.Event(),
-    )
-
-
-async def test_a_step_waits_for_the_spans_of_its_attempts(tmp_path: Path, make_policy) -> None:
+async def test_a_step_waits_for_the_spans_of_its_attempts(tmp_path: Path, make_policy, collecting_loop) -> None:
     async with SqliteStore(tmp_path / "s.sqlite") as store:
         await store.append([span("a", 1, root=True), span("b", 1, root=True), span("b", 2)])
-        running = loop(store, make_policy(group_size=2, groups_per_step=1))
+        running = collecting_loop(store, make_policy(group_size=2, groups_per_step=1))
         assert (await running._collect()).next_step(1) is None
         assert running._progress.held_attempts == {"a": 1}
         await store.append([span("a", 2)])
@@ -55,28 +35,30 @@ async def test_a_step_waits_for_the_spans_of_its_attempts(tmp_path: Path, make_p
         assert (running._progress.held_attempts, running._progress.problems) == ({}, [])
 
 
-async def test_without_patience_it_goes_on_and_names_the_attempt(tmp_path: Path, make_policy) -> None:
+async def test_without_patience_it_goes_on_and_names_the_attempt(tmp_path: Path, make_policy, collecting_loop) -> None:
     async with SqliteStore(tmp_path / "s.sqlite") as store:
         await store.append([span("a", 1, root=True), span("b", 1, root=True), span("b", 2)])
-        running = loop(store, make_policy(group_size=2, groups_per_step=1, span_timeout_s=0))
+        running = collecting_loop(store, make_policy(group_size=2, groups_per_step=1, span_timeout_s=0))
         assert (await running._collect()).next_step(1) is not None
         (problem,) = running._progress.problems
         assert "attempt a: 1 of its spans did not arrive" in problem
 
 
-async def test_a_step_waits_for_the_baseline_of_its_group_and_takes_it_too(tmp_path: Path, make_policy) -> None:
+async def test_a_step_waits_for_the_baseline_of_its_group_and_takes_it_too(
+    tmp_path: Path, make_policy, collecting_loop
+) -> None:
     async with SqliteStore(tmp_path / "s.sqlite") as store:
         trained = [span(name, number, root=number == 1) for name in "ab" for number in (1, 2)]
         greedy = [span("c", number, root=number == 1) for number in (1, 2)]
         await store.append(trained)
         whenever = 1e10  # the spans' clock begins in 1970
         remax = make_policy(group_size=2, groups_per_step=1, group_timeout_s=whenever, algorithm={"advantage": "remax"})
-        running = loop(store, remax)
+        running = collecting_loop(store, remax)
         assert (await running._collect()).next_step(1) is None
         await store.append([replace(s, attributes={**s.attributes, semconv.ROLLOUT_MODE: "baseline"}) for s in greedy])
         attempts = (await running._collect()).next_step(1)
         assert attempts is not None
         assert {attempt.attempt_id for attempt in attempts} == {"a", "b", "c"}
-        grpo = (await loop(store, make_policy(group_size=2, groups_per_step=1))._collect()).next_step(1)
+        grpo = (await collecting_loop(store, make_policy(group_size=2, groups_per_step=1))._collect()).next_step(1)
         assert grpo is not None
         assert {attempt.attempt_id for attempt in grpo} == {"a", "b"}, "nobody else consumes a baseline"

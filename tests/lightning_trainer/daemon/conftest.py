@@ -1,0 +1,34 @@
+"""Fixtures of the daemon's tests."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.rollback import RollbackRequests
+from lightning_trainer.daemon.training_loop import TrainingLoop
+from lightning_trainer.store import SqliteStore
+
+
+@pytest.fixture
+def collecting_loop() -> Callable[[SqliteStore, PolicyConfig], TrainingLoop]:
+    """Makes a loop that can collect attempts and nothing else: it has no trainer and no engine."""
+    nothing: Any = None
+
+    def make(store: SqliteStore, policy: PolicyConfig) -> TrainingLoop:
+        return TrainingLoop(
+            policy,
+            store=store,
+            trainer=nothing,
+            publisher=nothing,
+            checkpoints=nothing,
+            progress=Progress(),
+            metrics=nothing,
+            rollbacks=RollbackRequests(wake=asyncio.Event()),
+            stored=asyncio.Event(),
+        )
+
+    return make
