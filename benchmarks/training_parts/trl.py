@@ -2,9 +2,10 @@
 
 Both make 8 attempts at each of the same 8 tasks a step, bfloat16 on the CPU, with the same schedule of the learning
 rate. TRL generates by itself, in an environment of its own; ours is the whole loop: agent, gateway, engine, trainer,
-publication. Quick is three steps of each; in full each side trains until it solves nine of ten held-out tasks, or for
-the schedule's 26 steps, and wall-clock counts the steps without the evaluations. TRL ends where it has trained so long
-that the goal is met whatever comes.
+publication. Quick is three steps of each; in full each side trains until it solves 65 % of the held-out tasks, thirty
+points over the untrained model's 35 %, which is the gain that the quickstart promises, or for the schedule's 26 steps;
+wall-clock counts the steps without the evaluations. TRL ends where it has trained so long that the goal is met whatever
+comes.
 
 Steps that were made are kept in ``.bench-trl`` until the section has been shown: interrupted, it goes on where it was.
 """
@@ -30,7 +31,7 @@ TITLE = "The quickstart's task beside TRL 1.16"
 _PARTS = ROOT / "benchmarks" / "trl_parts"
 _VENV, _KEPT = ROOT / ".bench-peer-trl", ROOT / ".bench-trl"
 _EXAMPLES = ROOT / "examples" / "calculator"
-_QUICK_STEPS, _TARGET, _GOAL = 3, 0.9, 5.0
+_QUICK_STEPS, _TARGET, _GOAL = 3, 0.65, 5.0
 _PAST_THE_GOAL = 1.05
 _STOP_S = 120
 

@@ -7,6 +7,7 @@ that images and whatever comes next survive from span to sample. Source: OpenTel
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any
 
 try:  # it comes with the daemon's packages, and writes in a tenth of the time
@@ -85,25 +86,25 @@ def output_message(
 
 
 def _message(message: Any) -> dict[str, Any]:
-    role = field(message, "role")
-    content = field(message, "content")
+    read = message.get if type(message) is dict else partial(field, message)
+    role = read("role")
+    content = read("content")
     if role == "tool":
         return {
             "role": role,
-            "parts": [
-                {"type": "tool_call_response", "id": field(message, "tool_call_id"), "response": tool_text(content)}
-            ],
+            "parts": [{"type": "tool_call_response", "id": read("tool_call_id"), "response": tool_text(content)}],
         }
     parts = content_parts(content)
-    reasoning = field(message, "reasoning_content") or field(message, "reasoning")
+    reasoning = read("reasoning_content") or read("reasoning")
     if reasoning:
         parts.insert(0, {"type": "reasoning", "content": reasoning})
-    if field(message, "refusal"):
-        parts.append({"type": "refusal", "content": field(message, "refusal")})
-    parts.extend(_tool_call(call) for call in field(message, "tool_calls") or ())
+    if refusal := read("refusal"):
+        parts.append({"type": "refusal", "content": refusal})
+    if tool_calls := read("tool_calls"):
+        parts.extend([_tool_call(call) for call in tool_calls])
     formatted: dict[str, Any] = {"role": role, "parts": parts}
-    if field(message, "name"):
-        formatted["name"] = field(message, "name")
+    if name := read("name"):
+        formatted["name"] = name
     return formatted
 
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from lightning_instrumentation.ended import EndedSpan, Event
 
 _HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200
-_SHORT = 64
-"""Characters of a text that is worth remembering."""
+_SHORT = 40
+"""Characters of a text that may be worth remembering: a name, and no id."""
+_ONLY_TEXTS = {str}
 _U64, _INT64 = 2**64 - 1, range(-(2**63), 2**63)
 _ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
 _fixed32, _fixed64, _double = struct.Struct("<I").pack, struct.Struct("<Q").pack, struct.Struct("<d").pack
@@ -116,12 +117,18 @@ def _attribute(tag: bytes, key: str, value: Any) -> bytes:
 _remembered_attribute = lru_cache(maxsize=2048, typed=True)(_attribute)
 
 
+@lru_cache(maxsize=1024)
+def _key(key: str) -> bytes:
+    return _field(b"\x0a", _text(key)) + b"\x12"
+
+
 def _long_attribute(tag: bytes, key: str, value: bytes, kind: bytes) -> tuple[bytes, bytes]:
     """Return what stands before a text or bytes, and these: messages and token ids are copied once, at the very end."""
-    named = _field(b"\x0a", _text(key))
-    kind += _varint(len(value))
-    known = b"\x12" + _varint(len(kind) + len(value)) + kind
-    return tag + _varint(len(named) + len(known) + len(value)) + named + known, value
+    named, size = _key(key), len(value)
+    kind += _varint(size)
+    size += len(kind)
+    known = _varint(size)
+    return tag + _varint(len(named) + len(known) + size) + named + known + kind, value
 
 
 def _attribute_parts(tag: bytes, attributes: Mapping[str, Any]) -> list[bytes]:
@@ -132,9 +139,10 @@ def _attribute_parts(tag: bytes, attributes: Mapping[str, Any]) -> list[bytes]:
             parts += _long_attribute(tag, key, _text(value), b"\x0a")
         elif kind is bytes:
             parts += _long_attribute(tag, key, value, b"\x3a")
+        elif kind is str or kind is int or kind is bool or (kind is tuple and set(map(type, value)) == _ONLY_TEXTS):
+            parts.append(_remembered_attribute(tag, key, value))
         else:
-            remembers = kind is str or kind is int or kind is bool
-            parts.append((_remembered_attribute if remembers else _attribute)(tag, key, value))
+            parts.append(_attribute(tag, key, value))
     return parts
 
 
@@ -145,8 +153,14 @@ def _attributes(tag: bytes, attributes: Mapping[str, Any]) -> bytes:
 # -- Span ------------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=256)
 def _named(tag: bytes, text: str) -> bytes:
     return _field(tag, _text(text)) if text else b""
+
+
+@lru_cache(maxsize=256)
+def _status(code: int, message: str) -> bytes:
+    return _field(b"\x7a", _named(b"\x12", message) + (b"\x18" + _ONE_BYTE[code] if code else b""))
 
 
 def _event(event: Event) -> bytes:
@@ -178,10 +192,7 @@ def _span_parts(span: EndedSpan) -> list[bytes]:
         *_attribute_parts(b"\x4a", span.attributes),
         *[_field(b"\x5a", _event(event)) for event in span.events],
         *[_field(b"\x6a", _link(link)) for link in span.links],
-        _field(
-            b"\x7a",
-            _named(b"\x12", span.status_message) + (b"\x18" + _ONE_BYTE[code] if (code := span.status.value) else b""),
-        ),
+        _status(span.status.value, span.status_message),
         b"\x85\x01",
         _fixed32(_HAS_IS_REMOTE | (_IS_REMOTE if span.parent is not None and span.parent.is_remote else 0)),
     ]

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 try:
+    from orjson import dumps as _dumps
     from orjson import loads as _loads  # pyright: ignore[reportAssignmentType]
 except ImportError:  # the light client comes without it
+    _dumps = None
     _loads: Callable[[str], Any] = json.loads
 
 _SWAP = sys.byteorder == "big"
@@ -32,6 +34,14 @@ def _unpack(typecode: str, packed: bytes) -> array:
     if _SWAP:
         values.byteswap()
     return values
+
+
+def recorded_token_ids(token_ids: list[int]) -> bytes | str:
+    """Return ids as they stand on a span: as text where that is written in a fifth of the time.
+
+    Raises OverflowError for an id beyond int32, TypeError for one that is no integer; of a text the daemon says so.
+    """
+    return _dumps(token_ids).decode() if _dumps is not None and token_ids else pack_token_ids(token_ids)
 
 
 def pack_token_ids(token_ids: Iterable[int]) -> bytes:

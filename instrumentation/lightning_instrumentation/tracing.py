@@ -20,7 +20,7 @@ from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import Link, Span, SpanKind
 
 from lightning_instrumentation import semconv
@@ -48,6 +48,18 @@ class OwnIdGenerator(IdGenerator):
         return True
 
 
+class RecordsAll(Sampler):
+    """Records every span. Unlike the SDK's, it does not ask the parent for what ours never has: a trace state."""
+
+    def should_sample(
+        self, parent_context: Any, trace_id: int, name: str, kind: Any = None, attributes: Any = None, *others: Any
+    ) -> SamplingResult:
+        return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes)
+
+    def get_description(self) -> str:
+        return "RecordsAll"
+
+
 class Tracer:
     """Starts spans and hands each one, when it ends, to ``put`` as a serialised request of its own.
 
@@ -64,7 +76,7 @@ class Tracer:
         resource = _resource(service_name)
         self._started = started
         provider = TracerProvider(
-            sampler=ALWAYS_ON,
+            sampler=RecordsAll(),
             resource=Resource(resource),
             shutdown_on_exit=False,
             id_generator=OwnIdGenerator(),
@@ -102,11 +114,12 @@ class Tracer:
     def end_with(self, span: Span, attributes: Mapping[str, Any], end_ns: int | None = None) -> None:
         """End a span with plain values that nobody reads before it leaves: on the span itself, the SDK would look into
         each of them, which costs more than all else that it does."""
-        self._outbound.added[span.get_span_context().span_id] = attributes
+        span_id = span.get_span_context().span_id
+        self._outbound.added[span_id] = attributes
         try:
             span.end(end_ns)
         finally:
-            self._outbound.added.pop(span.get_span_context().span_id, None)
+            self._outbound.added.pop(span_id, None)
 
 
 class _Outbound(SpanProcessor):

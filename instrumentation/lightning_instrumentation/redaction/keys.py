@@ -61,6 +61,7 @@ _MARKS: Mapping[str, tuple[str, ...]] = {
     "J": ("ey",),
 }
 """What stands before each of them."""
+_ENDINGS = tuple(_MARKS.items())
 _RARE = 150
 """Where a mark is more than one of so many characters, looking at each costs more than searching for whole prefixes."""
 _OTHERS = ("ya29.", "earer ")
@@ -75,12 +76,15 @@ def may_contain(text: str) -> bool:
     for other in _OTHERS:  # not ``any``: every text of every span comes by here
         if other in text:
             return True
-    return any(_follows(text, mark, endings) for mark, endings in _MARKS.items())
+    for mark, endings in _ENDINGS:  # noqa: SIM110
+        if mark in text and _follows(text, mark, endings):
+            return True
+    return False
 
 
 def _follows(text: str, mark: str, endings: tuple[str, ...]) -> bool:
     at = text.find(mark)
-    if at >= 0 and text.count(mark) > len(text) // _RARE:
+    if text.count(mark) > len(text) // _RARE:
         return any(ending + mark in text for ending in endings)
     while at >= 0:
         if text.endswith(endings, 0, at):

@@ -59,7 +59,7 @@ class Redactor:
             RedactionError: a rule failed, or the text is too long for one of the user's.
         """
         # An escaped ASCII character could hide what a rule looks for.
-        if not text or not ("\\u00" in text or any(rule.may_apply(text) for rule in self._rules)):
+        if not text or not ("\\u00" in text or self._may_apply(text)):
             return text
         if text[0] in "[{":
             try:
@@ -73,6 +73,12 @@ class Redactor:
             except RecursionError as error:
                 raise RedactionError("the document is nested too deeply to be redacted") from error
         return self._plain(text)
+
+    def _may_apply(self, text: str) -> bool:
+        for rule in self._rules:  # noqa: SIM110 - nor here
+            if rule.may_apply(text):
+                return True
+        return False
 
     def _plain(self, text: str) -> str:
         for rule in self._rules:

@@ -30,7 +30,8 @@ class Editor:
 
     def edit(self, span: EndedSpan) -> None:
         self._edit(span.attributes)
-        span.events = [replace(event, attributes=self._edited(event.attributes)) for event in span.events]
+        if span.events:
+            span.events = [replace(event, attributes=self._edited(event.attributes)) for event in span.events]
         if span.status_message:
             try:
                 span.status_message = self._text(span.status_message)
@@ -43,7 +44,7 @@ class Editor:
         return edited
 
     def _edit(self, attributes: dict[str, Any]) -> None:
-        for key in [key for key in attributes if key in semconv.CONTENT_KEYS]:
+        for key in semconv.CONTENT_KEYS.intersection(attributes):
             try:
                 attributes[key] = self._value(attributes[key])
             except _ForbiddenError:

@@ -16,7 +16,7 @@ from lightning_instrumentation.messages import as_json, output_message
 from lightning_instrumentation.packing import (
     NumberText,
     pack_logprobs,
-    pack_token_ids,
+    recorded_token_ids,
     unpack_logprobs,
     unpack_token_ids,
 )
@@ -111,15 +111,15 @@ class Answer:
         }
         if choices:
             read[semconv.CHOICES] = len(choices)
-            read[semconv.FINISH_REASONS] = [choice.finish_reason or "" for _, choice in choices]
+            read[semconv.FINISH_REASONS] = tuple([choice.finish_reason or "" for _, choice in choices])
             if capture_content:
                 read[semconv.OUTPUT_MESSAGES] = as_json([choice.as_message() for _, choice in choices])
         if self.prompt_ids is not None:
-            read[semconv.PROMPT_TOKEN_IDS] = _recorded(self.prompt_ids, pack_token_ids)
+            read[semconv.PROMPT_TOKEN_IDS] = _recorded(self.prompt_ids, recorded_token_ids)
         for index, choice in choices:
             if not choice.token_ids:
                 continue
-            read[semconv.response_token_ids(index)] = _recorded(choice.token_ids, pack_token_ids)
+            read[semconv.response_token_ids(index)] = _recorded(choice.token_ids, recorded_token_ids)
             if _count(choice.logprobs) == _count(choice.token_ids):
                 read[semconv.response_logprobs(index)] = _recorded(choice.logprobs, pack_logprobs)
             elif choice.logprobs:
@@ -154,7 +154,7 @@ def _joined(before: Any, more: Any, read: Callable[[str], Any]) -> Any:
     return joined
 
 
-def _recorded(numbers: list[Any] | NumberText, pack: Callable[[list[Any]], bytes]) -> bytes | str:
+def _recorded(numbers: list[Any] | NumberText, pack: Callable[[list[Any]], bytes | str]) -> bytes | str:
     return str(numbers) if isinstance(numbers, NumberText) else pack(numbers)
 
 

@@ -6,6 +6,7 @@ ids on each choice. Source: OpenAI API reference, vLLM's OpenAI-compatible serve
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 from lightning_instrumentation.messages import input_messages
@@ -14,6 +15,8 @@ from lightning_instrumentation.wire.answer import Answer, Choice, Logprobs, Tool
 from lightning_instrumentation.wire.api import Api, Json, Wanted, blank
 
 _NOTHING_SAID = (None, [], {})
+_NUMBERS = frozenset({float, int})
+_logprob_of = itemgetter("logprob")
 
 
 class ChatAnswer(Answer):
@@ -38,7 +41,8 @@ class ChatAnswer(Answer):
 def _sampled(logprobs: Any) -> Logprobs:
     if isinstance(logprobs, NumberText):
         return logprobs
-    return [float(token["logprob"]) for token in logprobs.get("content") or ()]
+    sampled = list(map(_logprob_of, logprobs.get("content") or ()))
+    return sampled if _NUMBERS.issuperset(map(type, sampled)) else list(map(float, sampled))
 
 
 def _add_message(choice: Choice, said: Json) -> None:

@@ -20,7 +20,7 @@ from lightning_instrumentation.packing import NumberText
 _KEY = re.compile(rb'"(prompt_token_ids|token_ids|logprobs)"\s*:\s*')
 _LOGPROBS = re.compile(rb'\{"content":( ?)\[(\{"token":|\])')
 _TAIL = re.compile(rb'(?:, ?"refusal": ?null)?\}')
-_LOGPROB = b'"logprob":'
+_NUMBERS = re.compile(rb'"logprob":([^,]*),')
 _IN_IDS = b"0123456789, "
 _IN_LOGPROBS = b"0123456789.eE+-, "
 
@@ -87,7 +87,7 @@ def _logprobs(data: bytes, start: int) -> tuple[int, NumberText | None]:
     """Return where the logprobs of a chat choice without alternatives, which is what we ask for, end, and the numbers.
 
     They end with the first entry after which a bracket closes. All between belongs to them, with no other content and
-    as many entries without alternatives as numbers: so none of the numbers is another choice's or an alternative's.
+    no alternatives: so none of the numbers is another choice's or an alternative's.
     """
     begun = _LOGPROBS.match(data, start)
     if begun is None:
@@ -96,14 +96,15 @@ def _logprobs(data: bytes, start: int) -> tuple[int, NumberText | None]:
     written = b""
     end = begun.end()
     if begun[2] != b"]":
-        entry_ends = b'"top_logprobs":%b[]}' % begun[1]
-        end = data.find(entry_ends + b"]", start) + len(entry_ends) + 1
-        # What follows the name up to the next comma; split at plain text, which takes half the time of a pattern.
-        numbers = [rest.partition(b",")[0] for rest in data[start:end].split(_LOGPROB)[1:]]
+        alternatives = b'"top_logprobs":%b[' % begun[1]
+        last = alternatives + b"]}]"
+        found = data.find(last, start)
+        end = found + len(last)
+        numbers = _NUMBERS.findall(data, start, end)
         written = b",".join(numbers)
-        if written.translate(None, _IN_LOGPROBS) or not all(map(bytes.strip, numbers)):
+        if found < 0 or written.translate(None, _IN_LOGPROBS) or not all(map(bytes.strip, numbers)):
             raise ValueError("logprobs of another form")
-        if data.count(entry_ends, start, end) != len(numbers) or data.count(b'"content":', start, end) != 1:
+        if data.find(alternatives + b"{", start, end) >= 0 or data.find(b'"content":', begun.end(), end) >= 0:
             raise ValueError("logprobs with alternatives")
     tail = _TAIL.match(data, end)
     if tail is None:

@@ -32,9 +32,9 @@ def attributes(
         semconv.CAPTURED_BY: captured_by,
         **place(url, body),
     }
-    for key, name in _PLAIN.items():
-        if isinstance(body.get(key), (int, float)):
-            read[name] = body[key]
+    for key in _PLAIN.keys() & body.keys():
+        if isinstance(body[key], (int, float)):
+            read[_PLAIN[key]] = body[key]
     for key in _MOST_TOKENS:
         if isinstance(body.get(key), int):
             read[semconv.REQUEST_MAX_TOKENS] = body[key]
