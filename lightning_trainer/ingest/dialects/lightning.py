@@ -17,10 +17,11 @@ from lightning_trainer.types import Span
 
 NAME = "lightning"
 _SCOPES = "lightning."
+_NO_REASON = (None,)
 
 
 def recognises(span: Span) -> bool:
-    return is_ours(span) or carries_tokens(span)
+    return span.scope.startswith(_SCOPES) or carries_tokens(span)
 
 
 def is_ours(span: Span) -> bool:
@@ -34,16 +35,14 @@ def is_gateway(span: Span) -> bool:
 
 def model_call(span: Span) -> ModelCall | None:
     # A record of the gateway is a call whatever it lacks: it says that the engine was asked.
-    if not is_gateway(span) and not (genai.is_call(span) and (carries_tokens(span) or genai.is_answered(span))):
+    by_gateway = span.scope == semconv.GATEWAY_SCOPE
+    if not by_gateway and not genai.is_call(span):
         return None
-    said = span.attributes.get(semconv.STREAM_COMPLETE)
-    return ModelCall(
-        span=span,
-        dialect=NAME,
-        response_id=text(span, semconv.RESPONSE_ID),
-        finish_reasons=texts(span, semconv.FINISH_REASONS) or (None,),
-        complete=said if isinstance(said, bool) else True,
-    )
+    response_id = text(span, semconv.RESPONSE_ID)
+    if response_id is None and not (by_gateway or carries_tokens(span) or genai.is_answered(span)):
+        return None
+    complete = span.attributes.get(semconv.STREAM_COMPLETE) is not False
+    return ModelCall(span, NAME, response_id, texts(span, semconv.FINISH_REASONS) or _NO_REASON, complete)
 
 
 def failed(span: Span) -> bool:

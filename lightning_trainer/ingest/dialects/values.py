@@ -36,8 +36,10 @@ def texts(span: Span, name: str) -> tuple[str | None, ...]:
     value = span.attributes.get(name)
     if not isinstance(value, tuple):
         return ()
-    # Of a list: a generator takes twice as long for the one or two that there are.
-    return tuple([item if isinstance(item, str) and item else None for item in value])
+    for item in value:
+        if not item or not isinstance(item, str):
+            return tuple(item if isinstance(item, str) and item else None for item in value)
+    return value  # pyright: ignore[reportReturnType]
 
 
 def json_of(value: AttributeValue | None) -> Any:
