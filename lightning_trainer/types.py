@@ -290,9 +290,11 @@ class Sample:
             raise ValueError(f"sample {self.sample_id}: a sample starts with at least one prompt token")
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"sample {self.sample_id}: temperature {self.temperature}; it must be a positive number")
-        if sum(self.loss_mask) != sum(segment.end - segment.start for segment in self.segments) or not all(
-            all(self.loss_mask[segment.start : segment.end]) for segment in self.segments
-        ):
+        named = 0
+        for segment in self.segments:
+            sampled = self.loss_mask[segment.start : segment.end]
+            named += segment.end - segment.start if all(sampled) else math.inf
+        if named != sum(self.loss_mask):
             raise ValueError(f"sample {self.sample_id}: the mask and the segments name different tokens")
 
 

@@ -268,11 +268,13 @@ def _settle_group(
             for call_id, credit in assignment.credits.items()
             if (attempt_id := eligible[call_id].attempt_id) is not None and attempt_id in imitated
         }
+    cuts = limit.over_length == "cut"  # else what can be trained fits whole
     for call_id in assignment.credits:
         call, verdict = eligible[call_id], summary.verdict if call_id in compared else why_not
-        if verdict is Reason.SAMPLED and (beyond := limit.beyond(call)):
-            ledger.settle(call, Outcome.DROPPED, Reason.CUT, beyond)
-            ledger.settle(call, Outcome.TRAINED, verdict, len(call.response_ids) - beyond)
+        kept = limit.trainable(call) if cuts else None
+        if kept is not None and verdict is Reason.SAMPLED and kept < len(call.response_ids):
+            ledger.settle(call, Outcome.DROPPED, Reason.CUT, len(call.response_ids) - kept)
+            ledger.settle(call, Outcome.TRAINED, verdict, kept)
         else:
             ledger.settle(call, _OUTCOMES.get(verdict, Outcome.DROPPED), verdict)
     for call_id, reason in assignment.refused.items():

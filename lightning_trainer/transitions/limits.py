@@ -28,17 +28,11 @@ class Limit:
             return sampled
         return max(0, room) if self.over_length == "cut" else 0
 
-    def beyond(self, call: Tokens) -> int:
-        """Return how many sampled tokens of a call that has trainable ones are cut off."""
-        # Most limits drop, and then a call with trainable tokens has no others.
-        return 0 if self.over_length == "drop" else len(call.response_ids) - self.trainable(call)
-
     def cut(self, transition: Transition) -> Transition:
         """Return the transition with the sampled tokens that are trainable, one of them at least."""
-        beyond = self.beyond(transition)
-        if not beyond:
+        kept = self.trainable(transition)
+        if kept == len(transition.response_ids):
             return transition
-        kept = len(transition.response_ids) - beyond
         return replace(
             transition,
             response_ids=transition.response_ids[:kept],

@@ -12,16 +12,19 @@ among the tokens, equal whatever they show: a prompt with others in them extends
 
 Prompts and paths are sorted as byte strings, where everything that starts with a string follows it in one run. A stack
 holds those that the present one starts with: each is pushed and popped once. Sorting apart, time is linear in the
-tokens.
+tokens. What begins differently is sorted apart: of many conversations each is small, and lies together in memory.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from lightning_trainer.token_ids import Ids, packed
 from lightning_trainer.transitions.token_runs import Run, runs_of
 from lightning_trainer.types import Media
+
+_BEGINNING = 32
+"""Bytes; as many tokens as tell conversations apart, where a template does not begin them alike."""
 
 
 class Tokens(Protocol):
@@ -70,7 +73,7 @@ def token_tree(calls: Sequence[Tokens], owners: Sequence[Hashable] | None = None
     first_tries = list(range(len(calls)))
     open_paths: list[tuple[bytes, int, dict[Hashable, int]]] = []
     tried, tries = None, {}
-    for place in sorted(range(len(strings)), key=strings.__getitem__):
+    for place in _sorted(strings):
         string, index = strings[place], place % len(calls)
         while open_paths and not string.startswith(open_paths[-1][0]):
             open_paths.pop()
@@ -90,3 +93,13 @@ def token_tree(calls: Sequence[Tokens], owners: Sequence[Hashable] | None = None
         elif owners is not None:
             open_paths[-1][2].setdefault(owners[index], index)
     return TokenTree(tuple(parents), tuple(first_tries), tuple(calls))
+
+
+def _sorted(strings: Sequence[bytes]) -> Iterator[int]:
+    """Yield the places of the strings, each beginning's in order; one is in the order of its first place."""
+    common = min(_BEGINNING, min(map(len, strings), default=0))  # no string may lie apart from one that it starts
+    by_beginning: dict[bytes, list[int]] = {}
+    for place, string in enumerate(strings):
+        by_beginning.setdefault(string[:common], []).append(place)
+    for places in by_beginning.values():
+        yield from sorted(places, key=strings.__getitem__)

@@ -16,17 +16,17 @@ from lightning_trainer.ingest.dialects.values import text, texts
 from lightning_trainer.types import Span
 
 NAME = "lightning"
-_SCOPES = "lightning."
+SCOPES = "lightning."
 _NO_REASON = (None,)
 
 
 def recognises(span: Span) -> bool:
-    return span.scope.startswith(_SCOPES) or carries_tokens(span)
+    return span.scope.startswith(SCOPES) or carries_tokens(span)
 
 
 def is_ours(span: Span) -> bool:
     """Whether one of our own instrumentations wrote it: others can carry our token ids, in a fork or a proxy."""
-    return span.scope.startswith(_SCOPES)
+    return span.scope.startswith(SCOPES)
 
 
 def is_gateway(span: Span) -> bool:
@@ -53,7 +53,7 @@ def naming(span: Span) -> Naming | None:
     agent = text(span, semconv.AGENT_NAME)
     if agent is None:
         return None
-    return _naming(agent, text(span, semconv.AGENT_SOURCE) or (None if is_gateway(span) else NAME))
+    return _naming(agent, text(span, semconv.AGENT_SOURCE) or (None if span.scope == semconv.GATEWAY_SCOPE else NAME))
 
 
 @lru_cache(maxsize=1024)

@@ -1,6 +1,7 @@
 """Exact tokens of a span: ids and log-probabilities, per choice, as the gateway and the client write them."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from lightning_instrumentation import semconv
@@ -30,7 +31,10 @@ class Tokens(NamedTuple):
 
 
 _NO_IDS = TokenIds()
-_FIRST_RESPONSE = semconv.response_token_ids(0)
+# Names that are made once are found in a dict without being compared.
+_response_token_ids = lru_cache(semconv.response_token_ids)
+_response_logprobs = lru_cache(semconv.response_logprobs)
+_FIRST_RESPONSE = _response_token_ids(0)
 
 
 def carries_tokens(span: Span) -> bool:
@@ -45,8 +49,8 @@ def read_tokens(span: Span) -> Tokens:
     reasons = finish_reasons if isinstance(finish_reasons, tuple) else ()
     choices = []
     for index in range(_choice_count(span)):
-        response_ids = _numbers(span, semconv.response_token_ids(index), TokenIds, _ids_of_text, problems)
-        logprobs = _numbers(span, semconv.response_logprobs(index), unpack_logprobs, unpack_logprobs, problems)
+        response_ids = _numbers(span, _response_token_ids(index), TokenIds, _ids_of_text, problems)
+        logprobs = _numbers(span, _response_logprobs(index), unpack_logprobs, unpack_logprobs, problems)
         reason = str(reasons[index]) or None if index < len(reasons) else None
         choices.append(Choice(index, _NO_IDS if response_ids is None else response_ids, logprobs, reason))
     prompt_ids = _numbers(span, semconv.PROMPT_TOKEN_IDS, TokenIds, _ids_of_text, problems)
@@ -55,7 +59,7 @@ def read_tokens(span: Span) -> Tokens:
 
 def _choice_count(span: Span) -> int:
     count = span.attributes.get(semconv.CHOICES, 1)
-    if not isinstance(count, int) or count < 1:
+    if not isinstance(count, int) or count <= 1:
         return 1
     # A count that nothing backs would only make work.
     return min(count, max(1, len(span.attributes)))

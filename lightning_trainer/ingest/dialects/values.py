@@ -11,10 +11,13 @@ _MOST_MESSAGES = 10_000
 """Numbered attributes beyond this are not looked for."""
 
 
-def text(span: Span, *names: str) -> str | None:
+def text(span: Span, name: str, *others: str) -> str | None:
     """Return the first of the attributes that is a text with something in it."""
     attributes = span.attributes
-    for name in names:
+    value = attributes.get(name)
+    if value and isinstance(value, str):
+        return value
+    for name in others:
         value = attributes.get(name)
         if value and isinstance(value, str):
             return value
