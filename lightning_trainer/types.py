@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
+from lightning_trainer.frozen import made_quickly
 from lightning_trainer.token_ids import Ids
 
 AttributeValue: TypeAlias = (
@@ -138,6 +139,7 @@ class Media:
     mime_type: str | None = None
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True)
 class Call:
     """One choice of one LLM call, with the tokens that the engine saw and sampled where they are known."""
@@ -170,6 +172,7 @@ class Call:
     """What of the prompt is no text, in order; its tokens are placeholders in ``prompt_ids``."""
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True)
 class Transition:
     """A call of a selected agent as the learner sees it: state (prompt), action (response), reward."""
@@ -211,6 +214,7 @@ class Trajectory:
     """Of this agent in the attempt, beside the attempt's; None when nothing scored it."""
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True)
 class Credit:
     """What a credit scheme gives one transition."""
@@ -223,6 +227,7 @@ class Credit:
     """Rows are compared with those of the same group, agent and peers; "" is with all of the agent's."""
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A run of sampled tokens ``[start, end)`` of a sample: the response of one transition."""
@@ -245,6 +250,7 @@ class Segment:
     """The transition of the same agent and attempt that this one follows; None for the first of a branch."""
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One token sequence ready for the trainer; the lengths of ids, mask and logprobs are equal, always.
@@ -284,9 +290,11 @@ class Sample:
             raise ValueError(f"sample {self.sample_id}: a sample starts with at least one prompt token")
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"sample {self.sample_id}: temperature {self.temperature}; it must be a positive number")
-        if sum(self.loss_mask) != sum(segment.end - segment.start for segment in self.segments) or not all(
-            all(self.loss_mask[segment.start : segment.end]) for segment in self.segments
-        ):
+        named = 0
+        for segment in self.segments:
+            sampled = self.loss_mask[segment.start : segment.end]
+            named += segment.end - segment.start if all(sampled) else math.inf
+        if named != sum(self.loss_mask):
             raise ValueError(f"sample {self.sample_id}: the mask and the segments name different tokens")
 
 

@@ -36,6 +36,7 @@ def assign(trajectories: Sequence[Trajectory], scheme: CreditScheme, limit: Limi
     refused: dict[str, Reason] = {}
     rows: dict[str, dict[Peers, dict[str, float]]] = {}
     for trajectory, credits_T in zip(trajectories, scheme(trajectories), strict=True):
+        before: Credit | None = None
         for transition, credit in zip(trajectory.transitions, credits_T, strict=True):
             if credit.value is None:
                 refused[transition.transition_id] = Reason.NO_REWARD
@@ -43,6 +44,9 @@ def assign(trajectories: Sequence[Trajectory], scheme: CreditScheme, limit: Limi
                 refused[transition.transition_id] = Reason.OVER_LENGTH
             else:
                 trained[transition.transition_id] = credit
+                if credit is before:
+                    continue  # many transitions share one, and it is one row
+                before = credit
                 own = rows.setdefault(transition.attempt_id, {}).setdefault((trajectory.agent, credit.peers), {})
                 own[credit.row_id] = credit.value
     return Assignment(

@@ -6,9 +6,12 @@ all who are compared with them: where it is missing, so is every credit that it 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from lightning_trainer.credit.finite import finite
 from lightning_trainer.types import Trajectory
+
+_reward = attrgetter("reward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ def kinds_by_agent(trajectories_G: Sequence[Trajectory]) -> Mapping[str, Kinds]:
     for trajectory in trajectories_G:
         known = kinds.get(trajectory.agent, Kinds(False, False, False))
         kinds[trajectory.agent] = Kinds(
-            steps=known.steps or any(step.reward is not None for step in trajectory.transitions),
+            steps=known.steps or not set(map(_reward, trajectory.transitions)) <= {None},
             own=known.own or trajectory.own_reward is not None,
             outcome=known.outcome or trajectory.reward is not None,
         )

@@ -6,20 +6,19 @@ words (to tokenise them again, say) asks the dialect of its span for the convers
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
 from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.ancestry import Identity, SpanKey, key_of
-from lightning_trainer.ingest.dialects import lightning
 from lightning_trainer.ingest.dialects.record import ModelCall
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.dialects.tokens import Choice, Tokens, carries_tokens, read_tokens
 from lightning_trainer.ingest.joining import join
 from lightning_trainer.ingest.media import media_of
-from lightning_trainer.types import Call, Fidelity, Span
+from lightning_trainer.types import AttributeValue, Call, Fidelity, Media, Span
 
 
 class JoinedCall(NamedTuple):
@@ -32,7 +31,7 @@ class JoinedCall(NamedTuple):
     @property
     def identity(self) -> Identity:
         """Of the first record that knows, for agent and attempt each; the others are not asked when it knows both."""
-        identity = self.identities[key_of(self.best.span)]
+        identity = self.identities[key_of(self.records[0].span)]
         for record in self.records[1:]:
             if identity.complete:
                 break
@@ -70,7 +69,7 @@ def read_calls(joined: Iterable[JoinedCall], problems: list[str]) -> tuple[Call,
     calls: list[Call] = []
     for call in joined:
         _report_contradictions(call, problems)
-        calls.extend(_choices(call, problems))
+        calls += _choices(call, problems)
     return tuple(sorted(calls, key=attrgetter("start_ns", "call_id")))
 
 
@@ -79,40 +78,53 @@ def fidelity_of(tokens: Tokens, choice: Choice) -> Fidelity:
     return Fidelity.EXACT if tokens.prompt_ids or choice.response_ids else Fidelity.TEXT_ONLY
 
 
-def _choices(joined: JoinedCall, problems: list[str]) -> Iterator[Call]:
-    best, span, identity = joined.best, joined.best.span, joined.identity
+def _choices(joined: JoinedCall, problems: list[str]) -> list[Call]:
+    best = joined.records[0]
+    span, attributes = best.span, best.span.attributes
+    agent, rollout_id, attempt_id, _ = joined.identity
     tokens = tokens_of(best)
-    problems.extend(tokens.problems)
-    media = next((found for record in joined.records if (found := media_of(record.span))), ())
-    policy = span.attributes.get(semconv.POLICY)
-    version = span.attributes.get(semconv.POLICY_VERSION)
-    for choice in tokens.choices:
-        yield Call(
-            call_id=f"{span.span_id}/{choice.index}",
-            trace_id=span.trace_id,
-            span_id=span.span_id,
-            parent_span_id=span.parent_span_id,
-            response_id=joined.response_id,
-            agent=identity.agent,
-            rollout_id=identity.rollout_id,
-            attempt_id=identity.attempt_id,
-            policy=policy if isinstance(policy, str) else None,
-            policy_version=version if isinstance(version, int) and not isinstance(version, bool) else None,
-            prompt_ids=tokens.prompt_ids,
-            response_ids=choice.response_ids,
-            behaviour_logprobs=choice.logprobs,
-            finish_reason=choice.finish_reason,
-            complete=best.complete is not False,
-            start_ns=span.start_ns,
-            end_ns=span.end_ns,
-            fidelity=fidelity_of(tokens, choice),
-            temperature=_temperature(span),
-            media=media,
+    if tokens.problems:
+        problems += tokens.problems
+    policy = attributes.get(semconv.POLICY)
+    version = attributes.get(semconv.POLICY_VERSION)
+    # By position: naming twenty fields takes longer than setting them.
+    return [
+        Call(
+            f"{span.span_id}/{choice.index}",
+            span.trace_id,
+            span.span_id,
+            span.parent_span_id,
+            best.response_id or joined.response_id,
+            agent,
+            rollout_id,
+            attempt_id,
+            policy if isinstance(policy, str) else None,
+            version if isinstance(version, int) and not isinstance(version, bool) else None,
+            tokens.prompt_ids,
+            choice.response_ids,
+            choice.logprobs,
+            choice.finish_reason,
+            best.complete is not False,
+            span.start_ns,
+            span.end_ns,
+            fidelity_of(tokens, choice),
+            _temperature(attributes.get(semconv.REQUEST_TEMPERATURE)),
+            _media(joined.records),
         )
+        for choice in tokens.choices
+    ]
 
 
-def _temperature(span: Span) -> float:
-    value = span.attributes.get(semconv.REQUEST_TEMPERATURE)
+def _media(records: Sequence[ModelCall]) -> tuple[Media, ...]:
+    for record in records:
+        if semconv.INPUT_MESSAGES in record.span.attributes and (found := media_of(record.span)):
+            return found
+    return ()
+
+
+def _temperature(value: AttributeValue | None) -> float:
+    if value is None:
+        return 1.0
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
         return float(value)
     return 1.0
@@ -120,17 +132,17 @@ def _temperature(span: Span) -> float:
 
 def tokens_of(record: ModelCall) -> Tokens:
     """Return the tokens that the record has; choices without any where it has words only."""
-    if lightning.is_gateway(record.span) or carries_tokens(record.span):
+    if record.span.scope == semconv.GATEWAY_SCOPE or carries_tokens(record.span):
         return read_tokens(record.span)
     return Tokens((), tuple(Choice(i, (), None, reason) for i, reason in enumerate(record.finish_reasons)), ())
 
 
 def _report_contradictions(joined: JoinedCall, problems: list[str]) -> None:
-    best = joined.best.span
-    if not lightning.is_gateway(best):
+    best = joined.records[0].span
+    if best.scope != semconv.GATEWAY_SCOPE:
         return
     for record in joined.records[1:]:
-        if lightning.is_gateway(record.span):
+        if record.span.scope == semconv.GATEWAY_SCOPE:
             problems.append(
                 f"span {record.span.span_id}: the gateway recorded response {record.response_id} before, in span "
                 f"{best.span_id}; that one counts"

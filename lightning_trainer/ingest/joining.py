@@ -16,6 +16,8 @@ Sorting apart, time is linear in the number of records, as long as calls without
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from lightning_instrumentation import semconv
+
 from lightning_trainer.ingest.ancestry import SpanKey, key_of
 from lightning_trainer.ingest.dialects import lightning
 from lightning_trainer.ingest.dialects.record import ModelCall
@@ -45,7 +47,8 @@ def join(records: Sequence[ModelCall], spans: Mapping[SpanKey, Span]) -> Iterato
 def _most_faithful_first(group: Sequence[ModelCall]) -> tuple[ModelCall, ...]:
     if len(group) == 2:  # nearly always the gateway's record and the client's, which the first question tells apart
         one, other = group
-        if (by_gateway := lightning.is_gateway(one.span)) != lightning.is_gateway(other.span):
+        by_gateway = one.span.scope == semconv.GATEWAY_SCOPE
+        if by_gateway != (other.span.scope == semconv.GATEWAY_SCOPE):
             return (one, other) if by_gateway else (other, one)
     return tuple(sorted(group, key=faithfulness))
 

@@ -7,6 +7,7 @@ The ledger is balanced against the samples before a batch leaves this module (pr
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from operator import attrgetter
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.assignment import Assignment, assign, refuse_all
@@ -247,18 +248,19 @@ def _settle_group(
     limit: Limit,
     ledger: Ledger,
     imitated: Mapping[str, float] | None,
-) -> dict[str, Credit]:
+) -> Mapping[str, Credit]:
     """Settle every eligible call of a group; return the credits of those that are trained if the group is.
 
     Args:
         imitated: the credit of the only attempts that are, by id; None: all that have somebody to be compared with.
     """
-    compared = {
-        call_id: credit
-        for call_id, credit in assignment.credits.items()
-        if summary.verdict not in _OUTCOMES or (eligible[call_id].agent, credit.peers) not in summary.lonely
-    }
-    why_not = Reason.NO_PEERS
+    compared, why_not = assignment.credits, Reason.NO_PEERS
+    if summary.lonely and summary.verdict in _OUTCOMES:
+        compared = {
+            call_id: credit
+            for call_id, credit in compared.items()
+            if (eligible[call_id].agent, credit.peers) not in summary.lonely
+        }
     if imitated is not None:
         why_not = Reason.NOT_PICKED
         compared = {
@@ -266,14 +268,15 @@ def _settle_group(
             for call_id, credit in assignment.credits.items()
             if (attempt_id := eligible[call_id].attempt_id) is not None and attempt_id in imitated
         }
+    cuts = limit.over_length == "cut"  # else what can be trained fits whole
     for call_id in assignment.credits:
         call, verdict = eligible[call_id], summary.verdict if call_id in compared else why_not
-        kept, sampled = limit.trainable(call), len(call.response_ids)
-        if verdict is Reason.SAMPLED and kept < sampled:
-            ledger.settle(call, Outcome.DROPPED, Reason.CUT, sampled - kept)
+        kept = limit.trainable(call) if cuts else None
+        if kept is not None and verdict is Reason.SAMPLED and kept < len(call.response_ids):
+            ledger.settle(call, Outcome.DROPPED, Reason.CUT, len(call.response_ids) - kept)
             ledger.settle(call, Outcome.TRAINED, verdict, kept)
         else:
-            ledger.settle(call, _OUTCOMES.get(verdict, Outcome.DROPPED), verdict, sampled)
+            ledger.settle(call, _OUTCOMES.get(verdict, Outcome.DROPPED), verdict)
     for call_id, reason in assignment.refused.items():
         ledger.settle(eligible[call_id], Outcome.DROPPED, reason)
     return compared
@@ -303,7 +306,7 @@ def _by_group(trajectories: Iterable[Trajectory]) -> dict[str, list[Trajectory]]
 def _casts(calls: Iterable[Call], policy: PolicyConfig) -> dict[str, frozenset[str]]:
     """Return which of the policy's agents made calls in each attempt, usable or not."""
     casts: dict[str, set[str]] = {}
-    for call in calls:
-        if call.attempt_id is not None and call.agent is not None:
-            casts.setdefault(call.attempt_id, set()).add(call.agent)
+    for attempt_id, agent in set(map(attrgetter("attempt_id", "agent"), calls)):
+        if attempt_id is not None and agent is not None:
+            casts.setdefault(attempt_id, set()).add(agent)
     return {attempt_id: frozenset(filter(policy.claims, agents)) for attempt_id, agents in casts.items()}

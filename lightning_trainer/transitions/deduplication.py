@@ -32,12 +32,13 @@ def deduplicate(calls: Sequence[Call]) -> Deliveries:
     by_text: dict[tuple, Call] = {}
     by_tokens: dict[tuple, Call] = {}
     by_response: dict[tuple, Call] = {}
-    # Nearly every response is recorded once, and telling the others apart is the costly part.
-    responses = list(map(_response, calls))
-    of_id, of_response = Counter(map(attrgetter("call_id"), calls)), Counter(responses)
+    # Nearly every response is recorded once, and telling the others (and choices of one response) apart is costly.
+    of_id = Counter(map(attrgetter("call_id"), calls))
+    of_response = Counter(map(attrgetter("response_id"), calls))
+    of_response[None] = 1
     doubtful: list[Call] = []
-    for call, response in zip(calls, responses, strict=True):
-        once = of_id[call.call_id] == 1 and (response is None or of_response[response] == 1)
+    for call in calls:
+        once = of_id[call.call_id] == 1 and of_response[call.response_id] == 1
         (alone if once else doubtful).append(call)
     for call in sorted(doubtful, key=_fullest_first):
         original, response = kept.get(call.call_id), _response(call)

@@ -30,16 +30,15 @@ def reason_against(
         oldest_version: of the policy.
         claims: ``policy.claims``, or what remembers its answers where there are many calls of few agents.
     """
-    return (
-        _not_ours(call, policy, attempts, claims or policy.claims)
-        or _stale(call, oldest_version)
-        or _not_recorded(call)
-        or _not_seen(call, policy)
-    )
+    return _not_ours(call, policy, attempts, oldest_version, claims or policy.claims) or _not_recorded(call, policy)
 
 
 def _not_ours(
-    call: Call, policy: PolicyConfig, attempts: Mapping[str, Attempt], claims: Callable[[str], bool]
+    call: Call,
+    policy: PolicyConfig,
+    attempts: Mapping[str, Attempt],
+    oldest_version: int,
+    claims: Callable[[str], bool],
 ) -> Reason | None:
     if call.agent is None:
         return Reason.NO_AGENT
@@ -68,15 +67,10 @@ def _not_ours(
         return Reason.FAILED_ATTEMPT
     if attempt.state is AttemptState.RUNNING:
         return Reason.ATTEMPT_RUNNING
-    return None
+    return Reason.STALE if call.policy_version < oldest_version else None
 
 
-def _stale(call: Call, oldest_version: int) -> Reason | None:
-    stale = call.policy_version is not None and call.policy_version < oldest_version
-    return Reason.STALE if stale else None
-
-
-def _not_recorded(call: Call) -> Reason | None:
+def _not_recorded(call: Call, policy: PolicyConfig) -> Reason | None:
     prompt, sampled = len(call.prompt_ids), len(call.response_ids)
     if not prompt and not sampled:
         return Reason.NO_TOKEN_IDS
@@ -88,12 +82,9 @@ def _not_recorded(call: Call) -> Reason | None:
         return Reason.NO_LOGPROBS
     if len(call.behaviour_logprobs) != sampled:
         return Reason.LOGPROB_COUNT
-    if not all(map(math.isfinite, call.behaviour_logprobs)):
+    # A sum is finite only where all of it is, and is the quicker question.
+    if not math.isfinite(sum(call.behaviour_logprobs)) and not all(map(math.isfinite, call.behaviour_logprobs)):
         return Reason.LOGPROB_NOT_FINITE
     if not call.complete:
         return Reason.INCOMPLETE_STREAM
-    return None
-
-
-def _not_seen(call: Call, policy: PolicyConfig) -> Reason | None:
     return Reason.NON_TEXT if call.media and policy.non_text == "drop" else None

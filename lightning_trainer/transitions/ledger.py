@@ -36,6 +36,7 @@ class _Account:
 
 @dataclass(slots=True)
 class _Sum:
+    fate: Fate
     tokens: int = 0
     calls: int = 0
 
@@ -54,8 +55,7 @@ class Ledger:
 
     def settle(self, call: Call, outcome: Outcome, reason: Reason, tokens: int | None = None) -> None:
         """Say what became of the sampled tokens of one delivery of a call: of all of them, or of so many."""
-        account = self._account(call)
-        self._fates[call.call_id] = (outcome, reason)
+        account = self._accounts.get(call.call_id) or self._account(call)
         tokens = len(call.response_ids) if tokens is None else tokens
         account.settled += tokens
         if outcome is Outcome.TRAINED:
@@ -63,7 +63,8 @@ class Ledger:
         key = (account.agent, account.policy, account.policy_version, outcome, reason)
         known = self._sums.get(key)
         if known is None:
-            known = self._sums[key] = _Sum()
+            known = self._sums[key] = _Sum((outcome, reason))
+        self._fates[call.call_id] = known.fate
         known.tokens += tokens
         known.calls += 1
 
@@ -129,13 +130,14 @@ class Ledger:
         )
 
 
-def _trained_by_call(samples: Iterable[Sample]) -> Counter[str]:
-    trained: Counter[str] = Counter()
+def _trained_by_call(samples: Iterable[Sample]) -> dict[str, int]:
+    trained: dict[str, int] = {}
     for sample in samples:
         named = 0
         for segment in sample.segments:
-            trained[segment.transition_id] += segment.end - segment.start
-            named += segment.end - segment.start
+            tokens = segment.end - segment.start
+            trained[segment.transition_id] = trained.get(segment.transition_id, 0) + tokens
+            named += tokens
         if sum(sample.loss_mask) != named:
             raise LedgerImbalanceError(
                 f"sample {sample.sample_id}: its mask trains {sum(sample.loss_mask)} tokens, its segments name {named}"

@@ -30,9 +30,9 @@ class Limit:
 
     def cut(self, transition: Transition) -> Transition:
         """Return the transition with the sampled tokens that are trainable, one of them at least."""
-        if len(transition.prompt_ids) + len(transition.response_ids) <= self.max_tokens:
-            return transition
         kept = self.trainable(transition)
+        if kept == len(transition.response_ids):
+            return transition
         return replace(
             transition,
             response_ids=transition.response_ids[:kept],

@@ -9,6 +9,7 @@
 """
 
 from collections.abc import Sequence
+from operator import attrgetter, lt
 
 from lightning_trainer.transitions.token_tree import TokenTree
 from lightning_trainer.types import Call
@@ -31,9 +32,10 @@ def parents_of(calls: Sequence[Call], tree: TokenTree) -> list[int | None]:
 
 
 def _one_at_a_time(calls: Sequence[Call], parents: Sequence[int | None]) -> bool:
-    if len({call.span_id for call in calls}) < len(calls):
+    if len(set(map(attrgetter("span_id"), calls))) < len(calls):
         return False  # the choices of one response share its span
-    return all(
-        calls[index].start_ns >= calls[index - 1].end_ns and (parents[index] or 0) < index
-        for index in range(1, len(calls))
-    ) and (not parents or parents[0] is None)
+    starts, ends = map(attrgetter("start_ns"), calls), map(attrgetter("end_ns"), calls)
+    next(starts, None)
+    if any(map(lt, starts, ends)):
+        return False
+    return all(parent is None or parent < index for index, parent in enumerate(parents))

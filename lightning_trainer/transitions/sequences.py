@@ -48,8 +48,9 @@ def samples_of(
         how: what shares a sequence.
         baseline: reward of the group's baseline attempt, where it has one.
     """
+    cuts = limit.over_length == "cut"
     steps = [
-        (trajectory, limit.cut(transition))
+        (trajectory, limit.cut(transition) if cuts else transition)
         for trajectory in trajectories_G
         for transition in trajectory.transitions
         if transition.transition_id in credits
@@ -84,9 +85,11 @@ def _extended(trajectories_G: Sequence[Trajectory], steps: Sequence[_Step], how:
         return token_tree([transition for _, transition in steps], owners).parents
     place: dict[str | None, int] = {transition.transition_id: index for index, (_, transition) in enumerate(steps)}
     above = {step.transition_id: step.extends for trajectory in trajectories_G for step in trajectory.transitions}
-    for transition_id in above:
+    for transition_id, found in above.items():
+        if found is None or found in place:
+            continue
         # What lies between and is not trained is passed over, once.
-        passed, found = [transition_id], above[transition_id]
+        passed = [transition_id]
         while found is not None and found not in place:
             passed.append(found)
             found = above[found]
@@ -115,9 +118,9 @@ def _sample(path: Sequence[_Step], credits: Mapping[str, Credit], baseline: floa
                 credit.value,
                 credit.row_id,
                 credit.peers,
-                agent=None if trajectory.agent == last.agent else trajectory.agent,
-                attempt_id=None if transition.attempt_id == leaf.attempt_id else transition.attempt_id,
-                follows=transition.parent_id,
+                None if trajectory.agent == last.agent else trajectory.agent,
+                None if transition.attempt_id == leaf.attempt_id else transition.attempt_id,
+                transition.parent_id,
             )
         )
     return Sample(

@@ -12,16 +12,19 @@ among the tokens, equal whatever they show: a prompt with others in them extends
 
 Prompts and paths are sorted as byte strings, where everything that starts with a string follows it in one run. A stack
 holds those that the present one starts with: each is pushed and popped once. Sorting apart, time is linear in the
-tokens.
+tokens. What begins differently is sorted apart: of many conversations, the paths of one at a time take memory.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from lightning_trainer.token_ids import Ids, packed
 from lightning_trainer.transitions.token_runs import Run, runs_of
 from lightning_trainer.types import Media
+
+_BEGINNING = 32
+"""Bytes; as many tokens as tell conversations apart, where a template does not begin them alike."""
 
 
 class Tokens(Protocol):
@@ -64,29 +67,40 @@ def token_tree(calls: Sequence[Tokens], owners: Sequence[Hashable] | None = None
         owners: of each call; which of two equal paths is extended (``TokenTree.parents``).
     """
     prompts = [packed(call.prompt_ids) for call in calls]
-    # Paths come first: sorting keeps the order of what is equal, and a prompt may extend the very same path.
-    strings = [prompt + packed(call.response_ids) for prompt, call in zip(prompts, calls, strict=True)] + prompts
     parents: list[int | None] = [None] * len(calls)
     first_tries = list(range(len(calls)))
-    open_paths: list[tuple[bytes, int, dict[Hashable, int]]] = []
-    tried, tries = None, {}
-    for place in sorted(range(len(strings)), key=strings.__getitem__):
-        string, index = strings[place], place % len(calls)
-        while open_paths and not string.startswith(open_paths[-1][0]):
-            open_paths.pop()
-        if place >= len(calls):
-            # Equal prompts follow each other, the first of them first.
-            if string != tried:
-                tried, tries = string, {}
-            first_tries[index] = tries.setdefault(calls[index].media, index)
-            if open_paths:
-                _, first, twins = open_paths[-1]
-                extended = first if owners is None else twins.get(owners[index], first)
-                shown = calls[extended].media
-                if shown == calls[index].media[: len(shown)]:
-                    parents[index] = extended
-        elif not open_paths or open_paths[-1][0] != string:
-            open_paths.append((string, index, {} if owners is None else {owners[index]: index}))
-        elif owners is not None:
-            open_paths[-1][2].setdefault(owners[index], index)
+    for places in _by_beginning(prompts):
+        # Paths come first: sorting keeps the order of what is equal, and a prompt may extend the very same path.
+        strings = [prompts[index] + packed(calls[index].response_ids) for index in places]
+        strings += [prompts[index] for index in places]
+        open_paths: list[tuple[bytes, int, dict[Hashable, int]]] = []
+        tried, tries = None, {}
+        for place in sorted(range(len(strings)), key=strings.__getitem__):
+            string, index = strings[place], places[place % len(places)]
+            while open_paths and not string.startswith(open_paths[-1][0]):
+                open_paths.pop()
+            if place >= len(places):
+                # Equal prompts follow each other, the first of them first.
+                if string != tried:
+                    tried, tries = string, {}
+                first_tries[index] = tries.setdefault(calls[index].media, index)
+                if open_paths:
+                    _, first, twins = open_paths[-1]
+                    extended = first if owners is None else twins.get(owners[index], first)
+                    shown = calls[extended].media
+                    if shown == calls[index].media[: len(shown)]:
+                        parents[index] = extended
+            elif not open_paths or open_paths[-1][0] != string:
+                open_paths.append((string, index, {} if owners is None else {owners[index]: index}))
+            elif owners is not None:
+                open_paths[-1][2].setdefault(owners[index], index)
     return TokenTree(tuple(parents), tuple(first_tries), tuple(calls))
+
+
+def _by_beginning(prompts: Sequence[bytes]) -> Iterable[list[int]]:
+    """Return the places of the prompts that begin alike; none lies apart from one that it starts with."""
+    common = min(_BEGINNING, min(map(len, prompts), default=0))
+    places: dict[bytes, list[int]] = {}
+    for place, prompt in enumerate(prompts):
+        places.setdefault(prompt[:common], []).append(place)
+    return places.values()

@@ -53,41 +53,44 @@ def _trajectory(
 ) -> Trajectory:
     calls = sorted(calls, key=attrgetter("start_ns", "call_id"))
     tree = token_tree(calls)
-    transitions = tuple(
+    transitions = [
         _transition(
             call,
             call_rewards.get(call.call_id),
-            parent_id=None if parent is None else calls[parent].call_id,
-            extends=None if extended is None else calls[extended].call_id,
+            None if parent is None else calls[parent].call_id,
+            None if extended is None else calls[extended].call_id,
         )
         for call, parent, extended in zip(calls, parents_of(calls, tree), tree.parents, strict=True)
-    )
-    return Trajectory(attempt, agent, transitions[0].policy, transitions, reward, own_reward)
+    ]
+    return Trajectory(attempt, agent, transitions[0].policy, tuple(transitions), reward, own_reward)
 
 
-def _transition(call: Call, reward: float | None, *, parent_id: str | None, extends: str | None) -> Transition:
+def _transition(call: Call, reward: float | None, parent_id: str | None, extends: str | None) -> Transition:
     if call.agent is None or call.attempt_id is None or call.policy is None:
         raise ValueError(f"call {call.call_id} has no agent, attempt or policy; ask reason_against first")
     if call.policy_version is None or call.behaviour_logprobs is None:
         raise ValueError(f"call {call.call_id} has no policy version or logprobs; ask reason_against first")
+    # By position, as a call is made: naming fields takes longer than setting them.
     return Transition(
-        transition_id=call.call_id,
-        agent=call.agent,
-        attempt_id=call.attempt_id,
-        policy=call.policy,
-        policy_version=call.policy_version,
-        prompt_ids=call.prompt_ids,
-        response_ids=call.response_ids,
-        behaviour_logprobs=call.behaviour_logprobs,
-        reward=reward,
-        start_ns=call.start_ns,
-        parent_id=parent_id,
-        extends=extends,
-        temperature=_behaviour_temperature(call.temperature),
-        media=call.media,
+        call.call_id,
+        call.agent,
+        call.attempt_id,
+        call.policy,
+        call.policy_version,
+        call.prompt_ids,
+        call.response_ids,
+        call.behaviour_logprobs,
+        reward,
+        call.start_ns,
+        parent_id,
+        _behaviour_temperature(call.temperature),
+        extends,
+        call.media,
     )
 
 
 def _behaviour_temperature(requested: float) -> float:
     """What vLLM (``SamplingParams``) divided the logits by: below 1e-5 it is greedy and scores at 1; 0.01 is least."""
-    return 1.0 if requested < 1e-5 else max(requested, 0.01)
+    if requested < 1e-5:
+        return 1.0
+    return requested if requested > 0.01 else 0.01

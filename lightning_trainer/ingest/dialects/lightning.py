@@ -16,16 +16,17 @@ from lightning_trainer.ingest.dialects.values import text, texts
 from lightning_trainer.types import Span
 
 NAME = "lightning"
-_SCOPES = "lightning."
+SCOPES = "lightning."
+_NO_REASON = (None,)
 
 
 def recognises(span: Span) -> bool:
-    return is_ours(span) or carries_tokens(span)
+    return span.scope.startswith(SCOPES) or carries_tokens(span)
 
 
 def is_ours(span: Span) -> bool:
     """Whether one of our own instrumentations wrote it: others can carry our token ids, in a fork or a proxy."""
-    return span.scope.startswith(_SCOPES)
+    return span.scope.startswith(SCOPES)
 
 
 def is_gateway(span: Span) -> bool:
@@ -34,16 +35,14 @@ def is_gateway(span: Span) -> bool:
 
 def model_call(span: Span) -> ModelCall | None:
     # A record of the gateway is a call whatever it lacks: it says that the engine was asked.
-    if not is_gateway(span) and not (genai.is_call(span) and (carries_tokens(span) or genai.is_answered(span))):
+    by_gateway = span.scope == semconv.GATEWAY_SCOPE
+    if not by_gateway and not genai.is_call(span):
         return None
-    said = span.attributes.get(semconv.STREAM_COMPLETE)
-    return ModelCall(
-        span=span,
-        dialect=NAME,
-        response_id=text(span, semconv.RESPONSE_ID),
-        finish_reasons=texts(span, semconv.FINISH_REASONS) or (None,),
-        complete=said if isinstance(said, bool) else True,
-    )
+    response_id = text(span, semconv.RESPONSE_ID)
+    if response_id is None and not (by_gateway or carries_tokens(span) or genai.is_answered(span)):
+        return None
+    complete = span.attributes.get(semconv.STREAM_COMPLETE) is not False
+    return ModelCall(span, NAME, response_id, texts(span, semconv.FINISH_REASONS) or _NO_REASON, complete)
 
 
 def failed(span: Span) -> bool:
@@ -54,7 +53,7 @@ def naming(span: Span) -> Naming | None:
     agent = text(span, semconv.AGENT_NAME)
     if agent is None:
         return None
-    return _naming(agent, text(span, semconv.AGENT_SOURCE) or (None if is_gateway(span) else NAME))
+    return _naming(agent, text(span, semconv.AGENT_SOURCE) or (None if span.scope == semconv.GATEWAY_SCOPE else NAME))
 
 
 @lru_cache(maxsize=1024)

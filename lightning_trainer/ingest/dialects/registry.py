@@ -14,6 +14,8 @@ DIALECTS: tuple[Dialect, ...] = (
 
 def dialect_of(span: Span) -> Dialect:
     """Return the dialect to read a span in."""
+    if span.scope.startswith(lightning.SCOPES):  # nearly all of them are, and every span is asked
+        return lightning.DIALECT
     for dialect in DIALECTS:
         if dialect.recognises(span):
             return dialect

@@ -1,6 +1,7 @@
 """Exact tokens of a span: ids and log-probabilities, per choice, as the gateway and the client write them."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from lightning_instrumentation import semconv
@@ -29,7 +30,11 @@ class Tokens(NamedTuple):
     problems: tuple[str, ...]
 
 
-_FIRST_RESPONSE = semconv.response_token_ids(0)
+_NO_IDS = TokenIds()
+# Names that are made once are found in a dict without being compared.
+_response_token_ids = lru_cache(semconv.response_token_ids)
+_response_logprobs = lru_cache(semconv.response_logprobs)
+_FIRST_RESPONSE = _response_token_ids(0)
 
 
 def carries_tokens(span: Span) -> bool:
@@ -44,48 +49,41 @@ def read_tokens(span: Span) -> Tokens:
     reasons = finish_reasons if isinstance(finish_reasons, tuple) else ()
     choices = []
     for index in range(_choice_count(span)):
-        choices.append(
-            Choice(
-                index=index,
-                response_ids=_ids(span, semconv.response_token_ids(index), problems),
-                logprobs=_numbers(span, semconv.response_logprobs(index), unpack_logprobs, problems),
-                finish_reason=str(reasons[index]) or None if index < len(reasons) else None,
-            )
-        )
-    prompt_ids = _ids(span, semconv.PROMPT_TOKEN_IDS, problems)
-    return Tokens(prompt_ids, tuple(choices), tuple(problems))
+        response_ids = _numbers(span, _response_token_ids(index), TokenIds, _ids_of_text, problems)
+        logprobs = _numbers(span, _response_logprobs(index), unpack_logprobs, unpack_logprobs, problems)
+        reason = str(reasons[index]) or None if index < len(reasons) else None
+        choices.append(Choice(index, _NO_IDS if response_ids is None else response_ids, logprobs, reason))
+    prompt_ids = _numbers(span, semconv.PROMPT_TOKEN_IDS, TokenIds, _ids_of_text, problems)
+    return Tokens(_NO_IDS if prompt_ids is None else prompt_ids, tuple(choices), tuple(problems))
 
 
 def _choice_count(span: Span) -> int:
     count = span.attributes.get(semconv.CHOICES, 1)
-    if not isinstance(count, int) or count < 1:
+    if not isinstance(count, int) or count <= 1:
         return 1
     # A count that nothing backs would only make work.
     return min(count, max(1, len(span.attributes)))
 
 
-def _ids(span: Span, name: str, problems: list[str]) -> TokenIds:
-    found = _numbers(span, name, _at_rest, problems)
-    return TokenIds() if found is None else found
+def _ids_of_text(text: str) -> TokenIds:
+    return TokenIds(pack_token_ids(unpack_token_ids(text)))
 
 
-def _at_rest(written: bytes | str) -> TokenIds:
-    return TokenIds(written if isinstance(written, bytes) else pack_token_ids(unpack_token_ids(written)))
-
-
-def _numbers(span: Span, name: str, read: Callable[[bytes | str], T], problems: list[str]) -> T | None:
+def _numbers(
+    span: Span, name: str, read: Callable[[bytes], T], read_text: Callable[[str], T], problems: list[str]
+) -> T | None:
     """Packed, or as the JSON text that the client found them in; None where they are missing."""
     value = span.attributes.get(name)
     if value is None:
         return None
+    if isinstance(value, bytes) and not len(value) % 4:
+        return read(value)
     if isinstance(value, str):
         try:
-            return read(value)
+            return read_text(value)
         except ValueError as error:
             problems.append(f"span {span.span_id}: {name} is a text and cannot be read ({error}); it counts as missing")
             return None
-    if not isinstance(value, bytes) or len(value) % 4:
-        size = f"{len(value)} bytes" if isinstance(value, bytes) else f"a {type(value).__name__}"
-        problems.append(f"span {span.span_id}: {name} is {size}, not packed 4-byte values, and counts as missing")
-        return None
-    return read(value)
+    size = f"{len(value)} bytes" if isinstance(value, bytes) else f"a {type(value).__name__}"
+    problems.append(f"span {span.span_id}: {name} is {size}, not packed 4-byte values, and counts as missing")
+    return None

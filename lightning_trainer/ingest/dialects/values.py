@@ -11,10 +11,13 @@ _MOST_MESSAGES = 10_000
 """Numbered attributes beyond this are not looked for."""
 
 
-def text(span: Span, *names: str) -> str | None:
+def text(span: Span, name: str, *others: str) -> str | None:
     """Return the first of the attributes that is a text with something in it."""
     attributes = span.attributes
-    for name in names:
+    value = attributes.get(name)
+    if value and isinstance(value, str):
+        return value
+    for name in others:
         value = attributes.get(name)
         if value and isinstance(value, str):
             return value
@@ -36,8 +39,10 @@ def texts(span: Span, name: str) -> tuple[str | None, ...]:
     value = span.attributes.get(name)
     if not isinstance(value, tuple):
         return ()
-    # Of a list: a generator takes twice as long for the one or two that there are.
-    return tuple([item if isinstance(item, str) and item else None for item in value])
+    for item in value:
+        if not item or not isinstance(item, str):
+            return tuple(item if isinstance(item, str) and item else None for item in value)
+    return value  # pyright: ignore[reportReturnType]
 
 
 def json_of(value: AttributeValue | None) -> Any:
