@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -22,7 +23,12 @@ def api_of(options: Any) -> Api | None:
     """Return the wire format of a request; None where it is no model call, or has a body that is sent as it is."""
     if str(options.method).lower() != "post" or not isinstance(options.json_data, Mapping):
         return None
-    return api_at(urlsplit(str(options.url)).path)
+    return _promised(str(options.url))
+
+
+@lru_cache(maxsize=256)
+def _promised(url: str) -> Api | None:
+    return api_at(urlsplit(url).path)
 
 
 def url_of(client: Any, options: Any) -> str:

@@ -27,7 +27,7 @@ def rewritten(call: ModelCall, content: bytes, content_type: str) -> tuple[bytes
     """
     body = Body(call, content_type, None)
     handed_on = body.take(content) + body.rest()
-    return handed_on if call.asked and handed_on != content else None, body.document
+    return handed_on if body.rewrites and handed_on != content else None, body.document
 
 
 class Body:

@@ -86,8 +86,8 @@ def _ids(data: bytes, start: int) -> tuple[int, NumberText | list[int]]:
 def _logprobs(data: bytes, start: int) -> tuple[int, NumberText | None]:
     """Return where the logprobs of a chat choice without alternatives, which is what we ask for, end, and the numbers.
 
-    They end with the first entry after which a bracket closes. All between belongs to them, with no other content and
-    no alternatives: so none of the numbers is another choice's or an alternative's.
+    They end with the first entry after which a bracket closes. All between belongs to them, since there is no other
+    content in it; that none of the numbers is an alternative's is known when there are as many as sampled ids.
     """
     begun = _LOGPROBS.match(data, start)
     if begun is None:
@@ -96,16 +96,15 @@ def _logprobs(data: bytes, start: int) -> tuple[int, NumberText | None]:
     written = b""
     end = begun.end()
     if begun[2] != b"]":
-        alternatives = b'"top_logprobs":%b[' % begun[1]
-        last = alternatives + b"]}]"
+        last = b'"top_logprobs":%b[]}]' % begun[1]
         found = data.find(last, start)
         end = found + len(last)
         numbers = _NUMBERS.findall(data, start, end)
         written = b",".join(numbers)
         if found < 0 or written.translate(None, _IN_LOGPROBS) or not all(map(bytes.strip, numbers)):
             raise ValueError("logprobs of another form")
-        if data.find(alternatives + b"{", start, end) >= 0 or data.find(b'"content":', begun.end(), end) >= 0:
-            raise ValueError("logprobs with alternatives")
+        if data.find(b'"content":', begun.end(), end) >= 0:
+            raise ValueError("logprobs of more than one choice")
     tail = _TAIL.match(data, end)
     if tail is None:
         raise ValueError("logprobs with more than their content")
@@ -128,4 +127,12 @@ def _with_values(document: Any, values: dict[str, list[Any]]) -> dict[str, Any] 
             return None
         for place, value in zip(places, found, strict=True):
             place[name] = value
-    return part
+    return part if all(map(_pairs, choices)) else None
+
+
+def _pairs(choice: dict[str, Any]) -> bool:
+    """Whether there are as many logprobs as sampled ids, where there are any."""
+    ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
+    if not isinstance(logprobs, NumberText):
+        return True
+    return isinstance(ids, NumberText) and ids.size == logprobs.size

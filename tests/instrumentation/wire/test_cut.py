@@ -77,6 +77,12 @@ def test_it_is_what_reading_everything_gives(separators, escaped):
     def holds(answer):
         data = json.dumps(answer, separators=separators, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
         found = cut_out(data)
+        if any(
+            choice["logprobs"] and choice["logprobs"]["content"] and not choice["token_ids"]
+            for choice in answer["choices"]
+        ):
+            assert found is None  # whose numbers these are is not known
+            return
         assert found is not None
         assert read(found.part) == read(answer)
         hidden = copy.deepcopy(answer)
@@ -100,6 +106,10 @@ ENTRY = {"token": "a", "logprob": -1.0, "bytes": None, "top_logprobs": []}
         {"choices": [{"token_ids": [1.5]}]},
         {"choices": [{"token_ids": [-1]}]},
         {"choices": [{"logprobs": {"content": [{**ENTRY, "top_logprobs": [{"token": "b", "logprob": -2.0}]}]}}]},
+        {"choices": [{"token_ids": [1], "logprobs": {"content": [{**ENTRY, "top_logprobs": [ENTRY]}, ENTRY]}}]},
+        {"choices": [{"token_ids": [1, 2], "logprobs": {"content": [{**ENTRY, "top_logprobs": [ENTRY]}, ENTRY]}}]},
+        {"choices": [{"token_ids": [1, 2], "logprobs": {"content": [ENTRY]}}]},
+        {"choices": [{"logprobs": {"content": [ENTRY]}}]},
         {"choices": [{"logprobs": {"content": [ENTRY], "more": 1}}]},
         {"choices": [{"logprobs": {"content": [ENTRY], "refusal": [ENTRY]}}]},
         {"choices": [{"logprobs": {"content": [], "refusal": [ENTRY]}}]},
