@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class Sizes:
     name: str
     cost_calls: int
-    """Calls a block; blocks of all instrumentations alternate."""
+    """Calls a block, each block delivered before it ends; blocks of all instrumentations alternate. Short ones, since the
+    machine is quiet for moments and not for seconds."""
     cost_blocks: int
     burst_spans: int
     outage_s: float
@@ -28,6 +29,6 @@ class Sizes:
     peers: bool = True
 
 
-FULL = Sizes("full", 300, 15, 50_000, 60.0, 5, 20_000, 10, 8, 2_000, 1_000_000, 4_000, 1_500, 500, 200, 40)
-QUICK = Sizes("quick", 60, 9, 5_000, 3.0, 5, 2_500, 3, 8, 300, 50_000, 400, 1_500, 500, 60, 40)
+FULL = Sizes("full", 25, 180, 50_000, 60.0, 5, 20_000, 10, 8, 2_000, 1_000_000, 4_000, 1_500, 500, 200, 40)
+QUICK = Sizes("quick", 25, 24, 5_000, 3.0, 5, 2_500, 3, 8, 300, 50_000, 400, 1_500, 500, 60, 40)
 TINY = Sizes("tiny", 3, 1, 200, 0.5, 1, 200, 1, 2, 20, 600, 10, 20, 5, 3, 3, peers=False)
