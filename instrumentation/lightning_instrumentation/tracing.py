@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from opentelemetry import baggage, trace
+from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.resources import Resource
@@ -162,7 +163,7 @@ def identity_attributes() -> dict[str, str]:
 
 
 def _from_baggage() -> dict[str, str]:
-    carried = baggage.get_all()
+    carried = baggage.get_all() if otel_context.get_current() else None
     return {key: str(carried[key]) for key in semconv.BAGGAGE_KEYS if key in carried} if carried else {}
 
 
@@ -188,6 +189,8 @@ def _started_by_now(attributes: Mapping[str, Any]) -> int | None:
 
 
 def _link_to_users_span() -> tuple[Link, ...]:
+    if not otel_context.get_current():  # a program that does not use OpenTelemetry itself
+        return ()
     context = trace.get_current_span().get_span_context()
     return (Link(context),) if context.is_valid else ()
 
