@@ -8,7 +8,7 @@ TRANSFER_BACKEND = "lightning_file"
 
 
 def load() -> None:
-    """Register the weight transfer, sample fast on CPUs, and tie a child to its parent's life."""
+    """Register the weight transfer, sample and add adapters fast on CPUs, and tie a child to its parent's life."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
     from vllm.platforms import current_platform
 
@@ -17,9 +17,10 @@ def load() -> None:
             TRANSFER_BACKEND, "lightning_trainer.serving.host.transfer", "FileTransfer"
         )
     if current_platform.is_cpu():
-        from lightning_trainer.serving.host.sampling import use_for_vllm
+        from lightning_trainer.serving.host import lora_matmul, sampling
 
-        use_for_vllm()
+        sampling.use_for_vllm()
+        lora_matmul.use_for_vllm()
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
         follow_parent(parent.pid)
