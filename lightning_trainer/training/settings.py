@@ -61,6 +61,8 @@ class TrainerSettings:
     """Of the matrix products; weights, gradients and optimiser are float32."""
     serving_dtype: Dtype = "float32"
     """Of the published file."""
+    max_model_len: int = 2048
+    """Tokens of the engine's longest sequence."""
     probe_max_abs: float = 1e-3
     probe_mean_abs: float = 2e-4
     max_tokens_per_micro_batch: int = 8192
@@ -141,6 +143,7 @@ def trainer_settings(
         attention=training.attention,
         dtype=training.dtype,
         serving_dtype=config.engine.dtype,
+        max_model_len=config.engine.max_model_len,
         probe_max_abs=max_abs,
         probe_mean_abs=mean_abs,
         max_tokens_per_micro_batch=training.max_tokens_per_micro_batch,

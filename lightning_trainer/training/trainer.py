@@ -41,7 +41,9 @@ class Trainer:
         """
         self._settings = settings
         self._learner = Learner(settings)
-        self._probe_ids = probe_token_ids(settings.model_dir, self._learner.policy.vocabulary_size)
+        self._probe_ids = probe_token_ids(
+            settings.model_dir, self._learner.policy.vocabulary_size, settings.max_model_len
+        )
         self._steps_done = 0
 
     @property

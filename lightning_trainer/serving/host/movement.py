@@ -14,7 +14,8 @@ s = rms(e - slope d) / (rms(d) sqrt(N)). Loaded weights give a slope near 1, sta
 The last condition keeps rounding from looking like staleness: noise in d shrinks the slope to
 S / (S + var(d noise)), and var(d noise) <= 2 rms(noise)^2, so with it the slope of loaded weights is 3/4 or more. An
 engine that repeats every number to the last bit while the trainer's changed needs no such margin: its scoring is
-deterministic, so its weights are the same. The publisher measures from the last version that was decisive, so a
+deterministic, so its weights are the same. How many tokens a probe needs follows from it (``training.probe``). The
+publisher measures from the last version that was decisive, so a
 standstill over many small steps is found once they add up.
 """
 

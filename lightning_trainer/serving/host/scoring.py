@@ -1,7 +1,7 @@
 """Log-probabilities of given tokens, from the engine itself.
 
 The sequences go through one at a time and past the prefix cache (vLLM does not read it for prompt logprobs), so the
-same weights give the same numbers every time.
+same weights give the same numbers every time. Each costs a pass through the model: few long ones are cheaper.
 """
 
 import itertools

@@ -2,12 +2,14 @@
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_trainer.serving.host.movement import Scored, movement
 
-N = 256
+N = 67
+"""The probe's scored tokens (``training.probe``)."""
 
 
 def scored(trainer, noise):
@@ -79,3 +81,14 @@ def test_loaded_weights_are_never_called_stale(seed, step, engine_noise, trainer
 
     found = movement(seen(truth), seen(after))
     assert found is None or not found.stale
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_stale_weights_are_found_on_an_engine_whose_numbers_differ_from_run_to_run(seed):
+    random_ = random.Random(seed)
+    start = normal(random_, 3)
+    after = moved_by(random_, start, 0.15)
+    stale = [t + random_.gauss(0, 0.03) for t in start]
+    found = movement(scored(start, normal(random_, 0.03)), Scored([after], [stale]))
+    assert found is not None
+    assert found.stale
