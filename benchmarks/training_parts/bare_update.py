@@ -27,7 +27,7 @@ def offer_routes() -> None:
 
 @contextmanager
 def without_plugin() -> Iterator[None]:
-    """Have engines that are started in the block be vLLM as it comes."""
+    """Have engines that are started in the block be vLLM as it comes, but that it keeps freed memory as ours does."""
     os.environ["VLLM_PLUGINS"] = "none"
     try:
         yield

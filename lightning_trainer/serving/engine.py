@@ -17,6 +17,7 @@ import httpx
 
 import lightning_trainer
 from lightning_trainer.errors import EngineError, PublicationError
+from lightning_trainer.serving.engine_environment import engine_environment
 from lightning_trainer.serving.host.settings import HostSettings
 from lightning_trainer.serving.ownership import owner_tag, remove_orphans
 from lightning_trainer.serving.process_group import end_group
@@ -31,8 +32,6 @@ _STOP_GRACE_S = 15.0
 _GROUP_GRACE_S = 5.0
 _REQUEST_TIMEOUT_S = 60.0
 _LOG_TAIL_BYTES = 256 * 1024
-_NOT_INHERITED = ("PYTHONHOME", "VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
-"""What would change the engine behind the configuration's back."""
 
 
 class EngineProcess:
@@ -95,7 +94,7 @@ class EngineProcess:
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=log,
-                    env=_environment(site, settings),
+                    env=engine_environment(site, settings),
                     start_new_session=True,
                 )
             except OSError as error:
@@ -254,14 +253,6 @@ class EngineProcess:
     def _remove_scratch(self) -> None:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
-
-
-def _environment(site: Path, settings: EngineSettings) -> dict[str, str]:
-    environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
-    inherited = environment.pop("PYTHONPATH", "") if settings.python is None else ""
-    if settings.gpu is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = settings.gpu
-    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, (str(site), inherited)))}
 
 
 def _error_message(response: httpx.Response) -> str:
