@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Sizes:
     name: str
     cost_calls: int
-    """Calls a block, each block delivered before it ends; blocks of all instrumentations alternate. Short ones, since the
-    machine is quiet for moments and not for seconds."""
+    """Calls a block, delivered before it ends; blocks of all instrumentations alternate. Short ones: a machine is quiet
+    for moments and not for seconds."""
     cost_blocks: int
     burst_spans: int
     outage_s: float
