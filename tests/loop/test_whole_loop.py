@@ -321,6 +321,7 @@ def test_after_the_trainer_was_killed_the_run_repeats_what_it_had_done_and_goes_
     assert nothing_is_trained_twice(run)
 
 
+@pytest.mark.slow
 def test_after_the_daemon_was_killed_nothing_acknowledged_is_missing_and_the_run_goes_on(run: Run, elsewhere: str):
     run.run_agent(steps=5)
     spans = set(run.rows("SELECT trace_id, span_id FROM spans"))
@@ -435,6 +436,7 @@ def test_a_program_is_run_over_tasks_in_a_file_and_trained_on(run: Run):
     assert nothing_is_trained_twice(run)
 
 
+@pytest.mark.slow
 def test_remax_compares_with_a_greedy_attempt_of_each_group_that_is_never_trained(run: Run):
     done = run.policy()["steps_done"]
     run.stop()
