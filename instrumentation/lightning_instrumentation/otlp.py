@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from opentelemetry.trace import Link
 
-    from lightning_instrumentation.ended import EndedSpan, Event
+    from lightning_instrumentation.record import Event, SpanRecord
 
 _HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200
 _SHORT = 40
@@ -174,7 +174,7 @@ def _link(link: Link) -> bytes:
     return ids + _attributes(b"\x22", link.attributes or {}) + b"\x35" + _fixed32(flags)
 
 
-def _span_parts(span: EndedSpan) -> list[bytes]:
+def _span_parts(span: SpanRecord) -> list[bytes]:
     """Return an ended span as the message ``opentelemetry.proto.trace.v1.Span``, in pieces."""
     return [
         b"\x0a\x10",
@@ -205,7 +205,7 @@ class RequestWriter:
         self._resource = _field(b"\x0a", _attributes(b"\x0a", resource))
         self._scope = _field(b"\x0a", _named(b"\x0a", scope) + _named(b"\x12", version))
 
-    def request(self, span: EndedSpan) -> bytes:
+    def request(self, span: SpanRecord) -> bytes:
         parts = _span_parts(span)
         size = sum(map(len, parts))
         before = self._scope + b"\x12" + _varint(size)

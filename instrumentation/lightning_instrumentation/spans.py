@@ -12,7 +12,9 @@ from lightning_instrumentation.later import do_later, do_waiting
 from lightning_instrumentation.runtime import Runtime
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span
+    from opentelemetry.trace import Span, SpanKind
+
+    from lightning_instrumentation.record import SpanRecord
 
 _LONGEST_MESSAGE = 2000
 
@@ -31,10 +33,16 @@ def end(span: Span | None, error: BaseException | None = None) -> None:
     guarded("span-end", span.end)
 
 
-def end_with(runtime: Runtime, span: Span, attributes: Mapping[str, Any], *, end_ns: int | None = None) -> None:
-    """End a span to which these are added on its way out."""
+def open(runtime: Runtime, name: str, attributes: dict[str, Any], kind: SpanKind) -> SpanRecord | None:
+    """Start a span that nobody outside of this client will hold."""
     do_waiting()
-    guarded("span-end", runtime.tracer.end_with, span, attributes, end_ns)
+    return guarded("span-start", runtime.tracer.open, name, attributes, kind)
+
+
+def close(runtime: Runtime, span: SpanRecord, *, end_ns: int | None = None) -> None:
+    """End a span that ``open`` has started."""
+    do_waiting()
+    guarded("span-end", runtime.tracer.close, span, end_ns)
 
 
 def end_soon(span: Span | None) -> None:
@@ -43,7 +51,7 @@ def end_soon(span: Span | None) -> None:
         do_later(span.end, time.time_ns())
 
 
-def mark_error(span: Span, error: BaseException, *, secret: str | None = None) -> None:
+def mark_error(span: Span | SpanRecord, error: BaseException, *, secret: str | None = None) -> None:
     """Record what was raised; ``secret`` is cut out of its message (servers like to quote keys back)."""
     from opentelemetry.trace import Status, StatusCode
 
@@ -57,7 +65,7 @@ def mark_error(span: Span, error: BaseException, *, secret: str | None = None) -
     span.set_status(Status(StatusCode.ERROR, message))
 
 
-def mark_failed(span: Span, error_type: str, message: str) -> None:
+def mark_failed(span: Span | SpanRecord, error_type: str, message: str) -> None:
     """Record a failure that was reported and not raised."""
     from opentelemetry.trace import Status, StatusCode
 

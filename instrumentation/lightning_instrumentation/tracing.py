@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -22,15 +23,17 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
-from opentelemetry.trace import Link, Span, SpanKind
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, TraceFlags
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.ended import EndedSpan
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.otlp import RequestWriter
+from lightning_instrumentation.record import SpanRecord
 from lightning_instrumentation.redaction.spans import Editor
 from lightning_instrumentation.scope import current, speaker
 from lightning_instrumentation.sequence import sequences
+
+_FLAGS = TraceFlags(TraceFlags.SAMPLED | TraceFlags.RANDOM_TRACE_ID)
 
 
 class OwnIdGenerator(IdGenerator):
@@ -76,11 +79,12 @@ class Tracer:
     ) -> None:
         resource = _resource(service_name)
         self._started = started
+        self._ids = OwnIdGenerator()
         provider = TracerProvider(
             sampler=RecordsAll(),
             resource=Resource(resource),
             shutdown_on_exit=False,
-            id_generator=OwnIdGenerator(),
+            id_generator=self._ids,
             span_limits=_UNLIMITED,
             meter_provider=NoOpMeterProvider(),
         )
@@ -112,15 +116,28 @@ class Tracer:
         guarded("sequence", _number, known)
         return self._tracer.start_span(name, context, kind, known, links, start_ns)
 
-    def end_with(self, span: Span, attributes: Mapping[str, Any], end_ns: int | None = None) -> None:
-        """End a span with plain values that nobody reads before it leaves: on the span itself, the SDK would look into
-        each of them, which costs more than all else that it does."""
-        span_id = span.get_span_context().span_id
-        self._outbound.added[span_id] = attributes
-        try:
-            span.end(end_ns)
-        finally:
-            self._outbound.added.pop(span_id, None)
+    def open(self, name: str, attributes: dict[str, Any], kind: SpanKind) -> SpanRecord:
+        """Start a span below the current one that nobody outside of this client will hold; ``close`` ends it.
+
+        ``attributes`` become the span's own, in which more is written until it is closed.
+        """
+        parent = current().span
+        above = None if parent is None else parent.get_span_context()
+        if above is not None and not above.is_valid:
+            above = None
+        ids = self._ids
+        trace_id = ids.generate_trace_id() if above is None else above.trace_id
+        context = SpanContext(trace_id, ids.generate_span_id(), False, _FLAGS)
+        links = _link_to_users_span() if above is None else ()
+        guarded("identity", _identify, attributes)
+        self._started()
+        guarded("sequence", _number, attributes)
+        return SpanRecord(name, context, above, kind, attributes, [], links, StatusCode.UNSET, "", time.time_ns())
+
+    def close(self, span: SpanRecord, end_ns: int | None = None) -> None:
+        """End a span that ``open`` has started."""
+        span.end_ns = time.time_ns() if end_ns is None else end_ns
+        self._outbound.leave(span)
 
 
 class _Outbound(SpanProcessor):
@@ -131,17 +148,18 @@ class _Outbound(SpanProcessor):
         self._put = put
         self._editor = editor
         self._pid = os.getpid()
-        self.added: dict[int, Mapping[str, Any]] = {}
-        """By span id, while that span ends."""
 
     def on_end(self, span: ReadableSpan) -> None:
+        record = guarded("export", SpanRecord.of, span)
+        if record is not None:
+            self.leave(record)
+
+    def leave(self, span: SpanRecord) -> None:
         # A forked child has copies of the spans that were open in its parent; each is its parent's to end.
         if os.getpid() == self._pid:
-            guarded("export", self._export, span)
+            guarded("export", self._write, span)
 
-    def _export(self, recorded: ReadableSpan) -> None:
-        span = EndedSpan.of(recorded)
-        span.attributes.update(self.added.get(span.context.span_id, ()))
+    def _write(self, span: SpanRecord) -> None:
         self._editor.edit(span)
         started = _started_by_now(span.attributes)
         if started is not None:

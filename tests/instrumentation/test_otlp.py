@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning_instrumentation.ended import EndedSpan
+from lightning_instrumentation.record import SpanRecord
 from lightning_instrumentation.otlp import RequestWriter
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -48,7 +48,7 @@ def both(name, context, parent, kind, given, links, start_ns, end_ns, events, st
         end_time=end_ns,
         instrumentation_scope=InstrumentationScope(*SCOPE),
     )
-    return encode_spans([theirs]).SerializeToString(), WRITER.request(EndedSpan.of(theirs))
+    return encode_spans([theirs]).SerializeToString(), WRITER.request(SpanRecord.of(theirs))
 
 
 spans = st.tuples(
@@ -73,7 +73,7 @@ def test_every_span_has_the_official_bytes(span):
 
 def decoded(value):
     context = SpanContext(1, 2, False)
-    ours = EndedSpan("n", context, None, SpanKind.CLIENT, {"key": value}, [], (), StatusCode.UNSET, "", 1, 2)
+    ours = SpanRecord("n", context, None, SpanKind.CLIENT, {"key": value}, [], (), StatusCode.UNSET, "", 1, 2)
     request = ExportTraceServiceRequest.FromString(WRITER.request(ours))
     (attribute,) = request.resource_spans[0].scope_spans[0].spans[0].attributes
     return attribute.value

@@ -14,7 +14,7 @@ from lightning_instrumentation.failures import failures
 from lightning_instrumentation.redaction.rules import RedactionError, Redactor
 
 if TYPE_CHECKING:
-    from lightning_instrumentation.ended import EndedSpan
+    from lightning_instrumentation.record import SpanRecord
 
 
 class _ForbiddenError(Exception):
@@ -28,7 +28,7 @@ class Editor:
         self._redactor = redactor
         self._capture_content = capture_content
 
-    def edit(self, span: EndedSpan) -> None:
+    def edit(self, span: SpanRecord) -> None:
         self._edit(span.attributes)
         if span.events:
             span.events = [replace(event, attributes=self._edited(event.attributes)) for event in span.events]

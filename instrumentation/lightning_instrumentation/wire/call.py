@@ -25,7 +25,7 @@ from lightning_instrumentation.wire import request
 from lightning_instrumentation.wire.api import NOTHING, Api, Wanted
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span
+    from lightning_instrumentation.record import SpanRecord
 
 _SUPPRESS = getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", "suppress_instrumentation")
 
@@ -44,15 +44,13 @@ class ModelCall:
         self,
         runtime: Runtime,
         api: Api,
-        span: Span,
-        asked: dict[str, Any],
+        span: SpanRecord,
         extras: Extras,
         *,
         secret: str | None,
         capture_content: bool,
         limit_bytes: int,
     ) -> None:
-        """Args: asked: what the request asks, as attributes of the span; more are added until it ends."""
         self.api = api
         self.extras = extras
         self.asked = extras.asked
@@ -67,9 +65,9 @@ class ModelCall:
         self.sent = 0
         """How often the request went out."""
         # Taken out by whoever ends the call; a list, because its ``pop`` needs no lock (a finalizer may run anywhere).
-        self._open: list[Span] = [span]
+        self._open: list[SpanRecord] = [span]
         self._runtime = runtime
-        self._attributes = asked
+        self._attributes = span.attributes
         self._secret = secret
         self._capture_content = capture_content
 
@@ -90,7 +88,7 @@ class ModelCall:
         self._end(None, end_ns=end_ns)
 
     @property
-    def open_span(self) -> Span | None:
+    def open_span(self) -> SpanRecord | None:
         """None once the call has ended."""
         return next(iter(self._open), None)
 
@@ -119,9 +117,9 @@ class ModelCall:
         except IndexError:
             return
         guarded("chat-response", self._describe, span, error)
-        spans.end_with(self._runtime, span, self._attributes, end_ns=end_ns)
+        spans.close(self._runtime, span, end_ns=end_ns)
 
-    def _describe(self, span: Span, error: BaseException | None) -> None:
+    def _describe(self, span: SpanRecord, error: BaseException | None) -> None:
         if self.streamed:
             self._attributes[semconv.STREAM_COMPLETE] = error is None and self.answer.finished
         if self.sent > 1:
@@ -161,14 +159,13 @@ def _begin(
         capture_content=settings.capture_content,
         limit_bytes=settings.max_body_bytes,
     )
-    span = spans.begin(started, f"{api.operation} {body.get('model') or ''}", {}, kind=SpanKind.CLIENT)
+    span = spans.open(started, f"{api.operation} {body.get('model') or ''}", asked, SpanKind.CLIENT)
     if span is None:
         return None
     call = ModelCall(
         started,
         api,
         span,
-        asked,
         _extras(started, api, span, url, body),
         secret=secret,
         capture_content=settings.capture_content,
@@ -177,13 +174,13 @@ def _begin(
     return call, dict(call.extras.headers)
 
 
-def _extras(started: Runtime, api: Api, span: Span, url: str, body: Mapping[str, Any]) -> Extras:
+def _extras(started: Runtime, api: Api, span: SpanRecord, url: str, body: Mapping[str, Any]) -> Extras:
     """Return what the host at ``url`` is asked on top, and the headers it gets: nothing for one that nobody named."""
     standing = started.hosts.standing(url)
     headers: dict[str, str] = {}
     asked = NOTHING
     if standing is not Standing.STRANGER:
-        headers["traceparent"] = propagation.traceparent(span.get_span_context())
+        headers["traceparent"] = propagation.traceparent(span.context)
         headers["baggage"] = propagation.baggage(current().identity, speaker())
     if standing is Standing.TRUSTED:
         asked = api.wanted(body)

@@ -1,15 +1,18 @@
-"""A span that has ended, on its way out: what the SDK recorded, in plain values that redaction may change.
+"""A span in plain values: how every span leaves, and how one is kept that no code but ours can hold.
 
-The SDK's span stays as it is: the user's code may still hold it, and other threads may read it.
+The SDK guards a span against whoever may hold it, with locks, copies and checks of each value. Spans of agents, tools
+and rollouts are the SDK's, and stay as they are when they end: what leaves is a copy, which redaction may change. A
+model call's span is never handed out, so it is a record from the start, for a third of what the SDK's costs.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -23,7 +26,7 @@ class Event:
 
 
 @dataclass(slots=True)
-class EndedSpan:
+class SpanRecord:
     name: str
     context: SpanContext
     parent: SpanContext | None
@@ -34,10 +37,20 @@ class EndedSpan:
     status: StatusCode
     status_message: str
     start_ns: int
-    end_ns: int
+    end_ns: int = 0
+    """Nanoseconds since 1970; 0 while it is open."""
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        self.attributes[key] = value
+
+    def add_event(self, name: str, attributes: Mapping[str, Any]) -> None:
+        self.events.append(Event(name, time.time_ns(), attributes))
+
+    def set_status(self, status: Status) -> None:
+        self.status, self.status_message = status.status_code, status.description or ""
 
     @classmethod
-    def of(cls, span: ReadableSpan) -> EndedSpan:
+    def of(cls, span: ReadableSpan) -> SpanRecord:
         """Copy what the SDK recorded.
 
         Raises:
