@@ -48,6 +48,10 @@ class TrainingError(LightningError, RuntimeError):
     """An update, a checkpoint or the worker behind it failed."""
 
 
+class TrainerDiedError(TrainingError):
+    """A trainer's process ended without a word: it was killed, or it crashed. Another one may live."""
+
+
 class PublicationError(LightningError, RuntimeError):
     """Weights could not be handed over to the engine; the previous version stays live."""
 

@@ -22,7 +22,7 @@ from lightning_trainer.daemon.publishing import Publisher
 from lightning_trainer.daemon.rollback import RollbackRequests
 from lightning_trainer.daemon.selection_watch import watch_selection
 from lightning_trainer.daemon.training_loop import TrainingLoop
-from lightning_trainer.errors import TrainingError
+from lightning_trainer.errors import TrainerDiedError, TrainingError
 from lightning_trainer.gateway.endpoints import EngineChoice, EngineEndpoint
 from lightning_trainer.gateway.upstream import Upstream
 from lightning_trainer.metrics.recorder import MetricsRecorder
@@ -120,7 +120,7 @@ class PolicyRuntime:
             TrainingError: the trainer did not start.
             MissingExtraError: a package is not installed.
         """
-        await asyncio.gather(self.trainer.start(), self.metrics.start(self.progress.say))
+        await asyncio.gather(start_trainer(self.trainer, self.progress.say), self.metrics.start(self.progress.say))
 
     async def run(self) -> None:
         """Train until cancelled.
@@ -154,6 +154,19 @@ class PolicyRuntime:
         await self.old_versions.stop()
         await self.trainer.close()
         await self.metrics.close()
+
+
+async def start_trainer(trainer: TrainerClient, say: Callable[[str], None]) -> None:
+    """Start a trainer, and another one where it is killed meanwhile: what is wrong with a start, it would have said.
+
+    Raises:
+        TrainingError: it did not start.
+    """
+    try:
+        await trainer.start()
+    except TrainerDiedError as error:
+        say(f"the trainer did not live to its start and another one is started ({error})")
+        await trainer.restart()
 
 
 def _old_versions(

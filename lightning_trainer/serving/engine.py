@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -45,6 +46,9 @@ class EngineProcess:
         self._announcement: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self.exited: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done when the process has ended, with the reason in a sentence."""
+        self.killed = False
+        """Whether it was killed, and not by ``stop``: by somebody, or by the system when memory ran out."""
+        self._stopping = False
         self._watching: asyncio.Task[None] | None = None
         self._client: httpx.AsyncClient | None = None
 
@@ -169,6 +173,7 @@ class EngineProcess:
         process = self._process
         if process is None:
             return
+        self._stopping = True
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
@@ -217,6 +222,7 @@ class EngineProcess:
                 elif not self._announcement.done():
                     self._announcement.set_result(document)
         status = await process.wait()
+        self.killed = status == -signal.SIGKILL and not self._stopping
         # Standard input stays open until here: closing it is what tells the host that its parent is gone.
         process.stdin.close()
         await asyncio.to_thread(end_group, process.pid, _GROUP_GRACE_S)

@@ -30,7 +30,7 @@ class EngineState(StrEnum):
     READY = "ready"
     RESTARTING = "restarting"
     FAILED = "failed"
-    """It will not be started again: the first start failed, or too many in a row."""
+    """It will not be started again: the first start failed of itself, or too many in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class Backoff:
     factor: float = 2.0
     longest_s: float = 30.0
     attempts: int = 5
+    first_attempts: int = 3
+    """Of an engine that never ran and was killed each time: it may be too large for the memory."""
     settled_s: float = 60.0
 
     def delay_s(self, failures: int) -> float:
@@ -113,7 +115,8 @@ class EngineSupervisor:
         """Start the engine, keep it from now on, and return when it serves.
 
         Raises:
-            EngineError: it does not start; it is not tried again, because what it was started with is wrong.
+            EngineError: it does not start. Only one that was killed is tried again: what ends of itself was started
+                with something wrong.
         """
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="engine-supervisor")
@@ -225,9 +228,8 @@ class EngineSupervisor:
             await self._set(state=EngineState.RESTARTING if self._status.restarts else EngineState.STARTING)
             error = await self._one_life()
             failures = 1 if time.monotonic() - started > self._backoff.settled_s else failures + 1
-            never_ran = self._status.startup_s is None
             logger.error("the engine is gone: %s", error)
-            if never_ran or failures > self._backoff.attempts:
+            if self._is_final(failures):
                 await self._set(state=EngineState.FAILED, pid=None, versions={}, last_error=error)
                 return
             await self._set(
@@ -238,6 +240,12 @@ class EngineSupervisor:
                 restarts=self._status.restarts + 1,
             )
             await asyncio.sleep(self._backoff.delay_s(failures))
+
+    def _is_final(self, failures: int) -> bool:
+        if self._status.startup_s is not None:
+            return failures > self._backoff.attempts
+        killed = self._engine is not None and self._engine.killed
+        return not killed or failures >= self._backoff.first_attempts
 
     async def _one_life(self) -> str:
         """Start an engine, give it the live weights, and return why it ended."""

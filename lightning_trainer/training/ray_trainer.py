@@ -15,7 +15,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from lightning_trainer.errors import LightningError, TrainingError
+from lightning_trainer.errors import LightningError, TrainerDiedError, TrainingError
 from lightning_trainer.training.ray_session import RaySession
 from lightning_trainer.training.remote import TrainerClient, build_trainer
 from lightning_trainer.training.settings import TrainerSettings
@@ -113,7 +113,7 @@ class RayTrainer(TrainerClient):
             if waiting and not self._session.lives:
                 for call in waiting:
                     call.cancel()
-                raise TrainingError("the trainer's process died (a server of Ray died beside it); restart it")
+                raise TrainerDiedError("the trainer's process died (a server of Ray died beside it); restart it")
         if waiting:
             _, waiting = await asyncio.wait(waiting, timeout=_OTHERS_S)
         errors = [error for call in calls if call.done() and (error := call.exception())]
@@ -139,7 +139,7 @@ def _as_training_error(error: BaseException) -> BaseException:
         told = TrainingError(f"the trainer failed: {type(cause).__name__}: {cause}")
     elif isinstance(error, RayError):
         reason = str(error).strip().splitlines()[0]
-        told = TrainingError(f"the trainer's process died ({type(error).__name__}: {reason}); restart it")
+        told = TrainerDiedError(f"the trainer's process died ({type(error).__name__}: {reason}); restart it")
     else:
         return error
     told.__cause__ = error

@@ -26,12 +26,17 @@ class FakeEngine:
         self.headers = {"Authorization": f"Bearer {self.pid}"}
         self.published: list[int] = []
         self.stopped = False
+        self.killed = False
         plan.engines.append(self)
 
     async def start(self) -> None:
         pass
 
     async def ready(self, timeout_s: float) -> None:
+        if self.plan.killed_starts:
+            self.plan.killed_starts -= 1
+            self.killed = True
+            raise EngineError("the engine did not start: it was killed")
         if self.plan.start_errors:
             raise EngineError(self.plan.start_errors.pop(0))
 
@@ -59,6 +64,7 @@ class Plan:
     def __init__(self) -> None:
         self.engines: list[FakeEngine] = []
         self.start_errors: list[str] = []
+        self.killed_starts = 0
         self.deadly: set[int] = set()
         self.deadly_once: set[int] = set()
         self.refused: set[int] = set()

@@ -67,6 +67,22 @@ async def test_an_engine_with_a_gpu_of_its_own_sees_no_other(tmp_path, monkeypat
     assert (tmp_path / "python.seen").read_text() == seen
 
 
+@pytest.mark.parametrize("killed", [True, False])
+async def test_one_that_was_killed_is_told_from_one_that_ended(tmp_path, killed: bool):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nread settings\nexec sleep 60\n" if killed else "#!/bin/sh\nexit 3\n")
+    python.chmod(0o755)
+    engine = EngineProcess(settings(tmp_path, python=str(python)))
+    await engine.start()
+    if killed:
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGKILL)
+    with pytest.raises(EngineError, match="killed" if killed else "status 3"):
+        await engine.ready(60)
+    assert engine.killed is killed
+    await engine.stop()
+
+
 @pytest.mark.engine
 async def test_a_setting_that_the_model_cannot_meet_is_named(tmp_path, tiny_model):
     message = await failure(settings(tmp_path, tiny_model, max_model_len=99999, kv_cache_gib=0.25))

@@ -34,6 +34,20 @@ async def test_a_first_start_that_fails_is_final_and_says_why(supervisor, plan):
     assert len(plan.engines) == 1
 
 
+async def test_one_that_is_killed_while_it_starts_is_started_again(supervisor, plan):
+    plan.killed_starts = 2
+    await supervisor.start()
+    assert supervisor.state is EngineState.READY
+    assert len(plan.engines) == 3
+
+
+async def test_one_that_is_killed_at_each_start_is_given_up(supervisor, plan):
+    plan.killed_starts = 10
+    with pytest.raises(EngineError, match="it was killed"):
+        await supervisor.start()
+    assert len(plan.engines) == 3
+
+
 async def test_a_crashed_engine_comes_back_with_the_live_version(supervisor, plan, publication):
     await supervisor.start()
     assert (await supervisor.publish(publication(1))).accepted

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lightning_trainer.errors import TrainingError
+from lightning_trainer.errors import TrainerDiedError, TrainingError
 from lightning_trainer.training.ray_environment import set_ray_environment
 from lightning_trainer.training.remote import make_trainer
 from lightning_trainer.types import TrainingBatch
@@ -66,7 +66,7 @@ async def test_a_killed_actor_is_replaced_and_goes_on_to_the_same_weights(settin
 
         assert client.process_id is not None
         os.kill(client.process_id, signal.SIGKILL)
-        with pytest.raises(TrainingError, match="the trainer's process died"):
+        with pytest.raises(TrainerDiedError, match="the trainer's process died"):
             await client.step(batch(2))
         await client.restart()
         assert await client.load(tmp_path / "step-1") == 1

@@ -1,0 +1,34 @@
+"""A trainer that is killed while it starts is replaced; one that says what is wrong is not."""
+
+import pytest
+
+from lightning_trainer.daemon.policy_runtime import start_trainer
+from lightning_trainer.errors import TrainerDiedError, TrainingError
+
+
+class Starting:
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.restarts = 0
+
+    async def start(self) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+
+    async def restart(self) -> None:
+        self.restarts += 1
+        await self.start()
+
+
+async def test_one_that_was_killed_is_replaced_and_said():
+    trainer, said = Starting(TrainerDiedError("its process died")), []
+    await start_trainer(trainer, said.append)  # pyright: ignore[reportArgumentType]
+    assert trainer.restarts == 1
+    assert "its process died" in said[0]
+
+
+async def test_one_that_says_what_is_wrong_is_not():
+    trainer = Starting(TrainingError("the model has no layers"))
+    with pytest.raises(TrainingError, match="no layers"):
+        await start_trainer(trainer, print)  # pyright: ignore[reportArgumentType]
+    assert trainer.restarts == 0
