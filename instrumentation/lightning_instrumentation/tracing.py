@@ -119,7 +119,7 @@ class Tracer:
     def open(self, name: str, attributes: dict[str, Any], kind: SpanKind) -> SpanRecord:
         """Start a span below the current one that nobody outside of this client will hold; ``close`` ends it.
 
-        ``attributes`` become the span's own, in which more is written until it is closed.
+        What ``attributes`` say of attempt or agent counts more than what is known here.
         """
         parent = current().span
         above = None if parent is None else parent.get_span_context()
@@ -129,10 +129,11 @@ class Tracer:
         trace_id = ids.generate_trace_id() if above is None else above.trace_id
         context = SpanContext(trace_id, ids.generate_span_id(), False, _FLAGS)
         links = _link_to_users_span() if above is None else ()
-        guarded("identity", _identify, attributes)
+        # In the order in which they are written: first what the calls of one agent have in common.
+        known = {**(guarded("identity", identity_attributes) or {}), **attributes}
         self._started()
-        guarded("sequence", _number, attributes)
-        return SpanRecord(name, context, above, kind, attributes, [], links, StatusCode.UNSET, "", time.time_ns())
+        guarded("sequence", _number, known)
+        return SpanRecord(name, context, above, kind, known, [], links, StatusCode.UNSET, "", time.time_ns())
 
     def close(self, span: SpanRecord, end_ns: int | None = None) -> None:
         """End a span that ``open`` has started."""

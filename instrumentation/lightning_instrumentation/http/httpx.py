@@ -16,7 +16,7 @@ import wrapt
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.http.httpx_gateway import gateway_client, gateway_request
 from lightning_instrumentation.http.redirects import Redirects, following, under_way
-from lightning_instrumentation.http.request import Outgoing, concerns, going_out
+from lightning_instrumentation.http.request import Outgoing, concerns, going_out, join
 from lightning_instrumentation.wire.body import Body, rewritten
 
 _documents: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
@@ -109,14 +109,16 @@ def _asking(request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
 def _outgoing(module: Any, client: Any, request: Any) -> tuple[Outgoing, Any, Redirects | None] | None:
     if request is None or not concerns(request.method, request.url.path):
         return None
+    joined = join()
+    if joined is not None:
+        own_body = lambda: joined.without_ours(request.content)  # noqa: E731
+        return joined, request, joined.redirects(request.headers, client.headers, own_body)
     content = getattr(request, "_content", None)
     out = going_out(module.__name__, request.url, content, _Names(request.headers), may_be_routed=not client.is_closed)
     if out is None:
         return None
     if out.destination is not None:
         return out, gateway_request(module, request, out), None
-    if not out.own:
-        return out, request, out.redirects(request.headers, client.headers, lambda: out.without_ours(request.content))
     return _with_additions(module, request, out)
 
 
@@ -188,9 +190,11 @@ def _answered(
     if response.status_code >= 400:
         out.refused(response.status_code)
         return
-    content_type = response.headers.get("content-type", "")
     if hasattr(response, "_content"):
-        content, document = rewritten(call, response.content, content_type)
+        content = response.content
+        # Looking a header up takes longer than all that a plain answer needs here, and an object is no event stream.
+        content_type = "" if content.startswith(b"{") else response.headers.get("content-type", "")
+        content, document = rewritten(call, content, content_type)
         if document is not None:
             _documents[response] = document
         if content is not None:
@@ -199,7 +203,7 @@ def _answered(
                 response.headers["content-length"] = str(len(content))
         out.ended()
         return
-    body = Body(call, content_type, response.headers.get("content-encoding"))
+    body = Body(call, response.headers.get("content-type", ""), response.headers.get("content-encoding"))
     watched = _streams(module)[0 if isinstance(response.stream, module.SyncByteStream) else 1]
     response.stream = watched(response.stream, body)
     call.under_way = True
@@ -208,6 +212,8 @@ def _answered(
 
 def _hide_requests(module: Any, request: Any, changed: Any, redirects: Redirects | None, response: Any) -> None:
     """The requests that the answer tells of are the caller's, and so is one that the caller may send on by hand."""
+    if changed is request and redirects is None:
+        return
     for one in (*response.history, response):
         if one.request is changed:
             one.request = request

@@ -45,8 +45,11 @@ class Editor:
 
     def _edit(self, attributes: dict[str, Any]) -> None:
         for key in semconv.CONTENT_KEYS.intersection(attributes):
+            value = attributes[key]
+            if type(value) is str and self._capture_content and self._redactor.leaves(value):
+                continue
             try:
-                attributes[key] = self._value(attributes[key])
+                attributes[key] = self._value(value)
             except _ForbiddenError:
                 del attributes[key]
 

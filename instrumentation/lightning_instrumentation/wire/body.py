@@ -26,7 +26,7 @@ def rewritten(call: ModelCall, content: bytes, content_type: str) -> tuple[bytes
         None where that is not known.
     """
     body = Body(call, content_type, None)
-    handed_on = body.take(content) + body.rest()
+    handed_on = body.whole(content)
     return handed_on if body.rewrites and handed_on != content else None, body.document
 
 
@@ -56,6 +56,14 @@ class Body:
                 f"an answer came with Content-Encoding {encoding!r}, which cannot be read here; its call is recorded "
                 "without it",
             )
+
+    def whole(self, data: bytes) -> bytes:
+        """Take an answer that is all there, decoded, and return what to hand on."""
+        if self._events is not None:
+            return self.take(data) + self.rest()
+        self._grow(len(data))
+        cleaned = guarded("chat-response", self._take_whole, data) if self._reading and data else None
+        return (cleaned or data) if self.rewrites else data
 
     def take(self, data: bytes) -> bytes:
         """Take what came and return what to hand on now (nothing, where an event is not complete yet)."""

@@ -12,7 +12,9 @@ def decoder(encoding: str | None) -> Callable[[bytes], bytes] | None:
 
     Decoders beyond the standard library are those that the HTTP client itself has loaded.
     """
-    name = (encoding or "identity").strip().lower()
+    if encoding is None:
+        return bytes
+    name = encoding.strip().lower() or "identity"
     if name == "identity":
         return bytes
     if name in ("gzip", "x-gzip"):
