@@ -3,7 +3,7 @@
 Pure: the loop asks again whenever something was stored.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from lightning_trainer.types import Attempt, RolloutMode
@@ -31,6 +31,7 @@ def collect(
     group_size: int,
     group_timeout_s: float,
     now_ns: int,
+    heard_ns: Mapping[str, int] | None = None,
     expecting: Set[str] = frozenset(),
     needs_baseline: bool = False,
 ) -> Collection:
@@ -38,9 +39,11 @@ def collect(
 
     A group is ready when ``group_size`` of its training attempts (and, where it ``needs_baseline``, one baseline) have
     ended, or when it has heard nothing for ``group_timeout_s`` seconds: a lost attempt must not hold up the others for
-    ever. Groups in ``expecting`` have an attempt that has ended and is held back, so there the waiting has an end of
-    its own. A baseline goes with its group and makes none alone.
+    ever. ``heard_ns`` says when each last heard something (``arrivals.py``); unless given, that is when its last
+    attempt ended. Groups in ``expecting`` have an attempt that has ended and is held back, so there the waiting has an
+    end of its own. A baseline goes with its group and makes none alone.
     """
+    heard = heard_ns or {}
     by_group: dict[str, list[Attempt]] = {}
     for attempt in sorted(attempts, key=lambda a: (a.ended_ns or 0, a.attempt_id)):
         by_group.setdefault(attempt.group_id, []).append(attempt)
@@ -56,7 +59,7 @@ def collect(
             continue
         if len(needed) == group_size + needs_baseline:
             ready.append((max(attempt.ended_ns or 0 for attempt in needed), group_id, tuple(members)))
-        elif group_id not in expecting and now_ns - last_ns > group_timeout_s * 1e9:
+        elif group_id not in expecting and now_ns - heard.get(group_id, last_ns) > group_timeout_s * 1e9:
             ready.append((last_ns, group_id, tuple(members)))
         else:
             waiting[group_id] = len(trained)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.daemon.arrivals import Arrivals
 from lightning_trainer.daemon.building import Builder
 from lightning_trainer.daemon.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.collecting import Collection, collect
@@ -92,6 +93,7 @@ class TrainingLoop:
         self._let_go = False
         """Whether the trainer was closed, because nothing is to be trained."""
         self._completeness = Completeness(policy.span_timeout_s)
+        self._arrivals = Arrivals(time.time_ns())
         self._collecting_since = time.monotonic()
 
     async def run(self) -> None:
@@ -239,11 +241,13 @@ class TrainingLoop:
             self._progress.say(sentence)
             _log.warning("%s", sentence)
         self._progress.held_attempts = dict(arrived.held)
+        now_ns = time.time_ns()
         return collect(
             arrived.ready,
             group_size=self._policy.group_size,
             group_timeout_s=self._policy.group_timeout_s,
-            now_ns=time.time_ns(),
+            now_ns=now_ns,
+            heard_ns=self._arrivals.last_heard(ended, now_ns),
             expecting={attempt.group_id for attempt in ended if attempt.attempt_id in arrived.held},
             needs_baseline=needs_baseline,
         )
