@@ -14,7 +14,6 @@ from pathlib import Path
 
 import psutil
 import ray
-from ray.exceptions import RayError
 
 from lightning_trainer.errors import TrainingError
 
@@ -62,7 +61,7 @@ class RaySession:
             if self._holders == 0:
                 self._end()
 
-    def _begin(self) -> None:
+    def _begin(self, tries: int = 2) -> None:
         parent = _SHORT_TEMP if _SHORT_TEMP.is_dir() else Path(tempfile.gettempdir())
         _remove_abandoned(parent)
         self._folder = Path(tempfile.mkdtemp(prefix=f"lt-ray-{os.getpid()}-", dir=parent))
@@ -78,8 +77,10 @@ class RaySession:
                 _node_ip_address="127.0.0.1",
                 _temp_dir=str(self._folder),
             )
-        except (RayError, OSError, RuntimeError, ValueError) as error:
+        except Exception as error:
             self._end()
+            if type(error) is Exception and tries > 1:  # its servers took longer than its 30 s: the machine is busy
+                return self._begin(tries - 1)
             raise TrainingError(f'Ray did not start ({error}); set backend = "inprocess" in [training]') from error
         self._servers = [process for process in _processes_in(self._folder) if _is_server(process)]
 

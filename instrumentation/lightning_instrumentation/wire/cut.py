@@ -20,7 +20,8 @@ from lightning_instrumentation.packing import NumberText
 _KEY = re.compile(rb'"(prompt_token_ids|token_ids|logprobs)"\s*:\s*')
 _LOGPROBS = re.compile(rb'\{"content":( ?)\[(\{"token":|\])')
 _TAIL = re.compile(rb'(?:, ?"refusal": ?null)?\}')
-_NUMBERS = re.compile(rb'"logprob": ?([^ ,][^,]*),')
+# The end of the key: in an entry a quote is met eight times, a "g" twice.
+_NUMBERS = re.compile(rb'gprob": ?([^ ,][^,]*),')
 _IN_IDS = b"0123456789, "
 _IN_LOGPROBS = b"0123456789.eE+-, "
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from lightning_instrumentation import semconv
@@ -25,13 +26,7 @@ def attributes(
     api: Api, url: str, body: Mapping[str, Any], *, captured_by: str, capture_content: bool, limit_bytes: int
 ) -> dict[str, Any]:
     """Args: limit_bytes: messages or tools whose JSON is longer are left out and counted."""
-    read: dict[str, Any] = {
-        semconv.OPERATION: api.operation,
-        semconv.PROVIDER_NAME: api.provider,
-        semconv.API: api.name,
-        semconv.CAPTURED_BY: captured_by,
-        **place(url, body),
-    }
+    read = dict(_fixed(api, captured_by, url, _model(body)))
     for key in _PLAIN.keys() & body.keys():
         if isinstance(body[key], (int, float)):
             read[_PLAIN[key]] = body[key]
@@ -53,13 +48,33 @@ def attributes(
     return read
 
 
+@lru_cache(maxsize=256)
+def _fixed(api: Api, captured_by: str, url: str, model: str) -> Mapping[str, Any]:
+    """What the calls of a program to one model have in common."""
+    return {
+        semconv.OPERATION: api.operation,
+        semconv.PROVIDER_NAME: api.provider,
+        semconv.API: api.name,
+        semconv.CAPTURED_BY: captured_by,
+        **_place(url, model),
+    }
+
+
 def place(url: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Where a call goes and to which model there."""
+    return _place(url, _model(body))
+
+
+def _place(url: str, model: str) -> dict[str, Any]:
     host, port = address(url)
-    read: dict[str, Any] = {semconv.REQUEST_MODEL: str(body.get("model") or ""), semconv.SERVER_ADDRESS: host}
+    read: dict[str, Any] = {semconv.REQUEST_MODEL: model, semconv.SERVER_ADDRESS: host}
     if port:
         read[semconv.SERVER_PORT] = port
     return read
+
+
+def _model(body: Mapping[str, Any]) -> str:
+    return str(body.get("model") or "")
 
 
 def _add_content(read: dict[str, Any], name: str, value: Any, limit_bytes: int) -> None:

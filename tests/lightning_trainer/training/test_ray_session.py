@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from lightning_trainer.training.ray_environment import set_ray_environment
+
 SCRIPT = """
 import asyncio, os, sys, threading, time
 from types import SimpleNamespace
@@ -65,3 +67,27 @@ def test_a_server_that_dies_fails_what_waits_and_the_next_start_is_a_new_ray(ser
 def test_a_daemon_outlives_the_server_however_long_it_stays_away():
     """Ray's own patience, after which it ends the process that uses it, is a minute."""
     _survives("gcs_server", 70.0)
+
+
+@pytest.mark.parametrize(("failures", "starts"), [(1, 2), (5, 2)])
+def test_servers_that_took_too_long_on_a_busy_machine_are_started_once_more(monkeypatch, failures, starts):
+    set_ray_environment()
+    from lightning_trainer.errors import TrainingError
+    from lightning_trainer.training import ray_session
+
+    begun = []
+
+    def init(**options):
+        begun.append(options)
+        if len(begun) <= failures:
+            raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray_session.ray, "init", init)
+    session = ray_session.RaySession()
+    if failures < starts:
+        session.start()
+        session.stop()
+    else:
+        with pytest.raises(TrainingError, match=r"Ray did not start .*timed out.*backend"):
+            session.start()
+    assert len(begun) == starts
