@@ -200,6 +200,8 @@ class Sender:
             self._retry_later(answer, f"answers {answer.status} to spans ({answer.text()})")
 
     def _accepted(self, spool: AnySpool, bodies: Sequence[bytes], answer: Answer) -> None:
+        # Before they are forgotten: whoever waits until nothing is left then reads how many arrived.
+        self.delivered += len(bodies)
         spool.forget(bodies)
         with self.opening:
             refused = _refused_spans(answer)
@@ -207,7 +209,6 @@ class Sender:
             failures.note(
                 "spans-refused", f"the daemon at {self._endpoint} did not store {refused} spans: {answer.text()}"
             )
-        self.delivered += len(bodies)
         self._limit = min(_MOST_ROWS, self._limit * 2)
         self._pause_s, self._not_before, self._asked_to_wait = 0.0, 0.0, False
         if self._down:
@@ -216,8 +217,8 @@ class Sender:
 
     def _put_aside(self, spool: AnySpool, body: bytes, answer: Answer) -> None:
         reason = f"{answer.status}: {answer.text()}"
-        spool.reject(body, reason)
         self.rejected += 1
+        spool.reject(body, reason)
         self._limit = min(_MOST_ROWS, self._limit * 2)
         failures.note(
             "span-rejected",
