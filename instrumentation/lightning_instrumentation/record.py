@@ -2,7 +2,7 @@
 
 The SDK guards a span against whoever may hold it, with locks, copies and checks of each value. Spans of agents, tools
 and rollouts are the SDK's, and stay as they are when they end: what leaves is a copy, which redaction may change. A
-model call's span is never handed out, so it is a record from the start, for a third of what the SDK's costs.
+model call's span is never handed out, so it is a record from the start, for a quarter of what the SDK's costs.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def end(span: Span | None, error: BaseException | None = None) -> None:
     guarded("span-end", span.end)
 
 
-def open(runtime: Runtime, name: str, attributes: dict[str, Any], kind: SpanKind) -> SpanRecord | None:
+def open(runtime: Runtime, name: str, attributes: Mapping[str, Any], kind: SpanKind) -> SpanRecord | None:
     """Start a span that nobody outside of this client will hold."""
     do_waiting()
     return guarded("span-start", runtime.tracer.open, name, attributes, kind)

@@ -110,13 +110,9 @@ class Tracer:
         parent = None if new_trace else current().span
         context = trace.set_span_in_context(parent, Context()) if parent is not None else Context()
         links = () if parent is not None else _link_to_users_span()
-        known = dict(attributes)
-        guarded("identity", _identify, known)
-        self._started()
-        guarded("sequence", _number, known)
-        return self._tracer.start_span(name, context, kind, known, links, start_ns)
+        return self._tracer.start_span(name, context, kind, self._begun(attributes), links, start_ns)
 
-    def open(self, name: str, attributes: dict[str, Any], kind: SpanKind) -> SpanRecord:
+    def open(self, name: str, attributes: Mapping[str, Any], kind: SpanKind) -> SpanRecord:
         """Start a span below the current one that nobody outside of this client will hold; ``close`` ends it.
 
         What ``attributes`` say of attempt or agent counts more than what is known here.
@@ -129,11 +125,15 @@ class Tracer:
         trace_id = ids.generate_trace_id() if above is None else above.trace_id
         context = SpanContext(trace_id, ids.generate_span_id(), False, _FLAGS)
         links = _link_to_users_span() if above is None else ()
-        # In the order in which they are written: first what the calls of one agent have in common.
-        known = {**(guarded("identity", identity_attributes) or {}), **attributes}
+        known = self._begun(attributes)
+        return SpanRecord(name, context, above, kind, known, [], links, StatusCode.UNSET, "", time.time_ns())
+
+    def _begun(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the attributes of a span that starts here, with its attempt, its agent and its number."""
+        known = {**(guarded("identity", _identity_of, attributes) or {}), **attributes}
         self._started()
         guarded("sequence", _number, known)
-        return SpanRecord(name, context, above, kind, known, [], links, StatusCode.UNSET, "", time.time_ns())
+        return known
 
     def close(self, span: SpanRecord, end_ns: int | None = None) -> None:
         """End a span that ``open`` has started."""
@@ -186,13 +186,12 @@ def _from_baggage() -> dict[str, str]:
     return {key: str(carried[key]) for key in semconv.BAGGAGE_KEYS if key in carried} if carried else {}
 
 
-def _identify(known: dict[str, Any]) -> None:
-    """Add identity; what the span says of itself stays."""
-    attributes = identity_attributes()
-    if semconv.AGENT_NAME in known:
-        attributes.pop(semconv.AGENT_SOURCE, None)
-    for key, value in attributes.items():
-        known.setdefault(key, value)
+def _identity_of(attributes: Mapping[str, Any]) -> dict[str, str]:
+    """Return the identity of a span with these attributes, which count more."""
+    identity = identity_attributes()
+    if semconv.AGENT_NAME in attributes:
+        identity.pop(semconv.AGENT_SOURCE, None)
+    return identity
 
 
 def _number(attributes: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.http.aiohttp_gateway import never_connected, through_gateway
 from lightning_instrumentation.http.aiohttp_reader import RewrittenReader, WatchedReader
 from lightning_instrumentation.http.redirects import Redirects, following, under_way
-from lightning_instrumentation.http.request import Outgoing, concerns, going_out
+from lightning_instrumentation.http.request import Outgoing, concerns, going_out, join
 from lightning_instrumentation.wire.body import Body
 
 
@@ -77,7 +77,7 @@ def _outgoing(
         return None
     given = kwargs.get("json") if kwargs.get("json") is not None else kwargs.get("data")
     present = {str(name).lower() for name in (*session.headers, *_names(kwargs.get("headers")))}
-    out = going_out("aiohttp", str(url), given, present, may_be_routed=not session.closed)
+    out = join() or going_out("aiohttp", str(url), given, present, may_be_routed=not session.closed)
     return None if out is None else _with_additions(session, kwargs, out)
 
 

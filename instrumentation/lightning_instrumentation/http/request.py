@@ -131,7 +131,7 @@ def join() -> Outgoing | None:
 def going_out(
     library: str, url: object, body: Any, present: Container[str], *, may_be_routed: bool = True
 ) -> Outgoing | None:
-    """Begin a call, or join the one of a hook further out; None where the request is no model call.
+    """Begin a call, where ``join`` has found none; None where the request is no model call.
 
     Args:
         url: text, or what gives it with ``str``.
@@ -139,9 +139,6 @@ def going_out(
         present: names of headers that are set, in lower case.
         may_be_routed: False for a client that is closed: its caller shall hear so.
     """
-    joined = join()
-    if joined is not None:
-        return joined
     url = str(url)
     parts = urlsplit(url)
     document = _document(parts.path, body)

@@ -11,7 +11,7 @@ import wrapt
 
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.http.redirects import Redirects, following, under_way
-from lightning_instrumentation.http.request import Outgoing, concerns, going_out
+from lightning_instrumentation.http.request import Outgoing, concerns, going_out, join
 from lightning_instrumentation.http.requests_gateway import gateway_request, nothing_was_sent, through_gateway
 from lightning_instrumentation.wire.body import Body, rewritten
 from lightning_instrumentation.wire.call import ModelCall
@@ -69,7 +69,7 @@ def _outgoing(request: Any) -> tuple[Outgoing, Any, Redirects | None] | None:
     if not url or not concerns(request.method or "", urlsplit(url).path):
         return None
     present = {name.lower() for name in request.headers} - {"accept-encoding"}
-    out = going_out("requests", url, request.body, present)
+    out = join() or going_out("requests", url, request.body, present)
     if out is None:
         return None
     return (out, gateway_request(request, out), None) if out.destination is not None else _with_additions(request, out)

@@ -51,18 +51,6 @@ class Redactor:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = tuple(rules)
-        self._may_apply = tuple(rule.may_apply for rule in self._rules)
-
-    def leaves(self, text: str) -> bool:
-        """Whether nothing in a text, which may be JSON, will certainly change: true of nearly all, and soon known."""
-        if not text or not self._rules:
-            return True
-        if "\\u00" in text:  # an escaped ASCII character could hide what a rule looks for
-            return False
-        for may_apply in self._may_apply:  # noqa: SIM110 - not ``any``: every text of every span comes by here
-            if may_apply(text):
-                return False
-        return True
 
     def __call__(self, text: str) -> str:
         """Return what may be recorded of a text, which may be JSON: then of each string in it, and it stays JSON.
@@ -70,7 +58,8 @@ class Redactor:
         Raises:
             RedactionError: a rule failed, or the text is too long for one of the user's.
         """
-        if self.leaves(text):
+        # An escaped ASCII character could hide what a rule looks for.
+        if not text or not ("\\u00" in text or self._may_apply(text)):
             return text
         if text[0] in "[{":
             try:
@@ -84,6 +73,12 @@ class Redactor:
             except RecursionError as error:
                 raise RedactionError("the document is nested too deeply to be redacted") from error
         return self._plain(text)
+
+    def _may_apply(self, text: str) -> bool:
+        for rule in self._rules:  # noqa: SIM110 - not ``any``: every text of every span comes by here
+            if rule.may_apply(text):
+                return True
+        return False
 
     def _plain(self, text: str) -> str:
         for rule in self._rules:

@@ -45,11 +45,8 @@ class Editor:
 
     def _edit(self, attributes: dict[str, Any]) -> None:
         for key in semconv.CONTENT_KEYS.intersection(attributes):
-            value = attributes[key]
-            if type(value) is str and self._capture_content and self._redactor.leaves(value):
-                continue
             try:
-                attributes[key] = self._value(value)
+                attributes[key] = self._value(attributes[key])
             except _ForbiddenError:
                 del attributes[key]
 
