@@ -16,6 +16,7 @@ except ImportError:
     orjson = None
 
 _TEXT_KINDS = ("text", "input_text", "output_text")
+_NOTHING_ELSE = {"role", "content"}
 
 
 def field(thing: Any, name: str) -> Any:
@@ -62,7 +63,7 @@ _encode = json.JSONEncoder(default=_plain, ensure_ascii=False, separators=(",", 
 def input_messages(messages: Any) -> list[Any]:
     """Return a request's messages; what has an unknown shape is kept as it is."""
     listed = messages if isinstance(messages, Iterable) and not isinstance(messages, (str, Mapping)) else ()
-    return [message if field(message, "role") is None else _message(message) for message in listed]
+    return [_message(message) for message in listed]
 
 
 def output_message(
@@ -85,10 +86,17 @@ def output_message(
     return {"role": role, "parts": parts, "finish_reason": finish_reason}
 
 
-def _message(message: Any) -> dict[str, Any]:
-    read = message.get if type(message) is dict else partial(field, message)
+def _message(message: Any) -> Any:
+    plain = type(message) is dict
+    if plain and message.keys() == _NOTHING_ELSE:  # nearly all, in a long conversation
+        role, content = message["role"], message["content"]
+        if type(content) is str and content and type(role) is str and role != "tool":
+            return {"role": role, "parts": [{"type": "text", "content": content}]}
+    read = message.get if plain else partial(field, message)
     role = read("role")
     content = read("content")
+    if role is None:
+        return message
     if role == "tool":
         return {
             "role": role,

@@ -12,6 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry.trace import SpanKind, StatusCode
+
+from lightning_instrumentation import semconv
+
 if TYPE_CHECKING:
     from opentelemetry.trace import Link
 
@@ -139,10 +143,14 @@ def _key(key: str) -> bytes:
 def _long_attribute(tag: bytes, key: str, value: bytes, kind: bytes) -> tuple[bytes, bytes]:
     """Return what stands before a text or bytes, and these: messages and token ids are copied once, at the very end."""
     named, size = _key(key), len(value)
+    any_value = size + 3
+    pair = any_value + 2 + len(named)
+    if size >= 0x80 and pair < 0x4000:  # nearly all: each of the lengths takes two bytes
+        kind = bytes((any_value & 0x7F | 0x80, any_value >> 7)) + kind + bytes((size & 0x7F | 0x80, size >> 7))
+        return tag + bytes((pair & 0x7F | 0x80, pair >> 7)) + named + kind, value
     kind += _varint(size)
-    size += len(kind)
-    known = _varint(size)
-    return tag + _varint(len(named) + len(known) + size) + named + known + kind, value
+    known = _varint(len(kind) + size)
+    return tag + _varint(len(named) + len(known) + len(kind) + size) + named + known + kind, value
 
 
 def _attribute_parts(tag: bytes, attributes: Mapping[str, Any]) -> list[bytes]:
@@ -150,7 +158,7 @@ def _attribute_parts(tag: bytes, attributes: Mapping[str, Any]) -> list[bytes]:
     for key, value in attributes.items():
         kind = type(value)
         if kind is str:
-            if len(value) > _SHORT:
+            if len(value) > _SHORT or key == semconv.RESPONSE_ID:
                 parts += _long_attribute(tag, key, _text(value), b"\x0a")
             else:
                 parts += tag, _known_texts.get((key, value)) or _remembered(key, value)
@@ -193,25 +201,49 @@ def _link(link: Link) -> bytes:
     return ids + _attributes(b"\x22", link.attributes or {}) + b"\x35" + _fixed32(flags)
 
 
+# The mapping stands beside its bytes, so that its number stays its own.
+_shared: dict[int, tuple[Mapping[str, Any], bytes]] = {}
+
+
+def _shared_attributes(attributes: Mapping[str, Any]) -> bytes:
+    known = _shared.get(id(attributes))
+    if known is None:
+        if len(_shared) >= _MOST_REMEMBERED:
+            _shared.clear()
+        known = _shared[id(attributes)] = attributes, _attributes(b"\x4a", attributes)
+    return known[1]
+
+
+def _own_and_shared(span: SpanRecord) -> list[bytes]:
+    own = span.attributes
+    for shared in span.shared:
+        if not shared.keys().isdisjoint(own):
+            merged: dict[str, Any] = {}
+            for attributes in (*span.shared, own):
+                merged.update(attributes)
+            return _attribute_parts(b"\x4a", merged)
+    return [*map(_shared_attributes, span.shared), *_attribute_parts(b"\x4a", own)]
+
+
 def _span_parts(span: SpanRecord) -> list[bytes]:
     """Return an ended span as the message ``opentelemetry.proto.trace.v1.Span``, in pieces."""
     return [
         b"\x0a\x10",
-        span.context.trace_id.to_bytes(16, "big"),
+        span.trace_id.to_bytes(16, "big"),
         b"\x12\x08",
-        span.context.span_id.to_bytes(8, "big"),
+        span.span_id.to_bytes(8, "big"),
         b"" if span.parent is None else b"\x22\x08" + span.parent.span_id.to_bytes(8, "big"),
         _named(b"\x2a", span.name),
         b"\x30",
-        _ONE_BYTE[span.kind.value + 1],
+        b"\x03" if span.kind is SpanKind.CLIENT else _ONE_BYTE[span.kind.value + 1],
         b"\x39",
         _fixed64(span.start_ns),
         b"\x41",
         _fixed64(span.end_ns),
-        *_attribute_parts(b"\x4a", span.attributes),
+        *_own_and_shared(span),
         *[_field(b"\x5a", _event(event)) for event in span.events],
         *[_field(b"\x6a", _link(link)) for link in span.links],
-        _status(span.status.value, span.status_message),
+        b"\x7a\x00" if span.status is StatusCode.UNSET else _status(span.status.value, span.status_message),
         b"\x85\x01",
         _fixed32(_HAS_IS_REMOTE | (_IS_REMOTE if span.parent is not None and span.parent.is_remote else 0)),
     ]

@@ -6,8 +6,6 @@ Source: W3C Trace Context (``traceparent``) and W3C Baggage; values are percent-
 from functools import lru_cache, partial
 from urllib.parse import quote
 
-from opentelemetry.trace import SpanContext
-
 from lightning_instrumentation import semconv
 from lightning_instrumentation.scope import Agent, Identity
 from lightning_instrumentation.sequence import sequences
@@ -15,8 +13,9 @@ from lightning_instrumentation.sequence import sequences
 _quoted = lru_cache(maxsize=1024)(partial(quote, safe="", errors="replace"))
 
 
-def traceparent(span: SpanContext) -> str:
-    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags & 1:02x}"
+def traceparent(trace_id: int, span_id: int) -> str:
+    """Args: of a span that is recorded, as all of ours are."""
+    return f"00-{trace_id:032x}-{span_id:016x}-01"
 
 
 def baggage(identity: Identity | None, agent: Agent | None) -> str:

@@ -28,7 +28,8 @@ class Event:
 @dataclass(slots=True)
 class SpanRecord:
     name: str
-    context: SpanContext
+    trace_id: int
+    span_id: int
     parent: SpanContext | None
     kind: SpanKind
     attributes: dict[str, Any]
@@ -39,6 +40,12 @@ class SpanRecord:
     start_ns: int
     end_ns: int = 0
     """Nanoseconds since 1970; 0 while it is open."""
+    shared: tuple[Mapping[str, Any], ...] = ()
+    """Attributes that spans have in common, which are written once for all: each mapping is the same object for each of
+    them, never changes and holds no content. ``attributes`` count more."""
+
+    def get(self, key: str) -> Any:
+        return next((known[key] for known in (self.attributes, *self.shared) if key in known), None)
 
     def set_attribute(self, key: str, value: Any) -> None:
         self.attributes[key] = value
@@ -61,7 +68,8 @@ class SpanRecord:
             raise ValueError(f"the span {span.name!r} has not ended")
         return cls(
             span.name,
-            context,
+            context.trace_id,
+            context.span_id,
             span.parent,
             span.kind,
             _copied(span.attributes),

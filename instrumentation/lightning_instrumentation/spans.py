@@ -33,16 +33,18 @@ def end(span: Span | None, error: BaseException | None = None) -> None:
     guarded("span-end", span.end)
 
 
-def open(runtime: Runtime, name: str, attributes: Mapping[str, Any], kind: SpanKind) -> SpanRecord | None:
-    """Start a span that nobody outside of this client will hold."""
+def open(
+    runtime: Runtime, name: str, attributes: dict[str, Any], shared: Mapping[str, Any], kind: SpanKind
+) -> SpanRecord | None:
+    """Start a span that nobody outside of this client will hold; see ``Tracer.open``."""
     do_waiting()
-    return guarded("span-start", runtime.tracer.open, name, attributes, kind)
+    return guarded("span-start", runtime.tracer.open, name, attributes, shared, kind)
 
 
 def close(runtime: Runtime, span: SpanRecord, *, end_ns: int | None = None) -> None:
     """End a span that ``open`` has started."""
     do_waiting()
-    guarded("span-end", runtime.tracer.close, span, end_ns)
+    runtime.tracer.close(span, end_ns)
 
 
 def end_soon(span: Span | None) -> None:

@@ -12,6 +12,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -23,17 +24,17 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, TraceFlags
+from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.otlp import RequestWriter
 from lightning_instrumentation.record import SpanRecord
 from lightning_instrumentation.redaction.spans import Editor
-from lightning_instrumentation.scope import current, speaker
+from lightning_instrumentation.scope import Identity, current, speaker
 from lightning_instrumentation.sequence import sequences
 
-_FLAGS = TraceFlags(TraceFlags.SAMPLED | TraceFlags.RANDOM_TRACE_ID)
+_NOTHING: Mapping[str, Any] = {}
 
 
 class OwnIdGenerator(IdGenerator):
@@ -110,12 +111,16 @@ class Tracer:
         parent = None if new_trace else current().span
         context = trace.set_span_in_context(parent, Context()) if parent is not None else Context()
         links = () if parent is not None else _link_to_users_span()
-        return self._tracer.start_span(name, context, kind, self._begun(attributes), links, start_ns)
+        known = {**(guarded("identity", _identity_of, attributes) or {}), **attributes}
+        self._begins(known, known)
+        return self._tracer.start_span(name, context, kind, known, links, start_ns)
 
-    def open(self, name: str, attributes: Mapping[str, Any], kind: SpanKind) -> SpanRecord:
+    def open(self, name: str, attributes: dict[str, Any], shared: Mapping[str, Any], kind: SpanKind) -> SpanRecord:
         """Start a span below the current one that nobody outside of this client will hold; ``close`` ends it.
 
-        What ``attributes`` say of attempt or agent counts more than what is known here.
+        Args:
+            attributes: its own from now on; they say nothing of attempt or agent.
+            shared: see ``SpanRecord.shared``.
         """
         parent = current().span
         above = None if parent is None else parent.get_span_context()
@@ -123,17 +128,21 @@ class Tracer:
             above = None
         ids = self._ids
         trace_id = ids.generate_trace_id() if above is None else above.trace_id
-        context = SpanContext(trace_id, ids.generate_span_id(), False, _FLAGS)
         links = _link_to_users_span() if above is None else ()
-        known = self._begun(attributes)
-        return SpanRecord(name, context, above, kind, known, [], links, StatusCode.UNSET, "", time.time_ns())
+        identity = guarded("identity", identity_attributes) or _NOTHING
+        self._begins(attributes, identity)
+        return SpanRecord(
+            *(name, trace_id, ids.generate_span_id(), above, kind, attributes, [], links, StatusCode.UNSET, ""),
+            start_ns=time.time_ns(),
+            shared=(identity, shared),
+        )
 
-    def _begun(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the attributes of a span that starts here, with its attempt, its agent and its number."""
-        known = {**(guarded("identity", _identity_of, attributes) or {}), **attributes}
+    def _begins(self, attributes: dict[str, Any], identity: Mapping[str, Any]) -> None:
+        """Count a span that begins here, and number it among those of its attempt."""
         self._started()
-        guarded("sequence", _number, known)
-        return known
+        attempt_id = identity.get(semconv.ATTEMPT_ID)
+        if isinstance(attempt_id, str):
+            guarded("sequence", _number, attributes, attempt_id)
 
     def close(self, span: SpanRecord, end_ns: int | None = None) -> None:
         """End a span that ``open`` has started."""
@@ -162,48 +171,57 @@ class _Outbound(SpanProcessor):
 
     def _write(self, span: SpanRecord) -> None:
         self._editor.edit(span)
-        started = _started_by_now(span.attributes)
-        if started is not None:
-            span.attributes[semconv.SEQUENCE_STARTED] = started
+        if semconv.SEQUENCE in span.attributes:
+            _say_how_many_started(span)
         self._put(self._writer.request(span))
 
 
-def identity_attributes() -> dict[str, str]:
-    """Return attempt and agent as they are here; from incoming baggage where this process knows of no attempt."""
-    scope = current()
-    attributes = scope.identity.attributes() if scope.identity else _from_baggage()
+def identity_attributes() -> Mapping[str, str]:
+    """Return attempt and agent as they are here; from incoming baggage where this process knows of no attempt.
+
+    The same object for the same identity.
+    """
+    identity = current().identity
+    carried = () if identity is not None else _from_baggage()
     agent = speaker()
+    return _identity_attributes(identity, carried, *((agent.name, agent.source) if agent is not None else ()))
+
+
+@lru_cache(maxsize=1024)
+def _identity_attributes(
+    identity: Identity | None, carried: tuple[tuple[str, str], ...], agent: str | None = None, source: str = ""
+) -> Mapping[str, str]:
+    attributes = dict(carried) if identity is None else identity.attributes()
     if agent is not None:
-        attributes[semconv.AGENT_NAME] = agent.name
-        attributes[semconv.AGENT_SOURCE] = agent.source
+        attributes[semconv.AGENT_NAME] = agent
+        attributes[semconv.AGENT_SOURCE] = source
     elif semconv.AGENT_NAME in attributes:
         attributes[semconv.AGENT_SOURCE] = "baggage"
     return attributes
 
 
-def _from_baggage() -> dict[str, str]:
+def _from_baggage() -> tuple[tuple[str, str], ...]:
     carried = baggage.get_all() if otel_context.get_current() else None
-    return {key: str(carried[key]) for key in semconv.BAGGAGE_KEYS if key in carried} if carried else {}
+    return tuple((key, str(carried[key])) for key in semconv.BAGGAGE_KEYS if key in carried) if carried else ()
 
 
 def _identity_of(attributes: Mapping[str, Any]) -> dict[str, str]:
     """Return the identity of a span with these attributes, which count more."""
-    identity = identity_attributes()
+    identity = dict(identity_attributes())
     if semconv.AGENT_NAME in attributes:
         identity.pop(semconv.AGENT_SOURCE, None)
     return identity
 
 
-def _number(attributes: dict[str, Any]) -> None:
-    attempt_id = attributes.get(semconv.ATTEMPT_ID)
-    if isinstance(attempt_id, str):
-        attributes[semconv.SEQUENCE], attributes[semconv.SEQUENCE_NUMBER] = sequences.take(attempt_id)
+def _number(attributes: dict[str, Any], attempt_id: str) -> None:
+    attributes[semconv.SEQUENCE], attributes[semconv.SEQUENCE_NUMBER] = sequences.take(attempt_id)
 
 
-def _started_by_now(attributes: Mapping[str, Any]) -> int | None:
-    attempt_id = attributes.get(semconv.ATTEMPT_ID)
+def _say_how_many_started(span: SpanRecord) -> None:
+    attempt_id = span.get(semconv.ATTEMPT_ID)
     numbering = sequences.started(attempt_id) if isinstance(attempt_id, str) else None
-    return numbering[1] if numbering is not None and numbering[0] == attributes.get(semconv.SEQUENCE) else None
+    if numbering is not None and numbering[0] == span.attributes[semconv.SEQUENCE]:
+        span.attributes[semconv.SEQUENCE_STARTED] = numbering[1]
 
 
 def _link_to_users_span() -> tuple[Link, ...]:

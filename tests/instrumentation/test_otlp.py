@@ -71,17 +71,28 @@ def test_every_span_has_the_official_bytes(span):
     assert ours == theirs
 
 
-def decoded(value):
-    context = SpanContext(1, 2, False)
-    ours = SpanRecord("n", context, None, SpanKind.CLIENT, {"key": value}, [], (), StatusCode.UNSET, "", 1, 2)
+def written(own, *shared):
+    ours = SpanRecord("n", 1, 2, None, SpanKind.CLIENT, own, [], (), StatusCode.UNSET, "", 1, 2, shared)
     request = ExportTraceServiceRequest.FromString(WRITER.request(ours))
-    (attribute,) = request.resource_spans[0].scope_spans[0].spans[0].attributes
-    return attribute.value
+    return {one.key: one.value for one in request.resource_spans[0].scope_spans[0].spans[0].attributes}
 
 
-@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152])
-def test_lengths_of_every_number_of_bytes_are_written(size):
-    assert decoded(b"x" * size).bytes_value == b"x" * size
+def decoded(value):
+    return written({"key": value})["key"]
+
+
+@pytest.mark.parametrize("around", [0, 127, 16_383, 2_097_151])
+def test_lengths_of_every_number_of_bytes_are_written(around):
+    for size in range(max(0, around - 40), around + 3):  # lengths around it contain this one
+        assert decoded(b"x" * size).bytes_value == b"x" * size
+        assert decoded("x" * size).string_value == "x" * size
+
+
+@given(st.dictionaries(texts, texts), st.dictionaries(texts, texts), st.dictionaries(texts, texts))
+def test_shared_attributes_are_those_of_each_span_and_its_own_count_more(one, other, own):
+    for _ in range(2):
+        found = {key: value.string_value for key, value in written(own, one, other).items()}
+        assert found == {**one, **other, **own}
 
 
 def test_values_that_otlp_has_no_type_for_are_written_as_text():

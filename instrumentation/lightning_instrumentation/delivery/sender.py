@@ -20,7 +20,7 @@ from lightning_instrumentation.delivery.spool import Spool
 from lightning_instrumentation.failures import failures, log
 
 _MOST_ROWS = 512
-_GATHER_S = 0.1
+_GATHER_S = 0.25
 """Spans come in bursts: waiting this long makes one request of a burst. A request costs as much as ten spans."""
 _ADOPT_EVERY_S = 10.0
 _IDLE_EVERY_S = 5.0

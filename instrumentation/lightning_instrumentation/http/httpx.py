@@ -9,7 +9,6 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import cache
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import wrapt
 
@@ -19,8 +18,8 @@ from lightning_instrumentation.http.redirects import Redirects, following, under
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out, join
 from lightning_instrumentation.wire.body import Body, rewritten
 
-_documents: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""Answers that we have read as JSON, by response, until somebody asks for them."""
+_DOCUMENT = "_lightning_document"
+"""On a response whose answer we have read as JSON, until somebody asks for it."""
 
 
 def wrap(module: Any) -> None:
@@ -34,7 +33,7 @@ def wrap(module: Any) -> None:
 
 def _json(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Hand on what was read already, once: whoever asks again gets a document of their own, as always."""
-    document = _documents.pop(instance, None)
+    document = instance.__dict__.pop(_DOCUMENT, None)
     return wrapped(*args, **kwargs) if document is None or args or kwargs else document
 
 
@@ -111,6 +110,10 @@ def _outgoing(module: Any, client: Any, request: Any) -> tuple[Outgoing, Any, Re
         return None
     joined = join()
     if joined is not None:
+        present = _Names(request.headers)
+        for name, value in joined.headers.items():
+            if name not in present:
+                request.headers[name] = value  # the request was made by the hook's client for this attempt
         own_body = lambda: joined.without_ours(request.content)  # noqa: E731
         return joined, request, joined.redirects(request.headers, client.headers, own_body)
     content = getattr(request, "_content", None)
@@ -196,7 +199,7 @@ def _answered(
         content_type = "" if content.startswith(b"{") else response.headers.get("content-type", "")
         content, document = rewritten(call, content, content_type)
         if document is not None:
-            _documents[response] = document
+            response.__dict__[_DOCUMENT] = document
         if content is not None:
             response._content = content
             if "content-length" in response.headers:

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
 
 from lightning_instrumentation.wire.api import Api
 from lightning_instrumentation.wire.apis import api_at
 
-_bases: WeakKeyDictionary[Any, tuple[Any, str]] = WeakKeyDictionary()
-"""The base URL of a client as it is and as text; it may be given another."""
+_bases: dict[int, tuple[Any, str]] = {}
+"""Base URLs with their text; the URL stands beside it, so that its number stays its own."""
+_MOST_BASES = 64
 
 
 def api_of(options: Any) -> Api | None:
@@ -39,9 +39,11 @@ def url_of(client: Any, options: Any) -> str:
 def _base_of(client: Any) -> str:
     """Return the client's base URL with a slash at its end. Writing a URL costs as much as encoding a message."""
     url = client.base_url
-    known = _bases.get(client)
-    if known is None or known[0] is not url:
-        known = _bases[client] = url, str(url).rstrip("/") + "/"
+    known = _bases.get(id(url))
+    if known is None:
+        if len(_bases) >= _MOST_BASES:
+            _bases.clear()
+        known = _bases[id(url)] = url, str(url).rstrip("/") + "/"
     return known[1]
 
 
@@ -61,17 +63,9 @@ def headers_of(options: Any) -> dict[str, str]:
     return dict(options.headers) if isinstance(options.headers, Mapping) else {}
 
 
-def with_additions(client: Any, options: Any, headers: Mapping[str, str], fields: Mapping[str, Any]) -> Any:
-    """Return a copy of the options with more headers and, at the top of the body, more fields."""
+def with_fields(options: Any, fields: Mapping[str, Any]) -> Any:
+    """Return a copy of the options with more fields at the top of the body."""
     changed = copy.copy(options)
-    merged = headers_of(options)
-    present = {name.lower() for name in merged} | {
-        name.lower() for name in getattr(client, "_custom_headers", None) or {}
-    }
-    merged.update({name: value for name, value in headers.items() if name not in present})
-    if merged:
-        changed.headers = merged
-    if fields:
-        extra = options.extra_json if isinstance(options.extra_json, Mapping) else {}
-        changed.extra_json = {**extra, **fields}
+    extra = options.extra_json
+    changed.extra_json = {**extra, **fields} if isinstance(extra, Mapping) else fields
     return changed

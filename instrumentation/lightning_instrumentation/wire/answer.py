@@ -103,12 +103,15 @@ class Answer:
 
     def attributes(self, *, capture_content: bool) -> dict[str, Any]:
         choices = sorted(self.choices.items())
-        read: dict[str, Any] = {
-            semconv.RESPONSE_ID: self.response_id,
-            semconv.RESPONSE_MODEL: self.model,
-            semconv.INPUT_TOKENS: self._known_input_tokens(),
-            semconv.OUTPUT_TOKENS: self._known_output_tokens(),
-        }
+        read: dict[str, Any] = {}
+        if self.response_id is not None:
+            read[semconv.RESPONSE_ID] = self.response_id
+        if self.model is not None:
+            read[semconv.RESPONSE_MODEL] = self.model
+        if (input_tokens := self._known_input_tokens()) is not None:
+            read[semconv.INPUT_TOKENS] = input_tokens
+        if (output_tokens := self._known_output_tokens()) is not None:
+            read[semconv.OUTPUT_TOKENS] = output_tokens
         if choices:
             read[semconv.CHOICES] = len(choices)
             read[semconv.FINISH_REASONS] = tuple([choice.finish_reason or "" for _, choice in choices])
@@ -128,7 +131,7 @@ class Answer:
                     f"a response brought {_count(choice.token_ids)} token ids and {_count(choice.logprobs)} logprobs; "
                     "its logprobs are left out",
                 )
-        return {key: value for key, value in read.items() if value is not None}
+        return read
 
     def _known_input_tokens(self) -> int | None:
         """Where the caller asked for no usage (a stream), the exact ids give the count."""

@@ -13,7 +13,7 @@ from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.wire import sse
 from lightning_instrumentation.wire.call import ModelCall
 from lightning_instrumentation.wire.cut import cut_out
-from lightning_instrumentation.wire.decoding import decoder
+from lightning_instrumentation.wire.decoding import decoder, read_json
 
 _DONE = b"[DONE]"
 
@@ -25,24 +25,41 @@ def rewritten(call: ModelCall, content: bytes, content_type: str) -> tuple[bytes
         the answer without what we asked for, None where it stays as it came; and what ``json.loads`` would make of it,
         None where that is not known.
     """
-    body = Body(call, content_type, None)
-    handed_on = body.whole(content)
-    return handed_on if body.rewrites and handed_on != content else None, body.document
+    if _is_stream(content_type):
+        body = Body(call, content_type, None)
+        handed_on = body.take(content) + body.rest()
+        return handed_on if body.rewrites and handed_on != content else None, None
+    if not content or _is_too_long(call, len(content)):
+        return None, None
+    return guarded("chat-response", _read, call, content) or (None, None)
+
+
+def _read(call: ModelCall, data: bytes) -> tuple[bytes | None, Any]:
+    """Read an answer that is one document; see ``rewritten``."""
+    asked = call.asked
+    if asked.token_ids and asked.logprobs and (found := cut_out(data)) is not None:
+        _add(call, found.part)
+        return found.text, found.document
+    part = read_json(data)
+    if not isinstance(part, dict):
+        return None, part
+    _add(call, part)
+    return _dumped(part, data) if asked and call.api.hide(part, asked) else None, part
 
 
 class Body:
+    """An answer that comes in pieces."""
+
     def __init__(self, call: ModelCall, content_type: str, encoding: str | None) -> None:
         """Args: encoding: the ``Content-Encoding`` of the bytes that will pass; None where they are decoded."""
         self._call = call
-        self._events = sse.EventSplitter() if content_type.lower().startswith("text/event-stream") else None
+        self._events = sse.EventSplitter() if _is_stream(content_type) else None
         self._pieces: list[bytes] = []
         self._size = 0
         self._first = True
         self._decode = decoder(encoding)
         self._reading = self._decode is not None
         self.rewrites = bool(call.asked) and self._decode is bytes
-        self.document: Any = None
-        """A whole answer in JSON as it is handed on, where it was read as that: nobody has to read it again."""
         call.streamed = self._events is not None
         if call.asked and not self.rewrites:
             failures.note(
@@ -56,14 +73,6 @@ class Body:
                 f"an answer came with Content-Encoding {encoding!r}, which cannot be read here; its call is recorded "
                 "without it",
             )
-
-    def whole(self, data: bytes) -> bytes:
-        """Take an answer that is all there, decoded, and return what to hand on."""
-        if self._events is not None:
-            return self.take(data) + self.rest()
-        self._grow(len(data))
-        cleaned = guarded("chat-response", self._take_whole, data) if self._reading and data else None
-        return (cleaned or data) if self.rewrites else data
 
     def take(self, data: bytes) -> bytes:
         """Take what came and return what to hand on now (nothing, where an event is not complete yet)."""
@@ -86,7 +95,7 @@ class Body:
         if not self._reading or not held:
             return held if self.rewrites else b""
         if self._events is None:
-            cleaned = guarded("chat-response", self._take_whole, held)
+            cleaned, _ = guarded("chat-response", _read, self._call, held) or (None, None)
             return (cleaned or held) if self.rewrites else b""
         if self.rewrites:
             return self._pass_on(held)
@@ -121,13 +130,8 @@ class Body:
 
     def _grow(self, size: int) -> None:
         self._size += size
-        if self._size > self._call.limit_bytes:
+        if _is_too_long(self._call, self._size):
             self._reading = False
-            failures.note(
-                "response-over-limit",
-                f"an answer is longer than {self._call.limit_bytes} bytes and the rest of it is not read; the limit is "
-                "max_body_bytes of lightning.init or LIGHTNING_MAX_BODY_BYTES",
-            )
 
     def _held(self) -> bytes:
         pieces, self._pieces = self._pieces, []
@@ -145,41 +149,44 @@ class Body:
         cleaned = self._take_json(data)
         return sse.with_data(event, cleaned) if cleaned else cleaned
 
-    def _take_whole(self, data: bytes) -> bytes | None:
-        """Read an answer that is one document; return it cleaned, None where it stays as it is."""
-        asked = self._call.asked
-        if self.rewrites and asked.token_ids and asked.logprobs and (found := cut_out(data)) is not None:
-            self._add(found.part)
-            self.document = found.document
-            return found.text
-        self.document = part = json.loads(data)
-        if not isinstance(part, dict):
-            return None
-        self._add(part)
-        return _dumped(part, data) if self.rewrites and self._call.api.hide(part, asked) else None
-
     def _take_json(self, data: bytes) -> bytes | None:
         """Read an event's document; return it cleaned, empty where it was ours alone, None where it stays as it is."""
         if not data or data.startswith(_DONE):
             return None
-        part: Any = json.loads(data)
+        part: Any = read_json(data)
         if not isinstance(part, dict):
             return None
         first, self._first = self._first, False
-        self._add(part)
         call = self._call
+        _add(call, part)
         if not self.rewrites or not call.api.hide(part, call.asked):
             return None
         if not first and call.streamed and call.api.is_ours_alone(part, call.asked):
             return b""
         return _dumped(part, data)
 
-    def _add(self, part: dict[str, Any]) -> None:
-        try:
-            self._call.answer.add(part)
-        except Exception as error:
-            # What could not be read must be cleaned all the same.
-            failures.note("chat-response", "lightning could not read an answer; the agent goes on", error=error)
+
+def _is_stream(content_type: str) -> bool:
+    return content_type.lower().startswith("text/event-stream")
+
+
+def _is_too_long(call: ModelCall, size: int) -> bool:
+    if size <= call.limit_bytes:
+        return False
+    failures.note(
+        "response-over-limit",
+        f"an answer is longer than {call.limit_bytes} bytes and the rest of it is not read; the limit is "
+        "max_body_bytes of lightning.init or LIGHTNING_MAX_BODY_BYTES",
+    )
+    return True
+
+
+def _add(call: ModelCall, part: dict[str, Any]) -> None:
+    try:
+        call.answer.add(part)
+    except Exception as error:
+        # What could not be read must be cleaned all the same.
+        failures.note("chat-response", "lightning could not read an answer; the agent goes on", error=error)
 
 
 def _dumped(part: Any, like: bytes) -> bytes:

@@ -39,6 +39,9 @@ class Extras:
     asked: Wanted
 
 
+_NO_EXTRAS = Extras(Standing.STRANGER, {}, NOTHING)
+
+
 class ModelCall:
     def __init__(
         self,
@@ -151,15 +154,9 @@ def _begin(
     started: Runtime, api: Api, url: str, body: Mapping[str, Any], captured_by: str, secret: str | None
 ) -> tuple[ModelCall, dict[str, str]] | None:
     settings = started.settings
-    asked = request.attributes(
-        api,
-        url,
-        body,
-        captured_by=captured_by,
-        capture_content=settings.capture_content,
-        limit_bytes=settings.max_body_bytes,
-    )
-    span = spans.open(started, f"{api.operation} {body.get('model') or ''}", asked, SpanKind.CLIENT)
+    shared = request.shared(api, url, body, captured_by=captured_by)
+    asked = request.attributes(api, body, capture_content=settings.capture_content, limit_bytes=settings.max_body_bytes)
+    span = spans.open(started, f"{api.operation} {shared[semconv.REQUEST_MODEL]}", asked, shared, SpanKind.CLIENT)
     if span is None:
         return None
     call = ModelCall(
@@ -177,17 +174,17 @@ def _begin(
 def _extras(started: Runtime, api: Api, span: SpanRecord, url: str, body: Mapping[str, Any]) -> Extras:
     """Return what the host at ``url`` is asked on top, and the headers it gets: nothing for one that nobody named."""
     standing = started.hosts.standing(url)
-    headers: dict[str, str] = {}
-    asked = NOTHING
-    if standing is not Standing.STRANGER:
-        headers["traceparent"] = propagation.traceparent(span.context)
-        headers["baggage"] = propagation.baggage(current().identity, speaker())
-    if standing is Standing.TRUSTED:
-        asked = api.wanted(body)
+    if standing is Standing.STRANGER:
+        return _NO_EXTRAS
+    headers = {"traceparent": propagation.traceparent(span.trace_id, span.span_id)}
+    baggage = propagation.baggage(current().identity, speaker())
+    if baggage:
+        headers["baggage"] = baggage
+    asked = api.wanted(body) if standing is Standing.TRUSTED else NOTHING
     if asked:
         # What we take out of the answer again must be readable on the way.
         headers["accept-encoding"] = "identity"
-    return Extras(standing, {name: value for name, value in headers.items() if value}, asked)
+    return Extras(standing, headers, asked)
 
 
 def readdress(

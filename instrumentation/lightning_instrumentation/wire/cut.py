@@ -11,11 +11,11 @@ Source: vLLM's OpenAI-compatible server (``return_token_ids``); OpenAI API refer
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, NamedTuple
 
 from lightning_instrumentation.packing import NumberText
+from lightning_instrumentation.wire.decoding import read_json
 
 _KEY = re.compile(rb'"(prompt_token_ids|token_ids|logprobs)"\s*:\s*')
 _LOGPROBS = re.compile(rb'\{"content":( ?)\[(\{"token":|\])')
@@ -39,7 +39,7 @@ def cut_out(data: bytes) -> CutAnswer | None:
     """Return None for an answer of another form: it has to be read as a whole."""
     try:
         text, values = _cut(data)
-        document = json.loads(text)
+        document = read_json(text)
         part = _with_values(document, values) if values else None
         return None if part is None else CutAnswer(part, document, text)
     except (ValueError, RecursionError):

@@ -1,10 +1,23 @@
-"""Undoes ``Content-Encoding`` for our own reading; the caller decodes the bytes for itself."""
+"""Reads the bytes of an answer for ourselves: undoes ``Content-Encoding`` and reads JSON. The caller does so again."""
 
 from __future__ import annotations
 
+import json
 import sys
 import zlib
 from collections.abc import Callable
+from typing import Any
+
+_loads = json.JSONDecoder().decode
+
+
+def read_json(data: bytes) -> Any:
+    """As ``json.loads``, but for its look at how the bytes are encoded where they begin as an object in UTF-8 does.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    return _loads(data.decode("utf-8", "surrogatepass")) if data.startswith(b'{"') else json.loads(data)
 
 
 def decoder(encoding: str | None) -> Callable[[bytes], bytes] | None:

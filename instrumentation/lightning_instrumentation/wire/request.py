@@ -19,28 +19,23 @@ _PLAIN: Mapping[str, str] = {
     "frequency_penalty": semconv.REQUEST_FREQUENCY_PENALTY,
     "presence_penalty": semconv.REQUEST_PRESENCE_PENALTY,
 }
+_OTHERS = frozenset({*_PLAIN, "n", "stop", "stop_sequences", "stream"})
 _MOST_TOKENS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 
 
-def attributes(
-    api: Api, url: str, body: Mapping[str, Any], *, captured_by: str, capture_content: bool, limit_bytes: int
-) -> dict[str, Any]:
-    """Args: limit_bytes: messages or tools whose JSON is longer are left out and counted."""
-    read = dict(_fixed(api, captured_by, url, _model(body)))
-    for key in _PLAIN.keys() & body.keys():
-        if isinstance(body[key], (int, float)):
-            read[_PLAIN[key]] = body[key]
+def attributes(api: Api, body: Mapping[str, Any], *, capture_content: bool, limit_bytes: int) -> dict[str, Any]:
+    """Return what this request asks.
+
+    Args:
+        limit_bytes: messages or tools whose JSON is longer are left out and counted.
+    """
+    read: dict[str, Any] = {}
     for key in _MOST_TOKENS:
-        if isinstance(body.get(key), int):
+        if key in body and isinstance(body[key], int):
             read[semconv.REQUEST_MAX_TOKENS] = body[key]
             break
-    if isinstance(body.get("n"), int):
-        read[semconv.REQUEST_CHOICE_COUNT] = body["n"]
-    stop = body.get("stop") or body.get("stop_sequences")
-    if stop:
-        read[semconv.REQUEST_STOP_SEQUENCES] = [stop] if isinstance(stop, str) else [str(one) for one in stop]
-    if body.get("stream"):
-        read[semconv.REQUEST_STREAM] = True
+    if not _OTHERS.isdisjoint(body):
+        _add_others(read, body)
     if capture_content:
         _add_content(read, semconv.INPUT_MESSAGES, api.input_messages(body), limit_bytes)
         if body.get("tools"):
@@ -48,9 +43,26 @@ def attributes(
     return read
 
 
+def _add_others(read: dict[str, Any], body: Mapping[str, Any]) -> None:
+    for key in _PLAIN.keys() & body.keys():
+        if isinstance(body[key], (int, float)):
+            read[_PLAIN[key]] = body[key]
+    if isinstance(body.get("n"), int):
+        read[semconv.REQUEST_CHOICE_COUNT] = body["n"]
+    stop = body.get("stop") or body.get("stop_sequences")
+    if stop:
+        read[semconv.REQUEST_STOP_SEQUENCES] = [stop] if isinstance(stop, str) else [str(one) for one in stop]
+    if body.get("stream"):
+        read[semconv.REQUEST_STREAM] = True
+
+
+def shared(api: Api, url: str, body: Mapping[str, Any], *, captured_by: str) -> Mapping[str, Any]:
+    """Return what the calls of a program to one model have in common: the same object for all of them."""
+    return _shared(api, captured_by, url, str(body.get("model") or ""))
+
+
 @lru_cache(maxsize=256)
-def _fixed(api: Api, captured_by: str, url: str, model: str) -> Mapping[str, Any]:
-    """What the calls of a program to one model have in common."""
+def _shared(api: Api, captured_by: str, url: str, model: str) -> Mapping[str, Any]:
     return {
         semconv.OPERATION: api.operation,
         semconv.PROVIDER_NAME: api.provider,
@@ -62,7 +74,7 @@ def _fixed(api: Api, captured_by: str, url: str, model: str) -> Mapping[str, Any
 
 def place(url: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Where a call goes and to which model there."""
-    return _place(url, _model(body))
+    return _place(url, str(body.get("model") or ""))
 
 
 def _place(url: str, model: str) -> dict[str, Any]:
@@ -71,10 +83,6 @@ def _place(url: str, model: str) -> dict[str, Any]:
     if port:
         read[semconv.SERVER_PORT] = port
     return read
-
-
-def _model(body: Mapping[str, Any]) -> str:
-    return str(body.get("model") or "")
 
 
 def _add_content(read: dict[str, Any], name: str, value: Any, limit_bytes: int) -> None:
