@@ -71,12 +71,14 @@ class Router:
     def keep_fresh(self) -> None:
         """Start a fetch where one is due and none is under way."""
         now = time.monotonic()
-        if not self.enabled or now < self._fetch_at or not self._fetching.acquire(blocking=False):
+        if not self.enabled or now < self._fetch_at:
+            return
+        if self._first_deadline is None:  # before anything says that a fetch is under way: whoever sees that waits
+            self._first_deadline = now + FIRST_WAIT_S
+        if not self._fetching.acquire(blocking=False):
             return
         try:
             self._fetch_at = now + REFRESH_S
-            if self._first_deadline is None:
-                self._first_deadline = now + FIRST_WAIT_S
             threading.Thread(target=self._fetch, name="lightning-selection", daemon=True).start()
         except RuntimeError:  # the interpreter is ending, or there are too many threads
             self._fetching.release()

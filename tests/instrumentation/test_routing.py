@@ -77,6 +77,18 @@ def test_only_the_first_question_waits_and_not_for_long(answers, monkeypatch):
     never.set()
 
 
+def test_a_question_beside_the_very_first_waits_with_it(answers):
+    router = Router("http://d", None)
+    assert router._fetching.acquire()  # another thread is about to begin the first fetch
+    heard: list[str | None] = []
+    beside = threading.Thread(target=lambda: heard.append(router.policy_of("writer")))
+    beside.start()
+    beside.join(0.2)
+    router._fetch()
+    beside.join(10)
+    assert heard == ["prose"]
+
+
 def test_nothing_is_said_where_no_agent_makes_a_call(answers, caplog):
     answers[0][:] = [ConnectionRefusedError("refused")]
     router = Router("http://d", None)
