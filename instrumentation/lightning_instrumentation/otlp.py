@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.trace import SpanKind, StatusCode
-
 from lightning_instrumentation import semconv
+from lightning_instrumentation.by_identity import ByIdentity
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link
@@ -143,14 +142,10 @@ def _key(key: str) -> bytes:
 def _long_attribute(tag: bytes, key: str, value: bytes, kind: bytes) -> tuple[bytes, bytes]:
     """Return what stands before a text or bytes, and these: messages and token ids are copied once, at the very end."""
     named, size = _key(key), len(value)
-    any_value = size + 3
-    pair = any_value + 2 + len(named)
-    if size >= 0x80 and pair < 0x4000:  # nearly all: each of the lengths takes two bytes
-        kind = bytes((any_value & 0x7F | 0x80, any_value >> 7)) + kind + bytes((size & 0x7F | 0x80, size >> 7))
-        return tag + bytes((pair & 0x7F | 0x80, pair >> 7)) + named + kind, value
     kind += _varint(size)
-    known = _varint(len(kind) + size)
-    return tag + _varint(len(named) + len(known) + len(kind) + size) + named + known + kind, value
+    size += len(kind)
+    known = _varint(size)
+    return tag + _varint(len(named) + len(known) + size) + named + known + kind, value
 
 
 def _attribute_parts(tag: bytes, attributes: Mapping[str, Any]) -> list[bytes]:
@@ -158,7 +153,7 @@ def _attribute_parts(tag: bytes, attributes: Mapping[str, Any]) -> list[bytes]:
     for key, value in attributes.items():
         kind = type(value)
         if kind is str:
-            if len(value) > _SHORT or key == semconv.RESPONSE_ID:
+            if len(value) > _SHORT or key == semconv.RESPONSE_ID:  # no other span has it
                 parts += _long_attribute(tag, key, _text(value), b"\x0a")
             else:
                 parts += tag, _known_texts.get((key, value)) or _remembered(key, value)
@@ -201,17 +196,9 @@ def _link(link: Link) -> bytes:
     return ids + _attributes(b"\x22", link.attributes or {}) + b"\x35" + _fixed32(flags)
 
 
-# The mapping stands beside its bytes, so that its number stays its own.
-_shared: dict[int, tuple[Mapping[str, Any], bytes]] = {}
-
-
-def _shared_attributes(attributes: Mapping[str, Any]) -> bytes:
-    known = _shared.get(id(attributes))
-    if known is None:
-        if len(_shared) >= _MOST_REMEMBERED:
-            _shared.clear()
-        known = _shared[id(attributes)] = attributes, _attributes(b"\x4a", attributes)
-    return known[1]
+_shared_attributes: ByIdentity[Mapping[str, Any], bytes] = ByIdentity(
+    partial(_attributes, b"\x4a"), most=_MOST_REMEMBERED
+)
 
 
 def _own_and_shared(span: SpanRecord) -> list[bytes]:
@@ -235,7 +222,7 @@ def _span_parts(span: SpanRecord) -> list[bytes]:
         b"" if span.parent is None else b"\x22\x08" + span.parent.span_id.to_bytes(8, "big"),
         _named(b"\x2a", span.name),
         b"\x30",
-        b"\x03" if span.kind is SpanKind.CLIENT else _ONE_BYTE[span.kind.value + 1],
+        _ONE_BYTE[span.kind.value + 1],
         b"\x39",
         _fixed64(span.start_ns),
         b"\x41",
@@ -243,7 +230,7 @@ def _span_parts(span: SpanRecord) -> list[bytes]:
         *_own_and_shared(span),
         *[_field(b"\x5a", _event(event)) for event in span.events],
         *[_field(b"\x6a", _link(link)) for link in span.links],
-        b"\x7a\x00" if span.status is StatusCode.UNSET else _status(span.status.value, span.status_message),
+        _status(span.status.value, span.status_message),
         b"\x85\x01",
         _fixed32(_HAS_IS_REMOTE | (_IS_REMOTE if span.parent is not None and span.parent.is_remote else 0)),
     ]

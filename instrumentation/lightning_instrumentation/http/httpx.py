@@ -110,10 +110,6 @@ def _outgoing(module: Any, client: Any, request: Any) -> tuple[Outgoing, Any, Re
         return None
     joined = join()
     if joined is not None:
-        present = _Names(request.headers)
-        for name, value in joined.headers.items():
-            if name not in present:
-                request.headers[name] = value  # the request was made by the hook's client for this attempt
         own_body = lambda: joined.without_ours(request.content)  # noqa: E731
         return joined, request, joined.redirects(request.headers, client.headers, own_body)
     content = getattr(request, "_content", None)

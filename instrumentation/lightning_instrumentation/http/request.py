@@ -125,7 +125,7 @@ def join() -> Outgoing | None:
     if call is None:
         return None
     call.sent += 1
-    return Outgoing(call, False, call.extras.headers)
+    return Outgoing(call, own=False)
 
 
 def going_out(

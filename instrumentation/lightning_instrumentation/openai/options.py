@@ -11,12 +11,13 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
+from lightning_instrumentation.by_identity import ByIdentity
 from lightning_instrumentation.wire.api import Api
 from lightning_instrumentation.wire.apis import api_at
 
-_bases: dict[int, tuple[Any, str]] = {}
-"""Base URLs with their text; the URL stands beside it, so that its number stays its own."""
-_MOST_BASES = 64
+# Writing a URL costs as much as encoding a message, and so does hashing one.
+_as_base: ByIdentity[Any, str] = ByIdentity(lambda url: str(url).rstrip("/") + "/", most=64)
+"""A client's base URL with a slash at its end."""
 
 
 def api_of(options: Any) -> Api | None:
@@ -33,18 +34,7 @@ def _promised(url: str) -> Api | None:
 
 def url_of(client: Any, options: Any) -> str:
     url = str(options.url)
-    return url if "://" in url else _base_of(client) + url.lstrip("/")
-
-
-def _base_of(client: Any) -> str:
-    """Return the client's base URL with a slash at its end. Writing a URL costs as much as encoding a message."""
-    url = client.base_url
-    known = _bases.get(id(url))
-    if known is None:
-        if len(_bases) >= _MOST_BASES:
-            _bases.clear()
-        known = _bases[id(url)] = url, str(url).rstrip("/") + "/"
-    return known[1]
+    return url if "://" in url else _as_base(client.base_url) + url.lstrip("/")
 
 
 def body_of(options: Any) -> dict[str, Any]:
@@ -63,9 +53,17 @@ def headers_of(options: Any) -> dict[str, str]:
     return dict(options.headers) if isinstance(options.headers, Mapping) else {}
 
 
-def with_fields(options: Any, fields: Mapping[str, Any]) -> Any:
-    """Return a copy of the options with more fields at the top of the body."""
+def with_additions(client: Any, options: Any, headers: Mapping[str, str], fields: Mapping[str, Any]) -> Any:
+    """Return a copy of the options with more headers and, at the top of the body, more fields."""
     changed = copy.copy(options)
-    extra = options.extra_json
-    changed.extra_json = {**extra, **fields} if isinstance(extra, Mapping) else fields
+    merged = headers_of(options)
+    present = {name.lower() for name in merged} | {
+        name.lower() for name in getattr(client, "_custom_headers", None) or {}
+    }
+    merged.update({name: value for name, value in headers.items() if name not in present})
+    if merged:
+        changed.headers = merged
+    if fields:
+        extra = options.extra_json if isinstance(options.extra_json, Mapping) else {}
+        changed.extra_json = {**extra, **fields}
     return changed
