@@ -260,3 +260,20 @@ def test_half_a_surrogate_pair_neither_loses_a_span_nor_changes_what_is_said(beg
     message, _ = json.loads(span.attributes[semconv.INPUT_MESSAGES])
     assert message["parts"][0]["content"] == said
     assert dict(lightning.stats().failed) == before
+
+
+def test_a_stranger_that_the_callers_own_client_asks_inside_of_a_call_gets_nothing_of_ours(servers, begin):
+    named, _, stranger = servers
+
+    class AsksFirst(httpx.Client):
+        def send(self, request: Any, **options: Any) -> Any:
+            with httpx.Client() as other:
+                other.post(stranger.url + PATH, json=DOCUMENT)
+            return super().send(request, **options)
+
+    begin(named)
+    with AsksFirst() as own, openai.OpenAI(base_url=named.base_url, api_key="k", http_client=own) as client:
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
+    (strangers,) = stranger.raw
+    assert not any(header in strangers.lower() for header in (b"traceparent", b"baggage", b"return_token_ids"))
+    assert b"traceparent" in named.raw[0].lower()
