@@ -262,12 +262,13 @@ def test_half_a_surrogate_pair_neither_loses_a_span_nor_changes_what_is_said(beg
     assert dict(lightning.stats().failed) == before
 
 
-def test_a_stranger_that_the_callers_own_client_asks_inside_of_a_call_gets_nothing_of_ours(servers, begin):
+@pytest.mark.parametrize("library", [httpx, httpx2])
+def test_a_stranger_asked_by_the_callers_own_client_inside_of_a_call_gets_nothing_of_ours(servers, begin, library: Any):
     named, _, stranger = servers
 
-    class AsksFirst(httpx.Client):
+    class AsksFirst(library.Client):
         def send(self, request: Any, **options: Any) -> Any:
-            with httpx.Client() as other:
+            with library.Client() as other:
                 other.post(stranger.url + PATH, json=DOCUMENT)
             return super().send(request, **options)
 
