@@ -37,7 +37,8 @@ def run(quick: bool) -> list[Row]:
 
 
 def _measure(engine: str, workload: str, model_dir: Path, quick: bool, folder: Path) -> dict:
-    command = [sys.executable, str(Path(__file__).with_name("tree_update.py")), engine, workload, str(model_dir)]
+    # Without its folder on the path: verl imports TRL where there is one, and would find the section of that name.
+    command = [sys.executable, "-P", str(Path(__file__).with_name("tree_update.py")), engine, workload, str(model_dir)]
     command += [str(folder / engine), "2" if quick else "4"]
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     return json.loads((folder / engine / "run.json").read_text())

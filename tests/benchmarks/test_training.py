@@ -1,0 +1,39 @@
+"""``benchmarks/training.py``: its sections run as they stand and fill their rows.
+
+The section ``trl`` trains two real models for an hour and is run by hand; ``test_trl`` has what is written down.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_trainer.models.resolve import resolve_model
+
+pytestmark = pytest.mark.verl
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from training_parts import tree  # noqa: E402
+
+
+def test_an_update_is_measured_in_a_process_of_its_own(tmp_path):
+    run = tree._measure("tree", "groups", resolve_model("random:tiny", tmp_path / "models"), True, tmp_path)
+    assert run["samples"] == 16
+    assert run["unique"] <= run["computed"] <= 1.05 * run["unique"]
+    assert run["cpu_s"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("section", ["tree", "asynchronous", "publish"])
+def test_a_section_fills_its_rows(tmp_path, section):
+    command = [sys.executable, "benchmarks/training.py", "--quick", "--only", section]
+    command += ["--json", str(tmp_path / "rows.json")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert rows
+    assert all(row["figure"] is not None for row in rows)
