@@ -12,6 +12,8 @@ from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import Sample, Segment
 
 _COMMON, _TASK, _SAMPLED, _OBSERVED, _MEMBERS, _TURNS = 240, 25, 35, 20, 8, 10
+_BUDGET = {"tree": 8192, "stock": 4096}
+"""Tokens of a micro-batch: with 8192, sequences of ten turns take the stock engine more than 24 GiB."""
 
 
 def main(engine: Literal["tree", "stock"], workload: str, model_dir: Path, out: Path, groups: int) -> None:
@@ -21,7 +23,14 @@ def main(engine: Literal["tree", "stock"], workload: str, model_dir: Path, out: 
     from lightning_trainer.training.tree.trie import build_trie
     from lightning_trainer.training.update.worker import UpdateWorker
 
-    worker = UpdateWorker(TrainerSettings(policy="benchmark", model_dir=model_dir, attention=engine, lr=0.0))
+    settings = TrainerSettings(
+        policy="benchmark",
+        model_dir=model_dir,
+        attention=engine,
+        lr=0.0,
+        max_tokens_per_micro_batch=_BUDGET[engine],
+    )
+    worker = UpdateWorker(settings)
     # Trajectories are ten times as long: fewer of them for about as many unique tokens.
     samples = (
         grouped(groups, worker.vocabulary_size) if workload == "groups" else turns(groups // 2, worker.vocabulary_size)
