@@ -50,6 +50,8 @@ def _number(figure: float | None) -> str:
         return "-"
     if float(figure).is_integer() and abs(figure) < 1e12:
         return f"{int(figure):,}"
+    if abs(figure) < 0.001:
+        return f"{figure:.1e}"
     return f"{figure:,.3f}" if abs(figure) < 100 else f"{figure:,.0f}"
 
 

@@ -9,6 +9,7 @@ TRANSFER_BACKEND = "lightning_file"
 
 def load() -> None:
     """Register the weight transfer, sample and add adapters fast on CPUs, and tie a child to its parent's life."""
+    import torch
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
     from vllm.platforms import current_platform
 
@@ -21,6 +22,9 @@ def load() -> None:
 
         sampling.use_for_vllm()
         lora_matmul.use_for_vllm()
+        # Asks the kernel for AMX tiles. vLLM's attention in bfloat16 uses them without (0.31.0): that works where a
+        # product of oneDNN's, which asks, came before it, and a model too small for one ended with SIGILL.
+        torch.cpu._init_amx()
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
         follow_parent(parent.pid)
