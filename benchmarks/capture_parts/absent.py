@@ -38,7 +38,7 @@ def run(sizes: Sizes, folder: Path) -> list[Row]:
         }
         for child in children.values():
             child.read()
-        measured = take_turns(list(children.values()), calls=sizes.absent_calls, blocks=sizes.cost_blocks)
+        measured = take_turns(list(children.values()), calls=sizes.absent_calls, blocks=sizes.absent_blocks)
         ends_s = {name: _end_s(child) for name, child in children.items()}
     rows = []
     for name, one in list(zip(children, measured, strict=True))[1:]:

@@ -24,11 +24,12 @@ class Sizes:
     """Calls before memory is looked at: by then the caches, which are bounded, are full."""
     streams: int
     absent_calls: int
+    absent_blocks: int
     rollouts: int
     """Concurrent rollouts in one process."""
     peers: bool = True
 
 
-FULL = Sizes("full", 25, 180, 50_000, 60.0, 5, 20_000, 10, 8, 2_000, 1_000_000, 4_000, 1_500, 500, 200, 40)
-QUICK = Sizes("quick", 25, 24, 5_000, 3.0, 5, 2_500, 3, 8, 300, 50_000, 400, 1_500, 500, 60, 40)
-TINY = Sizes("tiny", 3, 1, 200, 0.5, 1, 200, 1, 2, 20, 600, 10, 20, 5, 3, 3, peers=False)
+FULL = Sizes("full", 25, 180, 50_000, 60.0, 5, 20_000, 10, 8, 2_000, 1_000_000, 4_000, 1_500, 500, 200, 40, 40)
+QUICK = Sizes("quick", 25, 24, 5_000, 3.0, 5, 2_500, 3, 8, 300, 50_000, 400, 1_500, 500, 60, 10, 40)
+TINY = Sizes("tiny", 3, 1, 200, 0.5, 1, 200, 1, 2, 20, 600, 10, 20, 5, 3, 1, 3, peers=False)
