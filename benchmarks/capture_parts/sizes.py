@@ -30,6 +30,61 @@ class Sizes:
     peers: bool = True
 
 
-FULL = Sizes("full", 25, 180, 50_000, 60.0, 5, 20_000, 10, 8, 2_000, 1_000_000, 4_000, 1_500, 500, 200, 40, 40)
-QUICK = Sizes("quick", 25, 24, 5_000, 3.0, 5, 2_500, 3, 8, 300, 50_000, 400, 1_500, 500, 60, 10, 40)
-TINY = Sizes("tiny", 3, 1, 200, 0.5, 1, 200, 1, 2, 20, 600, 10, 20, 5, 3, 1, 3, peers=False)
+FULL = Sizes(
+    name="full",
+    cost_calls=25,
+    cost_blocks=180,
+    burst_spans=50_000,
+    outage_s=60.0,
+    kills=5,
+    killed_spans=20_000,
+    agent_kills=10,
+    writers=8,
+    writer_spans=2_000,
+    ingest_spans=1_000_000,
+    gateway_calls=4_000,
+    gateway_warm_up=1_500,
+    streams=500,
+    absent_calls=200,
+    absent_blocks=40,
+    rollouts=40,
+)
+QUICK = Sizes(
+    name="quick",
+    cost_calls=25,
+    cost_blocks=24,
+    burst_spans=5_000,
+    outage_s=3.0,
+    kills=5,
+    killed_spans=2_500,
+    agent_kills=3,
+    writers=8,
+    writer_spans=300,
+    ingest_spans=50_000,
+    gateway_calls=400,
+    gateway_warm_up=1_500,
+    streams=500,
+    absent_calls=60,
+    absent_blocks=10,
+    rollouts=40,
+)
+TINY = Sizes(
+    name="tiny",
+    cost_calls=3,
+    cost_blocks=1,
+    burst_spans=200,
+    outage_s=0.5,
+    kills=1,
+    killed_spans=200,
+    agent_kills=1,
+    writers=2,
+    writer_spans=20,
+    ingest_spans=600,
+    gateway_calls=10,
+    gateway_warm_up=20,
+    streams=5,
+    absent_calls=3,
+    absent_blocks=1,
+    rollouts=3,
+    peers=False,
+)

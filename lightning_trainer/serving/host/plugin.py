@@ -8,7 +8,7 @@ TRANSFER_BACKEND = "lightning_file"
 
 
 def load() -> None:
-    """Register the weight transfer, sample and add adapters fast on CPUs, and tie a child to its parent's life."""
+    """Register the weight transfer, see to what CPUs need, and tie a child to its parent's life."""
     import torch
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
     from vllm.platforms import current_platform
