@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import uvicorn
+import uvloop
 from fastapi import FastAPI
 
 from capture_parts.lifeline import end_with_parent
@@ -67,7 +68,7 @@ def main() -> None:
     options = parser.parse_args()
     end_with_parent()
     settle_memory()
-    asyncio.run(serve(options))
+    uvloop.run(serve(options))
 
 
 if __name__ == "__main__":
