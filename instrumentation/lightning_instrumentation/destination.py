@@ -46,7 +46,7 @@ class Destination:
 def destination_of(url: str, body: Mapping[str, Any]) -> Destination | None:
     """Return where a call goes instead of to ``url``; None for one that goes where it always went."""
     started = runtime()
-    if started is None or not started.router.enabled:
+    if started is None or started.router.routes_nothing():
         return None
     if started.hosts.standing(url) is Standing.DAEMON:
         return None

@@ -47,6 +47,18 @@ class Router:
         self._untold: tuple[str, str, Exception] | None = None
         self._said: set[str] = set()
 
+    def routes_nothing(self) -> bool:
+        """Whether a call stays where it is, whoever makes it: asked first, since most programs are only watched.
+
+        False also where the next question has something to do: to wait for the first selection, to fetch, to tell.
+        """
+        return not self.enabled or (
+            not self._selection.policies
+            and self._untold is None
+            and time.monotonic() < self._fetch_at
+            and self._answered.is_set()
+        )
+
     def policy_of(self, agent: str | None) -> str | None:
         """Return the policy that claims the agent, as far as is known here and now."""
         if agent is None or not self.enabled:

@@ -152,6 +152,25 @@ def test_switched_off_it_asks_nobody(answers):
     assert answers[1] == []
 
 
+def test_nothing_is_routed_only_where_that_is_known_and_nothing_is_to_do(answers):
+    answers[0][:] = [Selection()]
+    router = Router("http://d", None)
+    assert not router.routes_nothing(), "the first selection has not come"
+    assert router.policy_of("writer") is None
+    assert router.routes_nothing()
+    router._fetch_at = 0.0
+    assert not router.routes_nothing(), "a fetch is due"
+    answers[0][:] = [PROSE]
+    fetched_again(router)
+    assert not router.routes_nothing()
+    answers[0][:] = [ConnectionRefusedError("refused")]
+    fetched_again(router)
+    assert not router.routes_nothing(), "that the daemon is away has to be told"
+    assert router.policy_of("writer") is None
+    assert router.routes_nothing()
+    assert Router("http://d", None, enabled=False).routes_nothing()
+
+
 def test_any_number_of_agent_names_fits(answers, monkeypatch):
     monkeypatch.setattr(routing, "_MOST_REMEMBERED", 10)
     router = Router("http://d", None)

@@ -83,12 +83,19 @@ def under_way() -> Redirects | None:
     return _under_way.get()
 
 
-class following:
-    """Inside the block, a request is sent and redirected; HTTP hooks further in see nothing."""
+def following(redirects: Redirects | None) -> Any:
+    """Inside the block, a request is sent and redirected; HTTP hooks further in see nothing.
 
+    Args:
+        redirects: None where the request carries nothing of ours, which is so wherever no host was named.
+    """
+    return silence() if redirects is None else _following(redirects)
+
+
+class _following:
     __slots__ = ("_before", "_redirects", "_silence")
 
-    def __init__(self, redirects: Redirects | None) -> None:
+    def __init__(self, redirects: Redirects) -> None:
         self._redirects = redirects
         self._before: Redirects | None = None
         self._silence = silence()

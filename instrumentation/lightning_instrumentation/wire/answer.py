@@ -91,7 +91,10 @@ class Answer:
         return bool(self.choices) and all(choice.finish_reason for choice in self.choices.values())
 
     def choice(self, index: int) -> Choice:
-        return self.choices.setdefault(index, Choice())
+        found = self.choices.get(index)
+        if found is None:  # not ``setdefault``: every event of a stream would make one to throw away
+            found = self.choices[index] = Choice()
+        return found
 
     def identify(self, part: Mapping[str, Any]) -> None:
         """Read what says whose answer it is."""
