@@ -87,7 +87,7 @@ def following(redirects: Redirects | None) -> Any:
     """Inside the block, a request is sent and redirected; HTTP hooks further in see nothing.
 
     Args:
-        redirects: None where the request carries nothing of ours, which is so wherever no host was named.
+        redirects: None where nothing would have to be taken out on the way.
     """
     return silence() if redirects is None else _following(redirects)
 

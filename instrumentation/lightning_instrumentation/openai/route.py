@@ -38,10 +38,9 @@ class Route:
 def route_of(client: Any, options: Any, url: str, body: Mapping[str, Any]) -> Route | None:
     """Return where a call goes instead; None for one that goes where it always went."""
     started = runtime()
-    if started is None or started.router.routes_nothing() or client.is_closed():
-        return None
     destination = destination_of(url, body)
-    if destination is None:
+    # Of a client that is closed the caller shall hear so. Asked last: most calls stay where they are.
+    if started is None or destination is None or client.is_closed():
         return None
     settings = started.settings
     ours = gateway_client(client, settings.endpoint, settings.token, fallback=started.router.fallback)
