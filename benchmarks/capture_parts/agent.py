@@ -40,12 +40,6 @@ def _ours(telemetry: str, engine: str, case: str) -> Callable[[], object]:
     return lambda: lightning.flush(30.0)
 
 
-def _ours_light(telemetry: str, engine: str, case: str) -> Callable[[], object]:
-    """As where the client alone is installed, without the daemon's packages."""
-    sys.modules["orjson"] = None  # pyright: ignore[reportArgumentType]
-    return _ours(telemetry, engine, case)
-
-
 def _batch_provider(telemetry: str) -> Any:
     from opentelemetry import trace
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -85,7 +79,6 @@ def _official(telemetry: str, engine: str, case: str) -> Callable[[], object]:
 INSTRUMENTATIONS: dict[str, Callable[[str, str, str], Callable[[], object]]] = {
     "none": lambda telemetry, engine, case: lambda: None,
     "ours": _ours,
-    "ours-light": _ours_light,
     "openinference": _openinference,
     "official": _official,
 }
@@ -110,20 +103,23 @@ def main() -> None:
     def call() -> Any:
         return client.chat.completions.create(model=model, messages=question, max_tokens=256, extra_body=extra)
 
-    def block(calls: int) -> dict[str, float]:
-        walls_s = []
-        began_s, thread_began_s = time.process_time(), time.thread_time()
+    def block(calls: int) -> dict[str, Any]:
+        walls_s, calls_cpu_s = [], []
+        began_s = time.process_time()
         for _ in range(calls):
-            sent_s = time.perf_counter()
+            sent_s, thread_began_s = time.perf_counter(), time.thread_time()
             call()
+            calls_cpu_s.append(time.thread_time() - thread_began_s)
             walls_s.append(time.perf_counter() - sent_s)
         if not options.no_delivery:
             deliver()
-        cpu_ms, thread_ms = (
-            (now - then) / calls * 1e3
-            for now, then in ((time.process_time(), began_s), (time.thread_time(), thread_began_s))
-        )
-        return {"cpu_ms": cpu_ms, "others_cpu_ms": cpu_ms - thread_ms, "wall_p50_ms": statistics.median(walls_s) * 1e3}
+        cpu_s = time.process_time() - began_s
+        return {
+            "cpu_ms": cpu_s / calls * 1e3,
+            "calls_cpu_ms": [one_s * 1e3 for one_s in calls_cpu_s],
+            "delivery_cpu_ms": (cpu_s - sum(calls_cpu_s)) / calls * 1e3,
+            "wall_p50_ms": statistics.median(walls_s) * 1e3,
+        }
 
     print(json.dumps({"answered": bool(call().choices)}), flush=True)
     for line in sys.stdin:
@@ -135,7 +131,7 @@ def main() -> None:
 
 
 def _captured(instrument: str) -> dict[str, Any]:
-    if not instrument.startswith("ours"):
+    if instrument != "ours":
         return {"created": len(_ended)}
     import lightning_instrumentation as lightning
 
