@@ -10,10 +10,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-try:  # it comes with the daemon's packages, and writes in a tenth of the time
-    import orjson
-except ImportError:
-    orjson = None
+import orjson
 
 _TEXT_KINDS = ("text", "input_text", "output_text")
 _NOTHING_ELSE = {"role", "content"}
@@ -26,12 +23,10 @@ def field(thing: Any, name: str) -> Any:
 
 
 def as_json(value: Any) -> str:
-    if orjson is not None:
-        try:
-            return orjson.dumps(value, _plain, _AS_JSON_DOES).decode()
-        except TypeError:  # half of a surrogate pair, a key that is no text, a number beyond 64 bits
-            pass
-    return encodable(_encode(value))
+    try:
+        return orjson.dumps(value, _plain, _AS_JSON_DOES).decode()
+    except TypeError:  # half of a surrogate pair, a key that is no text, a number beyond 64 bits
+        return encodable(_encode(value))
 
 
 def encodable(text: str) -> str:
@@ -56,7 +51,7 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-_AS_JSON_DOES = 0 if orjson is None else orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+_AS_JSON_DOES = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 _encode = json.JSONEncoder(default=_plain, ensure_ascii=False, separators=(",", ":")).encode
 
 

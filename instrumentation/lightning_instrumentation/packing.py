@@ -4,19 +4,13 @@ They may also stand there as the text that they came as, a JSON array: reading i
 else that is recorded of its call, and the daemon reads it once.
 """
 
-import json
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-try:
-    from orjson import dumps as _dumps
-    from orjson import loads as _loads  # pyright: ignore[reportAssignmentType]
-except ImportError:  # the light client comes without it
-    _dumps = None
-    _loads: Callable[[str], Any] = json.loads
+import orjson
 
 _SWAP = sys.byteorder == "big"
 
@@ -41,7 +35,7 @@ def recorded_token_ids(token_ids: list[int]) -> bytes | str:
 
     Raises OverflowError for an id beyond int32, TypeError for one that is no integer; of a text the daemon says so.
     """
-    return _dumps(token_ids).decode() if _dumps is not None and token_ids else pack_token_ids(token_ids)
+    return orjson.dumps(token_ids).decode() if token_ids else pack_token_ids(token_ids)
 
 
 def pack_token_ids(token_ids: Iterable[int]) -> bytes:
@@ -80,7 +74,7 @@ def unpack_logprobs(packed: bytes | str) -> tuple[float, ...]:
 def _numbers(typecode: str, packed: bytes | str) -> tuple[Any, ...]:
     if isinstance(packed, bytes):
         return tuple(_unpack(typecode, packed))
-    read = _loads(str(packed))
+    read = orjson.loads(str(packed))
     if not isinstance(read, list):
         raise ValueError(f"no array of numbers: {packed[:40]!r}")
     try:

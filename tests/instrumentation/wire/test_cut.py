@@ -7,7 +7,6 @@ from array import array
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning_instrumentation import packing
 from lightning_instrumentation.packing import NumberText, unpack_logprobs, unpack_token_ids
 from lightning_instrumentation.wire.api import Wanted
 from lightning_instrumentation.wire.chat import ChatCompletions
@@ -63,11 +62,6 @@ def read(document) -> tuple:
 def plain(numbers, typecode: str = "i") -> list[float]:
     read = {"i": unpack_token_ids, "f": unpack_logprobs}[typecode]
     return list(array(typecode, read(numbers) if isinstance(numbers, NumberText) else numbers or ()))
-
-
-@pytest.fixture(params=["orjson", "json"], autouse=True)
-def reader(request, monkeypatch):
-    monkeypatch.setattr(packing, "_loads", pytest.importorskip(request.param).loads)
 
 
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
