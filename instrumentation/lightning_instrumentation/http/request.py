@@ -139,11 +139,13 @@ def going_out(
         present: names of headers that are set, in lower case.
         may_be_routed: False for a client that is closed: its caller shall hear so.
     """
+    if wire.is_suppressed():
+        return None
     url = str(url)
     parts = urlsplit(url)
     document = _document(parts.path, body)
     api = api_of(parts.path, document)
-    if api is None or document is None or wire.is_suppressed():
+    if api is None or document is None:
         return None
     destination = guarded("route", destination_of, url, document) if may_be_routed else None
     sent = {**document, "model": destination.policy} if destination is not None else document

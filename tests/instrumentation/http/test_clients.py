@@ -236,6 +236,16 @@ def test_what_is_no_model_call_is_left_alone(recording, model):
     assert not any("traceparent" in headers for _, headers, _ in model.requests)
 
 
+def test_a_request_that_is_not_to_be_recorded_is_not_looked_at(recording):
+    before = lightning.stats().failed
+    token = context.attach(context.set_value("suppress_instrumentation", True))
+    with httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(200, json={}))) as client:
+        client.post("http://unread/v1/chat/completions", content=iter([b"{}"]))
+    context.detach(token)
+    assert recording.spans() == []
+    assert lightning.stats().failed == before
+
+
 def test_what_the_user_set_is_never_overwritten(recording, model):
     mine = {"traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-00", "Baggage": "mine=1"}
     document = chat(logprobs=False, return_token_ids=False)
