@@ -2,7 +2,8 @@
 
 ``gen_ai.*`` follows the OpenTelemetry GenAI semantic conventions (status: Development, so the names are pinned here);
 ``lightning.*`` is ours. Token ids travel as packed little-endian int32 bytes and log-probabilities (nats) as packed
-little-endian float32 bytes: an integer-array attribute costs 25 times as much to encode.
+little-endian float32 bytes, or both as the text of a JSON array (see ``packing``): an integer-array attribute costs 25
+times as much to encode.
 """
 
 from typing import Final
@@ -139,10 +140,10 @@ CLIENT_SCOPE: Final = "lightning.instrumentation"
 
 
 def response_token_ids(choice: int) -> str:
-    """Name of the attribute with the sampled ids of one choice, packed int32."""
+    """Name of the attribute with the sampled ids of one choice."""
     return f"lightning.response.{choice}.token_ids"
 
 
 def response_logprobs(choice: int) -> str:
-    """Name of the attribute with the sampled tokens' log-probabilities of one choice, packed float32, nats."""
+    """Name of the attribute with the sampled tokens' log-probabilities of one choice, nats."""
     return f"lightning.response.{choice}.logprobs"

@@ -18,10 +18,15 @@ _DOCUMENTS = st.recursive(
 )
 
 
-@given(document=st.dictionaries(_TEXTS, _DOCUMENTS), escaped=st.booleans(), spaced=st.booleans())
-def test_a_document_is_what_json_makes_of_it(document: dict[str, Any], escaped: bool, spaced: bool) -> None:
+@given(
+    document=st.dictionaries(_TEXTS, _DOCUMENTS) | _DOCUMENTS,
+    escaped=st.booleans(),
+    spaced=st.booleans(),
+    encoding=st.sampled_from(("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")),
+)
+def test_a_document_is_what_json_makes_of_it(document: Any, escaped: bool, spaced: bool, encoding: str) -> None:
     separators = (", ", ": ") if spaced else (",", ":")
-    written = json.dumps(document, ensure_ascii=escaped, separators=separators).encode("utf-8", "surrogatepass")
+    written = json.dumps(document, ensure_ascii=escaped, separators=separators).encode(encoding, "surrogatepass")
 
     # The type of every number and the sign of every zero are in its ``repr``; NaN is not equal to itself.
     assert repr(read_json(written)) == repr(json.loads(written))
