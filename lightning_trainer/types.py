@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Protocol, TypeAlias
 
 from lightning_trainer.frozen import made_quickly
+from lightning_trainer.sampling import Shaping, Support
 from lightning_trainer.token_ids import Ids
 
 AttributeValue: TypeAlias = (
@@ -170,6 +171,10 @@ class Call:
     """As requested; 1.0 where the request named none."""
     media: tuple[Media, ...] = ()
     """What of the prompt is no text, in order; its tokens are placeholders in ``prompt_ids``."""
+    shaping: Shaping | None = None
+    """What was done to single logits; None where the request asked for none of it."""
+    support: Support | None = None
+    """What the response's tokens were drawn from; None where each could have been any token of the vocabulary."""
 
 
 @made_quickly
@@ -198,6 +203,10 @@ class Transition:
     """What of the prompt is no text."""
     causes: tuple[str, ...] = ()
     """The transitions of the attempt, of any agent, that led to this one directly; filled where a scheme asks."""
+    shaping: Shaping | None = None
+    """What was done to single logits; None: nothing."""
+    support: Support | None = None
+    """What the response's tokens were drawn from, one entry per response id; None: all of the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +257,10 @@ class Segment:
     """None: the sample's."""
     follows: str | None = None
     """The transition of the same agent and attempt that this one follows; None for the first of a branch."""
+    shaping: Shaping | None = None
+    """What was done to single logits when its tokens were sampled; None: nothing."""
+    support: Support | None = None
+    """What its tokens were drawn from, one entry per token of the segment; None: all of the vocabulary."""
 
 
 @made_quickly

@@ -1,0 +1,178 @@
+"""The distribution that a token was drawn from, where it is not the plain softmax of the model's logits.
+
+The engine turns logits ``l`` into what it samples from in this order (vLLM, ``v1/sample/sampler.py``): bias and
+penalties change single logits, the temperature divides all of them, and a grammar, top-k, top-p, min-p, a list of
+allowed or bad words leave some vocabulary entries and take the others away:
+
+    q(t) = exp(z_t / T) / sum of exp(z_s / T) over s in S,   z = shaping(l),   t in S
+
+``Shaping`` says how ``z`` comes from ``l``, a ``Support`` which ``S`` was left at each token. With both, the trainer
+computes the very probability that the engine reported, whatever a request asked for, and the ratio of the two is 1 as
+long as the weights are the same. Torch-free.
+"""
+
+import struct
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+_HEADER = struct.Struct("<4sII")
+"""Magic, vocabulary, tokens."""
+_MAGIC = b"SUP1"
+_LENGTH = struct.Struct("<I")
+
+_ONLY, _ALL_BUT, _BITS = 0, 1, 2
+"""The first byte of a pattern: ids that are left, ids that are not, or one bit an entry (little-endian)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shaping:
+    """What is done to single logits before the temperature; the defaults do nothing.
+
+    In vLLM's order: ``logit_bias`` is added; then the logits of tokens that the prompt or the response so far has are
+    divided (where positive) or multiplied (where negative) by ``repetition_penalty``; then ``frequency_penalty`` times
+    the count in the response so far, and ``presence_penalty`` where that count is not zero, are taken off.
+    """
+
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, bias), by id."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+
+    @property
+    def changes_nothing(self) -> bool:
+        return self == _PLAIN
+
+
+_PLAIN = Shaping()
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Which vocabulary entries each token of a response could have been.
+
+    Legend: ``L`` tokens of the response, ``V`` vocabulary entries.
+    """
+
+    vocabulary: int
+    patterns: tuple[bytes, ...]
+    """The distinct sets, in the shortest of three forms; see ``pattern_of``."""
+    pattern_L: tuple[int, ...]
+    """Index into ``patterns``; -1 is all of the vocabulary."""
+
+    def __len__(self) -> int:
+        return len(self.pattern_L)
+
+    @property
+    def sizes_L(self) -> list[int]:
+        """How many entries were left at each token, ``[L]``; 1 means that there was no choice."""
+        sizes = [len(entries_of(pattern, self.vocabulary)) for pattern in self.patterns]
+        return [self.vocabulary if index < 0 else sizes[index] for index in self.pattern_L]
+
+    def first(self, tokens: int) -> "Support":
+        """Return the support of the first so many tokens."""
+        return Support(self.vocabulary, self.patterns, self.pattern_L[:tokens])
+
+    def encode(self) -> bytes:
+        """Return it as bytes (zlib over a header, the indices as little-endian int32, and the patterns)."""
+        parts = [_HEADER.pack(_MAGIC, self.vocabulary, len(self.pattern_L)), _int32(self.pattern_L)]
+        for pattern in self.patterns:
+            parts += (_LENGTH.pack(len(pattern)), pattern)
+        return zlib.compress(b"".join(parts), level=1)
+
+    @classmethod
+    def decode(cls, body: bytes, *, limit_bytes: int = 1 << 28) -> "Support":
+        """Read what ``encode`` wrote.
+
+        Raises:
+            ValueError: it is damaged, or larger than ``limit_bytes`` when unpacked.
+        """
+        try:
+            unpacker = zlib.decompressobj()
+            plain = unpacker.decompress(body, limit_bytes)
+            if unpacker.unconsumed_tail:
+                raise ValueError(f"a support is larger than {limit_bytes} bytes")
+            magic, vocabulary, tokens = _HEADER.unpack_from(plain)
+            if magic != _MAGIC:
+                raise ValueError(f"a support begins with {magic!r}, not with {_MAGIC!r}")
+            place = _HEADER.size + 4 * tokens
+            indices = tuple(_ints(plain[_HEADER.size : place]))
+            patterns: list[bytes] = []
+            while place < len(plain):
+                (length,) = _LENGTH.unpack_from(plain, place)
+                place += _LENGTH.size
+                if length == 0 or place + length > len(plain):
+                    raise ValueError("a support ends in the middle of a pattern")
+                patterns.append(plain[place : place + length])
+                place += length
+        except (zlib.error, struct.error) as error:
+            raise ValueError(f"a support cannot be read: {error}") from error
+        if len(indices) != tokens or any(not -1 <= index < len(patterns) for index in indices):
+            raise ValueError("a support names a pattern that it does not have")
+        return cls(vocabulary, tuple(patterns), indices)
+
+
+def support_of(vocabulary: int, entries_L: Iterable[Sequence[int] | None]) -> Support:
+    """Return a support.
+
+    Args:
+        entries_L: for each token the ids that were left, ascending and distinct; None for all of the vocabulary.
+    """
+    index_of: dict[bytes, int] = {}
+    pattern_L = tuple(
+        -1
+        if entries is None or len(entries) == vocabulary
+        else index_of.setdefault(pattern_of(entries, vocabulary), len(index_of))
+        for entries in entries_L
+    )
+    return Support(vocabulary, tuple(index_of), pattern_L)
+
+
+def pattern_of(entries: Sequence[int], vocabulary: int) -> bytes:
+    """Return a set of ids (ascending, distinct) in the shortest form: those in it, those not in it, or one bit each."""
+    inside, outside, bits = 4 * len(entries), 4 * (vocabulary - len(entries)), (vocabulary + 7) // 8
+    if inside <= min(outside, bits):
+        return bytes([_ONLY]) + _int32(entries)
+    if outside <= bits:
+        left = set(entries)
+        return bytes([_ALL_BUT]) + _int32([entry for entry in range(vocabulary) if entry not in left])
+    mask = bytearray(bits)
+    for entry in entries:
+        mask[entry >> 3] |= 1 << (entry & 7)
+    return bytes([_BITS]) + bytes(mask)
+
+
+def entries_of(pattern: bytes, vocabulary: int) -> Sequence[int]:
+    """Return the ids of a pattern, ascending.
+
+    Raises:
+        ValueError: there is no such form.
+    """
+    form, rest = pattern[0], pattern[1:]
+    if form == _ONLY:
+        return _ints(rest)
+    if form == _ALL_BUT:
+        gone = set(_ints(rest))
+        return [entry for entry in range(vocabulary) if entry not in gone]
+    if form == _BITS:
+        return list(_set_bits(rest, vocabulary))
+    raise ValueError(f"a pattern of a support has the form {form}; there are 0, 1 and 2")
+
+
+def _set_bits(mask: bytes, vocabulary: int) -> Iterator[int]:
+    for byte, value in enumerate(mask):
+        for bit in range(8):
+            if value >> bit & 1 and 8 * byte + bit < vocabulary:
+                yield 8 * byte + bit
+
+
+def _int32(values: Iterable[int]) -> bytes:
+    return struct.pack(f"<{len(found := list(values))}i", *found)
+
+
+def _ints(body: bytes) -> array:
+    found = array("i")
+    found.frombytes(body)
+    return found
