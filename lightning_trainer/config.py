@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from lightning_instrumentation.redaction.rules import redactor
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
+from lightning_trainer.cores import Dtype, fast_dtype, fast_engine_dtype
 from lightning_trainer.credit import estimators
 from lightning_trainer.credit.settings import CreditConfig, TerminalCredit, named_scheme
 from lightning_trainer.errors import ConfigError
@@ -20,6 +21,8 @@ from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.training.lora import LoraConfig
 from lightning_trainer.training.stages import StageConfig, first_steps, last_step
 from lightning_trainer.versions.settings import GuardConfig, VersionsConfig
+
+_AUTO = "auto"
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
@@ -60,7 +63,10 @@ class EngineConfig(Section):
     """Processes that serve the same policies, each with its own memory; calls go to the one with the fewest."""
     python: str | None = None
     """Interpreter of the engine process; the daemon's own when absent."""
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    dtype: Annotated[Dtype, BeforeValidator(lambda value: fast_engine_dtype() if value == _AUTO else value)] = Field(
+        default=_AUTO, validate_default=True
+    )
+    """``auto`` is read as bfloat16 on a GPU and on processors that have instructions for it, else as float32."""
     max_model_len: int = Field(default=2048, ge=16)
     max_num_seqs: int = Field(default=64, ge=1)
     kv_cache_gib: float = Field(default=2.0, gt=0)
@@ -330,8 +336,11 @@ class TrainingConfig(Section):
     backend: Literal["ray", "inprocess"] = "ray"
     attention: Literal["auto", "tree", "stock"] = "auto"
     """``tree`` computes every shared prefix once; ``stock`` is verl's own engine; ``auto`` takes that where it must."""
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    """Precision of the matrix products; weights, gradients and optimiser are float32."""
+    dtype: Annotated[Dtype, BeforeValidator(lambda value: fast_dtype() if value == _AUTO else value)] = Field(
+        default=_AUTO, validate_default=True
+    )
+    """Precision of the matrix products; weights, gradients and optimiser are float32. ``auto`` is read as bfloat16 on
+    processors that have instructions for it, else as float32."""
     world_size: int = Field(default=1, ge=1)
     """Processes that hold a part of the weights each and divide a batch (FSDP2); more than one need Ray."""
     threads: int | None = Field(default=None, ge=1)

@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Literal
 
 from lightning_trainer.config import Config, EngineConfig, PolicyConfig
-from lightning_trainer.cores import available_cores
+from lightning_trainer.cores import Dtype, available_cores
 from lightning_trainer.credit import estimators
 from lightning_trainer.credit.settings import CreditSettings
 from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.training.lora import LoraConfig
 from lightning_trainer.training.stages import first_steps
-
-Dtype = Literal["bfloat16", "float32"]
 
 _PROBE_TOLERANCE = {"float32": (1e-3, 2e-4), "bfloat16": (1.0, 0.1)}
 """By serving dtype: largest and mean |trainer - engine| of a probe logprob, nats."""

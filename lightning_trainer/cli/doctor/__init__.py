@@ -9,7 +9,13 @@ from pathlib import Path
 from rich.console import Console
 
 from lightning_trainer.cli.doctor.check import Check, State, render, summary
-from lightning_trainer.cli.doctor.machine import check_cores, check_disk, check_memory, check_shared_memory
+from lightning_trainer.cli.doctor.machine import (
+    check_cores,
+    check_disk,
+    check_memory,
+    check_precision,
+    check_shared_memory,
+)
 from lightning_trainer.cli.doctor.model import check_model, count_parameters
 from lightning_trainer.cli.doctor.packages import check_engine, check_packages, check_python
 from lightning_trainer.cli.doctor.places import check_guard, check_port, check_spool, check_state_dir
@@ -42,6 +48,7 @@ def run_checks(config: Config | None) -> list[Check]:
         check_engine(config.engine),
         *map(check_model, dict.fromkeys(policy.model for policy in config.policy)),
         check_cores(config),
+        check_precision(config),
         check_memory(config, parameters),
         check_shared_memory(config, parameters),
         check_disk(config, parameters),

@@ -7,6 +7,7 @@ from pathlib import Path
 from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
 from lightning_trainer.cli.doctor.needs import CHECKPOINT_BYTES_PER_PARAMETER, GIB, ITEM_BYTES, Parameters, memory_need
 from lightning_trainer.config import Config
+from lightning_trainer.cores import fast_dtype, fast_engine_dtype
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
@@ -33,6 +34,24 @@ def check_cores(config: Config) -> Check:
             "cores", found, "Give it two cores: engine and trainer take turns on one, so steps take twice as long."
         )
     return ok("cores", found)
+
+
+def check_precision(config: Config) -> Check:
+    chosen = {"engine": config.engine.dtype, "trainer": config.training.dtype}
+    found = ", ".join(f"{name} {dtype}" for name, dtype in chosen.items())
+    emulated = [
+        name
+        for name, fast in (("engine", fast_engine_dtype()), ("training", fast_dtype()))
+        if getattr(config, name).dtype == "bfloat16" != fast
+    ]
+    if emulated:
+        return warning(
+            "precision",
+            f"{found}; this processor has no instructions for bfloat16",
+            f"Leave dtype out in [{'] and ['.join(emulated)}]: emulated, products take several times as long as in "
+            "float32.",
+        )
+    return ok("precision", found)
 
 
 def check_memory(config: Config, parameters: Parameters) -> Check:

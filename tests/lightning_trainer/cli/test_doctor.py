@@ -84,7 +84,7 @@ def test_memory_needs_are_near_what_was_measured():
         training = {"dtype": dtype, "max_tokens_per_micro_batch": tokens}
         need = memory_need(config(policy=one_policy, training=training), [parameters])
         assert need.trainer_full / GIB == pytest.approx(measured_gib, abs=0.1)
-    engine = memory_need(config(engine={"kv_cache_gib": 1.5}), [parameters]).engine
+    engine = memory_need(config(engine={"kv_cache_gib": 1.5, "dtype": "bfloat16"}), [parameters]).engine
     assert engine / GIB == pytest.approx(3.4 + 0.25 + 1.5, abs=0.05)
 
 
