@@ -34,6 +34,12 @@ class Reason(StrEnum):
         "Other groups of the step differ more in what their attempts earned (keep_most_uncertain).",
     )
 
+    NO_CHOICE = (
+        "no_choice",
+        "A grammar, a forced tool, top_p or the like left only this token: its probability is 1 whatever the weights, "
+        "so it teaches nothing.",
+    )
+
     NOT_PICKED = (
         "not_picked",
         "Another attempt of the group earned more (or, of a pair, one earned less), and only that is imitated.",
@@ -72,6 +78,10 @@ class Reason(StrEnum):
     EMPTY_RESPONSE = "empty_response", "The response has no tokens."
     NO_LOGPROBS = "no_logprobs", "The engine gave no log-probabilities of the sampled tokens."
     LOGPROB_COUNT = "logprob_count", "There are more or fewer log-probabilities than sampled tokens."
+    SUPPORT_DAMAGED = (
+        "support_damaged",
+        "What was recorded of the choice at each token does not fit the tokens that were sampled.",
+    )
     LOGPROB_NOT_FINITE = "logprob_not_finite", "A log-probability is NaN or infinite; no sampled token has such a one."
     INCOMPLETE_STREAM = (
         "incomplete_stream",
