@@ -193,7 +193,7 @@ def _restricted_rows(runner: Any) -> dict[int, Noted]:
 
 
 def _use_for_runner_v2() -> None:
-    """It writes the sets down itself once it is told to; only their form is changed: a set is a bit an entry at most."""
+    """It writes the sets down itself once it is told to; only their form is changed, to a bit an entry at most."""
     from vllm.v1.outputs import SamplingMaskLists
     from vllm.v1.worker.gpu.sample.output import SamplingMaskTensors
     from vllm.v1.worker.gpu.sample.sampler import Sampler
