@@ -175,6 +175,8 @@ class Call:
     """What was done to single logits; None where the request asked for none of it."""
     support: Support | None = None
     """What the response's tokens were drawn from; None where each could have been any token of the vocabulary."""
+    sampling_unknown: str | None = None
+    """Why it cannot be said what they were drawn from, as a sentence without its full stop; None where it can."""
 
 
 @made_quickly

@@ -12,8 +12,8 @@ def sampling_metrics(batch: TrainingBatch, versions: Sequence[int]) -> dict[str,
     ``entropy/sampled`` is the mean of ``-log p`` of the sampled tokens under what sampled them, nats a token: an
     unbiased estimate of that distribution's entropy (at the temperature of the calls) which costs nothing.
     ``staleness/*`` counts the versions that were published after the one that sampled a token. Of the tokens that were
-    sampled, ``sampling/restricted`` is the share of those that a grammar, top-p or the like left a part of the
-    vocabulary for, and ``sampling/no_choice`` the share of those that it left one entry for, which are not trained.
+    sampled, ``sampling/restricted`` is the share of those whose distribution a request's parameters changed beyond the
+    temperature, and ``sampling/no_choice`` the share of those that they left one entry for, which are not trained.
 
     Args:
         batch: with one sampled token or more, as every batch has.
@@ -25,7 +25,9 @@ def sampling_metrics(batch: TrainingBatch, versions: Sequence[int]) -> dict[str,
         for segment in sample.segments:
             length = sum(sample.loss_mask[segment.start : segment.end])
             sampled += segment.end - segment.start
-            if segment.support is not None:
+            if segment.shaping is not None:
+                restricted += segment.end - segment.start
+            elif segment.support is not None:
                 restricted += sum(index >= 0 for index in segment.support.pattern_L)
             surprise -= sum(sample.behaviour_logprobs[segment.start : segment.end])
             count += length

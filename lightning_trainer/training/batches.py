@@ -138,6 +138,7 @@ def build_batch(
             *rewards.incomplete.values(),
             *(reason for group in groups if (reason := group.summary.refused_reason) is not None),
             *problems.losses(rows, policy),
+            *problems.unknown_sampling(deliveries.kept, ledger.fates),
         ),
         unscored=frozenset(unscored),
         fates=ledger.fates,

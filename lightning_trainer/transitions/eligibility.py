@@ -90,4 +90,7 @@ def _not_recorded(call: Call, policy: PolicyConfig) -> Reason | None:
         return Reason.SUPPORT_DAMAGED
     if not call.complete:
         return Reason.INCOMPLETE_STREAM
+    # What is imitated needs no ratio of probabilities.
+    if call.sampling_unknown is not None and policy.algorithm.objective == "rl":
+        return Reason.SAMPLING_UNKNOWN
     return Reason.NON_TEXT if call.media and policy.non_text == "drop" else None

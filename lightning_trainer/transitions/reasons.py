@@ -87,6 +87,11 @@ class Reason(StrEnum):
         "incomplete_stream",
         "The stream ended early: the agent did not act on the whole response, so the reward is not about it.",
     )
+    SAMPLING_UNKNOWN = (
+        "sampling_unknown",
+        "It is not known what these tokens were drawn from (top_p, a grammar or the like took part, and the engine did "
+        "not say what it left), so the trainer cannot compute their probabilities as the engine did.",
+    )
     NON_TEXT = (
         "non_text",
         "The prompt has parts that are no text (images, audio), which the update engine does not see.",
