@@ -105,6 +105,8 @@ class Support:
             plain = unpacker.decompress(body, limit_bytes)
             if unpacker.unconsumed_tail:
                 raise ValueError(f"a support is larger than {limit_bytes} bytes")
+            if not unpacker.eof:
+                raise ValueError("a support ends before its end")
             magic, vocabulary, tokens = _HEADER.unpack_from(plain)
             if magic != _MAGIC:
                 raise ValueError(f"a support begins with {magic!r}, not with {_MAGIC!r}")

@@ -155,6 +155,17 @@ def _record(record: RecordedCall | Mapping[str, Any], position: int) -> Recorded
                 f"call {position}: {name} is a {type(getattr(record, name)).__name__}; it is a "
                 f"lightning_trainer.sampling.{kind.__name__} or None"
             )
+    if record.support is not None:
+        if len(record.support) != len(record.response_ids):
+            raise MalformedCallError(
+                f"call {position}: support is of {len(record.support)} tokens, and there are "
+                f"{len(record.response_ids)} response_ids; it has one entry for each"
+            )
+        if (place := record.support.first_outside(record.response_ids)) is not None:
+            raise MalformedCallError(
+                f"call {position}: response_ids[{place}] is {record.response_ids[place]}, which support says could "
+                "not have been sampled"
+            )
     for name in ("attempt", "group", "agent"):
         if not isinstance(getattr(record, name), str) or not getattr(record, name):
             raise MalformedCallError(f"call {position}: {name} is {getattr(record, name)!r}; it is a name")

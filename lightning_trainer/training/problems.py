@@ -16,7 +16,6 @@ _WORTH_SAYING = (
     Reason.EMPTY_PROMPT,
     Reason.NO_LOGPROBS,
     Reason.LOGPROB_COUNT,
-    Reason.SUPPORT_DAMAGED,
     Reason.LOGPROB_NOT_FINITE,
     Reason.INCOMPLETE_STREAM,
     Reason.NON_TEXT,

@@ -21,11 +21,3 @@ def chosen(call: Call | Transition, kept: int) -> int:
     if call.support is None:
         return kept
     return kept - len(without_choice(call.support.first(kept)))
-
-
-def fits(call: Call) -> bool:
-    """Return whether what was recorded of the choices is of the tokens that were sampled."""
-    support = call.support
-    if support is None:
-        return True
-    return len(support) == len(call.response_ids) and support.first_outside(call.response_ids) is None

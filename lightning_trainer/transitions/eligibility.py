@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.transitions.choices import fits
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Attempt, AttemptState, Call, Fidelity, RolloutMode
 
@@ -86,8 +85,6 @@ def _not_recorded(call: Call, policy: PolicyConfig) -> Reason | None:
     # A sum is finite only where all of it is, and is the quicker question.
     if not math.isfinite(sum(call.behaviour_logprobs)) and not all(map(math.isfinite, call.behaviour_logprobs)):
         return Reason.LOGPROB_NOT_FINITE
-    if not fits(call):
-        return Reason.SUPPORT_DAMAGED
     if not call.complete:
         return Reason.INCOMPLETE_STREAM
     # What is imitated needs no ratio of probabilities.

@@ -78,10 +78,6 @@ class Reason(StrEnum):
     EMPTY_RESPONSE = "empty_response", "The response has no tokens."
     NO_LOGPROBS = "no_logprobs", "The engine gave no log-probabilities of the sampled tokens."
     LOGPROB_COUNT = "logprob_count", "There are more or fewer log-probabilities than sampled tokens."
-    SUPPORT_DAMAGED = (
-        "support_damaged",
-        "What was recorded of the choice at each token does not fit the tokens that were sampled.",
-    )
     LOGPROB_NOT_FINITE = "logprob_not_finite", "A log-probability is NaN or infinite; no sampled token has such a one."
     INCOMPLETE_STREAM = (
         "incomplete_stream",
