@@ -56,7 +56,7 @@ def _tree(attempt: ExplainedAttempt, text_of: TextOf | None, largest: float) -> 
         f'<p class="facts">{escape(words.facts(attempt))}</p>',
         legend_html(),
         paragraph(
-            "Underlined with dashes: sampled and not trained. Point at a token, or tap it, for its id and numbers.",
+            "Point at a token, or tap it, for its id and numbers.",
             "" if text_of else "The model's tokenizer is not on this machine, so tokens are shown as their ids.",
         ),
         *drawn,

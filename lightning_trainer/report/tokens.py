@@ -47,6 +47,7 @@ def legend_html() -> str:
     swatches += "".join(f'<i class="t p{k}">&nbsp;</i>' for k in range(1, _STRENGTHS + 1))
     return (
         '<p class="legend"><span><i class="t m">grey</i> prompt and tool output: never trained</span>'
+        '<span><i class="t u">dashes</i> sampled and not trained, such as the only token that a grammar left</span>'
         f'<span>sampled: less likely from now on <span class="ramp">{swatches}</span> more likely</span></p>'
     )
 

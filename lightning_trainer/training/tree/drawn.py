@@ -107,10 +107,11 @@ class DrawnRows:
         ]
         temperature_B1 = self.temperature_R[block].float()[:, None]
         values_BV /= temperature_B1
-        if restricted := [(row, draw) for row, draw in own.items() if draw.pattern is not None]:
-            outside = np.stack([draw.outside(width) for _, draw in restricted])
-            rows = torch.tensor([row for row, _ in restricted], device=device)
-            values_BV[rows] = values_BV[rows].masked_fill_(torch.from_numpy(outside).to(device), -torch.inf)
+        if any(draw.pattern is not None for draw in own.values()):
+            outside_BV = np.zeros(values_BV.shape, np.bool_)
+            for row, draw in own.items():
+                outside_BV[row] = draw.outside(width)
+            values_BV.masked_fill_(torch.from_numpy(outside_BV).to(device), -torch.inf)
         return Scores(block.start, values_BV, temperature_B1, slopes)
 
 
