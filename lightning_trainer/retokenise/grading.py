@@ -92,7 +92,7 @@ def retokenised(
             call,
             f"the engine gives one of its response tokens the log-probability {min(wrong):.1f}: it was not sampled",
         )
-    # Scores are those of the model alone: they are what sampled the tokens where the request asked for nothing else.
+    # The scores are of the plain softmax, at temperature 1 and without penalties.
     plain = math.isclose(call.temperature, 1.0) and call.shaping is None
     sampled_here = scorer is not None and words.model == scorer.model and plain
     return (

@@ -72,7 +72,7 @@ class Noted:
         """Return what stands for the set of the next token."""
         if count == vocabulary:
             return _words()
-        digest = hashlib.blake2b(bits, digest_size=16).digest()
+        digest = hashlib.blake2b(bits.tobytes(), digest_size=16).digest()
         if (number := self.numbers.get(digest)) is not None:
             return _words(SEEN, number)
         pattern = packed_pattern(bits, count, vocabulary)
@@ -174,7 +174,7 @@ def _use_for_runner_v1() -> None:
 
     Sampler.sample = keep_logits
     GPUModelRunner._sample = note
-    GPUModelRunner.sample_tokens = deliver
+    GPUModelRunner.sample_tokens = deliver  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _restricted_rows(runner: Any) -> dict[int, Noted]:

@@ -69,7 +69,7 @@ def test_ids_made_again_are_trained_where_the_policy_says_so(make_call, make_att
 
 
 def test_what_is_imitated_needs_no_distribution(make_call, make_attempt, make_policy):
-    imitating = make_policy(algorithm={"objective": "sft"}, credit={"scheme": "terminal"})
+    imitating = make_policy(algorithm="sft")
     assert imitating.algorithm.objective != "rl"
     call = make_call("s", sampling_unknown="beam_search")
     assert reason_against(call, imitating, {"a1": make_attempt("a1")}) is None
