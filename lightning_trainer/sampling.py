@@ -14,6 +14,7 @@ long as the weights are the same. Torch-free.
 import struct
 import zlib
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,8 +23,9 @@ _HEADER = struct.Struct("<4sII")
 _MAGIC = b"SUP1"
 _LENGTH = struct.Struct("<I")
 
-_ONLY, _ALL_BUT, _BITS = 0, 1, 2
-"""The first byte of a pattern: ids that are left, ids that are not, or one bit an entry (little-endian)."""
+ONLY, ALL_BUT, BITS = 0, 1, 2
+"""The first byte of a pattern: ids that are left, ids that are not (little-endian int32, ascending), or one bit an
+entry (the lowest of a byte first)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,17 @@ class Support:
     @property
     def sizes_L(self) -> list[int]:
         """How many entries were left at each token, ``[L]``; 1 means that there was no choice."""
-        sizes = [len(entries_of(pattern, self.vocabulary)) for pattern in self.patterns]
+        sizes = [size_of(pattern, self.vocabulary) for pattern in self.patterns]
         return [self.vocabulary if index < 0 else sizes[index] for index in self.pattern_L]
+
+    def first_outside(self, token_ids: Iterable[int]) -> int | None:
+        """Return the place of the first token ``[L]`` that is not among the entries that were left; None: all are."""
+        for place, (index, token_id) in enumerate(zip(self.pattern_L, token_ids, strict=True)):
+            if not 0 <= token_id < self.vocabulary:
+                return place
+            if index >= 0 and not holds(self.patterns[index], token_id):
+                return place
+        return None
 
     def first(self, tokens: int) -> "Support":
         """Return the support of the first so many tokens."""
@@ -94,6 +105,8 @@ class Support:
             plain = unpacker.decompress(body, limit_bytes)
             if unpacker.unconsumed_tail:
                 raise ValueError(f"a support is larger than {limit_bytes} bytes")
+            if not unpacker.eof:
+                raise ValueError("a support ends before its end")
             magic, vocabulary, tokens = _HEADER.unpack_from(plain)
             if magic != _MAGIC:
                 raise ValueError(f"a support begins with {magic!r}, not with {_MAGIC!r}")
@@ -134,14 +147,14 @@ def pattern_of(entries: Sequence[int], vocabulary: int) -> bytes:
     """Return a set of ids (ascending, distinct) in the shortest form: those in it, those not in it, or one bit each."""
     inside, outside, bits = 4 * len(entries), 4 * (vocabulary - len(entries)), (vocabulary + 7) // 8
     if inside <= min(outside, bits):
-        return bytes([_ONLY]) + _int32(entries)
+        return bytes([ONLY]) + _int32(entries)
     if outside <= bits:
         left = set(entries)
-        return bytes([_ALL_BUT]) + _int32([entry for entry in range(vocabulary) if entry not in left])
+        return bytes([ALL_BUT]) + _int32([entry for entry in range(vocabulary) if entry not in left])
     mask = bytearray(bits)
     for entry in entries:
         mask[entry >> 3] |= 1 << (entry & 7)
-    return bytes([_BITS]) + bytes(mask)
+    return bytes([BITS]) + bytes(mask)
 
 
 def entries_of(pattern: bytes, vocabulary: int) -> Sequence[int]:
@@ -151,14 +164,32 @@ def entries_of(pattern: bytes, vocabulary: int) -> Sequence[int]:
         ValueError: there is no such form.
     """
     form, rest = pattern[0], pattern[1:]
-    if form == _ONLY:
+    if form == ONLY:
         return _ints(rest)
-    if form == _ALL_BUT:
+    if form == ALL_BUT:
         gone = set(_ints(rest))
         return [entry for entry in range(vocabulary) if entry not in gone]
-    if form == _BITS:
+    if form == BITS:
         return list(_set_bits(rest, vocabulary))
     raise ValueError(f"a pattern of a support has the form {form}; there are 0, 1 and 2")
+
+
+def size_of(pattern: bytes, vocabulary: int) -> int:
+    """Return how many ids a pattern leaves; takes no time, unlike listing them."""
+    if pattern[0] == BITS:
+        return (int.from_bytes(pattern[1:], "little") & ((1 << vocabulary) - 1)).bit_count()
+    named = (len(pattern) - 1) // 4
+    return named if pattern[0] == ONLY else vocabulary - named
+
+
+def holds(pattern: bytes, token_id: int) -> bool:
+    """Return whether a pattern leaves this id."""
+    if pattern[0] == BITS:
+        byte = 1 + (token_id >> 3)
+        return byte < len(pattern) and bool(pattern[byte] >> (token_id & 7) & 1)
+    named = _ints(pattern[1:])
+    place = bisect_left(named, token_id)
+    return (place < len(named) and named[place] == token_id) == (pattern[0] == ONLY)
 
 
 def _set_bits(mask: bytes, vocabulary: int) -> Iterator[int]:

@@ -175,6 +175,8 @@ class Call:
     """What was done to single logits; None where the request asked for none of it."""
     support: Support | None = None
     """What the response's tokens were drawn from; None where each could have been any token of the vocabulary."""
+    sampling_unknown: str | None = None
+    """Why it cannot be said what they were drawn from, as a sentence without its full stop; None where it can."""
 
 
 @made_quickly
@@ -239,7 +241,10 @@ class Credit:
 @made_quickly
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of sampled tokens ``[start, end)`` of a sample: the response of one transition."""
+    """A run of sampled tokens ``[start, end)`` of a sample: the response of one transition.
+
+    Tokens that its ``support`` left no choice about have a loss mask of 0 (``Sample.trained_in``); one at least has 1.
+    """
 
     start: int
     end: int
@@ -281,7 +286,7 @@ class Sample:
     attempt_id: str
     token_ids: Ids
     loss_mask: tuple[int, ...]
-    """1 where the policy sampled the token and it is trained, else 0."""
+    """1 where the policy sampled the token and it is trained, else 0: a token without a choice was sampled, too."""
     behaviour_logprobs: tuple[float, ...]
     """Of the sampling policy, nats; 0.0 where the mask is 0."""
     segments: tuple[Segment, ...]
@@ -305,10 +310,18 @@ class Sample:
             raise ValueError(f"sample {self.sample_id}: temperature {self.temperature}; it must be a positive number")
         named = 0
         for segment in self.segments:
-            sampled = self.loss_mask[segment.start : segment.end]
-            named += segment.end - segment.start if all(sampled) else math.inf
+            trained = sum(self.loss_mask[segment.start : segment.end])
+            whole = segment.support is not None or trained == segment.end - segment.start
+            named += trained if trained and whole else math.inf
         if named != sum(self.loss_mask):
             raise ValueError(f"sample {self.sample_id}: the mask and the segments name different tokens")
+
+    def trained_in(self, segment: Segment) -> Sequence[int]:
+        """Return the positions of a segment's tokens that are trained, ascending."""
+        run = range(segment.start, segment.end)
+        if segment.support is None:
+            return run
+        return [position for position in run if self.loss_mask[position]]
 
 
 class Outcome(StrEnum):

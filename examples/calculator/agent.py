@@ -8,10 +8,12 @@ import ast
 import operator
 import os
 import sys
+from collections.abc import Callable
 from functools import cache
 
 import lightning_instrumentation as lightning
 from langchain.agents import create_agent
+from langchain.agents.middleware import ModelRequest, ModelResponse, wrap_model_call
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
@@ -70,23 +72,35 @@ def _examples() -> list[AnyMessage]:
     return messages
 
 
+@wrap_model_call
+def _tool_first(request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]) -> ModelResponse:
+    """A question is answered by a call of the tool, which the engine then forces; its result in words."""
+    asked = isinstance(request.messages[-1], HumanMessage)
+    return handler(request.override(tool_choice="calculator") if asked else request)
+
+
 @cache
-def _graph(temperature: float):
+def _graph(temperature: float, forced_tool: bool):
     model = ChatOpenAI(
         model=os.environ.get("OPENAI_MODEL", "calculator"),
         temperature=temperature,
         max_completion_tokens=48,
         timeout=300,
     )
-    return create_agent(model, [calculator], system_prompt=INSTRUCTIONS)
+    middleware = [_tool_first] if forced_tool else []
+    return create_agent(model, [calculator], system_prompt=INSTRUCTIONS, middleware=middleware)
 
 
 @lightning.agent("calculator")
-def solve(question: str, temperature: float = 0.0) -> str:
-    """Return the agent's final answer; empty when it never stopped calling its tool."""
+def solve(question: str, temperature: float = 0.0, *, forced_tool: bool = False) -> str:
+    """Return the agent's final answer; empty when it never stopped calling its tool.
+
+    Args:
+        forced_tool: the first answer has to be a call of the calculator (``tool_choice``).
+    """
     messages = [*_examples(), HumanMessage(question)]
     try:
-        state = _graph(temperature).invoke({"messages": messages}, {"recursion_limit": _STEPS})
+        state = _graph(temperature, forced_tool).invoke({"messages": messages}, {"recursion_limit": _STEPS})
     except GraphRecursionError:
         return ""
     return state["messages"][-1].text

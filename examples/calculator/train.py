@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 from agent import solve
@@ -25,14 +26,14 @@ TASKS_PER_STEP = 10
 """The policy's groups_per_step."""
 
 
-def sample(task: Task) -> float:
+def sample(task: Task, *, forced_tool: bool = False) -> float:
     """One attempt in training: sampled, so that the attempts of a group differ."""
-    return score(solve(task.question, temperature=1.0), task)
+    return score(solve(task.question, temperature=1.0, forced_tool=forced_tool), task)
 
 
-def answer(task: Task) -> float:
+def answer(task: Task, *, forced_tool: bool = False) -> float:
     """One attempt in an evaluation: the most likely answer."""
-    return score(solve(task.question, temperature=0.0), task)
+    return score(solve(task.question, temperature=0.0, forced_tool=forced_tool), task)
 
 
 class EventLog:
@@ -58,13 +59,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=26)
     parser.add_argument("--heldout", type=int, default=96)
     parser.add_argument("--concurrency", type=int, default=70)
+    parser.add_argument("--forced-tool", action="store_true", help="the first answer must be a call of the calculator")
     parser.add_argument("--events", type=Path, help="write events here instead of standard output")
     options = parser.parse_args()
     events = EventLog(options.events)
     held_out = heldout_tasks(options.heldout)
 
     def evaluate(stage: str) -> None:
-        runner = Runner(options.policy, answer, concurrency=options.concurrency, on_event=events)
+        attempt = partial(answer, forced_tool=options.forced_tool)
+        runner = Runner(options.policy, attempt, concurrency=options.concurrency, on_event=events)
         ended = runner.evaluate(held_out, stage=stage)
         successes = sum(attempt.reward == 1.0 for attempt in ended)
         families = {task.id: task.family for task in held_out}
@@ -73,7 +76,8 @@ def main() -> None:
 
     try:
         evaluate("before")
-        runner = Runner(options.policy, sample, concurrency=options.concurrency, on_event=events)
+        attempt = partial(sample, forced_tool=options.forced_tool)
+        runner = Runner(options.policy, attempt, concurrency=options.concurrency, on_event=events)
         # A seed and a step name the tasks, so an interrupted run goes on with the same ones.
         runner.train(lambda step: train_tasks(options.seed * 10_000 + step, TASKS_PER_STEP), steps=options.steps)
         evaluate("after")

@@ -29,6 +29,9 @@ REQUEST_STOP_SEQUENCES: Final = "gen_ai.request.stop_sequences"
 REQUEST_FREQUENCY_PENALTY: Final = "gen_ai.request.frequency_penalty"
 REQUEST_PRESENCE_PENALTY: Final = "gen_ai.request.presence_penalty"
 REQUEST_STREAM: Final = "gen_ai.request.stream"
+REQUEST_TOP_K: Final = "gen_ai.request.top_k"
+OUTPUT_TYPE: Final = "gen_ai.output.type"
+"""``json`` or ``text``, where the request asks for one of them."""
 RESPONSE_ID: Final = "gen_ai.response.id"
 RESPONSE_MODEL: Final = "gen_ai.response.model"
 FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
@@ -100,6 +103,29 @@ CONTENT_KEYS: Final = frozenset(
 )
 """Attributes of spans and events. A new attribute that holds text of the user's or the model's belongs in here."""
 
+# -- lightning: what the conventions have no name for of what a request asks of the sampler ---------------------------
+REQUEST_MIN_P: Final = "lightning.request.min_p"
+REQUEST_REPETITION_PENALTY: Final = "lightning.request.repetition_penalty"
+REQUEST_LOGIT_BIAS: Final = "lightning.request.logit_bias"
+"""JSON text, as it was sent."""
+REQUEST_STRUCTURED_OUTPUT: Final = "lightning.request.structured_output"
+"""json_schema, json_object, regex, choice, grammar, structural_tag ...: what a grammar was made from."""
+REQUEST_STRUCTURED_OUTPUT_HASH: Final = "lightning.request.structured_output.sha256"
+"""Of the schema or grammar itself, which is not recorded."""
+REQUEST_TOOL_CHOICE: Final = "lightning.request.tool_choice"
+"""``required``, or ``named``: the answer has to be a call, of any tool or of this one."""
+REQUEST_MIN_TOKENS: Final = "lightning.request.min_tokens"
+REQUEST_IGNORE_EOS: Final = "lightning.request.ignore_eos"
+REQUEST_STOP_TOKEN_IDS: Final = "lightning.request.stop_token_ids"
+REQUEST_ALLOWED_TOKEN_IDS: Final = "lightning.request.allowed_token_ids"
+"""The ids, or how many there are and their hash."""
+REQUEST_BAD_WORDS: Final = "lightning.request.bad_words"
+"""How many there are, and their hash."""
+REQUEST_UNKNOWN: Final = "lightning.request.unknown"
+"""Names of other parameters that change what is drawn from, in ways that cannot be computed again."""
+SUPPORT_KNOWN: Final = "lightning.response.support_known"
+"""True where the engine says what tokens were drawn from; those of a choice without a support could have been any."""
+
 # -- lightning: exact tokens -------------------------------------------------------------------------------------------
 PROMPT_TOKEN_IDS: Final = "lightning.prompt.token_ids"
 CHOICES: Final = "lightning.response.choices"
@@ -147,3 +173,13 @@ def response_token_ids(choice: int) -> str:
 def response_logprobs(choice: int) -> str:
     """Name of the attribute with the sampled tokens' log-probabilities of one choice, nats."""
     return f"lightning.response.{choice}.logprobs"
+
+
+def response_support(choice: int) -> str:
+    """Name of the attribute with what each token of one choice could have been (``lightning_trainer.sampling``)."""
+    return f"lightning.response.{choice}.support"
+
+
+def response_support_unknown(choice: int) -> str:
+    """Name of the attribute that says why it is not known what the tokens of one choice were drawn from."""
+    return f"lightning.response.{choice}.support_unknown"

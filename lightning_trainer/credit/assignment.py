@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from lightning_trainer.credit.groups import Peers
 from lightning_trainer.credit.scheme import CreditScheme
+from lightning_trainer.transitions.choices import chosen
 from lightning_trainer.transitions.limits import Limit
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Credit, Trajectory
@@ -40,8 +41,10 @@ def assign(trajectories: Sequence[Trajectory], scheme: CreditScheme, limit: Limi
         for transition, credit in zip(trajectory.transitions, credits_T, strict=True):
             if credit.value is None:
                 refused[transition.transition_id] = Reason.NO_REWARD
-            elif not limit.trainable(transition):
+            elif not (kept := limit.trainable(transition)):
                 refused[transition.transition_id] = Reason.OVER_LENGTH
+            elif not chosen(transition, kept):
+                refused[transition.transition_id] = Reason.NO_CHOICE
             else:
                 trained[transition.transition_id] = credit
                 if credit is before:

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.errors import ConfigError, MalformedCallError
+from lightning_trainer.sampling import Shaping, Support
 from lightning_trainer.training.batches import Build, build_batch
 from lightning_trainer.types import Attempt, AttemptState, Call, Evaluation, Fidelity
 
@@ -47,6 +48,10 @@ class RecordedCall:
     """Of the whole attempt; on one of its calls, or the same on several."""
     policy_version: int = 0
     temperature: float = 1.0
+    shaping: Shaping | None = None
+    """Bias and penalties that ``logprobs`` were worked out with; None: none."""
+    support: Support | None = None
+    """What each token of the response was drawn from (a grammar, top_p ...); None: all of the vocabulary."""
     finish_reason: str | None = None
     complete: bool = True
     """False where the answer was cut off before the engine was done."""
@@ -144,6 +149,23 @@ def _record(record: RecordedCall | Mapping[str, Any], position: int) -> Recorded
             raise MalformedCallError(f"call {position}: {name} holds {wrong[0]!r}; token ids are integers from 0")
     if not (isinstance(record.temperature, int | float) and 0 < record.temperature < math.inf):
         raise MalformedCallError(f"call {position}: temperature is {record.temperature!r}; it is a positive number")
+    for name, kind in (("shaping", Shaping), ("support", Support)):
+        if not isinstance(getattr(record, name), kind | None):
+            raise MalformedCallError(
+                f"call {position}: {name} is a {type(getattr(record, name)).__name__}; it is a "
+                f"lightning_trainer.sampling.{kind.__name__} or None"
+            )
+    if record.support is not None:
+        if len(record.support) != len(record.response_ids):
+            raise MalformedCallError(
+                f"call {position}: support is of {len(record.support)} tokens, and there are "
+                f"{len(record.response_ids)} response_ids; it has one entry for each"
+            )
+        if (place := record.support.first_outside(record.response_ids)) is not None:
+            raise MalformedCallError(
+                f"call {position}: response_ids[{place}] is {record.response_ids[place]}, which support says could "
+                "not have been sampled"
+            )
     for name in ("attempt", "group", "agent"):
         if not isinstance(getattr(record, name), str) or not getattr(record, name):
             raise MalformedCallError(f"call {position}: {name} is {getattr(record, name)!r}; it is a name")
@@ -180,6 +202,8 @@ def _call(recorded: RecordedCall, position: int, policy: str) -> Call:
         end_ns=2 * position + 1,
         fidelity=Fidelity.EXACT,
         temperature=float(recorded.temperature),
+        shaping=recorded.shaping,
+        support=recorded.support,
     )
 
 

@@ -86,6 +86,8 @@ def write_samples(build: Build, path: Path, form: Form, policy: PolicyConfig, *,
     samples = () if build.batch is None else build.batch.samples
     if not samples:
         return 0
+    if form in (Form.VERL, Form.TRL):
+        _require_plain(samples, form)
     advantages = advantages_of(samples, policy) if with_advantages or form is Form.VERL else None
     if form is Form.VERL:
         from lightning_trainer.dataset.dataproto import to_dataproto, write_dataproto
@@ -97,6 +99,21 @@ def write_samples(build: Build, path: Path, form: Form, policy: PolicyConfig, *,
     else:
         _write([sample_row(sample, advantages) for sample in samples], path, form, SAMPLES, build.ledger)
     return len(samples)
+
+
+def _require_plain(samples: Sequence[Sample], form: Form) -> None:
+    """Refuse what another trainer would take for tokens that were drawn from the plain softmax.
+
+    Raises:
+        DatasetError: a sample was drawn from something else.
+    """
+    for sample in samples:
+        if any(segment.support is not None or segment.shaping is not None for segment in sample.segments):
+            raise DatasetError(
+                f"sample {sample.sample_id} was sampled under a grammar, top_p, a penalty or the like, which --format "
+                f"{form} has no place for, so its probabilities would be taken for others: write parquet or jsonl, or "
+                "sample without"
+            )
 
 
 def write_demonstrations(found: Demonstrations, path: Path, form: Form, *, tokens: bool) -> int:

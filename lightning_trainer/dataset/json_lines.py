@@ -1,5 +1,6 @@
-"""Datasets as plain JSON lines: one row a line, each with the name and version of its schema."""
+"""Datasets as plain JSON lines: one row a line, each with the name and version of its schema; bytes as base64 text."""
 
+from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def write_json_lines(rows: Iterable[Row], path: Path, schema: str | None = None)
     head = {} if schema is None else {_SCHEMA: schema}
     with replacing(path) as aside, aside.open("wb") as file:
         for row in rows:
-            file.write(orjson.dumps({**head, **row}, option=orjson.OPT_APPEND_NEWLINE))
+            file.write(orjson.dumps({**head, **row}, default=_text, option=orjson.OPT_APPEND_NEWLINE))
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -58,6 +59,12 @@ def read_samples_json_lines(path: Path) -> tuple[Sample, ...]:
             )
         samples.append(sample_of(row))
     return tuple(samples)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    raise TypeError(type(value))
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:

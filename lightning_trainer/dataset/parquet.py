@@ -35,6 +35,15 @@ _SCHEMA_KEY, _VERSION_KEY, _LEDGER_KEY = (
 _JSON_COLUMNS = frozenset({"prompt", "answer", "tools", "chosen_answer", "rejected_answer"})
 
 _text, _ids = pa.string(), pa.list_(pa.int32())
+_BIAS = pa.struct([pa.field("token_id", pa.int32(), nullable=False), pa.field("bias", pa.float64(), nullable=False)])
+_SHAPING = pa.struct(
+    [
+        pa.field("logit_bias", pa.list_(_BIAS), nullable=False),
+        pa.field("presence_penalty", pa.float64(), nullable=False),
+        pa.field("frequency_penalty", pa.float64(), nullable=False),
+        pa.field("repetition_penalty", pa.float64(), nullable=False),
+    ]
+)
 _SEGMENT = pa.struct(
     [
         pa.field("start", pa.int32(), nullable=False),
@@ -47,6 +56,8 @@ _SEGMENT = pa.struct(
         pa.field("agent", _text),
         pa.field("attempt_id", _text),
         pa.field("follows", _text),
+        pa.field("shaping", _SHAPING),
+        pa.field("support", pa.binary()),
     ]
 )
 _MEDIA = pa.struct(

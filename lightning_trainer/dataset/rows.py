@@ -4,12 +4,14 @@ A name is never given another meaning: a column that changes gets a new schema v
 that they do not know.
 """
 
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from lightning_trainer.dataset.examples import Example
 from lightning_trainer.dataset.selection import Pair
 from lightning_trainer.errors import DatasetError
+from lightning_trainer.sampling import Shaping, Support
 from lightning_trainer.types import Media, Sample, Segment
 
 Row: TypeAlias = dict[str, Any]
@@ -45,6 +47,8 @@ def sample_row(sample: Sample, advantages: Advantages | None) -> Row:
                 "agent": segment.agent,
                 "attempt_id": segment.attempt_id,
                 "follows": segment.follows,
+                "shaping": None if segment.shaping is None else _shaping_row(segment.shaping),
+                "support": None if segment.support is None else segment.support.encode(),
             }
             for segment in sample.segments
         ],
@@ -69,13 +73,33 @@ def sample_of(row: Mapping[str, Any]) -> Sample:
             token_ids=tuple(row["token_ids"]),
             loss_mask=tuple(row["loss_mask"]),
             behaviour_logprobs=tuple(row["behaviour_logprobs"]),
-            segments=tuple(Segment(**segment) for segment in row["segments"]),
+            segments=tuple(map(_segment_of, row["segments"])),
             temperature=row["temperature"],
             media=tuple(Media(**media) for media in row["media"]),
             baseline=row["baseline"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DatasetError(f"row {row.get('sample_id')}: it is not a sample: {error}") from error
+
+
+def _shaping_row(shaping: Shaping) -> Row:
+    return {
+        "logit_bias": [{"token_id": token_id, "bias": bias} for token_id, bias in shaping.logit_bias],
+        "presence_penalty": shaping.presence_penalty,
+        "frequency_penalty": shaping.frequency_penalty,
+        "repetition_penalty": shaping.repetition_penalty,
+    }
+
+
+def _segment_of(row: Mapping[str, Any]) -> Segment:
+    """Bytes are text in JSON; files of version 0.1.0 have neither shaping nor support."""
+    shaping, support = row.get("shaping"), row.get("support")
+    if shaping is not None:
+        biases = tuple((entry["token_id"], entry["bias"]) for entry in shaping["logit_bias"])
+        shaping = Shaping(**{**shaping, "logit_bias": biases})
+    if support is not None:
+        support = Support.decode(b64decode(support) if isinstance(support, str) else support)
+    return Segment(**{**row, "shaping": shaping, "support": support})
 
 
 def example_row(example: Example) -> Row:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from lightning_trainer.explain.explanation import ExplainedAttempt, ExplainedCall, Explanation
+from lightning_trainer.types import Outcome
 
 
 def as_json(explanation: Explanation) -> dict[str, Any]:
@@ -71,6 +72,7 @@ def _call(explained: ExplainedCall) -> dict[str, Any]:
         "shared_tokens": node.shared,
         "prompt_tokens": len(call.prompt_ids),
         "sampled_tokens": len(call.response_ids),
+        "trained_tokens": explained.trained_tokens if explained.fate.outcome is Outcome.TRAINED else 0,
         "outcome": explained.fate.outcome.value,
         "reason": explained.fate.reason,
         "explanation": explained.fate.explanation,

@@ -11,7 +11,8 @@ from lightning_trainer.explain.finding import Finding, counted
 from lightning_trainer.explain.tree import CallNode, call_tree
 from lightning_trainer.store.records import StepState
 from lightning_trainer.transitions.ledger import NO_AGENT
-from lightning_trainer.types import Call, LedgerRow, Outcome
+from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.types import LedgerRow, Outcome
 
 
 class Verdict(StrEnum):
@@ -37,6 +38,13 @@ class ExplainedCall:
     """What the credit scheme gave it, where it was trained."""
     advantages: tuple[float, ...] | None
     """Of its sampled tokens, where it was trained."""
+    mask: tuple[int, ...] | None = None
+    """Which of its sampled tokens are trained, where it is and as far as a sample holds them: 0 is without a choice."""
+
+    @property
+    def trained_tokens(self) -> int:
+        """Of a call that is trained."""
+        return len(self.node.call.response_ids) if self.mask is None else sum(self.mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,7 @@ class ExplainedAttempt:
         own = {call.call_id for call in self.case.own}
         trained = [call for call in self.calls if call.fate.outcome is Outcome.TRAINED]
         ours = [call for call in self.calls if call.node.call.call_id in own]
-        tokens, all_tokens = _tokens(trained), _tokens(ours)
+        tokens, all_tokens = sum(call.trained_tokens for call in trained), _tokens(ours)
         step = f"step {self.case.judged.step.step}, " if self.case.judged.step is not None else ""
         if len(trained) == len(ours):
             return f"{step}{counted(len(trained), 'call')}, {counted(tokens, 'sampled token')}"
@@ -120,7 +128,7 @@ def explain(cases: Sequence[Case]) -> Explanation:
 
 
 def _explained(case: Case) -> ExplainedAttempt:
-    credits, advantages = _trained_with(case)
+    credits, advantages, masks = _trained_with(case)
     rewards = case.judged.build.rewards
     calls = tuple(
         ExplainedCall(
@@ -129,6 +137,7 @@ def _explained(case: Case) -> ExplainedAttempt:
             reward=rewards.of_calls.get(node.call.call_id),
             credit=credits.get(node.call.call_id),
             advantages=advantages.get(node.call.call_id),
+            mask=masks.get(node.call.call_id),
         )
         for node in call_tree(case.calls)
     )
@@ -137,7 +146,7 @@ def _explained(case: Case) -> ExplainedAttempt:
         verdict=_verdict(case),
         findings=findings(case),
         calls=calls,
-        ledger=_ledger(case),
+        ledger=_ledger(case, masks),
         problems=_problems(case),
         reward=None if case.attempt_id is None else rewards.of_attempts.get(case.attempt_id),
     )
@@ -145,9 +154,12 @@ def _explained(case: Case) -> ExplainedAttempt:
 
 def _verdict(case: Case) -> Verdict:
     step = case.judged.step
-    outcomes = [case.fates[call.call_id].outcome for call in case.own]
-    trained = Outcome.TRAINED in outcomes
-    whole = trained and all(outcome in (Outcome.TRAINED, Outcome.DEDUPLICATED) for outcome in outcomes)
+    fates = [case.fates[call.call_id] for call in case.own]
+    trained = any(fate.outcome is Outcome.TRAINED for fate in fates)
+    # A call without a choice has nothing to teach: no part of the rollout is missing for want of it.
+    whole = trained and all(
+        fate.outcome in (Outcome.TRAINED, Outcome.DEDUPLICATED) or fate.reason == Reason.NO_CHOICE for fate in fates
+    )
     if case.from_files:
         return Verdict.WOULD if whole else Verdict.WOULD_IN_PART if trained else Verdict.WOULD_NOT
     if step is None:
@@ -159,33 +171,45 @@ def _verdict(case: Case) -> Verdict:
     return Verdict.TRAINED if whole else Verdict.IN_PART
 
 
-def _trained_with(case: Case) -> tuple[Mapping[str, float], Mapping[str, tuple[float, ...]]]:
-    """Return credits and advantages by call id, as the batch and the step's report have them."""
+def _trained_with(
+    case: Case,
+) -> tuple[Mapping[str, float], Mapping[str, tuple[float, ...]], Mapping[str, tuple[int, ...]]]:
+    """Return credits, advantages and masks by call id, as the batch and the step's report have them."""
     credits: dict[str, float] = {}
     advantages: dict[str, tuple[float, ...]] = {}
+    masks: dict[str, tuple[int, ...]] = {}
     judged = case.judged
     report = None if judged.step is None else judged.step.report
     for sample in judged.batch.samples if judged.batch is not None else ():
-        if sample.attempt_id != case.attempt_id:
-            continue
         row = () if report is None else report.advantages.get(sample.sample_id, ())
         for segment in sample.segments:
+            if (segment.attempt_id or sample.attempt_id) != case.attempt_id:
+                continue
+            masks[segment.transition_id] = tuple(sample.loss_mask[segment.start : segment.end])
             if segment.credit is not None:
                 credits[segment.transition_id] = segment.credit
             if row:
                 advantages[segment.transition_id] = tuple(row[segment.start : segment.end])
-    return credits, advantages
+    return credits, advantages, masks
 
 
-def _ledger(case: Case) -> tuple[LedgerRow, ...]:
-    rows: dict[tuple, list[Call]] = {}
+def _ledger(case: Case, masks: Mapping[str, tuple[int, ...]]) -> tuple[LedgerRow, ...]:
+    rows: dict[tuple, list[int]] = {}
     for call in case.calls:
-        fate = case.fates[call.call_id]
-        key = (call.agent or NO_AGENT, call.policy, call.policy_version, fate.outcome, fate.reason)
-        rows.setdefault(key, []).append(call)
+        fate, sampled = case.fates[call.call_id], len(call.response_ids)
+        parts: dict[tuple[str, str], int] = {(fate.outcome, fate.reason): sampled}
+        if (mask := masks.get(call.call_id)) is not None and fate.outcome is Outcome.TRAINED:
+            parts = {
+                (fate.outcome, fate.reason): sum(mask),
+                (Outcome.MASKED, Reason.NO_CHOICE.value): len(mask) - sum(mask),
+                (Outcome.DROPPED, Reason.CUT.value): sampled - len(mask),
+            }
+        for part, tokens in parts.items():
+            if tokens or len(parts) == 1:
+                rows.setdefault((call.agent or NO_AGENT, call.policy, call.policy_version, *part), []).append(tokens)
     return tuple(
-        LedgerRow(*key, tokens=sum(len(call.response_ids) for call in calls), calls=len(calls))
-        for key, calls in sorted(rows.items(), key=lambda entry: tuple(map(str, entry[0])))
+        LedgerRow(*key, tokens=sum(tokens), calls=len(tokens))
+        for key, tokens in sorted(rows.items(), key=lambda entry: tuple(map(str, entry[0])))
     )
 
 

@@ -15,6 +15,7 @@ from lightning_trainer.explain.tree import in_order
 from lightning_trainer.report.document import document
 from lightning_trainer.report.markup import folded, paragraph, section, table
 from lightning_trainer.report.tokens import advantage_css, legend_html, token_html
+from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Outcome
 
 _SHOWN_AT_ONCE = 60
@@ -55,7 +56,7 @@ def _tree(attempt: ExplainedAttempt, text_of: TextOf | None, largest: float) -> 
         f'<p class="facts">{escape(words.facts(attempt))}</p>',
         legend_html(),
         paragraph(
-            "Underlined with dashes: sampled and not trained. Point at a token, or tap it, for its id and numbers.",
+            "Point at a token, or tap it, for its id and numbers.",
             "" if text_of else "The model's tokenizer is not on this machine, so tokens are shown as their ids.",
         ),
         *drawn,
@@ -110,13 +111,18 @@ def _sampled(call: ExplainedCall, text_of: TextOf | None, largest: float) -> lis
     logprobs: Sequence[float | None] = call.node.call.behaviour_logprobs or (None,) * len(ids)
     advantages: Sequence[float | None] = call.advantages or (None,) * len(ids)
     trained = call.fate.outcome is Outcome.TRAINED
+    mask = (1,) * len(ids) if call.mask is None else call.mask
     tokens = []
     for index, token_id in enumerate(ids):
         logprob = logprobs[index] if index < len(logprobs) else None
         title = f"token {token_id} · call {call.node.number}, sampled" + (
             "" if logprob is None else f" · logprob {logprob:.4f}"
         )
-        if trained:
+        if trained and index >= len(mask):
+            css, title = "u", f"{title} · {Reason.CUT}"
+        elif trained and not mask[index]:
+            css, title = "u", f"{title} · {Reason.NO_CHOICE}: nothing else was left to choose from"
+        elif trained:
             advantage = advantages[index]
             known = "not known yet" if advantage is None else f"{advantage:+.4f}"
             css, title = advantage_css(advantage, largest), f"{title} · advantage {known}"

@@ -83,7 +83,9 @@ def number(value: float | None) -> str:
 
 def mean_advantage(call: ExplainedCall) -> str:
     """Return the advantage of a call's tokens; of several that differ their mean."""
-    values = call.advantages
+    values = call.advantages or ()
+    if call.mask is not None:
+        values = [value for value, trained in zip(values, call.mask, strict=False) if trained]
     if not values:
         return "-"
     return f"{'' if max(values) == min(values) else '~'}{sum(values) / len(values):+.3g}"

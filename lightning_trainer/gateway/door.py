@@ -15,6 +15,7 @@ from fastapi import Request, Response
 from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import EngineError, PublicationError
+from lightning_trainer.gateway import support
 from lightning_trainer.gateway.answer import Answer
 from lightning_trainer.gateway.apis import Api
 from lightning_trainer.gateway.disconnect import CallerGoneError, unless_gone
@@ -127,15 +128,18 @@ class Door:
         except RefusalError:
             upstream.close()
             raise
+        exchange.transcript.support_known = upstream.headers.get(support.HEADER) == "1"
         if upstream.body is None:
             return RelayResponse(upstream, exchange, answer, headers=headers, ended=slot.release)
         try:
-            document = orjson.loads(upstream.body)
+            raw, supports = support.without_support(upstream.body)
+            document = orjson.loads(raw)
         except orjson.JSONDecodeError as error:
             raise RefusalError(502, f"the engine's answer is not JSON: {error}", kind="engine_error") from error
         exchange.transcript.add_response(document)
+        exchange.transcript.add_supports(supports)
         await exchange.commit()
-        return Response(answer.whole(upstream.body, document), upstream.status, headers, "application/json")
+        return Response(answer.whole(raw, document), upstream.status, headers, "application/json")
 
 
 async def _serving(asked: EngineRequest, policy: ServedPolicy, slot: Slot) -> Upstream:

@@ -11,6 +11,7 @@ from typing import Any
 from lightning_instrumentation import semconv
 from lightning_instrumentation.messages import as_json, input_messages, output_message
 from lightning_instrumentation.packing import pack_logprobs, pack_token_ids
+from lightning_instrumentation.wire.sampling import sampling
 
 from lightning_trainer.gateway.identity import Caller
 from lightning_trainer.gateway.request import EngineApi, EngineRequest
@@ -96,15 +97,10 @@ def _request_attributes(request: EngineRequest) -> dict[str, AttributeValue]:
         semconv.OPERATION: request.operation,
         semconv.REQUEST_MODEL: request.model,
         semconv.INPUT_MESSAGES: as_json(input_messages(_messages(request))),
+        **sampling(request.body),
     }
     if request.body.get("tools"):
         attributes[semconv.TOOL_DEFINITIONS] = as_json(request.body["tools"])
-    if request.choices > 1:
-        attributes[semconv.REQUEST_CHOICE_COUNT] = request.choices
-    for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty"):
-        value = request.body.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            attributes[f"gen_ai.request.{name}"] = float(value)
     limit = request.body.get("max_completion_tokens") or request.body.get("max_tokens")
     if isinstance(limit, int):
         attributes[semconv.REQUEST_MAX_TOKENS] = limit
@@ -152,8 +148,14 @@ def _token_attributes(transcript: Transcript) -> dict[str, AttributeValue]:
         semconv.PROMPT_TOKEN_IDS: pack_token_ids(transcript.prompt_ids),
         semconv.CHOICES: max(transcript.choices, default=0) + 1,
     }
+    if transcript.support_known:
+        attributes[semconv.SUPPORT_KNOWN] = True
     for index, choice in transcript.choices.items():
         attributes[semconv.response_token_ids(index)] = pack_token_ids(choice.token_ids)
         if choice.scored:
             attributes[semconv.response_logprobs(index)] = pack_logprobs(choice.logprobs)
+        if choice.support is not None:
+            attributes[semconv.response_support(index)] = choice.support
+        if choice.support_unknown is not None:
+            attributes[semconv.response_support_unknown(index)] = choice.support_unknown
     return attributes

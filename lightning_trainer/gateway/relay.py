@@ -19,6 +19,7 @@ from lightning_trainer.gateway.engine_response import EngineResponse
 from lightning_trainer.gateway.errors import RefusalError, made_again, unavailable
 from lightning_trainer.gateway.exchange import Exchange
 from lightning_trainer.gateway.sse import DONE, data_of, events
+from lightning_trainer.gateway.support import support_in
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +96,9 @@ class RelayResponse(Response):
             data = data_of(event)
             if data is None:
                 ready.append(event)
+                continue
+            if (said := support_in(data)) is not None:
+                exchange.transcript.add_supports(said)
                 continue
             chunk = None
             if data != DONE:

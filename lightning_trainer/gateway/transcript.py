@@ -3,6 +3,7 @@
 Ids and log-probabilities are taken as they come and never derived from text.
 """
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,10 @@ class ChoiceTranscript:
     reasoning: list[str] = field(default_factory=list)
     tool_calls: dict[int, dict[str, str]] = field(default_factory=dict)
     finish_reason: str | None = None
+    support: bytes | None = None
+    """What each token could have been (``lightning_trainer.sampling``); None where it could be any."""
+    support_unknown: str | None = None
+    """Why that is not known; None where it is."""
 
     def add(self, choice: Mapping[str, Any], message: Mapping[str, Any]) -> None:
         self.token_ids.extend(choice.get("token_ids") or ())
@@ -68,6 +73,8 @@ class Transcript:
     choices: dict[int, ChoiceTranscript] = field(default_factory=dict)
     error: str | None = None
     """What the engine said went wrong in the middle of a stream."""
+    support_known: bool = False
+    """Whether the engine says what tokens were drawn from, and says nothing where that is all of the vocabulary."""
 
     def add_response(self, response: Mapping[str, Any]) -> None:
         """Add a whole response."""
@@ -76,6 +83,14 @@ class Transcript:
     def add_chunk(self, chunk: Mapping[str, Any]) -> None:
         """Add one chunk of a stream."""
         self._add(chunk, "delta")
+
+    def add_supports(self, by_choice: Mapping[str, Mapping[str, str]]) -> None:
+        """Add what the engine says of the supports of choices, by their index."""
+        for index, said in by_choice.items():
+            choice = self.choices.setdefault(int(index), ChoiceTranscript())
+            choice.support_unknown = said.get("unknown")
+            if "support" in said:
+                choice.support = base64.b64decode(said["support"])
 
     def _add(self, document: Mapping[str, Any], message: str) -> None:
         if document.get("error"):

@@ -15,6 +15,7 @@ import orjson
 from lightning_trainer.errors import EngineError
 from lightning_trainer.gateway.endpoints import EngineChoice, EngineEndpoint, OnlyEngine
 from lightning_trainer.gateway.engine_response import EngineResponse
+from lightning_trainer.gateway.support import HEADER
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class Upstream:
     ) -> EngineResponse:
         ended = partial(self._engines.end, engine)
         try:
-            headers = {**engine.headers, "content-type": "application/json", "accept-encoding": "identity"}
+            headers = {**engine.headers, "content-type": "application/json", "accept-encoding": "identity", HEADER: "1"}
             url = engine.base_url.rstrip("/") + path
             # Not to be redirected: the engine's credentials and prompts go to the engine and nowhere else.
             answer = await self._client.request(method, url, data=body, headers=headers, allow_redirects=False)

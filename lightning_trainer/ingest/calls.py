@@ -18,6 +18,7 @@ from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.dialects.tokens import Choice, Tokens, carries_tokens, read_tokens
 from lightning_trainer.ingest.joining import join
 from lightning_trainer.ingest.media import media_of
+from lightning_trainer.ingest.sampling import asked_of, drawn_from
 from lightning_trainer.types import AttributeValue, Call, Fidelity, Media, Span
 
 
@@ -87,6 +88,9 @@ def _choices(joined: JoinedCall, problems: list[str]) -> list[Call]:
         problems += tokens.problems
     policy = attributes.get(semconv.POLICY)
     version = attributes.get(semconv.POLICY_VERSION)
+    complete = best.complete is not False
+    asked = asked_of(span)
+    drawn = [drawn_from(span, c.index, c.response_ids, complete, asked, problems) for c in tokens.choices]
     # By position: naming twenty fields takes longer than setting them.
     return [
         Call(
@@ -104,14 +108,17 @@ def _choices(joined: JoinedCall, problems: list[str]) -> list[Call]:
             choice.response_ids,
             choice.logprobs,
             choice.finish_reason,
-            best.complete is not False,
+            complete,
             span.start_ns,
             span.end_ns,
             fidelity_of(tokens, choice),
             _temperature(attributes.get(semconv.REQUEST_TEMPERATURE)),
             _media(joined.records),
+            asked.shaping,
+            support,
+            unknown,
         )
-        for choice in tokens.choices
+        for choice, (support, unknown) in zip(tokens.choices, drawn, strict=True)
     ]
 
 

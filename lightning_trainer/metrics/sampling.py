@@ -7,21 +7,28 @@ from lightning_trainer.types import TrainingBatch
 
 
 def sampling_metrics(batch: TrainingBatch, versions: Sequence[int]) -> dict[str, float]:
-    """Return entropy and staleness over the batch's sampled tokens.
+    """Return entropy and staleness over the batch's trained tokens, and how much choice there was at the sampled ones.
 
     ``entropy/sampled`` is the mean of ``-log p`` of the sampled tokens under what sampled them, nats a token: an
     unbiased estimate of that distribution's entropy (at the temperature of the calls) which costs nothing.
-    ``staleness/*`` counts the versions that were published after the one that sampled a token.
+    ``staleness/*`` counts the versions that were published after the one that sampled a token. Of the tokens that were
+    sampled, ``sampling/restricted`` is the share of those whose distribution a request's parameters changed beyond the
+    temperature, and ``sampling/no_choice`` the share of those that they left one entry for, which are not trained.
 
     Args:
         batch: with one sampled token or more, as every batch has.
         versions: published before this step, ascending; the last one is what the step goes on from.
     """
-    surprise = count = 0.0
+    surprise = count = sampled = restricted = 0.0
     by_version: dict[int, int] = {}
     for sample in batch.samples:
         for segment in sample.segments:
-            length = segment.end - segment.start
+            length = sum(sample.loss_mask[segment.start : segment.end])
+            sampled += segment.end - segment.start
+            if segment.shaping is not None:
+                restricted += segment.end - segment.start
+            elif segment.support is not None:
+                restricted += sum(index >= 0 for index in segment.support.pattern_L)
             surprise -= sum(sample.behaviour_logprobs[segment.start : segment.end])
             count += length
             by_version[segment.policy_version] = by_version.get(segment.policy_version, 0) + length
@@ -30,4 +37,6 @@ def sampling_metrics(batch: TrainingBatch, versions: Sequence[int]) -> dict[str,
         "entropy/sampled": surprise / count,
         "staleness/mean": sum(staleness[version] * tokens for version, tokens in by_version.items()) / count,
         "staleness/max": float(max(staleness.values())),
+        "sampling/restricted": restricted / sampled,
+        "sampling/no_choice": 1 - count / sampled,
     }

@@ -35,6 +35,8 @@ class WarningsConfig(Section):
     """Mean KL of the trainer's weights from those that sampled, nats a token."""
     reference_kl: float = Field(default=0.5, gt=0)
     """Mean KL from the reference model, where there is one, nats a token."""
+    unknown_sampling_share: float = Field(default=0.05, gt=0, le=1)
+    """Share of the sampled tokens that are dropped because it is not known what they were drawn from."""
     reward_share: float = Field(default=0.25, gt=0)
     """The reward has fallen when it lost this share of what it had gained ..."""
     reward_steps: int = Field(default=5, ge=2)

@@ -19,6 +19,7 @@ Rule = Callable[[History, WarningsConfig], str | None]
 
 _NOT_OURS = (Reason.NO_AGENT, Reason.NOT_SELECTED, Reason.OTHER_POLICY)
 _SIGMAS = 3.0
+_RESTRICTED_SHARE = 0.05
 
 
 def entropy_collapse(history: History, bounds: WarningsConfig) -> str | None:
@@ -46,8 +47,8 @@ def mismatch_growth(history: History, bounds: WarningsConfig) -> str | None:
         return None
     return (
         f"mismatch growth: engine and trainer differ by {gaps[-1]:.3g} nats a token on what was sampled, {start:.3g} "
-        "at the start; the update learns from other probabilities than those that acted: use float32 on both sides, or "
-        "lower the learning rate"
+        "at the start; the update learns from other probabilities than those that acted: "
+        + (_restricted(history[-1]) or "use float32 on both sides, or lower the learning rate")
     )
 
 
@@ -87,6 +88,20 @@ def nothing_selected(history: History, _: WarningsConfig) -> str | None:
     )
 
 
+def sampling_unknown(history: History, bounds: WarningsConfig) -> str | None:
+    """Many tokens are dropped because it is not known what they were drawn from."""
+    values = history[-1].values if history else {}
+    tokens = sum(values.get(f"ledger/{outcome}", 0.0) for outcome in Outcome)
+    unknown = values.get(f"ledger/{Outcome.DROPPED}/{Reason.SAMPLING_UNKNOWN}", 0.0)
+    if not tokens or unknown < bounds.unknown_sampling_share * tokens:
+        return None
+    return (
+        f"sampling unknown: {unknown / tokens:.0%} of the step's sampled tokens are dropped, because a parameter of "
+        "the requests (top_p, a grammar, beam search ...) changed what they were drawn from and nothing says how; "
+        "`lightning-trainer explain --last` names it, docs/sampling.md says what is trained how"
+    )
+
+
 def kl_blowup(history: History, bounds: WarningsConfig) -> str | None:
     """The weights move away from what sampled, or from the reference, faster than clipping can hold."""
     values = history[-1].values if history else {}
@@ -96,9 +111,9 @@ def kl_blowup(history: History, bounds: WarningsConfig) -> str | None:
     ):
         kl = values.get(name)
         if kl is not None and abs(kl) > bound:
-            return (
-                f"KL blow-up: {kl:.3g} nats a token from {of}, more than {bound:g}; lower the learning rate, or roll "
-                "back to a version before it"
+            advice = _restricted(history[-1]) if name == "actor/ppo_kl" else None
+            return f"KL blow-up: {kl:.3g} nats a token from {of}, more than {bound:g}; " + (
+                advice or "lower the learning rate, or roll back to a version before it"
             )
     return None
 
@@ -145,6 +160,7 @@ RULES: Mapping[str, Rule] = {
         mismatch_growth,
         zero_variance,
         nothing_selected,
+        sampling_unknown,
         kl_blowup,
         reward_fall,
         update_skipped,
@@ -163,6 +179,18 @@ def _series(history: History, name: str) -> list[float]:
     if not history or name not in history[-1].values:
         return []
     return [row.values[name] for row in history if name in row.values]
+
+
+def _restricted(row: StepMetrics) -> str | None:
+    """Advice where requests changed what was drawn from: then the weights are not the first thing to look at."""
+    share = row.values.get("sampling/restricted", 0.0)
+    if share < _RESTRICTED_SHARE:
+        return None
+    return (
+        f"{share:.0%} of the tokens were drawn with top_p, a grammar, penalties or the like, so look at these first: "
+        "compare with a step without them (docs/sampling.md), and only then use float32 on both sides or lower the "
+        "learning rate"
+    )
 
 
 def _mostly_solved(row: StepMetrics) -> bool:

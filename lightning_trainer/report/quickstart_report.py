@@ -104,7 +104,8 @@ class ExampleToken:
     """Behaviour log-probability, nats."""
     advantage: float | None = None
     segment: int | None = None
-    """Index into the rollout's segments; None for tokens that no call sampled."""
+    """Index into the rollout's segments; None for tokens that no call sampled. With ``mask`` False, sampled without a
+    choice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ _PROMPT_TOKENS_SHOWN = 60
 def rollout_html(rollout: ExampleRollout) -> str:
     """Return the rollout's heading, its tokens, and a legend line about its calls."""
     largest = max((abs(token.advantage) for token in rollout.tokens if token.mask and token.advantage), default=0.0)
-    first_sampled = next((i for i, token in enumerate(rollout.tokens) if token.mask), len(rollout.tokens))
+    first_sampled = next((i for i, token in enumerate(rollout.tokens) if _sampled(token)), len(rollout.tokens))
     folded = max(0, first_sampled - _PROMPT_TOKENS_SHOWN)
     parts = []
     if folded:
@@ -26,7 +26,7 @@ def rollout_html(rollout: ExampleRollout) -> str:
             f"{_runs(rollout, rollout.tokens[:folded], largest)}</details>"
         )
     parts.append(_runs(rollout, rollout.tokens[folded:], largest))
-    sampled = sum(token.mask for token in rollout.tokens)
+    sampled = sum(map(_sampled, rollout.tokens))
     facts = [
         f"agent {rollout.agent}",
         *([f"step {rollout.step}"] if rollout.step is not None else []),
@@ -47,15 +47,20 @@ def legend_html() -> str:
     swatches += "".join(f'<i class="t p{k}">&nbsp;</i>' for k in range(1, _STRENGTHS + 1))
     return (
         '<p class="legend"><span><i class="t m">grey</i> prompt and tool output: never trained</span>'
+        '<span><i class="t u">dashes</i> sampled and not trained, such as the only token that a grammar left</span>'
         f'<span>sampled: less likely from now on <span class="ramp">{swatches}</span> more likely</span></p>'
     )
+
+
+def _sampled(token: ExampleToken) -> bool:
+    return token.mask or token.segment is not None
 
 
 def _runs(rollout: ExampleRollout, tokens: Sequence[ExampleToken], largest: float) -> str:
     """Tokens one after the other; each call's first sampled token is marked with the call's number."""
     parts = []
-    for (mask, segment), run in groupby(tokens, key=lambda token: (token.mask, token.segment)):
-        if mask and segment is not None:
+    for segment, run in groupby(tokens, key=lambda token: token.segment):
+        if segment is not None:
             version = rollout.segments[segment].policy_version
             parts.append(f'<b class="call" title="policy version {version}">call {segment + 1}</b>')
         parts += [_token(rollout, token, largest) for token in run]
@@ -78,12 +83,14 @@ def advantage_css(advantage: float | None, largest: float) -> str:
 
 
 def _token(rollout: ExampleRollout, token: ExampleToken, largest: float) -> str:
-    css = advantage_css(token.advantage, largest) if token.mask else "m"
+    css = advantage_css(token.advantage, largest) if token.mask else "u" if _sampled(token) else "m"
     return token_html(token.text, css, _title(rollout, token))
 
 
 def _title(rollout: ExampleRollout, token: ExampleToken) -> str:
     facts = [f"token {token.id} {token.text!r}"]
+    if _sampled(token) and not token.mask:
+        return f"{facts[0]} · sampled without a choice, not trained"
     if not token.mask:
         return f"{facts[0]} · prompt or tool output, not trained"
     if token.logprob is not None:

@@ -92,7 +92,9 @@ def retokenised(
             call,
             f"the engine gives one of its response tokens the log-probability {min(wrong):.1f}: it was not sampled",
         )
-    sampled_here = scorer is not None and words.model == scorer.model and math.isclose(call.temperature, 1.0)
+    # The scores are of the plain softmax, at temperature 1 and without penalties.
+    plain = math.isclose(call.temperature, 1.0) and call.shaping is None
+    sampled_here = scorer is not None and words.model == scorer.model and plain
     return (
         replace(
             call,

@@ -1,18 +1,20 @@
 """TrainingBatch and StepReport <-> bytes: zlib (level 1) over JSON with a format number. No pickle.
 
 Invariant: decoding gives back an equal value, floats to the last bit (JSON carries their shortest exact form), so that
-a step which is repeated after a crash trains on exactly what was recorded. NaN and infinity have no JSON form and are
-refused in a batch; in a report's metrics they are kept as text.
+a step which is repeated after a crash trains on exactly what was recorded. Bytes are base64 text. NaN and infinity have
+no JSON form and are refused in a batch; in a report's metrics they are kept as text.
 """
 
 import math
 import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
 
 from lightning_trainer.errors import StoreError
+from lightning_trainer.sampling import Shaping, Support
 from lightning_trainer.token_ids import TokenIds
 from lightning_trainer.types import Media, Sample, Segment, StepReport, TrainingBatch
 
@@ -23,13 +25,14 @@ def encode_batch(batch: TrainingBatch) -> bytes:
     """Serialise a batch.
 
     Raises:
-        StoreError: a log-probability, credit or baseline is NaN or infinite; training on it would spoil the weights.
+        StoreError: a log-probability, credit, baseline or logit bias is NaN or infinite; training on it would spoil
+            the weights.
     """
     for sample in batch.samples:
         if not all(map(math.isfinite, _floats(sample))):
             raise StoreError(
                 f"step {batch.step} of policy {batch.policy!r}: sample {sample.sample_id} has a log-probability, "
-                "credit or baseline that is NaN or infinite; drop the sample with that reason"
+                "credit, baseline or logit bias that is NaN or infinite; drop the sample with that reason"
             )
     return _pack({"format": _FORMAT, "batch": batch})
 
@@ -90,9 +93,11 @@ def _pack(document: dict[str, Any]) -> bytes:
     return zlib.compress(orjson.dumps(document, default=_plain), level=1)
 
 
-def _plain(value: object) -> tuple[int, ...]:
+def _plain(value: object) -> tuple[int, ...] | str:
     if isinstance(value, TokenIds):
         return tuple(value)
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
     raise TypeError(type(value))
 
 
@@ -107,7 +112,11 @@ def _unpack(body: bytes) -> dict[str, Any]:
 
 def _floats(sample: Sample) -> Iterator[float]:
     yield from sample.behaviour_logprobs
-    yield from (segment.credit for segment in sample.segments if segment.credit is not None)
+    for segment in sample.segments:
+        if segment.credit is not None:
+            yield segment.credit
+        if segment.shaping is not None:
+            yield from (bias for _, bias in segment.shaping.logit_bias)
     if sample.baseline is not None:
         yield sample.baseline
 
@@ -130,8 +139,20 @@ def _sample(sample: dict[str, Any]) -> Sample:
         token_ids=tuple(sample["token_ids"]),
         loss_mask=tuple(sample["loss_mask"]),
         behaviour_logprobs=tuple(sample["behaviour_logprobs"]),
-        segments=tuple(Segment(**segment) for segment in sample["segments"]),
+        segments=tuple(map(_segment, sample["segments"])),
         temperature=sample.get("temperature", 1.0),  # absent in batches of version 0.1.0
         media=tuple(Media(**media) for media in sample.get("media", ())),
         baseline=sample.get("baseline"),
     )
+
+
+def _segment(segment: dict[str, Any]) -> Segment:
+    """Batches of version 0.1.0 have neither shaping nor support."""
+    shaping, support = segment.get("shaping"), segment.get("support")
+    if shaping is not None:
+        biases = tuple((token_id, bias) for token_id, bias in shaping["logit_bias"])
+        segment["shaping"] = Shaping(**{**shaping, "logit_bias": biases})
+    if support is not None:
+        patterns = tuple(map(b64decode, support["patterns"]))
+        segment["support"] = Support(support["vocabulary"], patterns, tuple(support["pattern_L"]))
+    return Segment(**segment)

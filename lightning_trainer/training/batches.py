@@ -21,8 +21,9 @@ from lightning_trainer.credit.uncertainty import keep_most_uncertain
 from lightning_trainer.garbage_collection import without_garbage_collection
 from lightning_trainer.rewards.table import RewardTable, read_rewards
 from lightning_trainer.training import problems
-from lightning_trainer.training.picking import at_the_models_own_temperature, judge_best, picked
+from lightning_trainer.training.picking import as_the_model_itself, judge_best, picked
 from lightning_trainer.transitions.causes import with_causes
+from lightning_trainer.transitions.choices import chosen
 from lightning_trainer.transitions.deduplication import by_trace, deduplicate
 from lightning_trainer.transitions.eligibility import reason_against
 from lightning_trainer.transitions.ledger import Fate, Ledger
@@ -125,8 +126,6 @@ def build_batch(
             for call_id, reason in group.assignment.refused.items()
             if reason is Reason.NO_REWARD and (attempt_id := eligible[call_id].attempt_id) is not None
         )
-    if policy.algorithm.objective != "rl":
-        samples = at_the_models_own_temperature(samples)
     rows = ledger.balance(samples)
     return Build(
         batch=TrainingBatch(policy=policy.name, step=step, samples=tuple(samples)) if samples else None,
@@ -139,6 +138,7 @@ def build_batch(
             *rewards.incomplete.values(),
             *(reason for group in groups if (reason := group.summary.refused_reason) is not None),
             *problems.losses(rows, policy),
+            *problems.unknown_sampling(deliveries.kept, ledger.fates),
         ),
         unscored=frozenset(unscored),
         fates=ledger.fates,
@@ -151,8 +151,9 @@ _OUTCOMES = {
     Reason.ZERO_VARIANCE_GROUP: Outcome.MASKED,
     Reason.LOW_VARIANCE_GROUP: Outcome.MASKED,
     Reason.NOT_PICKED: Outcome.MASKED,
+    Reason.NO_CHOICE: Outcome.MASKED,
 }
-"""Of the transitions that could be trained, by the verdict on their group; all other verdicts drop them."""
+"""By what was decided of a transition or of its group; all other reasons drop it."""
 
 
 def _shaped(scheme: CreditScheme, policy: PolicyConfig) -> CreditScheme:
@@ -174,10 +175,11 @@ def _eligible(
     """Return the calls that can be trained, by id, and settle the others with the reason against them."""
     eligible: dict[str, Call] = {}
     claims = cache(policy.claims)
+    imitates = policy.algorithm.objective != "rl"
     for call in calls:
         reason = reason_against(call, policy, attempts, oldest_version, claims)
         if reason is None:
-            eligible[call.call_id] = call
+            eligible[call.call_id] = as_the_model_itself(call) if imitates else call
         else:
             ledger.settle(call, Outcome.DROPPED, reason)
     return eligible
@@ -268,18 +270,28 @@ def _settle_group(
             for call_id, credit in assignment.credits.items()
             if (attempt_id := eligible[call_id].attempt_id) is not None and attempt_id in imitated
         }
-    cuts = limit.over_length == "cut"  # else what can be trained fits whole
     for call_id in assignment.credits:
-        call, verdict = eligible[call_id], summary.verdict if call_id in compared else why_not
-        kept = limit.trainable(call) if cuts else None
-        if kept is not None and verdict is Reason.SAMPLED and kept < len(call.response_ids):
-            ledger.settle(call, Outcome.DROPPED, Reason.CUT, len(call.response_ids) - kept)
-            ledger.settle(call, Outcome.TRAINED, verdict, kept)
-        else:
-            ledger.settle(call, _OUTCOMES.get(verdict, Outcome.DROPPED), verdict)
+        verdict = summary.verdict if call_id in compared else why_not
+        _settle_call(eligible[call_id], verdict, limit, ledger)
     for call_id, reason in assignment.refused.items():
-        ledger.settle(eligible[call_id], Outcome.DROPPED, reason)
+        _settle_call(eligible[call_id], reason, limit, ledger)
     return compared
+
+
+def _settle_call(call: Call, reason: Reason, limit: Limit, ledger: Ledger) -> None:
+    """Settle all of a call, and apart from the rest what of it is cut and what was sampled without a choice."""
+    outcome, sampled = _OUTCOMES.get(reason, Outcome.DROPPED), len(call.response_ids)
+    if reason not in (Reason.SAMPLED, Reason.NO_CHOICE) or (limit.over_length == "drop" and call.support is None):
+        ledger.settle(call, outcome, reason)
+        return
+    kept = limit.trainable(call)
+    trained = chosen(call, kept) if reason is Reason.SAMPLED else 0
+    if kept < sampled:
+        ledger.settle(call, Outcome.DROPPED, Reason.CUT, sampled - kept)
+    if trained < kept:
+        ledger.settle(call, Outcome.MASKED, Reason.NO_CHOICE, kept - trained)
+    if trained:
+        ledger.settle(call, outcome, reason, trained)
 
 
 def _latest_knowledge_last(attempt: Attempt) -> tuple:

@@ -4,14 +4,14 @@ Sources: best of n, Dong et al., RAFT (arXiv 2304.06767), section 3; the best ag
 attempts, Song et al., Trial and Error (arXiv 2403.02502), section 3.2.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
 from lightning_trainer.credit.groups import GroupSummary, Member
 from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.transitions.reasons import Reason
-from lightning_trainer.types import Sample
+from lightning_trainer.types import Call
 
 SHOWN, AVOIDED = 1.0, -1.0
 """Credit of what is imitated, and of what a pair sets it against."""
@@ -45,6 +45,9 @@ def _earned(member: Member) -> float:
     return fmean(value for values in member.row_credits.values() for value in values)
 
 
-def at_the_models_own_temperature(samples: Iterable[Sample]) -> list[Sample]:
-    """Return samples to be imitated: what is shown is learned by the model itself, not by what it was sampled with."""
-    return [replace(sample, temperature=1.0) for sample in samples]
+def as_the_model_itself(call: Call) -> Call:
+    """Return a call to be imitated: what is shown is learned by the model itself, not by what it was sampled with.
+
+    So a token that a grammar left no choice about is learned like any other: the model had one.
+    """
+    return replace(call, temperature=1.0, shaping=None, support=None)

@@ -1,8 +1,10 @@
 """What a person should hear about a build: why there is less to train on than they expect, in one sentence each."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.transitions.ledger import Fate
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Call, Evaluation, LedgerRow
 
@@ -21,6 +23,7 @@ _WORTH_SAYING = (
     Reason.CUT,
 )
 """Something that went wrong, and not a choice of the user's."""
+_MOST_PARAMETERS = 4
 
 
 def unclaimed(calls: Sequence[Call], policy: PolicyConfig) -> list[str]:
@@ -83,4 +86,18 @@ def losses(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:
         + (f" It is {policy.max_sample_tokens}." if reason in (Reason.OVER_LENGTH, Reason.CUT) else "")
         for reason in _WORTH_SAYING
         if reason in calls
+    ]
+
+
+def unknown_sampling(calls: Iterable[Call], fates: Mapping[str, Fate]) -> list[str]:
+    """Say which parameters kept calls from being trained."""
+    calls_of = Counter(
+        call.sampling_unknown
+        for call in calls
+        if call.sampling_unknown and fates.get(call.call_id, (None, None))[1] is Reason.SAMPLING_UNKNOWN
+    )
+    return [
+        f"calls not trained ({Reason.SAMPLING_UNKNOWN.value}): {count}. It is not known what their tokens were drawn "
+        f"from: {why}; docs/sampling.md says what is trained how"
+        for why, count in calls_of.most_common(_MOST_PARAMETERS)
     ]

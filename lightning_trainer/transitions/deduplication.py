@@ -86,6 +86,8 @@ def _fullest_first(call: Call) -> tuple:
         call.attempt_id is None,
         call.policy_version is None,
         call.behaviour_logprobs is None,
+        call.support is None,
+        call.shaping is None,
         not call.complete,
         call.agent is None,
         call.call_id,

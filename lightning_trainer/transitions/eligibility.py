@@ -87,4 +87,7 @@ def _not_recorded(call: Call, policy: PolicyConfig) -> Reason | None:
         return Reason.LOGPROB_NOT_FINITE
     if not call.complete:
         return Reason.INCOMPLETE_STREAM
+    # What is imitated needs no ratio of probabilities.
+    if call.sampling_unknown is not None and policy.algorithm.objective == "rl":
+        return Reason.SAMPLING_UNKNOWN
     return Reason.NON_TEXT if call.media and policy.non_text == "drop" else None

@@ -135,7 +135,7 @@ def _trained_by_call(samples: Iterable[Sample]) -> dict[str, int]:
     for sample in samples:
         named = 0
         for segment in sample.segments:
-            tokens = segment.end - segment.start
+            tokens = sum(sample.loss_mask[segment.start : segment.end])
             trained[segment.transition_id] = trained.get(segment.transition_id, 0) + tokens
             named += tokens
         if sum(sample.loss_mask) != named:

@@ -37,4 +37,5 @@ class Limit:
             transition,
             response_ids=transition.response_ids[:kept],
             behaviour_logprobs=transition.behaviour_logprobs[:kept],
+            support=None if transition.support is None else transition.support.first(kept),
         )

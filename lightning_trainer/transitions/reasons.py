@@ -34,6 +34,12 @@ class Reason(StrEnum):
         "Other groups of the step differ more in what their attempts earned (keep_most_uncertain).",
     )
 
+    NO_CHOICE = (
+        "no_choice",
+        "A grammar, a forced tool, top_p or the like left only this token: its probability is 1 whatever the weights, "
+        "so it teaches nothing.",
+    )
+
     NOT_PICKED = (
         "not_picked",
         "Another attempt of the group earned more (or, of a pair, one earned less), and only that is imitated.",
@@ -76,6 +82,11 @@ class Reason(StrEnum):
     INCOMPLETE_STREAM = (
         "incomplete_stream",
         "The stream ended early: the agent did not act on the whole response, so the reward is not about it.",
+    )
+    SAMPLING_UNKNOWN = (
+        "sampling_unknown",
+        "It is not known what these tokens were drawn from (top_p, a grammar or the like took part, and the engine did "
+        "not say what it left), so the trainer cannot compute their probabilities as the engine did.",
     )
     NON_TEXT = (
         "non_text",

@@ -10,7 +10,8 @@
 
 Invariants of all three: a sample is exactly the tokens that the engine saw at its last call (promise 3); every
 transition is trained in exactly one sample, the first whose path it lies on, and is context with mask 0 in the others;
-no token that was not sampled has mask 1 (promise 2). A transition that was sampled at another temperature than the one
+no token that was not sampled has mask 1 (promise 2), and of those that were sampled the ones without a choice have mask
+0. A transition that was sampled at another temperature than the one
 it extends starts a sequence of its own, since the trainer scores a sequence at one temperature.
 
 The same tokens, sampled by several attempts behind the same prompt, are trained once for each: each attempt has an
@@ -22,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from lightning_trainer.token_ids import TokenIds, packed
+from lightning_trainer.transitions.choices import without_choice
 from lightning_trainer.transitions.limits import Limit
 from lightning_trainer.transitions.token_tree import token_tree
 from lightning_trainer.types import Credit, Sample, Segment, Trajectory, Transition
@@ -109,6 +111,9 @@ def _sample(path: Sequence[_Step], credits: Mapping[str, Credit], baseline: floa
         credit = credits[transition.transition_id]
         mask[start:end] = b"\1" * (end - start)
         logprobs[start:end] = transition.behaviour_logprobs
+        for place in without_choice(transition.support):
+            mask[start + place] = 0
+            logprobs[start + place] = 0.0
         segments.append(
             Segment(
                 start,
@@ -121,6 +126,8 @@ def _sample(path: Sequence[_Step], credits: Mapping[str, Credit], baseline: floa
                 None if trajectory.agent == last.agent else trajectory.agent,
                 None if transition.attempt_id == leaf.attempt_id else transition.attempt_id,
                 transition.parent_id,
+                transition.shaping,
+                transition.support,
             )
         )
     return Sample(

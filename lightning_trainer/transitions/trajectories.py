@@ -86,6 +86,9 @@ def _transition(call: Call, reward: float | None, parent_id: str | None, extends
         _behaviour_temperature(call.temperature),
         extends,
         call.media,
+        (),
+        call.shaping,
+        call.support,
     )
 
 

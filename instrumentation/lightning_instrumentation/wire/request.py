@@ -11,15 +11,8 @@ from lightning_instrumentation.failures import failures
 from lightning_instrumentation.hosts import address
 from lightning_instrumentation.messages import as_json
 from lightning_instrumentation.wire.api import Api
+from lightning_instrumentation.wire.sampling import sampling
 
-_PLAIN: Mapping[str, str] = {
-    "temperature": semconv.REQUEST_TEMPERATURE,
-    "top_p": semconv.REQUEST_TOP_P,
-    "seed": semconv.REQUEST_SEED,
-    "frequency_penalty": semconv.REQUEST_FREQUENCY_PENALTY,
-    "presence_penalty": semconv.REQUEST_PRESENCE_PENALTY,
-}
-_OTHERS = frozenset({*_PLAIN, "n", "stop", "stop_sequences", "stream"})
 _MOST_TOKENS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 
 
@@ -29,31 +22,18 @@ def attributes(api: Api, body: Mapping[str, Any], *, capture_content: bool, limi
     Args:
         limit_bytes: messages or tools whose JSON is longer are left out and counted.
     """
-    read: dict[str, Any] = {}
+    read = sampling(body)
     for key in _MOST_TOKENS:
         if key in body and isinstance(body[key], int):
             read[semconv.REQUEST_MAX_TOKENS] = body[key]
             break
-    if not _OTHERS.isdisjoint(body):
-        _add_others(read, body)
+    if body.get("stream"):
+        read[semconv.REQUEST_STREAM] = True
     if capture_content:
         _add_content(read, semconv.INPUT_MESSAGES, api.input_messages(body), limit_bytes)
         if body.get("tools"):
             _add_content(read, semconv.TOOL_DEFINITIONS, body["tools"], limit_bytes)
     return read
-
-
-def _add_others(read: dict[str, Any], body: Mapping[str, Any]) -> None:
-    for key in _PLAIN.keys() & body.keys():
-        if isinstance(body[key], (int, float)):
-            read[_PLAIN[key]] = body[key]
-    if isinstance(body.get("n"), int):
-        read[semconv.REQUEST_CHOICE_COUNT] = body["n"]
-    stop = body.get("stop") or body.get("stop_sequences")
-    if stop:
-        read[semconv.REQUEST_STOP_SEQUENCES] = [stop] if isinstance(stop, str) else [str(one) for one in stop]
-    if body.get("stream"):
-        read[semconv.REQUEST_STREAM] = True
 
 
 def shared(api: Api, url: str, body: Mapping[str, Any], *, captured_by: str) -> Mapping[str, Any]:

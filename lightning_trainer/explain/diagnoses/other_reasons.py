@@ -11,6 +11,7 @@ _DIAGNOSED = frozenset(
     {
         Reason.FIDELITY_TOO_LOW,
         Reason.INCOMPLETE_STREAM,
+        Reason.SAMPLING_UNKNOWN,
         Reason.OVER_LENGTH,
         Reason.NO_REWARD,
         Reason.EVALUATION,

@@ -23,6 +23,7 @@ from lightning_trainer.explain.diagnoses import (
     over_length,
     retokenised,
     running,
+    sampling,
     text_only,
     waiting,
 )
@@ -38,6 +39,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     running.diagnose,
     text_only.diagnose,
     interrupted.diagnose,
+    sampling.diagnose,
     over_length.diagnose,
     no_reward.diagnose,
     group.diagnose,

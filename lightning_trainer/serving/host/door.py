@@ -9,6 +9,7 @@ import json
 
 from lightning_trainer.serving.host.asgi import App, Message, Receive, Send
 from lightning_trainer.serving.host.passage import POLICY_HEADER, VERSION_HEADER, Passages, Sampler
+from lightning_trainer.serving.host.support_answer import answer_with_support
 
 OWN_PREFIX = "/lightning/"
 _NEVER_SAMPLES = ("/tokenize", "/detokenize")
@@ -34,7 +35,8 @@ class Door:
             await self._own_app(scope, receive, send)
         elif scope["method"] == "POST" and scope["path"] not in _NEVER_SAMPLES:
             async with self._passages.passage(scope, receive) as passage:
-                await self._vllm_app(scope, passage.receive, _marking(send, passage.sampler))
+                marked = _marking(send, passage.sampler)
+                await answer_with_support(self._vllm_app, scope, passage.receive, marked)
         else:
             await self._vllm_app(scope, receive, send)
 

@@ -8,18 +8,21 @@ TRANSFER_BACKEND = "lightning_file"
 
 
 def load() -> None:
-    """Register the weight transfer, see to what CPUs need, and tie a child to its parent's life."""
+    """Register the weight transfer, write down what tokens are drawn from, see to what CPUs need, and tie a child to
+    its parent's life.
+    """
     import torch
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
     from vllm.platforms import current_platform
+
+    from lightning_trainer.serving.host import lora_matmul, sampling, support
 
     if TRANSFER_BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(
             TRANSFER_BACKEND, "lightning_trainer.serving.host.transfer", "FileTransfer"
         )
+    support.use_for_vllm()
     if current_platform.is_cpu():
-        from lightning_trainer.serving.host import lora_matmul, sampling
-
         sampling.use_for_vllm()
         lora_matmul.use_for_vllm()
         # Asks the kernel for AMX tiles. vLLM's attention in bfloat16 uses them without (0.31.0): that works where a

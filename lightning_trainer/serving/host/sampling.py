@@ -18,7 +18,9 @@ _BELOW_ONE = 1 - 2**-40
 def sample_by_inversion(logits: torch.Tensor) -> torch.Tensor:
     """Return one token id a row, ``[B]``, from ``softmax(logits)``; ``logits`` is ``[B, V]``.
 
-    An entry of probability zero (masked by top-k, top-p or a grammar) is never drawn.
+    An entry of probability zero (masked by top-k, top-p or a grammar) is never drawn. A row that leaves nothing (all of
+    it masked, or NaN) gives 0, as vLLM's formula does: a grammar that allows no token refuses that one, which ends the
+    one request that asked for it.
     """
     probabilities_BV = logits.softmax(dim=-1, dtype=torch.float32)
     rows, vocabulary = probabilities_BV.shape
@@ -27,10 +29,11 @@ def sample_by_inversion(logits: torch.Tensor) -> torch.Tensor:
     blocks_BNK = probabilities_BV.view(rows, -1, _BLOCK)
     ends_BN = blocks_BNK.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
     targets_B1 = torch.rand(rows, 1, dtype=torch.float64) * ends_BN[:, -1:]
-    block_B1 = _first_beyond(ends_BN, targets_B1)
+    drawable_B1 = ends_BN[:, -1:] > 0
+    block_B1 = torch.where(drawable_B1, _first_beyond(ends_BN, targets_B1), 0)
     before_B1 = pad(ends_BN, (1, 0)).gather(1, block_B1)
     inside_BK = blocks_BNK[torch.arange(rows), block_B1[:, 0]].cumsum(dim=-1, dtype=torch.float64)
-    entry_B1 = _first_beyond(inside_BK, (targets_B1 - before_B1).clamp_(min=0))
+    entry_B1 = torch.where(drawable_B1, _first_beyond(inside_BK, (targets_B1 - before_B1).clamp_(min=0)), 0)
     return (block_B1 * _BLOCK + entry_B1).view(-1)
 
 

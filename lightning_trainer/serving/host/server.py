@@ -22,6 +22,7 @@ from lightning_trainer.serving.host.publisher import Publisher
 from lightning_trainer.serving.host.routes import build_routes
 from lightning_trainer.serving.host.served_model import served_model
 from lightning_trainer.serving.host.settings import HostSettings
+from lightning_trainer.serving.host.support_answer import use_for_engine
 
 _HEALTH_POLL_S = 0.5
 
@@ -54,6 +55,7 @@ async def serve(settings: HostSettings, announce: Callable[[dict[str, Any]], Non
         vllm_app = build_app(arguments, tasks, engine.model_config)
         await init_app_state(engine, vllm_app.state, arguments, tasks)
         publisher = await _publisher(settings, engine, vllm_app)
+        use_for_engine(engine)
         door = Door(vllm_app, build_routes(publisher, ending.fail), publisher, settings.token)
         async with _listening(door) as port:
             watching = asyncio.create_task(_watch_engine(engine, ending))

@@ -2,7 +2,7 @@
 
 An estimator compares rows. Segments with one row id are one row: their tokens are put one after the other, in the order
 of the batch, the row's credit is the reward of its last token, and what the estimator returns goes back to the tokens
-it came from. Tokens that are not trained (prompts, tool output) are in no row and get 0.
+it came from. Tokens that are not trained (prompts, tool output, tokens without a choice) are in no row and get 0.
 """
 
 import inspect
@@ -20,7 +20,7 @@ from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.training.update.estimate import Estimate
 from lightning_trainer.training.update.tensors import TokenValues
-from lightning_trainer.types import Sample, Segment
+from lightning_trainer.types import Sample
 
 _GIVEN = frozenset(
     {"token_level_rewards", "response_mask", "index", "config", "norm_adv_by_std_in_grpo", "gamma", "lam"}
@@ -42,19 +42,20 @@ class _Row:
     credit: float
     baseline: float | None
     """Reward of the group's baseline attempt."""
-    pieces: list[tuple[int, Segment]] = field(default_factory=list)
-    """(sample, segment) in order."""
+    pieces: list[tuple[int, Sequence[int]]] = field(default_factory=list)
+    """(sample, positions of a segment's trained tokens) in order."""
     attempts: set[str] = field(default_factory=set)
 
     @property
     def length(self) -> int:
-        return sum(segment.end - segment.start for _, segment in self.pieces)
+        return sum(len(positions) for _, positions in self.pieces)
 
     def gather(self, samples: Sequence[Sample], values: TokenValues, length: int) -> list[float]:
         """Return the values of the row's tokens, one after the other, and 0.0 up to ``length``."""
         found: list[float] = []
-        for index, segment in self.pieces:
-            found += values[samples[index].sample_id][segment.start : segment.end]
+        for index, positions in self.pieces:
+            of_sample = values[samples[index].sample_id]
+            found += [of_sample[position] for position in positions]
         return found + [0.0] * (length - len(found))
 
 
@@ -96,14 +97,14 @@ def estimate(
     found = Estimate.empty(samples)
     for number, row in enumerate(rows):
         start = 0
-        for index, segment in row.pieces:
-            stop = start + segment.end - segment.start
-            sample_id, run = samples[index].sample_id, slice(segment.start, segment.end)
-            found.advantages[sample_id][run] = advantages_RL[number][start:stop]
-            if returns_RL is not None:
-                found.returns[sample_id][run] = returns_RL[number][start:stop]
-                found.return_masks[sample_id][run] = [1] * (stop - start)
-            start = stop
+        for index, positions in row.pieces:
+            sample_id = samples[index].sample_id
+            for place, position in enumerate(positions, start):
+                found.advantages[sample_id][position] = advantages_RL[number][place]
+                if returns_RL is not None:
+                    found.returns[sample_id][position] = returns_RL[number][place]
+                    found.return_masks[sample_id][position] = 1
+            start += len(positions)
     return found
 
 
@@ -122,7 +123,7 @@ def _rows(samples: Sequence[Sample]) -> list[_Row]:
                 raise TrainingError(
                     f"row {segment.row_id} has the credits {row.credit} and {segment.credit}; a row has one"
                 )
-            row.pieces.append((index, segment))
+            row.pieces.append((index, sample.trained_in(segment)))
             row.attempts.add(segment.attempt_id or sample.attempt_id)
     return list(rows.values())
 

@@ -47,7 +47,7 @@ def preference_estimate(
         ours, reference = log_probs[sample.sample_id], ref_log_prob[sample.sample_id]
         for segment in sample.segments:
             side = (sample.group_id, (segment.credit or 0.0) > 0)
-            run = range(segment.start, segment.end)
+            run = sample.trained_in(segment)
             log_ratios[side] += math.fsum(ours[token] - reference[token] for token in run)
             lengths[side] += len(run)
     pairs = sorted({group_id for group_id, _ in lengths})
@@ -63,7 +63,8 @@ def preference_estimate(
         for segment in sample.segments:
             side = (sample.group_id, (segment.credit or 0.0) > 0)
             slope = dpo.beta * (_sigmoid(-margins[sample.group_id]) - dpo.label_smoothing) / size[side] / len(pairs)
-            factors[segment.start : segment.end] = [slope if side[1] else -slope] * (segment.end - segment.start)
+            for token in sample.trained_in(segment):
+                factors[token] = slope if side[1] else -slope
     return found, {
         "dpo/loss": fmean(_loss(margin, dpo.label_smoothing) for margin in margins.values()),
         "dpo/accuracy": fmean(float(margin > 0) for margin in margins.values()),

@@ -21,6 +21,7 @@ from lightning_trainer.training.update.estimate import Estimate
 from lightning_trainer.training.update.imitation import demonstration_estimate, preference_estimate
 from lightning_trainer.training.update.metrics import Update
 from lightning_trainer.training.update.reference import Reference
+from lightning_trainer.training.update.sampled_from import require_drawable
 from lightning_trainer.training.update.tensors import TokenValues
 from lightning_trainer.training.update.value_credit import value_estimate
 from lightning_trainer.training.update.worker import UpdateWorker
@@ -68,11 +69,12 @@ class Learner:
         """Take one step over a batch.
 
         Raises:
-            TrainingError: the batch cannot give advantages.
+            TrainingError: the batch cannot give advantages, or a token is not one that could have been sampled.
         """
         began = time.perf_counter()
         self._begin(step)
         trained = [sample for sample in samples if any(sample.loss_mask)]
+        require_drawable(trained)
         measured = self._measure(trained)
         metrics: dict[str, float] = {}
         found = self._estimate(trained, measured, metrics)

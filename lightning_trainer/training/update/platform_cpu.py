@@ -150,7 +150,7 @@ class CpuPlatform(PlatformBase):
 
 
 def install() -> None:
-    """Make "cpu" verl's device in this process and register verl's own engine for it.
+    """Make "cpu" verl's device in this process and register the stock engine for it.
 
     Raises:
         TrainingError: verl runs on another device all the same.
@@ -161,14 +161,15 @@ def install() -> None:
         from verl.workers.engine import EngineRegistry
         from verl.workers.engine.fsdp import transformer_impl
 
-    EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")(
-        transformer_impl.FSDPEngineWithLMHead
-    )
     if (device := transformer_impl.device_name) != "cpu":
         raise TrainingError(
             f"verl runs on {device!r} instead of the CPU: its engines were imported before lightning_trainer.training; "
             "import lightning_trainer.training.trainer first"
         )
+    # It imports verl's engine, whose device is known now.
+    from lightning_trainer.training.update.stock_engine import StockEngine
+
+    EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")(StockEngine)
 
 
 def select_engine(vendor: str) -> None:

@@ -3,7 +3,8 @@
 A sample's prompt ends before its first trained token and everything after is its response, tool output and later
 prompts included: those have a loss mask of 0. ``old_log_probs`` are the engine's behaviour logprobs unless others are
 given, so that the policy ratio is taken against what really sampled the tokens and no extra forward pass is needed.
-They are at the temperature of the call, and so is what the trainer compares them with.
+They are of the distribution that the engine sampled from (temperature, penalties, grammar, top-p ...), and so is what
+the trainer compares them with (``sampled_from``).
 """
 
 import math
@@ -15,6 +16,7 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.update.sampled_from import SEGMENT_OF_TOKEN, SEGMENTS, segment_table
 from lightning_trainer.types import Sample
 
 TokenValues: TypeAlias = Mapping[str, Sequence[float]]
@@ -56,11 +58,19 @@ def training_tensors(
     behaviour = {sample.sample_id: sample.behaviour_logprobs for sample in samples}
     for name, by_sample in {"old_log_probs": behaviour, BEHAVIOUR: behaviour, **values}.items():
         tensors[name] = _jagged([by_sample[sample.sample_id][prompt:] for sample, prompt in cut], torch.float32)
+    of_batch: dict[str, Any] = {"global_batch_size": len(samples)}
     temperatures = [sample.temperature for sample in samples]
     if len(set(temperatures)) > 1:
         tensors["temperature"] = torch.tensor(temperatures)
-        return tu.get_tensordict(tensors, {"global_batch_size": len(samples)})
-    return tu.get_tensordict(tensors, {"temperature": temperatures[0], "global_batch_size": len(samples)})
+    else:
+        of_batch["temperature"] = temperatures[0]
+    table, numbers = segment_table(samples)
+    if table is not None:
+        of_batch[SEGMENTS] = table
+        tensors[SEGMENT_OF_TOKEN] = _jagged(
+            [of_token[prompt:] for of_token, prompt in zip(numbers, prompts, strict=True)], torch.int64
+        )
+    return tu.get_tensordict(tensors, of_batch)
 
 
 def scoring_tensors(sequences: Sequence[Sequence[int]]) -> TensorDict:

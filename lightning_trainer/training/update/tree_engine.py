@@ -26,9 +26,11 @@ from verl.workers.engine.utils import postprocess_batch_func
 
 from lightning_trainer.training.tree import attention
 from lightning_trainer.training.tree.attention import TreePattern
-from lightning_trainer.training.tree.logprobs import PairLogProbs
+from lightning_trainer.training.tree.drawn import DrawnRows
+from lightning_trainer.training.tree.logprobs import DrawnEntropy, DrawnLogProbs, PairLogProbs, drawn_sum_pi_squared
 from lightning_trainer.training.tree.trie import build_trie, plan_micro_batches
 from lightning_trainer.training.update.packed import PackedSamples
+from lightning_trainer.training.update.sampled_from import slot_draws
 from lightning_trainer.training.update.share import filler
 from lightning_trainer.training.update.tree_support import refuse, refuse_config, refuse_module
 
@@ -53,6 +55,8 @@ class Wanted:
     target_P: torch.Tensor
     temperature_R: torch.Tensor
     pattern: TreePattern
+    drawn: DrawnRows | None = None
+    """What the rows were sampled from; None where it is the softmax of their logits at their temperature."""
 
     def in_samples(self, values_S: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """Put one value an asked slot where it belongs in the packed samples, 0 elsewhere."""
@@ -124,11 +128,15 @@ class TreeEngine(_StockEngine):
         slots = np.concatenate([start + asked for start, asked in zip(starts, samples.asked, strict=True)])
         nodes = np.concatenate([path[asked] for path, asked in zip(trie.paths, samples.asked, strict=True)])
         # A node that several samples continue is one row of lm_head; samples that agree on the next token are one pair.
-        # So is a node that samples of two temperatures continue: one row each.
+        # A node that samples of two temperatures, or of two grammars, continue is one row each.
         temperature_of_sample = _temperatures(micro_batch, len(starts))
         temperature_of_slot = np.repeat(temperature_of_sample, [len(asked) for asked in samples.asked])
-        by_temperature = np.stack([nodes.astype(np.float64), temperature_of_slot])
-        rows, row_of_slot = np.unique(by_temperature, axis=1, return_inverse=True)
+        sampled_from = [nodes.astype(np.float64), temperature_of_slot]
+        if draws := slot_draws(micro_batch, samples):
+            sampled_from.append(draws.kind_of_S.astype(np.float64))
+        rows, first_slot, row_of_slot = np.unique(
+            np.stack(sampled_from), axis=1, return_index=True, return_inverse=True
+        )
         continuations = np.stack([row_of_slot, samples.ids[slots + 1]])
         pairs, pair_of_slot = np.unique(continuations, axis=1, return_inverse=True)
         inputs = {
@@ -138,14 +146,21 @@ class TreeEngine(_StockEngine):
             "logits_to_keep": tensor(rows[0].astype(np.int64)),
             "tree_pattern": pattern,
         }
+        temperature_R = tensor(rows[1])
         wanted = Wanted(
             slots_S=tensor(slots),
             row_of_S=tensor(row_of_slot),
             pair_of_S=tensor(pair_of_slot),
             row_of_P=tensor(pairs[0]),
             target_P=tensor(pairs[1]),
-            temperature_R=tensor(rows[1]),
+            temperature_R=temperature_R,
             pattern=pattern,
+            drawn=None
+            if draws is None
+            else DrawnRows(
+                temperature_R,
+                {row: draw for row, slot in enumerate(first_slot) if (draw := draws.draw_of_S[slot]) is not None},
+            ),
         )
         return inputs, wanted
 
@@ -160,20 +175,27 @@ class TreeEngine(_StockEngine):
     ) -> dict[str, torch.Tensor]:
         wanted = output_args
         self.refuse_unless_seen(wanted.pattern)
-        logits_RV = output.logits[0]
-        if bool((wanted.temperature_R != 1.0).any()):
+        logits_RV, drawn = output.logits[0], wanted.drawn
+        if drawn is None and bool((wanted.temperature_R != 1.0).any()):
             logits_RV = logits_RV / wanted.temperature_R.to(logits_RV.dtype)[:, None]
         offsets = micro_batch["input_ids"].offsets()
 
         def in_samples(values: torch.Tensor, index_S: torch.Tensor) -> torch.Tensor:
             return wanted.in_samples(values.index_select(0, index_S), offsets)
 
-        logprobs_P = PairLogProbs.apply(logits_RV, wanted.row_of_P, wanted.target_P)
+        pairs = (logits_RV, wanted.row_of_P, wanted.target_P)
+        logprobs_P = PairLogProbs.apply(*pairs) if drawn is None else DrawnLogProbs.apply(*pairs, drawn)
         outputs = {"log_probs": in_samples(logprobs_P, wanted.pair_of_S)}
         if tu.get_non_tensor_data(micro_batch, "calculate_entropy", False):
-            outputs["entropy"] = in_samples(self.compute_entropy_from_logits(logits_RV), wanted.row_of_S)
+            plain = drawn is None
+            entropy_R = self.compute_entropy_from_logits(logits_RV) if plain else DrawnEntropy.apply(logits_RV, drawn)
+            outputs["entropy"] = in_samples(entropy_R, wanted.row_of_S)
         if tu.get_non_tensor_data(micro_batch, "calculate_sum_pi_squared", False):
-            squares_R = calculate_sum_pi_squared_from_logits(logits_RV)
+            squares_R = (
+                calculate_sum_pi_squared_from_logits(logits_RV)
+                if drawn is None
+                else drawn_sum_pi_squared(logits_RV, drawn)
+            )
             outputs["sum_pi_squared"] = in_samples(squares_R, wanted.row_of_S)
         return outputs
 

@@ -23,6 +23,8 @@ from lightning_trainer.types import Sample, Segment
 class _Turn:
     sample_id: str
     segment: Segment
+    positions_L: Sequence[int]
+    """Of the turn's trained tokens in the sample."""
     rewards_L: list[float]
     """What the turn earned is on its last token; penalties are on theirs."""
     values_L: list[float]
@@ -53,22 +55,23 @@ def value_estimate(
         parents = [index_of.get(turn.segment.follows or "") for turn in turns_K]
         advantages_KL, targets_KL = _FORMULAS[type(scheme)](turns_K, parents, scheme)
         for turn, advantages_L, targets_L in zip(turns_K, advantages_KL, targets_KL, strict=True):
-            run = slice(turn.segment.start, turn.segment.end)
-            estimate.advantages[turn.sample_id][run] = advantages_L
-            estimate.returns[turn.sample_id][run] = [target or 0.0 for target in targets_L]
-            estimate.return_masks[turn.sample_id][run] = [int(target is not None) for target in targets_L]
+            for position, advantage, target in zip(turn.positions_L, advantages_L, targets_L, strict=True):
+                estimate.advantages[turn.sample_id][position] = advantage
+                estimate.returns[turn.sample_id][position] = target or 0.0
+                estimate.return_masks[turn.sample_id][position] = int(target is not None)
     return estimate
 
 
 def _turn(sample: Sample, segment: Segment, values: Sequence[float], penalties: Sequence[float] | None) -> _Turn:
     if segment.credit is None:
         raise TrainingError(f"sample {sample.sample_id}: transition {segment.transition_id} has no reward; drop it")
-    rewards_L = [0.0] * (segment.end - segment.start)
+    positions_L = sample.trained_in(segment)
+    rewards_L = [0.0] * len(positions_L)
     rewards_L[-1] = segment.credit
     if penalties is not None:
-        taken_off = penalties[segment.start : segment.end]
+        taken_off = [penalties[position] for position in positions_L]
         rewards_L = [reward - penalty for reward, penalty in zip(rewards_L, taken_off, strict=True)]
-    return _Turn(sample.sample_id, segment, rewards_L, list(values[segment.start : segment.end]))
+    return _Turn(sample.sample_id, segment, positions_L, rewards_L, [values[position] for position in positions_L])
 
 
 _Parents = Sequence[int | None]

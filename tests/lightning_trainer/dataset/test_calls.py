@@ -7,6 +7,7 @@ import pytest
 
 import lightning_trainer
 from lightning_trainer.errors import ConfigError, MalformedCallError
+from lightning_trainer.sampling import Shaping, support_of
 from lightning_trainer.types import Outcome
 
 
@@ -109,3 +110,28 @@ def test_neither_torch_nor_verl_is_imported() -> None:
         "print([m for m in ('torch', 'verl', 'ray', 'transformers', 'pyarrow') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
+
+
+def test_what_tokens_were_sampled_from_comes_along() -> None:
+    support, shaping = support_of(10, [[3, 4], [4]]), Shaping(presence_penalty=0.5)
+    build = lightning_trainer.build_samples(
+        [record(attempt_reward=1.0, support=support, shaping=shaping), record(attempt="b", attempt_reward=0.0)]
+    )
+    assert build.batch is not None
+    (segment,) = build.batch.samples[0].segments
+    assert (segment.support, segment.shaping) == (support, shaping)
+    assert build.batch.samples[0].loss_mask == (0, 0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"support": [[3], [4]]}, "support is a list; it is a lightning_trainer.sampling.Support or None"),
+        ({"support": support_of(10, [[3]])}, "support is of 1 tokens, and there are 2 response_ids"),
+        ({"support": support_of(10, [[3], [5]])}, r"response_ids\[1\] is 4, which support says could not"),
+        ({"shaping": {"presence_penalty": 1}}, "shaping is a dict; it is a lightning_trainer.sampling.Shaping or None"),
+    ],
+)
+def test_what_contradicts_it_is_named(changes, said) -> None:
+    with pytest.raises(MalformedCallError, match=f"call 0: {said}"):
+        lightning_trainer.build_samples([record(**changes)])

@@ -1,21 +1,40 @@
 """What is written is what is read; a file is whole or not there, and says which schema it has."""
 
 import json
+from dataclasses import replace
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lightning_trainer.config import PolicyConfig
 from lightning_trainer.dataset import trl
+from lightning_trainer.dataset.forms import Form, write_samples
 from lightning_trainer.dataset.json_lines import read_samples_json_lines, write_json_lines
 from lightning_trainer.dataset.parquet import SCHEMAS, read_ledger, read_samples_parquet, write_parquet
 from lightning_trainer.dataset.rows import SAMPLES, sample_of, sample_row
 from lightning_trainer.errors import DatasetError
-from lightning_trainer.types import LedgerRow, Outcome, Sample, Segment
+from lightning_trainer.sampling import Shaping, support_of
+from lightning_trainer.training.batches import Build
+from lightning_trainer.types import LedgerRow, Outcome, Sample, Segment, TrainingBatch
 
 _logprobs = st.floats(-50, 0, width=32)
+_finite = st.floats(-100, 100)
+_shapings = st.builds(
+    Shaping,
+    st.lists(st.tuples(st.integers(0, 99), _finite), max_size=2).map(tuple),
+    _finite,
+    _finite,
+    st.floats(0.1, 9),
+)
 _names = st.text('ab/@é\n"', min_size=1, max_size=8)
+
+
+def _supports(length: int):
+    entries = st.sets(st.integers(0, 99), min_size=2).map(sorted)
+    return st.lists(st.none() | entries, min_size=length, max_size=length).map(lambda left: support_of(100, left))
 
 
 @st.composite
@@ -27,7 +46,18 @@ def _samples(draw) -> Sample:
     for index, length in enumerate(runs):
         if index % 2:
             credit = draw(st.none() | st.floats(allow_nan=False, allow_infinity=False))
-            segments.append(Segment(start, start + length, draw(_names), draw(st.integers(0, 9)), credit, draw(_names)))
+            segments.append(
+                Segment(
+                    start,
+                    start + length,
+                    draw(_names),
+                    draw(st.integers(0, 9)),
+                    credit,
+                    draw(_names),
+                    shaping=draw(st.none() | _shapings),
+                    support=draw(st.none() | _supports(length)),
+                )
+            )
         start += length
     return Sample(
         sample_id=draw(_names),
@@ -113,3 +143,25 @@ def test_a_rollout_for_trl_has_its_prompt_apart_and_tool_output_masked() -> None
     assert row["completion_ids"] == [3, 4, 5]
     assert row["env_mask"] == [1, 0, 1]
     assert row["logprobs"] == [-0.5, 0.0, -1.0]
+
+
+def test_files_from_before_supports_were_written_are_read(tmp_path) -> None:
+    row = sample_row(ONE, None)
+    for segment in row["segments"]:
+        del segment["shaping"], segment["support"]
+    assert sample_of(row) == ONE
+    write_json_lines([row], tmp_path / "s.jsonl", SAMPLES)
+    assert read_samples_json_lines(tmp_path / "s.jsonl") == (ONE,)
+    table = pa.Table.from_pylist([row]).replace_schema_metadata({b"lightning_trainer.schema": b"samples/1"})
+    pq.write_table(table, tmp_path / "s.parquet")
+    assert read_samples_parquet(tmp_path / "s.parquet") == (ONE,)
+
+
+@pytest.mark.parametrize("form", [Form.TRL, Form.VERL])
+def test_a_form_without_a_place_for_it_refuses_what_was_not_sampled_plainly(tmp_path, form) -> None:
+    segments = (ONE.segments[0], replace(ONE.segments[1], support=support_of(9, [[5, 6]])))
+    batch = TrainingBatch("math", 1, (replace(ONE, segments=segments),))
+    policy = PolicyConfig(name="math", agents=("solver",), model="m")
+    with pytest.raises(DatasetError, match=f"sample s was sampled under .* which --format {form} has no place for"):
+        write_samples(Build(batch, LEDGER, (), ()), tmp_path / "out", form, policy, with_advantages=False)
+    assert list(tmp_path.iterdir()) == []

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from lightning_trainer.cli.app import app
 from lightning_trainer.config_file import load_config
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.sampling import Support
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.records import StepState
 from lightning_trainer.training.batches import build_batch
@@ -48,6 +49,8 @@ class Turn:
     agent: str | None = "solver"
     version: int = 3
     complete: bool = True
+    support: Support | None = None
+    """What the engine says that its tokens were drawn from."""
 
     @property
     def asked(self) -> str:
@@ -131,6 +134,8 @@ class AttemptSpans:
             semconv.response_token_ids(0): pack_token_ids(turn.response),
             semconv.response_logprobs(0): pack_logprobs([-0.5] * len(turn.response)),
         }
+        if turn.support is not None:
+            tokens[semconv.response_support(0)] = turn.support.encode()
         agent, client = f"agent-{number}", f"client-{number}"
         invoked = {semconv.OPERATION: semconv.INVOKE_AGENT, **who}
         record = self._span(

@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 
+from lightning_trainer.sampling import support_of
+
 
 async def _told(store, take_step, explain, attempt, ask, *arguments):
     guess = replace(ask, response=(50,), answer="7")
@@ -53,3 +55,35 @@ async def test_findings_say_whether_they_block(store, explain, attempt):
     (finding,) = rollout["attempts"][0]["findings"]
     assert (finding["name"], finding["blocks"]) == ("group of one", True)
     assert rollout["attempts"][0]["step"] is None
+
+
+async def test_what_had_no_choice_and_what_was_cut_is_apart_in_the_ledger(
+    store, take_step, explain, attempt, ask, finish, folder
+):
+    """Of the first call one token had a choice; of the second, none; of the third, what fits the limit is trained."""
+    forced = replace(ask, support=support_of(99, [[20], None, [22]]))
+    certain = replace(finish, support=support_of(99, [[40], [41]]))
+    long = replace(finish, prompt=(*finish.prompt, 40, 41), response=(60, 61, 62))
+    config = (folder / "lightning.toml").read_text().replace("= 64", '= 12\nover_length = "cut"')
+    (folder / "lightning.toml").write_text(config)
+    await store.append(
+        [
+            *attempt("a1", turns=(forced, certain, long)).spans,
+            *attempt("b1", turns=(replace(ask, response=(50,)),), reward=0.0, begins_s=60).spans,
+        ]
+    )
+    await take_step(["a1", "b1"])
+    (rollout,) = json.loads("\n".join(explain("r-a1", "--json", "--html", str(folder / "page.html"))))["rollouts"]
+    (told,) = rollout["attempts"]
+    told_first = "rollout r-a1 is trained (step 1, 2 of 3 calls, 3 of 8 sampled tokens), but no choice: 1 call"
+    assert rollout["headline"].startswith(told_first)
+    assert [call["trained_tokens"] for call in told["calls"]] == [1, 0, 2]
+    assert {(row["outcome"], row["reason"]): (row["tokens"], row["calls"]) for row in told["ledger"]} == {
+        ("trained", "sampled"): (3, 2),
+        ("masked", "no_choice"): (4, 2),
+        ("dropped", "cut"): (1, 1),
+    }
+    assert told["balances"]
+    page = (folder / "page.html").read_text()
+    assert page.count("no_choice: nothing else was left to choose from") == 2
+    assert "· cut" in page

@@ -85,6 +85,19 @@ async def test_over_long_in_part(recorded, explain, attempt, ask, finish):
     )
 
 
+async def test_sampling_that_nobody_wrote_down(recorded, explain, attempt):
+    def narrowed(span):
+        if span.scope != semconv.GATEWAY_SCOPE:
+            return span
+        return replace(span, attributes={**span.attributes, semconv.REQUEST_TOP_P: 0.5})
+
+    await recorded(*map(narrowed, attempt("a1").spans))
+    assert (
+        "is not trained: sampling unknown: 2 calls: it is not known what the tokens were drawn from: the request "
+        "restricted it (top_p = 0.5), and the engine did not say what that left"
+    ) in explain("r-a1")[0]
+
+
 async def test_wrong_agent_name(recorded, explain, attempt, ask, finish):
     misspelt = [replace(turn, agent="slover") for turn in (ask, finish)]
     await recorded(*attempt("a1", turns=misspelt).spans)

@@ -41,6 +41,8 @@ class StubEngine:
         self.redirect: str | None = None
         self.finish_reason = "stop"
         self.stop_reason: str | None = None
+        self.supports: dict[str, Any] | None = None
+        """What it says tokens were drawn from, as our own engines do."""
         self.cut_after: int | None = None
         """Streams end without a word after so many tokens."""
         self.pace: Callable[[int], Any] | None = None
@@ -66,6 +68,8 @@ class StubEngine:
         if self.redirect is not None:
             return Response(status_code=307, headers={"location": self.redirect})
         headers = {"x-lightning-policy": self.policy, "x-lightning-policy-version": str(self.version)}
+        if self.supports is not None and request.headers.get("x-lightning-support") == "1":
+            headers["x-lightning-support"] = "1"
         base = {
             "id": self.fixed_id or f"chatcmpl-{next(self._numbers)}",
             "created": 1_700_000_000,
@@ -80,7 +84,8 @@ class StubEngine:
             if self.pace is not None:
                 await self.pace(position)
         watching.cancel()
-        return JSONResponse((self._whole if chat else self._completion)(body, base), headers=headers)
+        whole = (self._whole if chat else self._completion)(body, base)
+        return JSONResponse(whole | ({"lightning_support": self.supports} if self.supports else {}), headers=headers)
 
     async def _watch(self, request: Request) -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -196,6 +201,8 @@ class StubEngine:
                 if position == self.cut_after:
                     raise _DropConnectionError
                 last = position == len(TEXT) - 1
+                if last and index == 0 and self.supports:
+                    yield _event({"lightning_support": self.supports})
                 delta: dict[str, Any] | None = {"content": TEXT[position]}
                 if self.tool_call:
                     # The tool parser swallows the tokens until the call is whole.

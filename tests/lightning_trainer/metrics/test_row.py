@@ -1,9 +1,12 @@
 """A row holds what was measured of a step, and nothing for what was not."""
 
+from dataclasses import replace
+
 import pytest
 
 from lightning_trainer.metrics.row import step_metrics
 from lightning_trainer.metrics.sampling import sampling_metrics
+from lightning_trainer.sampling import Shaping, support_of
 from lightning_trainer.store.records import StepRecord, StepState
 from lightning_trainer.types import (
     LedgerRow,
@@ -77,3 +80,23 @@ def test_entropy_and_staleness_are_means_over_sampled_tokens():
     assert metrics["entropy/sampled"] == pytest.approx((1 + 2 + 3 + 4) / 4)
     assert metrics["staleness/mean"] == pytest.approx((0 + 1 + 2 + 0) / 4)
     assert metrics["staleness/max"] == 2.0
+
+
+def test_how_much_choice_there_was():
+    """Of 6 sampled tokens one had no choice, one of two, and two were biased; the one without is no part of means."""
+    plain, biased = _sample("a", [-1.0, -2.0], [0, 0]), _sample("b", [-3.0, -4.0], [0, 0])
+    narrow = Segment(1, 3, "c/0", 0, 1.0, "c", support=support_of(9, [[1], [2, 3]]))
+    biases = tuple(replace(segment, shaping=Shaping(((1, 2.0),))) for segment in biased.segments)
+    batch = TrainingBatch(
+        "p",
+        1,
+        (
+            plain,
+            replace(biased, segments=biases),
+            replace(_sample("c", [0.0, -5.0], [0, 0]), loss_mask=(0, 0, 1), segments=(narrow,)),
+        ),
+    )
+    metrics = sampling_metrics(batch, versions=[0])
+    assert metrics["sampling/no_choice"] == pytest.approx(1 / 6)
+    assert metrics["sampling/restricted"] == pytest.approx(4 / 6)
+    assert metrics["entropy/sampled"] == pytest.approx((1 + 2 + 3 + 4 + 5) / 5)

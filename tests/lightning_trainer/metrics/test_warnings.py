@@ -15,6 +15,7 @@ from lightning_trainer.metrics.warnings import (
     mismatch_growth,
     nothing_selected,
     reward_fall,
+    sampling_unknown,
     update_skipped,
     warnings_of,
     zero_variance,
@@ -130,3 +131,24 @@ def test_no_history_makes_a_rule_fail(values):
 
 def test_an_empty_history_has_nothing_wrong():
     assert warnings_of([], BOUNDS) == {}
+
+
+def test_tokens_dropped_for_their_sampling_are_a_warning_from_a_twentieth_on():
+    dropped = "ledger__dropped", "ledger__dropped__sampling_unknown"
+    sentence = sampling_unknown(one(ledger__trained=50.0, **dict.fromkeys(dropped, 50.0)), BOUNDS)
+    assert sentence is not None
+    assert sentence.startswith("sampling unknown: 50% of the step's sampled tokens")
+    assert sampling_unknown(one(ledger__trained=99.0, **dict.fromkeys(dropped, 1.0)), BOUNDS) is None
+    assert sampling_unknown(one(ledger__trained=99.0), BOUNDS) is None
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_where_requests_changed_what_was_drawn_from_the_learning_rate_is_not_blamed_first(share):
+    told = kl_blowup(one(actor__ppo_kl=0.5, sampling__restricted=share), BOUNDS)
+    growth = mismatch_growth(
+        rows("mismatch/abs_mean", [0.01] * 5 + [0.2] * 3, **{"sampling/restricted": share}), BOUNDS
+    )
+    assert told is not None
+    assert growth is not None
+    for sentence in (told, growth):
+        assert ("50% of the tokens were drawn with top_p, a grammar" in sentence) == bool(share)

@@ -1,8 +1,12 @@
 """A sample token by token: the mask decides what has a logprob and an advantage."""
 
+from dataclasses import replace
+
 import pytest
 
 from lightning_trainer.report import ExampleSegment, ExampleToken, example_of
+from lightning_trainer.report.tokens import rollout_html
+from lightning_trainer.sampling import support_of
 from lightning_trainer.types import Sample, Segment
 
 SAMPLE = Sample(
@@ -35,3 +39,14 @@ def test_every_token_says_what_training_told_it():
 def test_advantages_of_another_sample_are_refused():
     with pytest.raises(ValueError, match="4 advantages for 5 tokens"):
         example_of(SAMPLE, (0.0,) * 4, str, title="task", reward=None)
+
+
+def test_a_token_without_a_choice_was_sampled_and_is_not_trained():
+    segment = Segment(1, 3, "t1", 4, 1.0, "r", support=support_of(99, [[11], None]))
+    sample = replace(SAMPLE, loss_mask=(0, 0, 1, 0, 1), segments=(segment, SAMPLE.segments[1]))
+    rollout = example_of(sample, (0.0, 0.0, 0.5, 0.0, -0.5), str, title="task", reward=1.0)
+    assert rollout.tokens[1] == ExampleToken("11", 11, False, segment=0)
+    page = rollout_html(rollout)
+    assert "3 of 5 tokens sampled" in page
+    assert page.count("call 1</b>") == 1
+    assert "sampled without a choice, not trained" in page

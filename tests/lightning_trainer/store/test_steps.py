@@ -2,13 +2,16 @@
 
 import asyncio
 import math
+import zlib
 from dataclasses import replace
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_trainer.errors import StoreError
+from lightning_trainer.sampling import Shaping, support_of
 from lightning_trainer.store import SqliteStore, StepState
 from lightning_trainer.store.batch_codec import decode_batch, decode_report, encode_batch, encode_report
 from lightning_trainer.store.steps import select_batches
@@ -165,7 +168,7 @@ def test_a_report_keeps_metrics_that_are_not_finite() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_batch_that_would_spoil_the_weights_is_refused(bad: float) -> None:
     for sample in (_sample(bad), _sample(-1.0, bad), replace(_sample(), baseline=bad)):
-        with pytest.raises(StoreError, match="sample s has a log-probability, credit or baseline that is NaN"):
+        with pytest.raises(StoreError, match="has a log-probability, credit, baseline or logit bias that is NaN"):
             encode_batch(_batch(1, sample))
 
 
@@ -174,3 +177,21 @@ def test_a_batch_keeps_pictures_the_baseline_and_whose_a_segment_is() -> None:
     sample = replace(_sample(), segments=segments, media=(Media("image", "sha256:00", "image/png"),))
     sample = replace(sample, baseline=0.1)
     assert decode_batch(encode_batch(_batch(1, sample))) == _batch(1, sample)
+
+
+def test_a_batch_keeps_what_its_tokens_were_sampled_from() -> None:
+    shaping = Shaping(((5, -1.5), (7, 0.1)), 0.5, -0.25, 1.1)
+    support = support_of(50_000, [range(3, 40_000, 2), [7]])
+    segment = replace(_sample().segments[0], shaping=shaping, support=support)
+    sample = replace(_sample(), segments=(segment,), loss_mask=(0, 1, 0), behaviour_logprobs=(0.0, -0.5, 0.0))
+    assert decode_batch(encode_batch(_batch(1, sample))) == _batch(1, sample)
+    spoilt = replace(segment, shaping=replace(shaping, logit_bias=((5, math.nan),)))
+    with pytest.raises(StoreError, match="logit bias that is NaN"):
+        encode_batch(_batch(1, replace(sample, segments=(spoilt,))))
+
+
+def test_a_batch_from_before_that_was_kept_is_read() -> None:
+    document = orjson.loads(zlib.decompress(encode_batch(_batch(1))))
+    for segment in document["batch"]["samples"][0]["segments"]:
+        del segment["shaping"], segment["support"]
+    assert decode_batch(zlib.compress(orjson.dumps(document))) == _batch(1)

@@ -2,10 +2,12 @@
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lightning_trainer.sampling import Shaping, support_of
 from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import Sample, Segment
@@ -197,6 +199,60 @@ _SHAPES = {
 @pytest.fixture(scope="session")
 def samples_of_shape() -> Callable[[int, str], list[Sample]]:
     return random_samples
+
+
+def drawn_somehow(samples: Sequence[Sample], seed: int, *, temperatures=(1.0,)) -> list[Sample]:
+    """The same samples, as if a grammar, top-p, biases or penalties had been there when each call was sampled.
+
+    What was left holds the sampled token, now and then nothing else: that token is masked. Neighbours differ, though
+    they may share their tokens.
+    """
+    source, made = random.Random(seed), []
+    for sample in samples:
+        mask, logprobs = list(sample.loss_mask), list(sample.behaviour_logprobs)
+        segments = []
+        for segment in sample.segments:
+            left = [_left(source, token) for token in sample.token_ids[segment.start : segment.end]]
+            left[-1] = _left(source, sample.token_ids[segment.end - 1], alone=False)
+            for place, entries in enumerate(left):
+                if entries is not None and len(entries) == 1:
+                    mask[segment.start + place], logprobs[segment.start + place] = 0, 0.0
+            support = source.choice([None, support_of(VOCABULARY, left)])
+            if support is None:
+                mask[segment.start : segment.end] = sample.loss_mask[segment.start : segment.end]
+                logprobs[segment.start : segment.end] = sample.behaviour_logprobs[segment.start : segment.end]
+            shaping = source.choice([None, _shaping(source, sample.token_ids)])
+            segments.append(replace(segment, support=support, shaping=shaping))
+        made.append(
+            replace(
+                sample,
+                loss_mask=tuple(mask),
+                behaviour_logprobs=tuple(logprobs),
+                segments=tuple(segments),
+                temperature=source.choice(temperatures),
+            )
+        )
+    return made
+
+
+def _left(source: random.Random, token: int, *, alone: bool = True) -> list[int] | None:
+    size = source.choice(([1] if alone else []) + [2, 5, 60, VOCABULARY - 3, VOCABULARY])
+    return None if size == VOCABULARY else sorted({token, *source.sample(range(VOCABULARY), size - 1)})
+
+
+def _shaping(source: random.Random, tokens: Sequence[int]) -> Shaping:
+    biased = sorted({*source.sample(range(VOCABULARY), 3), source.choice(tokens)})
+    return Shaping(
+        logit_bias=tuple((token, source.uniform(-3, 3)) for token in biased),
+        presence_penalty=source.choice([0.0, 0.7]),
+        frequency_penalty=source.choice([0.0, -0.4]),
+        repetition_penalty=source.choice([1.0, 1.3, 0.8]),
+    )
+
+
+@pytest.fixture(scope="session")
+def drawn() -> Callable[..., list[Sample]]:
+    return drawn_somehow
 
 
 @pytest.fixture

@@ -33,6 +33,8 @@ from lightning_trainer.types import AttemptState, Fidelity, RolloutMode
         ({"behaviour_logprobs": (-1.0, math.nan)}, Reason.LOGPROB_NOT_FINITE),
         ({"behaviour_logprobs": (-1.0, -math.inf)}, Reason.LOGPROB_NOT_FINITE),
         ({"complete": False}, Reason.INCOMPLETE_STREAM),
+        ({"sampling_unknown": "top_p = 0.5"}, Reason.SAMPLING_UNKNOWN),
+        ({"sampling_unknown": "top_p = 0.5", "complete": False}, Reason.INCOMPLETE_STREAM),
         ({"agent": "judge", "prompt_ids": (), "complete": False}, Reason.NOT_SELECTED),
     ],
 )
@@ -64,3 +66,10 @@ def test_ids_made_again_are_trained_where_the_policy_says_so(make_call, make_att
     # Without scores there is nothing to correct with.
     unscored = make_call("s", fidelity=Fidelity.VERIFIED, behaviour_logprobs=None)
     assert reason_against(unscored, allowing, attempts) is Reason.NO_LOGPROBS
+
+
+def test_what_is_imitated_needs_no_distribution(make_call, make_attempt, make_policy):
+    imitating = make_policy(algorithm="sft")
+    assert imitating.algorithm.objective != "rl"
+    call = make_call("s", sampling_unknown="beam_search")
+    assert reason_against(call, imitating, {"a1": make_attempt("a1")}) is None

@@ -54,3 +54,14 @@ def test_small_probabilities_are_not_rounded_away():
     others = int((sample_by_inversion(logits.expand(1000, -1)) != 0).sum())
     expected = 1000 * 49_999 / (49_999 + math.exp(15))
     assert abs(others - expected) < 5 * expected**0.5
+
+
+@pytest.mark.parametrize("vocabulary", [5, 256, 700])
+@pytest.mark.parametrize("value", [-torch.inf, torch.nan])
+def test_a_row_that_leaves_nothing_gives_the_first_entry_as_vllms_formula_does(vocabulary, value):
+    logits = torch.full((3, vocabulary), value)
+    logits[1] = -torch.inf
+    logits[1, vocabulary - 1] = 0.0
+    probabilities = logits.softmax(dim=-1)
+    vllms = (probabilities / torch.ones_like(probabilities)).argmax(dim=-1)
+    assert sample_by_inversion(logits).tolist() == vllms.tolist() == [0, vocabulary - 1, 0]

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.sampling import support_of
 from lightning_trainer.types import Media
 
 pytestmark = pytest.mark.verl
@@ -365,3 +366,19 @@ def test_the_update_engine_refuses_pictures(sample):
     shown = replace(sample("s", [1, 2], [0, 1], group="g", credit=0.0), media=(Media("image", "https://host/cat.png"),))
     with pytest.raises(TrainingError, match="holds image"):
         training_tensors([shown], {"advantages": {"s": [0.0, 1.0]}})
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus", "credit"])
+def test_tokens_without_a_choice_are_no_part_of_their_row(group, advantages, estimator):
+    """A row with holes is the row without these tokens, wherever its reward is met."""
+    whole = [
+        replace(one, segments=(replace(one.segments[1], row_id=one.attempt_id),), loss_mask=(0, 0, 0, 1))
+        for one in group(1.0, 0.0, 0.5)
+    ]
+    holes = [
+        replace(one, segments=(replace(one.segments[0], start=1, end=4, support=support_of(9, [[2], [3], None])),))
+        for one in whole
+    ]
+    expected, found = advantages(whole, estimator), advantages(holes, estimator)
+    assert found == {name: pytest.approx(row) for name, row in expected.items()}
+    assert all(row[:3] == (0.0, 0.0, 0.0) for row in found.values())

@@ -23,13 +23,17 @@ _CASES: dict[str, dict[str, Any]] = {
     "sequence ratios, entropy": {"preset": "gspo", "entropy_coeff": 0.01},
     "gradient checkpointing": {"gradient_checkpointing": True},
     "verl's own engine": {"attention": "stock"},
+    "drawn from less than all": {"preset": "ppo", "max_tokens_per_micro_batch": 60, "entropy_coeff": 0.01},
+    "drawn from less than all, verl's own engine": {"attention": "stock", "max_tokens_per_micro_batch": 60},
     "fewer samples than processes": {"advantage": "credit"},
     "fewer samples than processes, verl's own engine": {"advantage": "credit", "attention": "stock"},
 }
 
 
-def _batch(samples_of_shape, case: str, step: int) -> TrainingBatch:
+def _batch(samples_of_shape, drawn, case: str, step: int) -> TrainingBatch:
     samples = samples_of_shape(step, "masks with holes")
+    if case.startswith("drawn"):
+        samples = drawn(samples, step, temperatures=(1.0, 0.7))
     return TrainingBatch("tiny", step, (_shared(samples[0]),) if case.startswith("fewer") else tuple(samples))
 
 
@@ -76,7 +80,7 @@ def _process(rank: int, folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory, tiny_models, algorithm_fields, samples_of_shape):
+def both(tmp_path_factory, tiny_models, algorithm_fields, samples_of_shape, drawn):
     """By case: what one process and what two find."""
     from lightning_trainer.training.settings import TrainerSettings
 
@@ -84,7 +88,7 @@ def both(tmp_path_factory, tiny_models, algorithm_fields, samples_of_shape):
     base = {"policy": "tiny", "model_dir": tiny_models(), "lr": 1e-3, "max_tokens_per_micro_batch": 256}
     for case, changes in _CASES.items():
         settings = TrainerSettings(**algorithm_fields({**base, **changes}))
-        cases[case] = settings, [_batch(samples_of_shape, case, step) for step in (1, 2)]
+        cases[case] = settings, [_batch(samples_of_shape, drawn, case, step) for step in (1, 2)]
     (folder / "cases").write_bytes(pickle.dumps(cases))
     running = [subprocess.Popen([sys.executable, __file__, str(rank), str(folder)]) for rank in range(2)]
     try:

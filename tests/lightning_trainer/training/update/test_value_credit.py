@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lightning_trainer.credit.settings import GaeBilevelCredit, GaeTokensCredit, GaeTurnsCredit
+from lightning_trainer.sampling import support_of
 
 pytestmark = pytest.mark.verl
 
@@ -71,3 +72,16 @@ def test_branches_are_averaged_and_do_not_see_each_other(sample):
     assert found.advantages["r"][2] == pytest.approx(1.5)
     # 0 + mean(0.5, 1.5) - 1 + mean(0.5, 1.5)
     assert found.advantages["a"][1] == pytest.approx(1.0)
+
+
+def test_a_token_without_a_choice_is_no_part_of_a_turn(sample):
+    """The reward is met at the last token that had one; 2 - 1 = 1, then 0.5 * 1 - 0.5 + 0.25 * 1 = 0.25."""
+    from lightning_trainer.training.update.value_credit import value_estimate
+
+    one = sample("a", [1, 2, 3, 4, 5], [0, 1, 1, 1, 1], group="g", credit=2.0)
+    segment = replace(one.segments[0], support=support_of(9, [None, [3], None, [5]]))
+    one = replace(one, loss_mask=(0, 1, 0, 1, 0), behaviour_logprobs=(0, -1, 0, -1, 0), segments=(segment,))
+    values = {"a": [9.0, 0.5, 9.0, 1.0, 9.0]}
+    found = value_estimate([one], values, None, GaeTokensCredit(gamma=0.5, lam=0.5))
+    assert found.advantages["a"] == pytest.approx([0.0, 0.25, 0.0, 1.0, 0.0])
+    assert found.return_masks["a"] == [0, 1, 0, 1, 0]

@@ -1,0 +1,22 @@
+"""Calls of which it is not known what their tokens were drawn from."""
+
+from collections import Counter
+
+from lightning_trainer.explain.case import Case
+from lightning_trainer.explain.finding import Finding, counted
+from lightning_trainer.transitions.reasons import Reason
+
+
+def diagnose(case: Case) -> Finding | None:
+    calls = case.met(Reason.SAMPLING_UNKNOWN)
+    if not calls:
+        return None
+    (why, _), *others = Counter(call.sampling_unknown for call in calls).most_common()
+    more = f"; {counted(len(others), 'other cause')} besides" if others else ""
+    return Finding(
+        "sampling unknown",
+        f"{counted(len(calls), 'call')}: it is not known what the tokens were drawn from: {why}{more}. The engine's "
+        "log-probabilities are of that distribution, so the trainer has nothing to compare with them; leave the "
+        "parameter out, or let the call go through the gateway (docs/sampling.md)",
+        whole=len(calls) == len(case.own),
+    )
