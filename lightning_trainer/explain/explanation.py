@@ -166,10 +166,10 @@ def _trained_with(case: Case) -> tuple[Mapping[str, float], Mapping[str, tuple[f
     judged = case.judged
     report = None if judged.step is None else judged.step.report
     for sample in judged.batch.samples if judged.batch is not None else ():
-        if sample.attempt_id != case.attempt_id:
-            continue
         row = () if report is None else report.advantages.get(sample.sample_id, ())
         for segment in sample.segments:
+            if (segment.attempt_id or sample.attempt_id) != case.attempt_id:
+                continue
             if segment.credit is not None:
                 credits[segment.transition_id] = segment.credit
             if row:

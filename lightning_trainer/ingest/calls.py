@@ -85,6 +85,7 @@ def _choices(joined: JoinedCall, problems: list[str]) -> list[Call]:
     tokens = tokens_of(best)
     if tokens.problems:
         problems += tokens.problems
+    state = _state(joined.records)
     policy = attributes.get(semconv.POLICY)
     version = attributes.get(semconv.POLICY_VERSION)
     # By position: naming twenty fields takes longer than setting them.
@@ -110,9 +111,18 @@ def _choices(joined: JoinedCall, problems: list[str]) -> list[Call]:
             fidelity_of(tokens, choice),
             _temperature(attributes.get(semconv.REQUEST_TEMPERATURE)),
             _media(joined.records),
+            state=state,
         )
         for choice in tokens.choices
     ]
+
+
+def _state(records: Sequence[ModelCall]) -> str | None:
+    for record in records:
+        value = record.span.attributes.get(semconv.STATE)
+        if isinstance(value, str | int | float) and str(value):
+            return str(value)
+    return None
 
 
 def _media(records: Sequence[ModelCall]) -> tuple[Media, ...]:

@@ -14,7 +14,7 @@ import orjson
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.token_ids import TokenIds
-from lightning_trainer.types import Media, Sample, Segment, StepReport, TrainingBatch
+from lightning_trainer.types import Gap, Media, Sample, Segment, StepReport, TrainingBatch
 
 _FORMAT = 1
 
@@ -108,6 +108,7 @@ def _unpack(body: bytes) -> dict[str, Any]:
 def _floats(sample: Sample) -> Iterator[float]:
     yield from sample.behaviour_logprobs
     yield from (segment.credit for segment in sample.segments if segment.credit is not None)
+    yield from (gap.credit for gap in sample.gaps)
     if sample.baseline is not None:
         yield sample.baseline
 
@@ -134,4 +135,5 @@ def _sample(sample: dict[str, Any]) -> Sample:
         temperature=sample.get("temperature", 1.0),  # absent in batches of version 0.1.0
         media=tuple(Media(**media) for media in sample.get("media", ())),
         baseline=sample.get("baseline"),
+        gaps=tuple(Gap(**gap) for gap in sample.get("gaps", ())),
     )

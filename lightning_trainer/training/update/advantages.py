@@ -1,8 +1,9 @@
 """Credits to per-token advantages, by the estimators in verl's registry.
 
 An estimator compares rows. Segments with one row id are one row: their tokens are put one after the other, in the order
-of the batch, the row's credit is the reward of its last token, and what the estimator returns goes back to the tokens
-it came from. Tokens that are not trained (prompts, tool output) are in no row and get 0.
+in which they were sampled (``Segment.order``), wherever in the batch they are, the row's credit is the reward of its
+last token, and what the estimator returns goes back to the tokens it came from. Tokens that are not trained (prompts,
+tool output) are in no row and get 0. It is all in double precision: a whitening divides by small deviations.
 """
 
 import inspect
@@ -43,7 +44,7 @@ class _Row:
     baseline: float | None
     """Reward of the group's baseline attempt."""
     pieces: list[tuple[int, Segment]] = field(default_factory=list)
-    """(sample, segment) in order."""
+    """(sample, segment) in the order of sampling."""
     attempts: set[str] = field(default_factory=set)
 
     @property
@@ -124,6 +125,8 @@ def _rows(samples: Sequence[Sample]) -> list[_Row]:
                 )
             row.pieces.append((index, segment))
             row.attempts.add(segment.attempt_id or sample.attempt_id)
+    for row in rows.values():
+        row.pieces.sort(key=lambda piece: piece[1].order)
     return list(rows.values())
 
 
@@ -155,10 +158,10 @@ def _estimate(
     longest = max(row.length for row in rows)
 
     def of_tokens(values: TokenValues) -> torch.Tensor:
-        return torch.tensor([row.gather(samples, values, longest) for row in rows])
+        return torch.tensor([row.gather(samples, values, longest) for row in rows], dtype=torch.float64)
 
-    mask_RL = torch.zeros(len(rows), longest)
-    rewards_RL = torch.zeros(len(rows), longest)
+    mask_RL = torch.zeros(len(rows), longest, dtype=torch.float64)
+    rewards_RL = torch.zeros(len(rows), longest, dtype=torch.float64)
     for index, row in enumerate(rows):
         mask_RL[index, : row.length] = 1.0
         rewards_RL[index, row.length - 1] = row.credit
@@ -193,7 +196,7 @@ def _baselines(rows: Sequence[_Row]) -> torch.Tensor:
                 f'group {row.index[0]} has no baseline, which is the reward of an attempt of mode "baseline" in it; '
                 "drop its samples with a reason"
             )
-    return torch.tensor([row.baseline for row in rows])
+    return torch.tensor([row.baseline for row in rows], dtype=torch.float64)
 
 
 def _indices(rows: Sequence[_Row]) -> np.ndarray:
