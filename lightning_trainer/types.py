@@ -177,6 +177,8 @@ class Call:
     """What the response's tokens were drawn from; None where each could have been any token of the vocabulary."""
     sampling_unknown: str | None = None
     """Why it cannot be said what they were drawn from, as a sentence without its full stop; None where it can."""
+    state: str | None = None
+    """The state of the environment that the agent says it was made in (``lightning.state``); None: it says nothing."""
 
 
 @made_quickly
@@ -188,7 +190,8 @@ class Transition:
     agent: str
     attempt_id: str
     policy: str
-    policy_version: int
+    policy_version: int | None
+    """None only where ``gap`` is true."""
     prompt_ids: Ids
     response_ids: Ids
     behaviour_logprobs: tuple[float, ...]
@@ -209,11 +212,19 @@ class Transition:
     """What was done to single logits; None: nothing."""
     support: Support | None = None
     """What the response's tokens were drawn from, one entry per response id; None: all of the vocabulary."""
+    state: str | None = None
+    """The state that the agent named; None where it named none."""
+    gap: bool = False
+    """The call was made and there is a reason against training it: no credit is given to it, reward flows across it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One agent's transitions in one attempt, oldest first, with the reward of the whole attempt."""
+    """One agent's transitions in one attempt, with the reward of the whole attempt.
+
+    Oldest first, and none before the one that it follows (``transitions/lineage.py``): the order in which they are
+    credited and trained, wherever order counts.
+    """
 
     attempt: Attempt
     agent: str
@@ -261,11 +272,31 @@ class Segment:
     attempt_id: str | None = None
     """None: the sample's."""
     follows: str | None = None
-    """The transition of the same agent and attempt that this one follows; None for the first of a branch."""
+    """The transition of the same agent and attempt that this one follows, trained or not; None for the first of a
+    branch."""
     shaping: Shaping | None = None
     """What was done to single logits when its tokens were sampled; None: nothing."""
     support: Support | None = None
     """What its tokens were drawn from, one entry per token of the segment; None: all of the vocabulary."""
+    order: int = 0
+    """Place of the transition among those of its agent in the attempt, by ``Trajectory``'s order; all 0 in batches that
+    were stored without it, which are taken in the order that they are in."""
+
+
+@made_quickly
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A call that is not trained, among those that are: what a critic's schemes pass reward across."""
+
+    transition_id: str
+    credit: float
+    """What it earned itself, in reward units; at the end of a branch with the reward of the attempt."""
+    follows: str | None
+    """The transition of the same agent and attempt that it follows."""
+    agent: str | None = None
+    """None: the sample's."""
+    attempt_id: str | None = None
+    """None: the sample's."""
 
 
 @made_quickly
@@ -296,6 +327,8 @@ class Sample:
     """What of the sequence is no text, in order."""
     baseline: float | None = None
     """Reward of the group's baseline attempt; None where the estimator asks for none."""
+    gaps: tuple[Gap, ...] = ()
+    """Calls that come after one of its transitions and are trained in no sample; only where a critic's scheme asks."""
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)

@@ -13,11 +13,13 @@ from lightning_instrumentation.errors import ConfigurationError, Instrumentation
 from lightning_instrumentation.reward import reward
 from lightning_instrumentation.rollout import Rollout, rollout
 from lightning_instrumentation.runtime import Stats, flush, init, shutdown, stats
+from lightning_instrumentation.state import State, state
 
 __all__ = [
     "ConfigurationError",
     "InstrumentationError",
     "Rollout",
+    "State",
     "Stats",
     "agent",
     "flush",
@@ -25,5 +27,6 @@ __all__ = [
     "reward",
     "rollout",
     "shutdown",
+    "state",
     "stats",
 ]

@@ -18,7 +18,7 @@ def traceparent(trace_id: int, span_id: int) -> str:
     return f"00-{trace_id:032x}-{span_id:016x}-01"
 
 
-def baggage(identity: Identity | None, agent: Agent | None) -> str:
+def baggage(identity: Identity | None, agent: Agent | None, state: str | None = None) -> str:
     """Return our members alone: what else the user keeps in baggage is none of our business."""
     members = identity.attributes() if identity else {}
     if identity is not None and identity.attempt_id is not None:
@@ -28,5 +28,7 @@ def baggage(identity: Identity | None, agent: Agent | None) -> str:
             members[semconv.SEQUENCE], members[semconv.SEQUENCE_STARTED] = numbering[0], str(numbering[1])
     if agent is not None:
         members[semconv.AGENT_NAME] = agent.name
+    if state is not None:
+        members[semconv.STATE] = state
     known = semconv.GATEWAY_BAGGAGE_KEYS
     return ",".join(f"{key}={_quoted(value)}" for key, value in members.items() if key in known)

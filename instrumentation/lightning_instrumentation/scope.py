@@ -62,6 +62,8 @@ class Scope:
     around: Agent | None = None
     """The framework's agent at the moment when ``agent`` was entered: one that differs from it now is inside."""
     span: Span | None = None
+    state: str | None = None
+    """Of the environment, as ``lightning.state`` names it; of model calls alone."""
 
 
 _EMPTY = Scope()
@@ -130,7 +132,7 @@ def speaker() -> Agent | None:
 def speaking(agent: Agent, span: Span | None = None) -> Scope:
     """Return the current scope with ``agent`` as the one who speaks in it, below ``span`` where one is given."""
     before = _current.get()
-    return Scope(before.identity, agent, framework_agent(), span or before.span)
+    return Scope(before.identity, agent, framework_agent(), span or before.span, before.state)
 
 
 def carried() -> Scope:

@@ -80,8 +80,11 @@ SEQUENCE_STARTED: Final = "lightning.sequence.started"
 """How many spans of the numbering had started when this one ended, itself included: so many have to arrive."""
 BAGGAGE_KEYS: Final = (ROLLOUT_ID, ATTEMPT_ID, TASK_ID, GROUP_ID, ROLLOUT_MODE, AGENT_NAME)
 
-GATEWAY_BAGGAGE_KEYS: Final = (*BAGGAGE_KEYS, SEQUENCE, SEQUENCE_STARTED)
-"""What the gateway copies to its record: identity, and how many spans of the caller's it has to expect."""
+STATE: Final = "lightning.state"
+"""On a model call: the state of the environment that it was made in, any text; equal texts are the same state."""
+
+GATEWAY_BAGGAGE_KEYS: Final = (*BAGGAGE_KEYS, SEQUENCE, SEQUENCE_STARTED, STATE)
+"""What the gateway copies to its record: identity, how many spans of the caller's it has to expect, and the state."""
 
 # -- what was said: redacted, and left out where content is not captured ---------------------------------------------
 EXCEPTION_MESSAGE: Final = "exception.message"

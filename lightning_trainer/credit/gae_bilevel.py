@@ -35,12 +35,14 @@ def bilevel_gae(
 
     Args:
         rewards_K: of the turns; the terminal reward belongs to the last one.
-        values_KL: for each turn the values before its sampled tokens; a turn has one or more.
+        values_KL: for each turn the values before its sampled tokens; none for a turn that is not trained, which gets
+            no advantages and passes on what follows it (``gae_turns.py``).
         parents: index of the turn that each follows; one after the other when absent.
     """
     if parents is None:
         parents = [None if k == 0 else k - 1 for k in range(len(rewards_K))]
-    turns_K = turn_gae(parents, rewards_K, [values[-1] for values in values_KL], gamma=gamma_turn, lam=lam_turn)
+    last_values_K = [values_L[-1] if values_L else None for values_L in values_KL]
+    turns_K = turn_gae(parents, rewards_K, last_values_K, gamma=gamma_turn, lam=lam_turn)
     advantages_KL: list[list[float]] = []
     for turn, values_L in zip(turns_K, values_KL, strict=True):
         advantages_L = [turn] * len(values_L)

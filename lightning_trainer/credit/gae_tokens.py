@@ -3,6 +3,7 @@
 Formula: as in ``gae_turns.py`` with tokens for turns; tokens that were not sampled (prompts, tool output) are no time
 steps, so the step after a call's last token is the next call's first. Source: Schulman et al. (arXiv 1506.02438),
 equations 11 to 16, as applied to tokens by Ouyang et al. (arXiv 2203.02155); before whitening it equals verl's ``gae``.
+Nor are the tokens of a call that is not trained: what it earned is met at the last trained token before it.
 
 The values come from the trainer's critic, which is where this runs (``training/update/value_credit.py``).
 """

@@ -6,6 +6,9 @@ over the branches, as in ``returns.py``. Source: Schulman et al., High-Dimension
 Advantage Estimation (arXiv 1506.02438), equations 11 to 16; turns as time steps: Zhou et al., ArCHer (arXiv
 2402.19446).
 
+A turn that is not trained is a time step whose value no critic gave: what followed it is taken for it, ``V_t = r_t +
+gamma * V_{t+1}``, so ``delta_t = 0``. With ``lam = 1`` every other turn has the advantage that it would have had.
+
 The values come from the trainer's critic, which is where this runs (``training/update/value_credit.py``).
 """
 
@@ -17,7 +20,7 @@ from lightning_trainer.credit.returns import leaves_first
 def turn_gae(
     parents: Sequence[int | None],
     rewards_T: Sequence[float],
-    values_T: Sequence[float],
+    values_T: Sequence[float | None],
     *,
     end: float = 0.0,
     gamma: float,
@@ -28,7 +31,7 @@ def turn_gae(
     Args:
         parents: index of the turn that each follows; in a chain ``[None, 0, 1, ...]``.
         rewards_T: of the single turns.
-        values_T: the critic's value of the state that each turn was taken in.
+        values_T: the critic's value of the state that each turn was taken in; None of a turn that is not trained.
         end: terminal reward, met by the last turn of every branch.
     """
     branches = [0] * len(parents)
@@ -39,10 +42,12 @@ def turn_gae(
     advantages_T = [0.0] * len(parents)
     for t in leaves_first(parents):
         reward = rewards_T[t] + (end if branches[t] == 0 else 0.0)
-        delta = reward + gamma * next_value[t] - values_T[t]
-        advantages_T[t] = delta + gamma * lam * next_advantage[t]
+        follows = reward + gamma * next_value[t]
+        known = values_T[t]
+        value = follows if known is None else known
+        advantages_T[t] = follows - value + gamma * lam * next_advantage[t]
         parent = parents[t]
         if parent is not None:
-            next_value[parent] += values_T[t] / branches[parent]
+            next_value[parent] += value / branches[parent]
             next_advantage[parent] += advantages_T[t] / branches[parent]
     return advantages_T

@@ -8,9 +8,11 @@ Formula, for call ``t`` of attempt ``i`` (equations of Feng et al., arXiv 2505.1
     A_t   = A^E_i + omega * A^S_t                                                                              (8)
 
 ``R_i`` is the undiscounted sum of the attempt's rewards. A state that one call alone was in has ``A^S = 0``: it is
-exactly as good as its group. What the paper leaves to the environment, the anchor state, is here the prompt of the
-call, or with ``state = "observation"`` what was new in it since the call that it follows (what the environment showed,
-whatever had been said before). States are compared within one agent. One row a call; the values are advantages.
+exactly as good as its group. What the paper leaves to the environment, the anchor state, is here what the agent says
+that it is (``lightning.state``); where it says nothing, the prompt of the call, or with ``state = "observation"`` what
+was new in it since the call that it follows (what the environment showed, whatever had been said before). States are
+compared within one agent. One row a call; the values are advantages. A call that cannot be trained is one of the calls
+of its state all the same, where its state is known.
 
 ``F_norm`` is the standard deviation of the sample, or 1 (``normalize_by_std = false``). The authors' code (verl-agent)
 agrees with this but in one default: there an attempt enters mean and deviation of (3) once for each of its calls, so
@@ -95,13 +97,20 @@ class Gigpo:
         ]
 
     def _states(self, trajectory: Trajectory) -> list[Hashable]:
-        if self.state == "prompt":
-            return [step.prompt_ids for step in trajectory.transitions]
         states: list[Hashable] = []
         for step, parent in zip(trajectory.transitions, parent_indices(trajectory), strict=True):
+            if step.state is not None:
+                states.append(("named", step.state))
+                continue
+            if not step.prompt_ids:
+                states.append(("unknown", step.transition_id))
+                continue
+            if self.state == "prompt":
+                states.append((step.prompt_ids, step.media))  # other images have the same placeholders
+                continue
             before = () if parent is None else _path(trajectory, parent)
             known = len(before) if step.prompt_ids[: len(before)] == before else 0
-            states.append(step.prompt_ids[known:])
+            states.append((step.prompt_ids[known:], step.media))
         return states
 
 

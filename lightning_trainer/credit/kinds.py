@@ -1,7 +1,8 @@
 """Which kinds of reward there are: of single calls, of one agent, of the whole attempt.
 
 A kind that nobody was given is not part of the task and counts nothing. One that somebody was given is expected of
-all who are compared with them: where it is missing, so is every credit that it would enter (promise 6).
+all who are compared with them: where it is missing, so is every credit that it would enter (promise 6). Of a call that
+cannot be trained (``Transition.gap``) nothing is expected, and what it was given counts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -67,9 +68,14 @@ def end_of(trajectory: Trajectory, kinds: Kinds, team_weight: float = 1.0) -> fl
 
 
 def steps_of(trajectory: Trajectory, kinds: Kinds) -> list[float | None]:
-    """Return the rewards ``[T]`` of the single calls, likewise."""
+    """Return the rewards ``[T]`` of the single calls, likewise; 0 for a gap that has none."""
     rewards_T = [finite(step.reward, f"transition {step.transition_id}") for step in trajectory.transitions]
-    return rewards_T if kinds.steps else [0.0] * len(rewards_T)
+    if not kinds.steps:
+        return [0.0] * len(rewards_T)
+    return [
+        0.0 if reward is None and step.gap else reward
+        for reward, step in zip(rewards_T, trajectory.transitions, strict=True)
+    ]
 
 
 def plus(a: float | None, b: float | None) -> float | None:

@@ -33,8 +33,12 @@ class OverlongShaping:
         longest: dict[str, int] = {}
         for trajectory, credits_T in zip(trajectories_G, credits_G, strict=True):
             for step, credit in zip(trajectory.transitions, credits_T, strict=True):
+                if step.gap:
+                    continue  # what is not trained is not punished
                 longest[credit.row_id] = max(longest.get(credit.row_id, 0), len(step.response_ids))
-        return [[self._shaped(credit, longest[credit.row_id]) for credit in credits_T] for credits_T in credits_G]
+        return [
+            [self._shaped(credit, longest.get(credit.row_id, 0)) for credit in credits_T] for credits_T in credits_G
+        ]
 
     def _shaped(self, credit: Credit, tokens: int) -> Credit:
         if credit.value is None:

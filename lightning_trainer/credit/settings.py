@@ -22,11 +22,20 @@ class CreditSettings(Section):
     needs_causes: ClassVar[bool] = False
     """It needs ``Transition.causes``."""
 
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Which rewards it leaves out: of ``calls``, ``agents`` or ``attempts``."""
+        return ()
+
 
 class TerminalCredit(CreditSettings):
     """Every call gets the reward of its attempt."""
 
     scheme: Literal["terminal"] = "terminal"
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        return ("calls",)
 
 
 class EqualSharesCredit(CreditSettings):
@@ -34,11 +43,19 @@ class EqualSharesCredit(CreditSettings):
 
     scheme: Literal["equal_shares"] = "equal_shares"
 
+    @property
+    def unused(self) -> tuple[str, ...]:
+        return ("calls",)
+
 
 class StepsCredit(CreditSettings):
     """Every call gets the reward that it was given itself."""
 
     scheme: Literal["steps"] = "steps"
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        return ("agents", "attempts")
 
 
 class DiscountedCredit(CreditSettings):
@@ -57,6 +74,10 @@ class AgentReturnCredit(CreditSettings):
     """Discount per call of the agent."""
     team_weight: float = Field(default=0.0, ge=0, le=1e6)
     """How much the reward of the whole attempt counts beside the agent's own."""
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        return () if self.team_weight else ("attempts",)
 
 
 class HierarchicalCredit(CreditSettings):
@@ -93,7 +114,8 @@ class GigpoCredit(CreditSettings):
     normalize_by_std: bool = True
     """Divide both terms by the standard deviation of what is compared; False is the paper's F_norm = 1."""
     state: Literal["prompt", "observation"] = "prompt"
-    """What makes two calls start in the same state: the whole prompt, or what was new in it."""
+    """What makes two calls start in the same state: the whole prompt, or what was new in it. A state that the agent
+    names (``lightning.state``) goes before either."""
     gives_advantages: ClassVar[bool] = True
 
 

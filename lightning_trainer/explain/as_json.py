@@ -69,6 +69,7 @@ def _call(explained: ExplainedCall) -> dict[str, Any]:
         "policy_version": call.policy_version,
         "extends": node.parent,
         "parts_from": node.beside,
+        "state": call.state,
         "shared_tokens": node.shared,
         "prompt_tokens": len(call.prompt_ids),
         "sampled_tokens": len(call.response_ids),

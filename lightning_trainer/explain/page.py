@@ -69,6 +69,7 @@ def _call(call: ExplainedCall, forks: int, text_of: TextOf | None, largest: floa
         node.call.agent or "(no name)",
         words.version_name(node.call.policy, node.call.policy_version),
         words.fate(call),
+        *(() if node.call.state is None else (f"state {node.call.state}",)),
         *(
             f"{name} {text}"
             for name, text in (

@@ -85,11 +85,16 @@ def _calls(attempt: ExplainedAttempt) -> Table:
     table.add_column("would be" if attempt.case.waits or attempt.case.from_files else "fate", overflow="fold")
     graded = [
         (heading, text)
-        for heading, text in (("reward", _reward), ("credit", _credit), ("advantage", words.mean_advantage))
+        for heading, text in (
+            ("state", _state),
+            ("reward", _reward),
+            ("credit", _credit),
+            ("advantage", words.mean_advantage),
+        )
         if any(text(call) != "-" for call in attempt.calls)
     ]
     for heading, _ in graded:
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="left" if heading == "state" else "right", no_wrap=True)
     by_number = {call.node.number: call for call in attempt.calls}
     for node, depth in in_order([call.node for call in attempt.calls])[:_MOST_CALLS]:
         call = by_number[node.number]
@@ -105,6 +110,10 @@ def _calls(attempt: ExplainedAttempt) -> Table:
             *(text(call) for _, text in graded),
         )
     return table
+
+
+def _state(call: ExplainedCall) -> str:
+    return "-" if call.node.call.state is None else escape(call.node.call.state)
 
 
 def _reward(call: ExplainedCall) -> str:

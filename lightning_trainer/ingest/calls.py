@@ -86,6 +86,7 @@ def _choices(joined: JoinedCall, problems: list[str]) -> list[Call]:
     tokens = tokens_of(best)
     if tokens.problems:
         problems += tokens.problems
+    state = _state(joined.records)
     policy = attributes.get(semconv.POLICY)
     version = attributes.get(semconv.POLICY_VERSION)
     complete = best.complete is not False
@@ -117,9 +118,18 @@ def _choices(joined: JoinedCall, problems: list[str]) -> list[Call]:
             asked.shaping,
             support,
             unknown,
+            state,
         )
         for choice, (support, unknown) in zip(tokens.choices, drawn, strict=True)
     ]
+
+
+def _state(records: Sequence[ModelCall]) -> str | None:
+    for record in records:
+        value = record.span.attributes.get(semconv.STATE)
+        if isinstance(value, str | int | float) and str(value):
+            return str(value)
+    return None
 
 
 def _media(records: Sequence[ModelCall]) -> tuple[Media, ...]:

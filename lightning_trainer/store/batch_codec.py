@@ -16,7 +16,7 @@ import orjson
 from lightning_trainer.errors import StoreError
 from lightning_trainer.sampling import Shaping, Support
 from lightning_trainer.token_ids import TokenIds
-from lightning_trainer.types import Media, Sample, Segment, StepReport, TrainingBatch
+from lightning_trainer.types import Gap, Media, Sample, Segment, StepReport, TrainingBatch
 
 _FORMAT = 1
 
@@ -117,6 +117,7 @@ def _floats(sample: Sample) -> Iterator[float]:
             yield segment.credit
         if segment.shaping is not None:
             yield from (bias for _, bias in segment.shaping.logit_bias)
+    yield from (gap.credit for gap in sample.gaps)
     if sample.baseline is not None:
         yield sample.baseline
 
@@ -143,6 +144,7 @@ def _sample(sample: dict[str, Any]) -> Sample:
         temperature=sample.get("temperature", 1.0),  # absent in batches of version 0.1.0
         media=tuple(Media(**media) for media in sample.get("media", ())),
         baseline=sample.get("baseline"),
+        gaps=tuple(Gap(**gap) for gap in sample.get("gaps", ())),
     )
 
 

@@ -25,7 +25,7 @@ from lightning_trainer.training.picking import as_the_model_itself, judge_best, 
 from lightning_trainer.transitions.causes import with_causes
 from lightning_trainer.transitions.choices import chosen
 from lightning_trainer.transitions.deduplication import by_trace, deduplicate
-from lightning_trainer.transitions.eligibility import reason_against
+from lightning_trainer.transitions.eligibility import reason_against, took_part
 from lightning_trainer.transitions.ledger import Fate, Ledger
 from lightning_trainer.transitions.limits import Limit
 from lightning_trainer.transitions.reasons import Reason
@@ -101,8 +101,10 @@ def build_batch(
     attempt_of = {a.attempt_id: a for a in regroup(list(latest.values()), deliveries.kept, policy)}
     rewards = read_rewards(evaluations, deliveries.kept, attempt_of, policy.reward_weights, deliveries.repeated)
 
-    eligible = _eligible(deliveries.kept, policy, attempt_of, ledger, oldest_version)
-    paths = trajectories_of(eligible.values(), attempt_of, rewards.of_attempts, rewards.of_calls, rewards.of_agents)
+    eligible, gaps = _eligible(deliveries.kept, policy, attempt_of, ledger, oldest_version)
+    paths = trajectories_of(
+        eligible.values(), attempt_of, rewards.of_attempts, rewards.of_calls, rewards.of_agents, gaps
+    )
     if policy.credit.needs_causes:
         paths = with_causes(paths, deliveries.kept, span_parents or {})
     limit = Limit(policy.max_sample_tokens, policy.over_length)
@@ -120,7 +122,14 @@ def build_batch(
         compared = _settle_group(group.assignment, group.summary, eligible, limit, ledger, imitated)
         if group.summary.verdict is Reason.SAMPLED:
             baseline = baselines.of_groups.get(group.summary.group_id)
-            samples += samples_of(group.trajectories, compared, limit, policy.samples, baseline=baseline)
+            samples += samples_of(
+                group.trajectories,
+                compared,
+                limit,
+                policy.samples,
+                baseline=baseline,
+                passed_on=group.assignment.passed_on,
+            )
         unscored.update(
             attempt_id
             for call_id, reason in group.assignment.refused.items()
@@ -134,6 +143,7 @@ def build_batch(
         problems=(
             *problems.unclaimed(deliveries.kept, policy),
             *problems.unscored(unscored, evaluations, policy),
+            *problems.unused(rewards, eligible, policy),
             *rewards.problems,
             *rewards.incomplete.values(),
             *(reason for group in groups if (reason := group.summary.refused_reason) is not None),
@@ -171,9 +181,13 @@ def _eligible(
     attempts: Mapping[str, Attempt],
     ledger: Ledger,
     oldest_version: int,
-) -> dict[str, Call]:
-    """Return the calls that can be trained, by id, and settle the others with the reason against them."""
+) -> tuple[dict[str, Call], list[Call]]:
+    """Return the calls that can be trained, by id, and those of the others that credit flows across.
+
+    The others are settled with the reason against them.
+    """
     eligible: dict[str, Call] = {}
+    gaps: list[Call] = []
     claims = cache(policy.claims)
     imitates = policy.algorithm.objective != "rl"
     for call in calls:
@@ -182,7 +196,9 @@ def _eligible(
             eligible[call.call_id] = as_the_model_itself(call) if imitates else call
         else:
             ledger.settle(call, Outcome.DROPPED, reason)
-    return eligible
+            if took_part(call, attempts, policy, claims):
+                gaps.append(call)
+    return eligible, gaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +234,7 @@ def _judged(
         if group_id in rewards.incomplete:
             assignment = refuse_all(trajectories_G, Reason.NO_REWARD)
         else:
-            assignment = assign(trajectories_G, scheme, limit)
+            assignment = assign(trajectories_G, scheme, limit, gives_rewards=policy.credit.needs_values)
         members = [
             Member(
                 attempt=attempt,

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.rewards.table import RewardTable
 from lightning_trainer.transitions.ledger import Fate
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Call, Evaluation, LedgerRow
@@ -58,6 +59,33 @@ def unscored(attempt_ids: Collection[str], evaluations: Iterable[Evaluation], po
         )
     )
     return [f"attempts that lack a reward: {len(attempt_ids)} (such as {min(attempt_ids)}); {hint}"]
+
+
+def unused(rewards: RewardTable, calls: Mapping[str, Call], policy: PolicyConfig) -> list[str]:
+    """Say that rewards were given which the credit scheme leaves out, where others were given that it uses.
+
+    Args:
+        calls: those of the policy that can be trained, by id.
+    """
+    owners = {(call.attempt_id, call.agent) for call in calls.values()}
+    attempt_ids = {attempt_id for attempt_id, _ in owners}
+    given = {
+        "calls": [name for name in rewards.of_calls if name in calls],
+        "agents": [
+            f"{agent} in {attempt_id}" for attempt_id, agent in rewards.of_agents if (attempt_id, agent) in owners
+        ],
+        "attempts": [name for name in rewards.of_attempts if name in attempt_ids],
+    }
+    left_out = policy.credit.unused
+    if not any(names for kind, names in given.items() if kind not in left_out):
+        return []  # nothing is trained, and that is said by itself
+    return [
+        f"credit scheme {policy.credit.scheme!r} does not use rewards of single {kind}: {len(given[kind])} were given "
+        f"(such as {min(given[kind])}) and teach nothing; choose a scheme of docs/credit.md that counts them, or do "
+        "not give them"
+        for kind in left_out
+        if given[kind]
+    ]
 
 
 def shown_too_long(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:

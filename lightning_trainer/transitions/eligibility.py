@@ -33,6 +33,20 @@ def reason_against(
     return _not_ours(call, policy, attempts, oldest_version, claims or policy.claims) or _not_recorded(call, policy)
 
 
+def took_part(call: Call, attempts: Mapping[str, Attempt], policy: PolicyConfig, claims: Callable[[str], bool]) -> bool:
+    """Return whether a call that cannot be trained happened among those that can be: an agent of the policy made it in
+    an attempt that is trained. Reward flows across such a call."""
+    if call.agent is None or call.attempt_id is None or not claims(call.agent):
+        return False
+    attempt = attempts.get(call.attempt_id)
+    return (
+        attempt is not None
+        and attempt.mode is RolloutMode.TRAIN
+        and attempt.state is not AttemptState.RUNNING
+        and not (attempt.state is AttemptState.FAILED and policy.failed_attempts == "drop")
+    )
+
+
 def _not_ours(
     call: Call,
     policy: PolicyConfig,

@@ -24,9 +24,10 @@ from typing import Literal, TypeAlias
 
 from lightning_trainer.token_ids import TokenIds, packed
 from lightning_trainer.transitions.choices import without_choice
+from lightning_trainer.transitions.gaps import gaps_after
 from lightning_trainer.transitions.limits import Limit
 from lightning_trainer.transitions.token_tree import token_tree
-from lightning_trainer.types import Credit, Sample, Segment, Trajectory, Transition
+from lightning_trainer.types import Credit, Gap, Sample, Segment, Trajectory, Transition
 
 Samples: TypeAlias = Literal["calls", "merged", "tree"]
 
@@ -40,6 +41,7 @@ def samples_of(
     how: Samples = "merged",
     *,
     baseline: float | None = None,
+    passed_on: Mapping[str, float] | None = None,
 ) -> tuple[Sample, ...]:
     """Return the samples of one group.
 
@@ -49,6 +51,7 @@ def samples_of(
         limit: each of the transitions to be trained has tokens that fit it.
         how: what shares a sequence.
         baseline: reward of the group's baseline attempt, where it has one.
+        passed_on: by transition id, what those that are not trained earned; where a critic's scheme asks for it.
     """
     cuts = limit.over_length == "cut"
     steps = [
@@ -61,6 +64,13 @@ def samples_of(
         None if parent is None or steps[parent][1].temperature != transition.temperature else parent
         for parent, (_, transition) in zip(_extended(trajectories_G, steps, how), steps, strict=True)
     ]
+    orders = {
+        step.transition_id: order
+        for trajectory in trajectories_G
+        for order, step in enumerate(trajectory.transitions)
+        if step.transition_id in credits
+    }
+    gaps = gaps_after(trajectories_G, credits, passed_on) if passed_on else {}
     inner = set(parents)
     trained = [False] * len(steps)
     samples: list[Sample] = []
@@ -74,7 +84,9 @@ def samples_of(
             trained[index] = True
             path.append(index)
             index = parents[index]
-        samples.append(_sample([steps[index] for index in reversed(path)], credits, baseline))
+        samples.append(
+            _sample([steps[index] for index in reversed(path)], credits, orders, baseline, gaps, passed_on or {})
+        )
     return tuple(samples)
 
 
@@ -99,13 +111,23 @@ def _extended(trajectories_G: Sequence[Trajectory], steps: Sequence[_Step], how:
     return [place.get(above[transition.transition_id]) for _, transition in steps]
 
 
-def _sample(path: Sequence[_Step], credits: Mapping[str, Credit], baseline: float | None) -> Sample:
+def _sample(
+    path: Sequence[_Step],
+    credits: Mapping[str, Credit],
+    orders: Mapping[str, int],
+    baseline: float | None,
+    gaps_after: Mapping[str, Sequence[Transition]],
+    passed_on: Mapping[str, float],
+) -> Sample:
     last, leaf = path[-1]
     token_ids = TokenIds(packed(leaf.prompt_ids) + packed(leaf.response_ids))
     mask = bytearray(len(token_ids))
     logprobs = [0.0] * len(token_ids)
     segments: list[Segment] = []
+    gaps: list[Gap] = []
     for trajectory, transition in path:
+        if transition.policy_version is None:
+            raise ValueError(f"transition {transition.transition_id} is a gap and cannot be trained; leave it out")
         start = len(transition.prompt_ids)
         end = start + len(transition.response_ids)
         credit = credits[transition.transition_id]
@@ -114,6 +136,8 @@ def _sample(path: Sequence[_Step], credits: Mapping[str, Credit], baseline: floa
         for place in without_choice(transition.support):
             mask[start + place] = 0
             logprobs[start + place] = 0.0
+        of_other_agent = None if trajectory.agent == last.agent else trajectory.agent
+        of_other_attempt = None if transition.attempt_id == leaf.attempt_id else transition.attempt_id
         segments.append(
             Segment(
                 start,
@@ -123,13 +147,18 @@ def _sample(path: Sequence[_Step], credits: Mapping[str, Credit], baseline: floa
                 credit.value,
                 credit.row_id,
                 credit.peers,
-                None if trajectory.agent == last.agent else trajectory.agent,
-                None if transition.attempt_id == leaf.attempt_id else transition.attempt_id,
+                of_other_agent,
+                of_other_attempt,
                 transition.parent_id,
                 transition.shaping,
                 transition.support,
+                orders[transition.transition_id],
             )
         )
+        gaps += [
+            Gap(gap.transition_id, passed_on[gap.transition_id], gap.parent_id, of_other_agent, of_other_attempt)
+            for gap in gaps_after.get(transition.transition_id, ())
+        ]
     return Sample(
         sample_id=f"{leaf.attempt_id}/{leaf.transition_id}",
         policy=last.policy,
@@ -143,4 +172,5 @@ def _sample(path: Sequence[_Step], credits: Mapping[str, Credit], baseline: floa
         temperature=leaf.temperature,
         media=leaf.media,
         baseline=baseline,
+        gaps=tuple(gaps),
     )

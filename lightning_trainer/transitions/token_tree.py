@@ -45,8 +45,6 @@ class TokenTree:
     parents: tuple[int | None, ...]
     """For each call the one that it extends. Of several with the very same path the first is taken, one of the same
     owner before others: they cannot be told apart."""
-    first_tries: tuple[int, ...]
-    """For each call the first with the same prompt; itself, where it is no retry."""
     calls: tuple[Tokens, ...]
 
     def runs(self) -> tuple[Run, ...]:
@@ -68,22 +66,16 @@ def token_tree(calls: Sequence[Tokens], owners: Sequence[Hashable] | None = None
     """
     prompts = [packed(call.prompt_ids) for call in calls]
     parents: list[int | None] = [None] * len(calls)
-    first_tries = list(range(len(calls)))
     for places in _by_beginning(prompts):
         # Paths come first: sorting keeps the order of what is equal, and a prompt may extend the very same path.
         strings = [prompts[index] + packed(calls[index].response_ids) for index in places]
         strings += [prompts[index] for index in places]
         open_paths: list[tuple[bytes, int, dict[Hashable, int]]] = []
-        tried, tries = None, {}
         for place in sorted(range(len(strings)), key=strings.__getitem__):
             string, index = strings[place], places[place % len(places)]
             while open_paths and not string.startswith(open_paths[-1][0]):
                 open_paths.pop()
             if place >= len(places):
-                # Equal prompts follow each other, the first of them first.
-                if string != tried:
-                    tried, tries = string, {}
-                first_tries[index] = tries.setdefault(calls[index].media, index)
                 if open_paths:
                     _, first, twins = open_paths[-1]
                     extended = first if owners is None else twins.get(owners[index], first)
@@ -94,7 +86,7 @@ def token_tree(calls: Sequence[Tokens], owners: Sequence[Hashable] | None = None
                 open_paths.append((string, index, {} if owners is None else {owners[index]: index}))
             elif owners is not None:
                 open_paths[-1][2].setdefault(owners[index], index)
-    return TokenTree(tuple(parents), tuple(first_tries), tuple(calls))
+    return TokenTree(tuple(parents), tuple(calls))
 
 
 def _by_beginning(prompts: Sequence[bytes]) -> Iterable[list[int]]:

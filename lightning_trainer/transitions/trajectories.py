@@ -1,10 +1,8 @@
-"""Eligible calls to trajectories: one for each agent of each attempt, its transitions oldest first."""
+"""Calls to trajectories: one for each agent of each attempt, in the order and with the edges of ``lineage.py``."""
 
-from collections.abc import Iterable, Mapping
-from operator import attrgetter
+from collections.abc import Container, Iterable, Mapping
 
-from lightning_trainer.transitions.lineage import parents_of
-from lightning_trainer.transitions.token_tree import token_tree
+from lightning_trainer.transitions.lineage import Lineage, lineage_of
 from lightning_trainer.types import Attempt, Call, Trajectory, Transition
 
 
@@ -14,6 +12,7 @@ def trajectories_of(
     attempt_rewards: Mapping[str, float],
     call_rewards: Mapping[str, float],
     agent_rewards: Mapping[tuple[str, str], float] | None = None,
+    gaps: Iterable[Call] = (),
 ) -> tuple[Trajectory, ...]:
     """Return the trajectories by attempt id, then agent.
 
@@ -23,6 +22,8 @@ def trajectories_of(
         attempt_rewards: by attempt id, of those that were scored.
         call_rewards: by call id, of those that were scored.
         agent_rewards: by attempt id and agent, of the agents that were scored apart from their attempt.
+        gaps: calls that there is a reason against and that happened in the same attempts
+            (``eligibility.took_part``): reward flows across them.
 
     Raises:
         ValueError: there is a reason against one of the calls.
@@ -30,11 +31,19 @@ def trajectories_of(
     by_owner: dict[tuple[str, str], list[Call]] = {}
     for call in calls:
         by_owner.setdefault((call.attempt_id or "", call.agent or ""), []).append(call)
+    trainable: dict[tuple[str, str], frozenset[str]] = {}
+    for call in gaps:
+        owner = (call.attempt_id or "", call.agent or "")
+        own = by_owner.setdefault(owner, [])
+        if owner not in trainable:
+            trainable[owner] = frozenset(known.call_id for known in own)
+        own.append(call)
     return tuple(
         _trajectory(
             attempts[attempt_id],
             agent,
-            own,
+            lineage_of(own, trainable.get((attempt_id, agent))),
+            trainable.get((attempt_id, agent)),
             attempt_rewards.get(attempt_id),
             (agent_rewards or {}).get((attempt_id, agent)),
             call_rewards,
@@ -46,40 +55,44 @@ def trajectories_of(
 def _trajectory(
     attempt: Attempt,
     agent: str,
-    calls: list[Call],
+    lineage: Lineage,
+    trainable: Container[str] | None,
     reward: float | None,
     own_reward: float | None,
     call_rewards: Mapping[str, float],
 ) -> Trajectory:
-    calls = sorted(calls, key=attrgetter("start_ns", "call_id"))
-    tree = token_tree(calls)
+    calls = lineage.calls
     transitions = [
         _transition(
             call,
             call_rewards.get(call.call_id),
             None if parent is None else calls[parent].call_id,
             None if extended is None else calls[extended].call_id,
+            gap=trainable is not None and call.call_id not in trainable,
         )
-        for call, parent, extended in zip(calls, parents_of(calls, tree), tree.parents, strict=True)
+        for call, parent, extended in zip(calls, lineage.parents, lineage.extends, strict=True)
     ]
-    return Trajectory(attempt, agent, transitions[0].policy, tuple(transitions), reward, own_reward)
+    policy = next((step.policy for step in transitions if not step.gap), "")
+    return Trajectory(attempt, agent, policy, tuple(transitions), reward, own_reward)
 
 
-def _transition(call: Call, reward: float | None, parent_id: str | None, extends: str | None) -> Transition:
-    if call.agent is None or call.attempt_id is None or call.policy is None:
-        raise ValueError(f"call {call.call_id} has no agent, attempt or policy; ask reason_against first")
-    if call.policy_version is None or call.behaviour_logprobs is None:
-        raise ValueError(f"call {call.call_id} has no policy version or logprobs; ask reason_against first")
+def _transition(
+    call: Call, reward: float | None, parent_id: str | None, extends: str | None, *, gap: bool
+) -> Transition:
+    if call.agent is None or call.attempt_id is None:
+        raise ValueError(f"call {call.call_id} has no agent or attempt; ask reason_against first")
+    if not gap and (call.policy is None or call.policy_version is None or call.behaviour_logprobs is None):
+        raise ValueError(f"call {call.call_id} has no policy, policy version or logprobs; ask reason_against first")
     # By position, as a call is made: naming fields takes longer than setting them.
     return Transition(
         call.call_id,
         call.agent,
         call.attempt_id,
-        call.policy,
+        call.policy or "",
         call.policy_version,
         call.prompt_ids,
         call.response_ids,
-        call.behaviour_logprobs,
+        call.behaviour_logprobs or (),
         reward,
         call.start_ns,
         parent_id,
@@ -89,6 +102,8 @@ def _transition(call: Call, reward: float | None, parent_id: str | None, extends
         (),
         call.shaping,
         call.support,
+        call.state,
+        gap,
     )
 
 

@@ -156,6 +156,9 @@ def _begin(
     settings = started.settings
     shared = request.shared(api, url, body, captured_by=captured_by)
     asked = request.attributes(api, body, capture_content=settings.capture_content, limit_bytes=settings.max_body_bytes)
+    state = current().state
+    if state is not None:
+        asked[semconv.STATE] = state
     span = spans.open(started, f"{api.operation} {shared[semconv.REQUEST_MODEL]}", asked, shared, SpanKind.CLIENT)
     if span is None:
         return None
@@ -177,7 +180,8 @@ def _extras(started: Runtime, api: Api, span: SpanRecord, url: str, body: Mappin
     if standing is Standing.STRANGER:
         return _NO_EXTRAS
     headers = {"traceparent": propagation.traceparent(span.trace_id, span.span_id)}
-    baggage = propagation.baggage(current().identity, speaker())
+    scope = current()
+    baggage = propagation.baggage(scope.identity, speaker(), scope.state)
     if baggage:
         headers["baggage"] = baggage
     asked = api.wanted(body) if standing is Standing.TRUSTED else NOTHING

@@ -1,14 +1,17 @@
 """Credits to per-token advantages, by the estimators in verl's registry.
 
 An estimator compares rows. Segments with one row id are one row: their tokens are put one after the other, in the order
-of the batch, the row's credit is the reward of its last token, and what the estimator returns goes back to the tokens
-it came from. Tokens that are not trained (prompts, tool output, tokens without a choice) are in no row and get 0.
+in which they were sampled (``Segment.order``), wherever in the batch they are, the row's credit is the reward of its
+last token, and what the estimator returns goes back to the tokens it came from. Tokens that are not trained (prompts,
+tool output, tokens without a choice) are in no row and get 0. It is all in double precision: a whitening divides by
+small deviations.
 """
 
 import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -42,18 +45,18 @@ class _Row:
     credit: float
     baseline: float | None
     """Reward of the group's baseline attempt."""
-    pieces: list[tuple[int, Sequence[int]]] = field(default_factory=list)
-    """(sample, positions of a segment's trained tokens) in order."""
+    pieces: list[tuple[int, int, Sequence[int]]] = field(default_factory=list)
+    """(order, sample, positions of a segment's trained tokens), in the order of sampling."""
     attempts: set[str] = field(default_factory=set)
 
     @property
     def length(self) -> int:
-        return sum(len(positions) for _, positions in self.pieces)
+        return sum(len(positions) for *_, positions in self.pieces)
 
     def gather(self, samples: Sequence[Sample], values: TokenValues, length: int) -> list[float]:
         """Return the values of the row's tokens, one after the other, and 0.0 up to ``length``."""
         found: list[float] = []
-        for index, positions in self.pieces:
+        for _, index, positions in self.pieces:
             of_sample = values[samples[index].sample_id]
             found += [of_sample[position] for position in positions]
         return found + [0.0] * (length - len(found))
@@ -97,7 +100,7 @@ def estimate(
     found = Estimate.empty(samples)
     for number, row in enumerate(rows):
         start = 0
-        for index, positions in row.pieces:
+        for _, index, positions in row.pieces:
             sample_id = samples[index].sample_id
             for place, position in enumerate(positions, start):
                 found.advantages[sample_id][position] = advantages_RL[number][place]
@@ -123,8 +126,10 @@ def _rows(samples: Sequence[Sample]) -> list[_Row]:
                 raise TrainingError(
                     f"row {segment.row_id} has the credits {row.credit} and {segment.credit}; a row has one"
                 )
-            row.pieces.append((index, sample.trained_in(segment)))
+            row.pieces.append((segment.order, index, sample.trained_in(segment)))
             row.attempts.add(segment.attempt_id or sample.attempt_id)
+    for row in rows.values():
+        row.pieces.sort(key=itemgetter(0))
     return list(rows.values())
 
 
@@ -156,10 +161,10 @@ def _estimate(
     longest = max(row.length for row in rows)
 
     def of_tokens(values: TokenValues) -> torch.Tensor:
-        return torch.tensor([row.gather(samples, values, longest) for row in rows])
+        return torch.tensor([row.gather(samples, values, longest) for row in rows], dtype=torch.float64)
 
-    mask_RL = torch.zeros(len(rows), longest)
-    rewards_RL = torch.zeros(len(rows), longest)
+    mask_RL = torch.zeros(len(rows), longest, dtype=torch.float64)
+    rewards_RL = torch.zeros(len(rows), longest, dtype=torch.float64)
     for index, row in enumerate(rows):
         mask_RL[index, : row.length] = 1.0
         rewards_RL[index, row.length - 1] = row.credit
@@ -194,7 +199,7 @@ def _baselines(rows: Sequence[_Row]) -> torch.Tensor:
                 f'group {row.index[0]} has no baseline, which is the reward of an attempt of mode "baseline" in it; '
                 "drop its samples with a reason"
             )
-    return torch.tensor([row.baseline for row in rows])
+    return torch.tensor([row.baseline for row in rows], dtype=torch.float64)
 
 
 def _indices(rows: Sequence[_Row]) -> np.ndarray:

@@ -55,12 +55,6 @@ def test_of_equal_paths_the_owners_own_is_extended(make_transition):
     assert token_tree([*twins, *after], owners=["x", "y", "y", "z"]).parents == (None, None, 1, 0)
 
 
-def test_a_retry_knows_the_first_try(make_transition):
-    prompts = [(1,), (2,), (1,), (1, 2), (2,)]
-    transitions = [make_transition(str(index), prompt, (9, index)) for index, prompt in enumerate(prompts)]
-    assert token_tree(transitions).first_tries == (0, 1, 0, 3, 1)
-
-
 def test_other_pictures_behind_the_same_placeholders_are_another_history(make_transition):
     cat, dog = (Media("image", f"https://host/{name}.png") for name in ("cat", "dog"))
     first = make_transition("1", (1, 7, 7), (3,), media=(cat,))
@@ -69,7 +63,6 @@ def test_other_pictures_behind_the_same_placeholders_are_another_history(make_tr
     retry = replace(first, transition_id="4", response_ids=(9,), media=(dog,))
     tree = token_tree([first, goes_on, other, retry])
     assert tree.parents == (None, 0, None, None)
-    assert tree.first_tries == (0, 1, 2, 3)
 
 
 def test_runs_fork_at_the_exact_token(make_transition):

@@ -301,7 +301,7 @@ def test_every_estimator_of_rewards_is_verls_given_the_same_rows(groups, sample,
         sample(f"{g}-{i}", [1] * (1 + length), [0] + [1] * length, group=g, credit=reward)
         for g, i, reward, length in rows
     ]
-    mask, rewards = torch.zeros(len(rows), 4), torch.zeros(len(rows), 4)
+    mask, rewards = torch.zeros(len(rows), 4, dtype=torch.float64), torch.zeros(len(rows), 4, dtype=torch.float64)
     for place, (_, _, reward, length) in enumerate(rows):
         mask[place, :length], rewards[place, length - 1] = 1.0, reward
     index = np.array([g for g, *_ in rows], dtype=object)
