@@ -349,8 +349,8 @@ class TrainingConfig(Section):
             raise ValueError(f'world_size = {self.world_size} needs backend = "ray", not "{self.backend}"')
         if self.policies_at_once > 1 and self.backend != "ray":
             raise ValueError(
-                f'policies_at_once = {self.policies_at_once} needs backend = "ray": in one process trainers compute one '
-                "after the other; leave policies_at_once out"
+                f'policies_at_once = {self.policies_at_once} needs backend = "ray": trainers of one process '
+                "compute one after the other; leave policies_at_once out"
             )
         return self
 

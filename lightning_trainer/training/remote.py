@@ -105,9 +105,9 @@ def make_trainers(
 class InProcessTrainer(TrainerClient):
     """The trainer on one thread of this process: no second copy of anything, but a crash takes the daemon along.
 
-    Of several such trainers one computes at a time, their start included: transformers replaces functions of torch while
-    it makes a model, verl reads the environment and prints, and random numbers come from one state. All of that is the
-    process's.
+    Of several such trainers one computes at a time, their start included: transformers replaces functions of torch
+    while it makes a model, verl reads the environment and prints, and random numbers come from one state. All of that
+    is the process's.
     """
 
     _process = threading.Lock()
@@ -141,7 +141,6 @@ class InProcessTrainer(TrainerClient):
             raise
         except Exception as error:
             raise TrainingError(f"the trainer failed: {type(error).__name__}: {error}") from error
-
 
     def _alone(self, function: Any, *arguments: Any) -> Any:
         with self._process:

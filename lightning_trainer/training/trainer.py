@@ -2,8 +2,9 @@
 
 Where several processes train it, each has such a trainer, and every call is made in all of them (``process_group``).
 
-Invariant: a step is a function of (weights, optimiser state, batch, seed) alone, so repeating the recorded batches after the
-last checkpoint gives the weights that an uninterrupted run would have. verl is imported with this module (10-20 s).
+Invariant: a step is a function of (weights, optimiser state, batch, seed) alone, so repeating the recorded batches
+after the last checkpoint gives the weights that an uninterrupted run would have. verl is imported with this module
+(10-20 s).
 """
 
 import shutil

@@ -12,8 +12,8 @@ from lightning_trainer.cli.doctor.check import Check, State, render, summary
 from lightning_trainer.cli.doctor.machine import check_cores, check_disk, check_memory, check_shared_memory
 from lightning_trainer.cli.doctor.model import check_model, count_parameters
 from lightning_trainer.cli.doctor.packages import check_engine, check_packages, check_python
-from lightning_trainer.cli.doctor.schedule import check_schedule
 from lightning_trainer.cli.doctor.places import check_guard, check_port, check_spool, check_state_dir
+from lightning_trainer.cli.doctor.schedule import check_schedule
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config_file import load_config
 

@@ -31,8 +31,8 @@ PRESETS: Mapping[str, Settings] = {
         "kl_loss_type": "k3",
     },
     # Liu et al., Understanding R1-Zero-Like Training, arXiv 2503.20783, section 3.2: no division by the deviation nor
-    # by the response's length (a constant instead), no KL. The authors' recipe samples 128 questions 8 times and updates
-    # on 128 answers at a time.
+    # by the response's length (a constant instead), no KL. The authors' recipe (oat) samples 128 questions 8 times and
+    # updates on 128 answers at a time.
     "dr_grpo": {
         "mini_batches": 8,
         **_SYMMETRIC_CLIP,
@@ -51,8 +51,8 @@ PRESETS: Mapping[str, Settings] = {
         "dynamic_sampling": True,
         "overlong": {},
     },
-    # Zheng et al., arXiv 2507.18071, equation 5 and section 5.1: four mini-batches. Their clip range is far below what an
-    # engine in bfloat16 rounds, so the ratio is taken against the trainer's own logprobs.
+    # Zheng et al., arXiv 2507.18071, equation 5 and section 5.1: four mini-batches. Their clip range is far below
+    # what an engine in bfloat16 rounds, so the ratio is taken against the trainer's own logprobs.
     "gspo": {
         "mini_batches": 4,
         "old_logprobs": "trainer",
@@ -99,8 +99,8 @@ PRESETS: Mapping[str, Settings] = {
         "kl_reward_coef": 0.01,
         "kl_reward_type": "k1",
     },
-    # Schulman et al., arXiv 1707.06347, as applied to language by Ouyang et al., arXiv 2203.02155, appendix C.4: batches
-    # of 512 in mini-batches of 64, a single epoch.
+    # Schulman et al., arXiv 1707.06347, as applied to language by Ouyang et al., arXiv 2203.02155, appendix C.4:
+    # batches of 512 in mini-batches of 64, a single epoch.
     "ppo": {
         "mini_batches": 8,
         **_SYMMETRIC_CLIP,

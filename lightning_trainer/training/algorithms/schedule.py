@@ -7,7 +7,7 @@ from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.training.tree.mini_batches import GROUPS_AT_LEAST
 
 _ROUNDING = 0.01
-"""A clip range below this is within what an engine in bfloat16 rounds: 0.02 to 0.03 nats a token, less over a sequence."""
+"""A clip range below this is within what an engine in bfloat16 rounds: 0.02 nats a token, less over a sequence."""
 _PLAIN = ("vanilla", "gpg")
 """Losses of which nobody expects more than policy gradient from a single update."""
 
@@ -50,7 +50,7 @@ def schedule_sentences(
     against_engine = not algorithm.recomputes_old_logprobs and loss != "bypass_mode"
     if rounds and against_engine and "clip_ratio_low" in known.reads and tight < _ROUNDING:
         yield (
-            f"a clip range of {tight:g} is narrower than what bfloat16 rounds between engine and trainer, so tokens are "
-            'clipped before any weight has moved; set old_logprobs = "trainer", or dtype = "float32" in [engine] and '
-            "[training]"
+            f"a clip range of {tight:g} is narrower than what bfloat16 rounds between engine and trainer, so tokens "
+            'are clipped before any weight has moved; set old_logprobs = "trainer", or dtype = "float32" in '
+            "[engine] and [training]"
         )

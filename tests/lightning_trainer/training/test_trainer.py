@@ -249,7 +249,9 @@ def test_damaged_and_foreign_checkpoints_are_refused(tiny_models, trainer, tmp_p
         trainer(model_dir=tiny_models("qwen2")).load(tmp_path / "mine")
 
 
-@pytest.mark.parametrize("damage", [b"", b"\x80\x04 nothing that torch wrote", None], ids=["empty", "foreign", "cut off"])
+@pytest.mark.parametrize(
+    "damage", [b"", b"\x80\x04 nothing that torch wrote", None], ids=["empty", "foreign", "cut off"]
+)
 @pytest.mark.parametrize("part", ["model", "optim", "extra_state"])
 def test_every_damaged_part_of_a_checkpoint_is_told_in_a_sentence(part, damage, saved, tmp_path):
     trained, whole = saved
@@ -274,10 +276,10 @@ def saved(tiny_models, tmp_path_factory):
 
 def test_a_disk_that_refuses_is_told_in_a_sentence(trainer, tmp_path, monkeypatch):
     trained = trainer()
-    with pytest.raises(TrainingError, match="cannot write the weights of version 1 to .*absent"):
+    with pytest.raises(TrainingError, match=r"cannot write the weights of version 1 to .*absent"):
         trained.publish(tmp_path / "absent" / "weights", 1)
     monkeypatch.setattr("torch.save", _refused)
-    with pytest.raises(TrainingError, match="cannot write the checkpoint .*: the disk is full"):
+    with pytest.raises(TrainingError, match=r"cannot write the checkpoint .*: the disk is full"):
         trained.save(tmp_path / "step-1", 1)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,7 +1,7 @@
 """Epochs of mini-batches: each loss is its own formula there, equal to a plain PyTorch loop of the same updates."""
 
 import math
-import os
+import pickle
 import random
 import signal
 import subprocess
@@ -60,9 +60,7 @@ def _batch(sample, folder: Path, noise: float = 0.0) -> TrainingBatch:
             own = [0.0, *_log_p(model, ids).tolist()]
             logprobs = [(value + source.gauss(0, noise)) * bit for value, bit in zip(own, mask, strict=True)]
             credit = source.random()
-            samples.append(
-                sample(f"g{group}a{member}", ids, mask, group=f"g{group}", credit=credit, logprobs=logprobs)
-            )
+            samples.append(sample(f"g{group}a{member}", ids, mask, group=f"g{group}", credit=credit, logprobs=logprobs))
     # A row is an attempt, and here also a sample: its segments have one row id.
     return TrainingBatch("tiny", 1, tuple(_one_row(one) for one in samples))
 
@@ -220,9 +218,7 @@ def test_every_loss_is_its_formula_in_each_update_and_differs_from_all_others(ti
         assert report.metrics["optimizer/updates"] == len(theirs.gradients) == _EPOCHS * _MINI_BATCHES
         for number, (mine, plain) in enumerate(zip(ours.gradients, theirs.gradients, strict=True)):
             assert _apart(mine, plain) < 2e-3, f"{loss}, update {number}"
-        moved, expected = (
-            {name: one.weights[name] - start[name] for name in start} for one in (ours, theirs)
-        )
+        moved, expected = ({name: one.weights[name] - start[name] for name in start} for one in (ours, theirs))
         assert _apart(moved, expected) < 5e-3, loss
         found[loss] = ours
     for loss, trained in found.items():
@@ -235,3 +231,152 @@ def test_every_loss_is_its_formula_in_each_update_and_differs_from_all_others(ti
             # ... and from then on.
             if other != loss:
                 assert _apart(trained.gradients[-1], found[other].gradients[-1]) > 1e-2, f"{loss} and {other}"
+
+
+@pytest.fixture
+def trainer(settings):
+    from lightning_trainer.training.trainer import Trainer
+
+    return lambda **changes: Trainer(settings(**{"mini_batches": 2, "ppo_epochs": 2, **changes}))
+
+
+def _weights(host) -> dict[str, Any]:
+    return {name: value.full_tensor().clone() for name, value in host.module.state_dict().items()}
+
+
+def _same(ours, theirs) -> bool:
+    return all(bool((ours[name] == theirs[name]).all()) for name in ours)
+
+
+def _at(step: int, batch: TrainingBatch) -> TrainingBatch:
+    return replace(batch, step=step)
+
+
+def test_what_a_step_reports_is_of_all_its_updates(trainer, batch):
+    """Tokens are trained once and computed in every epoch; engine and trainer are compared before the first update."""
+    once, often = trainer(mini_batches=1, ppo_epochs=1).step(batch()), trainer(mini_batches=4).step(batch())
+    assert often.tokens_trained == once.tokens_trained
+    assert often.tokens_sequential == 2 * once.tokens_sequential
+    assert often.tokens_computed > 2 * once.tokens_computed  # what the mini-batches share is computed in each
+    assert once.metrics["optimizer/updates"] == 1.0
+    assert often.metrics["optimizer/updates"] == 8.0
+    assert often.metrics["grad_norm/max"] > often.metrics["grad_norm"]
+    assert often.metrics["mismatch/abs_max"] < 1e-4
+    assert abs(often.metrics["actor/ppo_kl"]) > 1e-4
+    assert often.metrics["actor/pg_clipfrac/unmoved"] == 0.0
+
+
+def test_the_learning_rate_counts_steps_and_not_updates(trainer, batch):
+    schedule = {"lr": 1e-3, "schedule": "cosine", "total_steps": 4}
+    rates = [
+        [one.step(_at(step, batch())).metrics["lr"] for step in (1, 2, 3)]
+        for one in (trainer(**schedule), trainer(mini_batches=1, ppo_epochs=1, **schedule))
+    ]
+    assert rates[0] == pytest.approx(rates[1])
+    assert rates[0][0] > rates[0][1] > rates[0][2]
+
+
+def test_the_critic_takes_as_many_steps_as_the_policy(trainer, batch):
+    trained = trainer(preset="ppo", mini_batches=4, ppo_epochs=3)
+    steps = dict.fromkeys(("policy", "critic"), 0)
+    for name in steps:
+
+        def count(*_: Any, name=name) -> None:
+            steps[name] += 1
+
+        getattr(trained._learner, name).engine.optimizer.register_step_pre_hook(count)
+    trained.step(batch())
+    assert steps == {"policy": 12, "critic": 12}
+
+
+def test_a_mini_batch_that_is_rejected_as_a_whole_is_no_update(trainer, batch):
+    whole = batch()
+    parts = cut(whole.samples, 2)
+    far_off = {sample.sample_id for sample in parts[0]}
+    samples = tuple(_as_if_improbable(one) if one.sample_id in far_off else one for one in whole.samples)
+    report = trainer(rollout_rs="token_k1", rollout_rs_threshold=2.0).step(replace(whole, samples=samples))
+    assert report.metrics["optimizer/updates"] == 2.0
+    assert report.tokens_trained == sum(sum(sample.loss_mask) for sample in parts[1])
+
+
+def _as_if_improbable(sample):
+    logprobs = zip(sample.behaviour_logprobs, sample.loss_mask, strict=True)
+    return replace(sample, behaviour_logprobs=tuple(value - 5.0 * bit for value, bit in logprobs))
+
+
+@pytest.mark.parametrize("attention", ["tree", "stock"])
+def test_against_the_trainer_no_rounding_is_clipped(attention, trainer, batch):
+    """In bfloat16 too: what was measured before the step is measured again in its first updates, bit for bit."""
+    at_rest = {"lr": 1e-30, "dtype": "bfloat16", "attention": attention, "max_tokens_per_micro_batch": 64}
+    metrics = trainer(preset="gspo", mini_batches=4, **at_rest).step(batch()).metrics
+    assert metrics["optimizer/updates"] == 8.0
+    assert metrics["actor/pg_clipfrac"] == 0.0
+    assert metrics["actor/ppo_kl"] == 0.0
+    against_engine = trainer(preset="gspo", mini_batches=4, old_logprobs="behaviour", **at_rest).step(batch()).metrics
+    assert against_engine["actor/pg_clipfrac"] > 0.01
+
+
+def test_demonstrations_are_learned_in_epochs_of_mini_batches(trainer, batch):
+    report = trainer(preset="sft", mini_batches=4, ppo_epochs=3, lr=1e-3).step(batch())
+    once = trainer(preset="sft", mini_batches=1, ppo_epochs=1, lr=1e-3)
+    first = once.step(batch()).metrics["sft/loss"]
+    assert report.metrics["optimizer/updates"] == 12.0
+    assert report.metrics["sft/loss"] < first
+
+
+_KILLED = """
+import os, pickle, signal, sys
+from lightning_trainer.training.trainer import Trainer
+
+with open(sys.argv[1], "rb") as file:
+    settings, batches, folder = pickle.load(file)
+trainer = Trainer(settings)
+trainer.step(batches[0])
+trainer.save(folder, 1)
+policy, updates = trainer._learner.policy, []
+update = policy.update
+
+def fourth_is_too_late(*arguments, **options):
+    updates.append(1)
+    if len(updates) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return update(*arguments, **options)
+
+policy.update = fourth_is_too_late
+trainer.step(batches[1])
+"""
+
+
+def test_a_step_that_was_killed_between_mini_batches_is_repeated_to_the_same_weights(settings, batch, tmp_path):
+    """Its weights had moved three times; a new process has those of the checkpoint, and the batch. The loss draws
+    tokens at random, and there is a critic."""
+    from lightning_trainer.training.trainer import Trainer
+
+    drawn = {"policy_loss": "clip_cov", "clip_cov_ratio": 0.3, "clip_cov_lb": -10.0, "clip_cov_ub": 10.0}
+    chosen = settings(preset="ppo", mini_batches=4, ppo_epochs=2, schedule="cosine", total_steps=3, **drawn)
+    batches = [batch(), _at(2, batch())]
+    (tmp_path / "given").write_bytes(pickle.dumps((chosen, batches, tmp_path / "step-1")))
+    killed = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path / "given")], timeout=600, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    whole, again = Trainer(chosen), Trainer(chosen)
+    expected = [whole.step(one) for one in batches]
+    assert again.load(tmp_path / "step-1") == 1
+    assert again.step(batches[1]).metrics == expected[1].metrics
+    for host in ("policy", "critic"):
+        assert _same(*(_weights(getattr(one._learner, host)) for one in (whole, again)))
+
+
+def test_a_step_that_failed_between_mini_batches_is_told_and_not_taken_for_done(trainer, batch, monkeypatch):
+    trained = trainer(mini_batches=4)
+    update, calls = trained._learner.policy.update, []
+
+    def fails(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 3:
+            raise TrainingError("out of memory")
+        return update(*arguments, **options)
+
+    monkeypatch.setattr(trained._learner.policy, "update", fails)
+    with pytest.raises(TrainingError, match="out of memory"):
+        trained.step(batch())
+    assert trained.steps_done == 0
