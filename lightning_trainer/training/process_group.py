@@ -68,13 +68,14 @@ def on_first(work: Callable[[], Result]) -> Result:
     """Do something in the first process alone; all have its result or its error.
 
     Raises:
-        LightningError: of the work. Any other error of it is one of these too: the others must not wait for a result.
+        LightningError: of the work, as is any other error of it but these: nobody must wait for a result in vain.
+        OSError: of the work.
     """
     outcome: list[Any] = [None, None]
     if dist.get_rank() == 0:
         try:
             outcome[0] = work()
-        except LightningError as error:
+        except (LightningError, OSError) as error:
             outcome[1] = error
         except Exception as error:
             outcome[1] = TrainingError(f"the first process failed: {type(error).__name__}: {error}")
