@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from lightning_trainer.training.algorithms.losses import POLICY_LOSSES
+from lightning_trainer.training.algorithms.presets import PRESETS
 from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.training.tree.mini_batches import GROUPS_AT_LEAST
 
@@ -30,7 +31,8 @@ def schedule_sentences(
     if algorithm.objective != "rl":
         return
     parts = most_mini_batches(algorithm, groups_per_step)
-    if parts < algorithm.mini_batches:
+    by_preset = algorithm.preset and PRESETS[algorithm.preset].get("mini_batches") == algorithm.mini_batches
+    if parts < algorithm.mini_batches and not by_preset:  # a paper's number is of the paper's batch
         yield (
             f"mini_batches = {algorithm.mini_batches} and groups_per_step = {groups_per_step}: a mini-batch has "
             f"{GROUPS_AT_LEAST} groups or more, so there are at most {parts} in an epoch; groups_per_step = "

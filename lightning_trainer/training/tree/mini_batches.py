@@ -33,7 +33,7 @@ def cut(samples: Sequence[Sample], count: int) -> list[list[Sample]]:
     if count <= 1:
         return [list(samples)]
     # What shares a prefix is neighbors in the order of the tree, so a cut separates as little as it can.
-    in_tree_order = sorted(groups.values(), key=lambda group: min(sample.token_ids for sample in group))
+    in_tree_order = sorted(groups.values(), key=lambda group: min(tuple(one.token_ids) for one in group))
     tokens = [sum(sum(sample.loss_mask) for sample in group) for group in in_tree_order]
     return [
         [sample for group in in_tree_order[start:end] for sample in group]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_trainer.token_ids import TokenIds
 from lightning_trainer.training.tree.mini_batches import GROUPS_AT_LEAST, cut, visits
 from lightning_trainer.types import Sample, Segment
 
@@ -18,7 +19,7 @@ def _sample(name: str, group: str, ids: list[int], trained: int) -> Sample:
         agent="a",
         group_id=group,
         attempt_id=name,
-        token_ids=tuple(ids),
+        token_ids=TokenIds(ids),
         loss_mask=(0,) * start + (1,) * trained,
         behaviour_logprobs=(0.0,) * start + (-1.0,) * trained,
         segments=(Segment(start, len(ids), name, 0, 1.0, name),),

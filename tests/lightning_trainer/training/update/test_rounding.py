@@ -16,7 +16,7 @@ from lightning_trainer.types import Sample, TrainingBatch
 
 pytestmark = [pytest.mark.engine, pytest.mark.verl, pytest.mark.slow]
 
-_GROUPS, _MEMBERS, _TOKENS = 8, 4, 40
+_GROUPS, _MEMBERS, _TOKENS = 8, 4, 32
 _AT_REST = 1e-30
 """A learning rate that moves no weight: every update of the step is one with the weights that sampled."""
 
@@ -77,7 +77,7 @@ def _clipped(model_dir, batch, **algorithm) -> dict[str, float]:
     settings = TrainerSettings(
         policy="p", model_dir=model_dir, advantage=chosen.advantage, algorithm=chosen, lr=_AT_REST, dtype="bfloat16"
     )
-    return Trainer(settings).step(batch).metrics
+    return dict(Trainer(settings).step(batch).metrics)
 
 
 @pytest.mark.parametrize("preset", ["gspo", "dapo"])

@@ -23,13 +23,15 @@ _CASES: dict[str, dict[str, Any]] = {
     "sequence ratios, entropy": {"preset": "gspo", "entropy_coeff": 0.01},
     "gradient checkpointing": {"gradient_checkpointing": True},
     "verl's own engine": {"attention": "stock"},
+    "epochs of mini-batches": {"mini_batches": 2, "ppo_epochs": 2},
     "fewer samples than processes": {"advantage": "credit"},
     "fewer samples than processes, verl's own engine": {"advantage": "credit", "attention": "stock"},
 }
 
 
 def _batch(samples_of_shape, case: str, step: int) -> TrainingBatch:
-    samples = samples_of_shape(step, "masks with holes")
+    shape = "shared prefixes" if case.startswith("epochs") else "masks with holes"  # enough groups for two
+    samples = samples_of_shape(step, shape)
     return TrainingBatch("tiny", step, (_shared(samples[0]),) if case.startswith("fewer") else tuple(samples))
 
 
