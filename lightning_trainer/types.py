@@ -322,7 +322,7 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
-    """What one step trains on, in one optimizer step or several: stored before the step, so that a crash can repeat it exactly."""
+    """What one step trains on: stored before the step, so that a crash can repeat it exactly."""
 
     policy: str
     step: int

@@ -5,6 +5,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lightning_instrumentation.packing import pack_token_ids
 
 from lightning_trainer.token_ids import TokenIds
 from lightning_trainer.training.tree.mini_batches import GROUPS_AT_LEAST, cut, visits
@@ -19,7 +20,7 @@ def _sample(name: str, group: str, ids: list[int], trained: int) -> Sample:
         agent="a",
         group_id=group,
         attempt_id=name,
-        token_ids=TokenIds(ids),
+        token_ids=TokenIds(pack_token_ids(ids)),  # as they come off a span
         loss_mask=(0,) * start + (1,) * trained,
         behaviour_logprobs=(0.0,) * start + (-1.0,) * trained,
         segments=(Segment(start, len(ids), name, 0, 1.0, name),),

@@ -80,7 +80,7 @@ def _train(settings, batch, **algorithm) -> tuple[Trained, Any]:
     from lightning_trainer.training.trainer import Trainer
 
     fields = {"advantage": "grpo", "mini_batches": _MINI_BATCHES, "ppo_epochs": _EPOCHS, **algorithm}
-    trainer = Trainer(settings(lr=_LR, seed=_SEED, max_tokens_per_micro_batch=4096, **fields))
+    trainer: Any = Trainer(settings(lr=_LR, seed=_SEED, max_tokens_per_micro_batch=4096, **fields))
     gradients: list[dict[str, Any]] = []
 
     def keep(*_: Any) -> None:
@@ -278,7 +278,7 @@ def test_the_learning_rate_counts_steps_and_not_updates(trainer, batch):
 
 def test_the_critic_takes_as_many_steps_as_the_policy(trainer, batch):
     trained = trainer(preset="ppo", mini_batches=4, ppo_epochs=3)
-    steps = dict.fromkeys(("policy", "critic"), 0)
+    steps: dict[str, int] = dict.fromkeys(("policy", "critic"), 0)
     for name in steps:
 
         def count(*_: Any, name=name) -> None:
