@@ -34,6 +34,7 @@ def batch(model_dir, start_engine, tmp_path_factory) -> TrainingBatch:
 
     async def ask():
         async with engine.client() as client:
+            client.timeout = 600.0  # of a busy machine
             prompts = [f"Question {n}: what is {3 * n} times {n + 4}? Think aloud.\n" for n in range(_GROUPS)]
             body = {"model": "tiny", "max_tokens": _TOKENS, "temperature": 1.0, "logprobs": 0, "n": _MEMBERS}
             calls = (
