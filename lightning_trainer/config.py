@@ -356,6 +356,11 @@ class TrainingConfig(Section):
     def _processes_need_ray(self) -> Self:
         if self.world_size > 1 and self.backend != "ray":
             raise ValueError(f'world_size = {self.world_size} needs backend = "ray", not "{self.backend}"')
+        if self.policies_at_once > 1 and self.backend != "ray":
+            raise ValueError(
+                f'policies_at_once = {self.policies_at_once} needs backend = "ray": trainers of one process '
+                "compute one after the other; leave policies_at_once out"
+            )
         return self
 
 

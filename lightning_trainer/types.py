@@ -381,7 +381,7 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
-    """What one optimiser step trains on: stored before the step, so that a crash can repeat it exactly."""
+    """What one step trains on: stored before the step, so that a crash can repeat it exactly."""
 
     policy: str
     step: int

@@ -44,7 +44,7 @@ class SharedEngine:
     It is shared: a test that publishes leaves its version behind, so take the next number from ``next_version``.
     """
 
-    def __init__(self, model_dir: Path, folder: Path, **options: Any) -> None:
+    def __init__(self, model_dir: Path, folder: Path, /, **options: Any) -> None:
         """``options``: settings of the engine other than these."""
         self.model_dir = model_dir
         self.weights = WeightFiles(folder / "state", version_bytes=2**26)

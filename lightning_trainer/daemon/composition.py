@@ -20,7 +20,7 @@ from lightning_trainer.serving.shared_memory import WeightFiles
 from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.remote import make_trainers
-from lightning_trainer.training.settings import trainer_settings
+from lightning_trainer.training.settings import schedule_notes, trainer_settings
 
 
 async def compose(
@@ -81,7 +81,7 @@ async def compose(
     ]
     said = overlaps(config.policy)
     for policy in policies:
-        for sentence in said.get(policy.policy.name, ()):
+        for sentence in (*said.get(policy.policy.name, ()), *schedule_notes(config, policy.policy)):
             policy.progress.say(sentence)
     return policies
 

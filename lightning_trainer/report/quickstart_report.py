@@ -72,7 +72,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One optimiser step."""
+    """One step of training."""
 
     step: int
     reward_mean: float | None

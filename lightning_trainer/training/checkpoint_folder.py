@@ -73,7 +73,7 @@ def read_manifest(directory: Path) -> Manifest:
         if document.pop("format") != _FORMAT:
             raise TrainingError(f"{directory}: this checkpoint has another format than {_FORMAT}")
         return Manifest(**document)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TrainingError(f"{directory} is not a whole checkpoint ({error}); name one that was saved") from error
 
 

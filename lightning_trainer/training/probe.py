@@ -39,7 +39,7 @@ def probe_token_ids(model_dir: Path, vocabulary_size: int, max_model_len: int) -
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_dir)
         encoded = [tokenizer(text, add_special_tokens=False).input_ids for text in _TEXTS]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or none that can be read
         encoded = []
     # Without tokenizer files transformers makes an empty tokenizer for some architectures.
     if not encoded or not all(len(ids) >= _LEAST_TOKENS and max(ids) < vocabulary_size for ids in encoded):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch.distributed as dist
 
-from lightning_trainer.errors import LightningError
+from lightning_trainer.errors import LightningError, TrainingError
 
 _BACKEND = "cpu:gloo"  # verl would ask for "cpu:gloo,cpu:gloo", which torch refuses as a duplicate
 _JOIN_TIMEOUT = timedelta(minutes=5)
@@ -68,14 +68,17 @@ def on_first(work: Callable[[], Result]) -> Result:
     """Do something in the first process alone; all have its result or its error.
 
     Raises:
-        LightningError: of the work.
+        LightningError: of the work, as is any other error of it but these: nobody must wait for a result in vain.
+        OSError: of the work.
     """
     outcome: list[Any] = [None, None]
     if dist.get_rank() == 0:
         try:
             outcome[0] = work()
-        except LightningError as error:
+        except (LightningError, OSError) as error:
             outcome[1] = error
+        except Exception as error:
+            outcome[1] = TrainingError(f"the first process failed: {type(error).__name__}: {error}")
     if dist.get_world_size() > 1:
         dist.broadcast_object_list(outcome)
     if outcome[1] is not None:

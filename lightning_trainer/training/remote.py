@@ -5,6 +5,7 @@ every call until ``restart``, which builds it anew from the model folder; going 
 """
 
 import asyncio
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -102,7 +103,14 @@ def make_trainers(
 
 
 class InProcessTrainer(TrainerClient):
-    """The trainer on one thread of this process: no second copy of anything, but a crash takes the daemon along."""
+    """The trainer on one thread of this process: no second copy of anything, but a crash takes the daemon along.
+
+    Of several such trainers one computes at a time, their start included: transformers replaces functions of torch
+    while it makes a model, verl reads the environment and prints, and random numbers come from one state. All of that
+    is the process's.
+    """
+
+    _process = threading.Lock()
 
     def __init__(self, settings: TrainerSettings) -> None:
         self._settings = settings
@@ -128,11 +136,15 @@ class InProcessTrainer(TrainerClient):
 
     async def _on_thread(self, function: Any, *arguments: Any) -> Any:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._alone, function, *arguments)
         except LightningError:
             raise
         except Exception as error:
             raise TrainingError(f"the trainer failed: {type(error).__name__}: {error}") from error
+
+    def _alone(self, function: Any, *arguments: Any) -> Any:
+        with self._process:
+            return function(*arguments)
 
 
 def build_trainer(settings: TrainerSettings) -> "Trainer":

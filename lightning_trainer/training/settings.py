@@ -8,6 +8,7 @@ from lightning_trainer.config import Config, EngineConfig, PolicyConfig
 from lightning_trainer.cores import Dtype, available_cores
 from lightning_trainer.credit import estimators
 from lightning_trainer.credit.settings import CreditSettings
+from lightning_trainer.training.algorithms.schedule import schedule_sentences
 from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.training.lora import LoraConfig
 from lightning_trainer.training.stages import first_steps
@@ -152,6 +153,18 @@ def trainer_settings(
         log_dir=log_dir,
         stages=stages,
     )
+
+
+def schedule_notes(config: Config, policy: PolicyConfig) -> list[str]:
+    """Return what a person should hear of a policy's update schedule, one sentence each; of all stages."""
+    rounds = "bfloat16" in (config.engine.dtype, config.training.dtype)
+    found: dict[str, None] = {}
+    for stage in policy.of_stages if policy.train else ():
+        sentences = schedule_sentences(
+            stage.algorithm, groups_per_step=policy.groups_per_step, max_staleness=policy.max_staleness, rounds=rounds
+        )
+        found.update(dict.fromkeys(sentences))
+    return list(found)
 
 
 def _stage(first_step: int, policy: PolicyConfig) -> StageSettings:

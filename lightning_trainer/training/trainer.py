@@ -2,8 +2,9 @@
 
 Where several processes train it, each has such a trainer, and every call is made in all of them (``process_group``).
 
-Invariant: a step is a function of (weights, optimiser state, batch) alone, so repeating the recorded batches after the
-last checkpoint gives the weights that an uninterrupted run would have. verl is imported with this module (10-20 s).
+Invariant: a step is a function of (weights, optimiser state, batch, seed) alone, so repeating the recorded batches
+after the last checkpoint gives the weights that an uninterrupted run would have. verl is imported with this module
+(10-20 s).
 """
 
 import shutil
@@ -56,7 +57,7 @@ class Trainer:
         return self._learner.policy.module
 
     def step(self, batch: TrainingBatch) -> StepReport:
-        """Take one optimiser step over the whole batch.
+        """Take one step over a batch: as many optimiser steps as its algorithm has epochs and mini-batches.
 
         Raises:
             TrainingError: the batch is of another policy, was trained already, or cannot give advantages.
@@ -74,7 +75,7 @@ class Trainer:
             advantages=learned.advantages,
             tokens_trained=learned.tokens_trained,
             tokens_computed=learned.tokens_computed,
-            tokens_sequential=sum(len(sample.token_ids) for sample in batch.samples if any(sample.loss_mask)),
+            tokens_sequential=learned.tokens_sequential,
             seconds={"advantages": learned.prepare_s, "train": time.perf_counter() - began - learned.prepare_s},
         )
 

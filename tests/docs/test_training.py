@@ -40,6 +40,13 @@ def test_every_preset_and_loss_has_a_row(name):
     assert re.search(rf"^\|[^|]*`{name}`", PAGE, flags=re.MULTILINE)
 
 
+def test_the_table_of_presets_has_their_updates():
+    for name, settings in PRESETS.items():
+        (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{name}` |") and line.count("|") == 6)
+        algorithm = AlgorithmConfig.model_validate({"preset": name})
+        assert int(row.split("|")[3]) == algorithm.mini_batches * algorithm.ppo_epochs, settings
+
+
 def test_every_setting_is_named():
     named = set(re.findall(r"`(\w+)`", PAGE)) | set(re.findall(r"^(\w+) = ", "\n".join(EXAMPLES), flags=re.MULTILINE))
     assert set(AlgorithmConfig.model_fields) - named == set()

@@ -19,6 +19,7 @@ from lightning_trainer.cli.doctor.machine import (
 from lightning_trainer.cli.doctor.model import check_model, count_parameters
 from lightning_trainer.cli.doctor.packages import check_engine, check_packages, check_python
 from lightning_trainer.cli.doctor.places import check_guard, check_port, check_spool, check_state_dir
+from lightning_trainer.cli.doctor.schedule import check_schedule
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config_file import load_config
 
@@ -56,6 +57,7 @@ def run_checks(config: Config | None) -> list[Check]:
         check_state_dir(config.daemon.state_dir),
         check_spool(),
         *(check_guard(policy.name, policy.guard) for policy in config.policy if policy.guard is not None),
+        *(check for policy in config.policy for check in check_schedule(config, policy)),
     ]
 
 

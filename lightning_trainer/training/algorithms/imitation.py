@@ -46,6 +46,12 @@ def refuse_beside_imitation(algorithm: "AlgorithmConfig") -> None:
             f"{given[0]} = {getattr(algorithm, given[0])!r} has no effect beside objective = {objective!r}, which "
             "learns from what is shown and not from rewards; leave it out"
         )
+    if objective == "dpo" and (algorithm.mini_batches > 1 or algorithm.ppo_epochs > 1):
+        raise ValueError(
+            f"objective = 'dpo' with mini_batches = {algorithm.mini_batches} and ppo_epochs = {algorithm.ppo_epochs}: "
+            "a pair's gradient is taken from what is measured before the step, so a step is one update; take fewer "
+            "pairs a step instead"
+        )
     if objective == "dpo" and algorithm.loss_agg_mode != preset["loss_agg_mode"]:
         raise ValueError(
             f"objective = 'dpo' is a mean over pairs, so loss_agg_mode = {algorithm.loss_agg_mode!r} would have no "

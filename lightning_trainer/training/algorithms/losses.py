@@ -3,7 +3,8 @@
 One place for the contract, free of torch. The formulas stay verl's (``verl.trainer.ppo.core_algos``, 0.9.1) and so do
 the names; ``benchmarks/algorithms.py`` compares each with plain PyTorch. In them ``r`` is the ratio of the present
 policy to the old one at a token, ``A`` the advantage, ``sg`` stops gradients. A sequence is a sample: the turns of an
-attempt that extend each other token for token are one.
+attempt that extend each other token for token are one. Where ``r`` is 1, as in the first update of a step on fresh
+samples, all but two have the gradient of ``-A log p``; they differ from the second update on.
 """
 
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ class PolicyLoss:
     """It ranks or centres the tokens of a micro-batch, so the split into micro-batches has an effect."""
     aggregation: str | None = None
     """The only ``loss_agg_mode`` that it knows."""
+    differs_at_one: bool = False
+    """Whether its gradient is its own where every ratio is 1; else it is that of ``-A log p``."""
 
 
 POLICY_LOSSES: Mapping[str, PolicyLoss] = {
@@ -49,12 +52,14 @@ POLICY_LOSSES: Mapping[str, PolicyLoss] = {
         "arXiv 2505.22617",
         (*_CLIP, "clip_cov_ratio", "clip_cov_lb", "clip_cov_ub"),
         per_micro_batch=True,
+        differs_at_one=True,
     ),
     "kl_cov": PolicyLoss(
         "-A r, plus ppo_kl_coef |log r| on the tokens of highest covariance",
         "arXiv 2505.22617",
         ("kl_cov_ratio", "ppo_kl_coef"),
         per_micro_batch=True,
+        differs_at_one=True,
     ),
     "dppo_tv": PolicyLoss(
         "-A sg(min(r, c)) log p where |p - p_old| is within bounds", "arXiv 2602.04879", (*_CLIP, "clip_ratio_c")

@@ -1,7 +1,8 @@
 """Algorithms by the names of their papers: each a set of settings, every one of which can be given beside the preset.
 
 What a preset does not name keeps its default. Numbers are the papers'; where a paper gives none the comment says whose
-they are.
+they are. ``mini_batches`` is how many optimizer steps the paper takes on a batch of rollouts, each with its own part of
+it; a batch of fewer groups than the paper's has fewer (``tree/mini_batches.py``).
 """
 
 import math
@@ -19,7 +20,8 @@ _WHOLE_BATCH = {"drop_zero_variance_groups": False}
 """For algorithms in which groups without spread still count: in a denominator or statistic, the KL, the critic."""
 
 PRESETS: Mapping[str, Settings] = {
-    # Shao et al., DeepSeekMath, arXiv 2402.03300, equation 3 and section 4.2: beta 0.04, k3; the clip range is PPO's.
+    # Shao et al., DeepSeekMath, arXiv 2402.03300, equation 3 and section 4.2: beta 0.04, k3, a single update after each
+    # sampling; the clip range is PPO's.
     "grpo": {
         **_SYMMETRIC_CLIP,
         **_WHOLE_BATCH,
@@ -29,24 +31,31 @@ PRESETS: Mapping[str, Settings] = {
         "kl_loss_type": "k3",
     },
     # Liu et al., Understanding R1-Zero-Like Training, arXiv 2503.20783, section 3.2: no division by the deviation nor
-    # by the response's length (a constant instead), no KL.
+    # by the response's length (a constant instead), no KL. The authors' recipe (oat) samples 128 questions 8 times and
+    # updates on 128 answers at a time.
     "dr_grpo": {
+        "mini_batches": 8,
         **_SYMMETRIC_CLIP,
         **_WHOLE_BATCH,
         "advantage": "grpo",
         "normalize_by_std": False,
         "loss_agg_mode": "seq-mean-token-sum-norm",
     },
-    # Yu et al., arXiv 2503.14476, equations 8 to 13: clip-higher, dynamic sampling, token-level loss, overlong shaping.
+    # Yu et al., arXiv 2503.14476, equations 8 to 13: clip-higher, dynamic sampling, token-level loss, overlong shaping;
+    # section 4.1: 16 updates for each sampling.
     "dapo": {
+        "mini_batches": 16,
         **_CLIP_HIGHER,
         "advantage": "grpo",
         "loss_agg_mode": "token-mean",
         "dynamic_sampling": True,
         "overlong": {},
     },
-    # Zheng et al., arXiv 2507.18071, equation 5 and section 5.1.
+    # Zheng et al., arXiv 2507.18071, equation 5 and section 5.1: four mini-batches. Their clip range is far below
+    # what an engine in bfloat16 rounds, so the ratio is taken against the trainer's own logprobs.
     "gspo": {
+        "mini_batches": 4,
+        "old_logprobs": "trainer",
         **_NO_DUAL_CLIP,
         **_WHOLE_BATCH,
         "advantage": "grpo",
@@ -56,8 +65,10 @@ PRESETS: Mapping[str, Settings] = {
         "clip_ratio_high": 4e-4,
     },
     # MiniMax-M1, arXiv 2506.13585, equations 4 and 5: no lower bound (a ratio is never below 0), no KL, dynamic
-    # sampling and length penalty from DAPO. The paper gives no upper bound; 0.2 is verl's.
+    # sampling and length penalty from DAPO, 16 rounds of updates for each sampling (section 3.1). The paper gives no
+    # upper bound; 0.2 is verl's.
     "cispo": {
+        "mini_batches": 16,
         "advantage": "grpo",
         "policy_loss": "cispo",
         "loss_agg_mode": "token-mean",
@@ -67,8 +78,9 @@ PRESETS: Mapping[str, Settings] = {
         "overlong": {},
     },
     # Ahmadian et al., Back to Basics, arXiv 2402.14740, equations 6 to 8: REINFORCE on whole sequences, leave one out,
-    # KL in the reward (beta 0.03 for TL;DR).
+    # KL in the reward (beta 0.03 for TL;DR), batches of 512 trained in two halves.
     "rloo": {
+        "mini_batches": 2,
         **_WHOLE_BATCH,
         "advantage": "rloo",
         "policy_loss": "gpg",
@@ -76,8 +88,10 @@ PRESETS: Mapping[str, Settings] = {
         "kl_reward_coef": 0.03,
         "kl_reward_type": "k1",
     },
-    # Hu et al., arXiv 2501.03262: KL at every token in the reward, advantages normalised over the batch, PPO's clip.
+    # Hu et al., arXiv 2501.03262: KL at every token in the reward, advantages normalised over the batch, PPO's clip and
+    # mini-batches; their script (OpenRLHF) samples 1,024 and trains 128 at a time.
     "reinforce_plus_plus": {
+        "mini_batches": 8,
         **_SYMMETRIC_CLIP,
         **_WHOLE_BATCH,
         "advantage": "reinforce_plus_plus",
@@ -85,8 +99,10 @@ PRESETS: Mapping[str, Settings] = {
         "kl_reward_coef": 0.01,
         "kl_reward_type": "k1",
     },
-    # Schulman et al., arXiv 1707.06347, as applied to language by Ouyang et al., arXiv 2203.02155, appendix C.4.
+    # Schulman et al., arXiv 1707.06347, as applied to language by Ouyang et al., arXiv 2203.02155, appendix C.4:
+    # batches of 512 in mini-batches of 64, a single epoch.
     "ppo": {
+        "mini_batches": 8,
         **_SYMMETRIC_CLIP,
         **_WHOLE_BATCH,
         "advantage": "gae",
@@ -98,7 +114,8 @@ PRESETS: Mapping[str, Settings] = {
         "critic": {"cliprange_value": 0.2},
     },
     # Wang et al., RAGEN, arXiv 2504.20073, StarPO-S: the most uncertain quarter of the groups, a critic, no KL,
-    # asymmetric clip; gamma, lambda and entropy bonus as in its experiments.
+    # asymmetric clip; gamma, lambda and entropy bonus as in its experiments, where the quarter that is kept of 128 is
+    # one mini-batch of 32.
     "starpo_s": {
         **_CLIP_HIGHER,
         "advantage": "gae",

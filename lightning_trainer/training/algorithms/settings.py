@@ -75,6 +75,11 @@ class AlgorithmConfig(Section):
     """Name in verl's advantage-estimator registry (``estimators.py`` says what each needs), or ``credit``: none."""
     policy_loss: str = "vanilla"
     """Name in verl's policy-loss registry (``losses.py`` says what each reads)."""
+    mini_batches: int = Field(default=1, ge=1)
+    """Into how many parts a step's groups are divided, each of which is an optimizer step of its own. A part has two
+    groups or more, so a step of few groups has fewer."""
+    ppo_epochs: int = Field(default=1, ge=1)
+    """How often a step goes over its batch."""
     loss_agg_mode: LossAggregation = "token-mean"
     loss_scale_factor: int | None = Field(default=None, ge=1)
     """What ``seq-mean-token-sum-norm`` divides by; default: ``max_sample_tokens``."""

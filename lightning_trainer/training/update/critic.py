@@ -40,14 +40,18 @@ class Critic(ModelHost):
         values: TokenValues,
         returns: TokenValues,
         masks: Mapping[str, Sequence[int]],
+        *,
+        last: bool = True,
     ) -> Update:
         """Take one optimiser step towards the returns.
 
         Args:
+            samples: a mini-batch.
             values: what the critic said before the step; none moves further from it than ``cliprange_value``.
             masks: by sample id, which trained tokens have a return; at least one a sample.
+            last: of the step's updates.
         """
         tensors = training_tensors(samples, {"values": values, "returns": returns}, masks)
-        update = self.update(tensors, [len(sample.token_ids) for sample in samples])
+        update = self.update(tensors, [len(sample.token_ids) for sample in samples], last=last)
         named = {name if "/" in name else f"critic/{name}": value for name, value in update.metrics.items()}
         return Update(named, update.tokens_computed)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
@@ -25,11 +26,17 @@ def exported_tensors(module: torch.nn.Module, dtype: torch.dtype) -> dict[str, t
 
 
 def write_atomically(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write a safetensors file that is whole or not there."""
+    """Write a safetensors file that is whole or not there.
+
+    Raises:
+        OSError: the disk refused. safetensors has an error of its own for that, which no ``except OSError`` sees.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         save_file(dict(tensors), partial, metadata={"format": "pt"})
         os.replace(partial, path)
+    except SafetensorError as error:
+        raise OSError(f"{path}: {error}") from error
     finally:
         partial.unlink(missing_ok=True)
 

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -36,6 +37,8 @@ from lightning_trainer.types import Sample
 
 _log = logging.getLogger(__name__)
 
+_UNREADABLE = (RuntimeError, OSError, KeyError, ValueError, EOFError, UnpicklingError, AttributeError, TypeError)
+"""What torch raises for files that are damaged (cut off, empty, something else) or of another model."""
 _FLAGS = {"entropy": "calculate_entropy", "sum_pi_squared": "calculate_sum_pi_squared"}
 """What verl's engines compute only when told to, and how they are told."""
 
@@ -129,15 +132,18 @@ class ModelHost:
         self._forget_gathered_weights()
         return share.of_all({name: [row.tolist() for row in tu.get(output, name).unbind()] for name in names})
 
-    def update(self, tensors: TensorDict, lengths: Sequence[int]) -> Update:
+    def update(self, tensors: TensorDict, lengths: Sequence[int], *, last: bool) -> Update:
         """Take one optimiser step.
 
         Args:
-            tensors: the whole group's batch; each process trains its share.
+            tensors: the whole group's mini-batch; each process trains its share.
             lengths: of its sequences, tokens.
+            last: of the step's updates: the learning rate's schedule counts steps, as verl's does.
         """
         tu.assign_non_tensor(
-            tensors, max_token_len_per_gpu=max(self.budget, *lengths), update_lr_scheduler=self._schedule_goes_on()
+            tensors,
+            max_token_len_per_gpu=max(self.budget, *lengths),
+            update_lr_scheduler=last and self._schedule_goes_on(),
         )
         output = self.worker.train_batch(Share(tensors, tree=self.tree).batch)
         computed = sum(process_group.gathered(self.engine.tokens_computed)) if self.tree else sum(lengths)
@@ -150,8 +156,15 @@ class ModelHost:
                 module.reshard()
 
     def save(self, folder: Path, step: int) -> None:
-        """Write weights, optimiser, schedule, random state, and the configuration and tokenizer for transformers."""
-        self.worker.save_checkpoint(str(folder), global_step=step)  # returns when all processes have written
+        """Write weights, optimiser, schedule, random state, and the configuration and tokenizer for transformers.
+
+        Raises:
+            TrainingError: the disk refused.
+        """
+        try:
+            self.worker.save_checkpoint(str(folder), global_step=step)  # returns when all processes have written
+        except (RuntimeError, OSError) as error:  # torch's writer has the former for a full disk
+            raise TrainingError(f"cannot write the checkpoint {folder}: {error}") from error
         for made in (folder, folder / "huggingface"):
             # verl leaves the lock under which it made a folder; this is its name for it.
             lock = Path(tempfile.gettempdir(), f"ckpt_{hash(str(made)) & 0xFFFFFFFF:08x}.lock")
@@ -171,7 +184,7 @@ class ModelHost:
             )
         try:
             self.worker.load_checkpoint(str(folder))
-        except (RuntimeError, OSError, KeyError, ValueError) as error:
+        except _UNREADABLE as error:
             raise TrainingError(f"cannot load the checkpoint {folder}: {error}") from error
 
 

@@ -1,25 +1,31 @@
 """One step of learning: what must be measured first, advantages, correction, and the updates of critic and policy.
 
-Everything that is measured is measured before any weight moves: log-probabilities of the policy and of its reference,
-and the critic's values. A model that the algorithm does not need is not loaded, and a pass that it does not need is not
-run.
+Everything that is measured is measured once, on the whole batch and before any weight moves: log-probabilities of the
+policy and of its reference, the critic's values, and what follows from them. Then the critic and after it the policy
+take ``ppo_epochs`` times ``mini_batches`` optimiser steps (Schulman et al., PPO, arXiv 1707.06347, algorithm 1), each a
+mean over its mini-batch. A model that the algorithm does not need is not loaded, and a pass that it does not need is
+not run.
 """
 
+import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from lightning_trainer.credit import estimators
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.training.tree import mini_batches
 from lightning_trainer.training.update import divergence
 from lightning_trainer.training.update.advantages import estimate, require_estimator
 from lightning_trainer.training.update.correction import Correction, correct
 from lightning_trainer.training.update.critic import Critic
 from lightning_trainer.training.update.estimate import Estimate
 from lightning_trainer.training.update.imitation import demonstration_estimate, preference_estimate
-from lightning_trainer.training.update.metrics import Update
+from lightning_trainer.training.update.metrics import Update, of_step
 from lightning_trainer.training.update.reference import Reference
 from lightning_trainer.training.update.sampled_from import require_drawable
 from lightning_trainer.training.update.tensors import TokenValues
@@ -37,7 +43,9 @@ class Learned:
     advantages: dict[str, tuple[float, ...]]
     tokens_trained: int
     tokens_computed: int
-    """By the policy's update."""
+    """By the policy's updates."""
+    tokens_sequential: int
+    """What they would compute if samples shared nothing."""
     prepare_s: float
     """What came before the updates."""
 
@@ -75,7 +83,8 @@ class Learner:
         self._begin(step)
         trained = [sample for sample in samples if any(sample.loss_mask)]
         require_drawable(trained)
-        measured = self._measure(trained)
+        parts = mini_batches.cut(trained, self._algorithm.mini_batches)
+        measured = self._measure(trained, parts)
         metrics: dict[str, float] = {}
         found = self._estimate(trained, measured, metrics)
         correction = Correction(None, {sample.sample_id: sample.loss_mask for sample in trained}, {})
@@ -84,17 +93,18 @@ class Learner:
             metrics.update(correction.metrics)
         prepared = time.perf_counter()
         if self._settings.needs_critic:
-            metrics.update(self._update_critic(trained, measured["values"], found).metrics)
-        kept = [sample for sample in trained if any(correction.masks[sample.sample_id])]
-        update = self._update_policy(kept, found, measured, correction, step)
+            metrics.update(self._update_critic(parts, measured["values"], found, step).metrics)
+        kept = [[sample for sample in part if any(correction.masks[sample.sample_id])] for part in parts]
+        update = self._update_policy([part for part in kept if part], found, measured, correction, step)
         return Learned(
             metrics={**metrics, **update.metrics, **self._named_loss(metrics, update.metrics)},
             advantages={
                 sample.sample_id: tuple(found.advantages.get(sample.sample_id, [0.0] * len(sample.token_ids)))
                 for sample in samples
             },
-            tokens_trained=sum(sum(correction.masks[sample.sample_id]) for sample in kept),
+            tokens_trained=sum(sum(correction.masks[sample.sample_id]) for part in kept for sample in part),
             tokens_computed=update.tokens_computed,
+            tokens_sequential=self._algorithm.ppo_epochs * sum(len(sample.token_ids) for sample in trained),
             prepare_s=prepared - began,
         )
 
@@ -125,6 +135,8 @@ class Learner:
 
     def _begin(self, step: int) -> None:
         """Go over to the stage that the step belongs to, in whichever stage the last one was."""
+        # What a loss draws at random depends on the step alone: not on what else this process has drawn.
+        torch.manual_seed(random.Random(f"{self._run.seed} {step}").getrandbits(63))
         settings = self._run.at_step(step)
         if settings != self._settings:
             self._settings, self._algorithm = settings, settings.algorithm
@@ -132,11 +144,12 @@ class Learner:
         if self.reference is not None:
             self.reference.begin(settings.first_step, self.policy)
 
-    def _measure(self, samples: Sequence[Sample]) -> dict[str, TokenValues]:
+    def _measure(self, samples: Sequence[Sample], parts: Sequence[Sequence[Sample]]) -> dict[str, TokenValues]:
         measured: dict[str, TokenValues] = {}
         squares = ["sum_pi_squared"] if estimators.needs_distribution(self._settings.advantage) else []
         if squares or self._algorithm.recomputes_old_logprobs or self._algorithm.objective == "dpo":
-            passed = self.policy.measure(samples, "log_probs", *squares)
+            # By mini-batches: in bfloat16 a product's rounding depends on what else is in it, and a tight clip sees it.
+            passed = _joined([self.policy.measure(part, "log_probs", *squares) for part in parts])
             measured.update(passed, old_log_probs=passed["log_probs"])
         if self.reference is not None and self._algorithm.needs_reference:
             measured["ref_log_prob"] = self.reference.measure(samples, "log_probs")["log_probs"]
@@ -177,13 +190,25 @@ class Learner:
             return {"loss": metrics["dpo/loss"], "actor/pg_loss": metrics["dpo/loss"]}
         return {}
 
-    def _update_critic(self, samples: Sequence[Sample], values: TokenValues, found: Estimate) -> Update:
+    def _updates(self, parts: Sequence[Sequence[Sample]], step: int) -> list[tuple[Sequence[Sample], bool]]:
+        """The mini-batch of each update, and whether it is the last."""
+        order = mini_batches.visits(len(parts), self._algorithm.ppo_epochs, seed=self._run.seed, step=step)
+        return [(parts[index], number == len(order)) for number, index in enumerate(order, start=1)]
+
+    def _update_critic(
+        self, parts: Sequence[Sequence[Sample]], values: TokenValues, found: Estimate, step: int
+    ) -> Update:
         assert self.critic is not None
-        return self.critic.train(samples, values, found.returns, found.return_masks)
+        return of_step(
+            [
+                self.critic.train(part, values, found.returns, found.return_masks, last=last)
+                for part, last in self._updates(parts, step)
+            ]
+        )
 
     def _update_policy(
         self,
-        samples: Sequence[Sample],
+        parts: Sequence[Sequence[Sample]],
         found: Estimate,
         measured: Mapping[str, TokenValues],
         correction: Correction,
@@ -192,7 +217,7 @@ class Learner:
         done = step - self._settings.first_step
         if self._settings.needs_critic and done < self._algorithm.critic.warmup_steps:
             return Update({"actor/update_skipped": 1.0}, 0)  # the critic's values are no guide yet
-        if not samples:
+        if not parts:
             return Update({"actor/update_skipped": 1.0}, 0)  # all of it was rejected
         values: dict[str, TokenValues] = {}
         if self._algorithm.kl_loss_coef:
@@ -201,7 +226,17 @@ class Learner:
             values["rollout_is_weights"] = correction.weights
         if self._algorithm.recomputes_old_logprobs:
             values["old_log_probs"] = measured["old_log_probs"]
-        return self.policy.train(samples, found.advantages, values, correction.masks)
+        updates = [
+            self.policy.train(part, found.advantages, values, correction.masks, last=last)
+            for part, last in self._updates(parts, step)
+        ]
+        whole = of_step(updates)
+        return Update({**whole.metrics, "optimizer/updates": float(len(updates))}, whole.tokens_computed)
+
+
+def _joined(passes: Sequence[Mapping[str, Mapping[str, list[float]]]]) -> dict[str, TokenValues]:
+    """By name, the values of all samples of several passes."""
+    return {name: {sample_id: row for one in passes for sample_id, row in one[name].items()} for name in passes[0]}
 
 
 def _is_loaded(stage: TrainerSettings) -> bool:

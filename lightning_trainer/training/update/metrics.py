@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from verl.utils.metric import Metric
@@ -11,12 +12,39 @@ _log = logging.getLogger(__name__)
 
 _ABOUT_GPUS = "perf/"
 """Prefix of verl's memory figures."""
+_OF_UNMOVED_WEIGHTS = "mismatch/"
+"""Prefix of what compares trainer and engine: it means that only before the step's first update."""
+_CLIPPED = "actor/pg_clipfrac"
 
 
 class Update(NamedTuple):
+    """Of one optimizer step, or of all that a step takes."""
+
     metrics: dict[str, float]
     """By verl's names; ``actor/update_skipped`` is 1.0 when the gradient was not finite and the weights were left."""
     tokens_computed: int
+
+
+def of_step(updates: Sequence[Update]) -> Update:
+    """Return the means over a step's updates, and what a mean would hide.
+
+    ``grad_norm/max`` is the largest gradient; ``mismatch/...`` and ``actor/pg_clipfrac/unmoved`` are the first
+    update's, which is computed with the weights that the batch was measured with.
+    """
+    first = updates[0].metrics
+    names = {name for update in updates for name in update.metrics}
+    metrics = {
+        name: fmean(update.metrics[name] for update in updates if name in update.metrics)
+        for name in names
+        if not name.startswith(_OF_UNMOVED_WEIGHTS)
+    }
+    metrics |= {name: value for name, value in first.items() if name.startswith(_OF_UNMOVED_WEIGHTS)}
+    if _CLIPPED in first:
+        metrics[f"{_CLIPPED}/unmoved"] = first[_CLIPPED]
+    norms = [update.metrics["grad_norm"] for update in updates if "grad_norm" in update.metrics]
+    if norms:
+        metrics["grad_norm/max"] = max(norms)
+    return Update(metrics, sum(update.tokens_computed for update in updates))
 
 
 def flat_metrics(metrics: Mapping[str, Any], model: str) -> dict[str, float]:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from transformers import AutoModelForCausalLM
 
+from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import adapter_tensors, name_in_module
 from lightning_trainer.training.update.configuration import worker_config
@@ -55,10 +57,17 @@ class Reference(ModelHost):
             write_atomically(tensors, folder / _NAME.format(self._first_step))
 
     def load(self, folder: Path) -> None:
-        """Read what ``save`` wrote; without it, be the model that the run started from."""
+        """Read what ``save`` wrote; without it, be the model that the run started from.
+
+        Raises:
+            TrainingError: it is damaged.
+        """
         kept = next(folder.glob(_NAME.replace("{:08d}", "*")), None)
         if kept is not None:
-            self._take(load_file(kept))
+            try:
+                self._take(load_file(kept))
+            except (SafetensorError, OSError, RuntimeError) as error:
+                raise TrainingError(f"cannot load the reference {kept}: {error}") from error
             self._first_step = int(kept.stem.rpartition("-")[2])
         elif self._first_step > 1 and self._lora is not None:
             self._take(

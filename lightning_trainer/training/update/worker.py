@@ -1,6 +1,7 @@
 """The policy: one model, its optimiser and the policy loss.
 
-A call of ``train`` is one optimiser step over everything it is given, in as many micro-batches as the budget asks for.
+A call of ``train`` is one optimiser step over the mini-batch it is given, in as many micro-batches as the budget asks
+for.
 """
 
 import random
@@ -75,21 +76,24 @@ class UpdateWorker(ModelHost):
         advantages: TokenValues,
         values: Mapping[str, TokenValues] | None = None,
         masks: Mapping[str, Sequence[int]] | None = None,
+        *,
+        last: bool = True,
     ) -> Update:
         """Take one optimiser step.
 
         Args:
-            samples: each with at least one trained token.
+            samples: a mini-batch, over which the loss is a mean; each with at least one trained token.
             advantages: by sample id, one value a token.
             values: what else the loss reads, by verl's names: ``ref_log_prob``, ``rollout_is_weights``,
                 ``old_log_probs`` instead of the behaviour logprobs.
             masks: by sample id, which of the trained tokens count; at least one a sample.
+            last: of the step's updates.
         """
         tensors = training_tensors(samples, {"advantages": advantages, **(values or {})}, masks)
         tu.assign_non_tensor(tensors, calculate_entropy=self._with_entropy)
         self._set_learning_rate()
         lr = self.engine.lr_scheduler.get_last_lr()[0]  # verl reports the next step's
-        update = self.update(tensors, [len(sample.token_ids) for sample in samples])
+        update = self.update(tensors, [len(sample.token_ids) for sample in samples], last=last)
         return Update({**update.metrics, "lr": lr}, update.tokens_computed)
 
     def logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:

@@ -33,7 +33,9 @@ def test_saving_again_replaces(tmp_path):
     assert (tmp_path / "step-7" / "weights").read_text() == "new"
 
 
-@pytest.mark.parametrize("manifest", [None, "{", json.dumps({"format": 99, "policy": "math", "step": 7}), "{}"])
+@pytest.mark.parametrize(
+    "manifest", [None, "{", json.dumps({"format": 99, "policy": "math", "step": 7}), "{}", "[]", '"x"', "7"]
+)
 def test_what_is_not_whole_is_refused(manifest, tmp_path):
     if manifest is not None:
         (tmp_path / "trainer.json").write_text(manifest)

@@ -1,15 +1,18 @@
 """The trainer behind its client: in this process, and in a Ray actor that may die and is replaced."""
 
+import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
 from lightning_trainer.errors import TrainerDiedError, TrainingError
+from lightning_trainer.training.lora import LoraConfig
 from lightning_trainer.training.ray_environment import set_ray_environment
-from lightning_trainer.training.remote import make_trainer
+from lightning_trainer.training.remote import make_trainer, make_trainers
 from lightning_trainer.types import TrainingBatch
 
 pytestmark = pytest.mark.verl
@@ -42,6 +45,35 @@ async def test_in_process_errors_are_sentences_and_a_restart_starts_anew(setting
     await client.close()
     with pytest.raises(TrainingError, match="not running"):
         await client.score([[1, 2]])
+
+
+async def test_several_trainers_of_one_process_start_at_once_and_give_stdout_back(settings, batch):
+    """Models are made by functions of torch that are replaced meanwhile: two at a time took each other's."""
+    stdout = sys.stdout
+    for _ in range(3):
+        clients = make_trainers("inprocess", [settings(), settings(), settings(lora=LoraConfig(rank=2))], at_once=1)
+        await asyncio.gather(*(client.start() for client in clients))
+        assert sys.stdout is stdout
+        reports = await asyncio.gather(*(client.step(batch(1)) for client in clients))
+        assert reports[0].metrics == reports[1].metrics
+        for client in clients:
+            await client.close()
+
+
+async def test_what_a_step_draws_at_random_does_not_depend_on_other_trainers_of_the_process(settings, batch):
+    drawn = {"policy_loss": "clip_cov", "clip_cov_ratio": 0.3, "clip_cov_lb": -10.0, "clip_cov_ub": 10.0}
+    alone = make_trainer("inprocess", settings(**drawn))
+    await alone.start()
+    expected = [(await alone.step(batch(step))).metrics for step in (1, 2)]
+    await alone.close()
+    pair = make_trainers("inprocess", [settings(**drawn), settings(**drawn)])
+    await asyncio.gather(*(client.start() for client in pair))
+    found = []
+    for step in (1, 2):
+        found += [(await pair[0].step(batch(step))).metrics, (await pair[1].step(batch(step))).metrics]
+    for client in pair:
+        await client.close()
+    assert found == [expected[0], expected[0], expected[1], expected[1]]
 
 
 async def test_a_killed_actor_is_replaced_and_goes_on_to_the_same_weights(settings, batch, tmp_path):

@@ -1,10 +1,12 @@
 """A step is its formula and nothing else decides it; a checkpoint is gone on from; a publication is what is served."""
 
 import math
+import shutil
 
 import pytest
 
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import TrainingBatch
 
 pytestmark = pytest.mark.verl
@@ -245,6 +247,45 @@ def test_damaged_and_foreign_checkpoints_are_refused(tiny_models, trainer, tmp_p
         trainer(policy="other").load(tmp_path / "mine")
     with pytest.raises(TrainingError, match="cannot load the checkpoint"):
         trainer(model_dir=tiny_models("qwen2")).load(tmp_path / "mine")
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"\x80\x04 nothing that torch wrote", None], ids=["empty", "foreign", "cut off"]
+)
+@pytest.mark.parametrize("part", ["model", "optim", "extra_state"])
+def test_every_damaged_part_of_a_checkpoint_is_told_in_a_sentence(part, damage, saved, tmp_path):
+    trained, whole = saved
+    folder = tmp_path / "damaged"
+    shutil.copytree(whole, folder)
+    file = folder / f"{part}_world_size_1_rank_0.pt"
+    file.write_bytes(file.read_bytes()[:-200] if damage is None else damage)
+    with pytest.raises(TrainingError, match="cannot load the checkpoint"):
+        trained.load(folder)
+
+
+@pytest.fixture(scope="module")
+def saved(tiny_models, tmp_path_factory):
+    """A trainer, and a checkpoint of it."""
+    from lightning_trainer.training.trainer import Trainer
+
+    trained = Trainer(TrainerSettings(policy="tiny", model_dir=tiny_models()))
+    folder = tmp_path_factory.mktemp("saved") / "step-1"
+    trained.save(folder, 1)
+    return trained, folder
+
+
+def test_a_disk_that_refuses_is_told_in_a_sentence(trainer, tmp_path, monkeypatch):
+    trained = trainer()
+    with pytest.raises(TrainingError, match=r"cannot write the weights of version 1 to .*absent"):
+        trained.publish(tmp_path / "absent" / "weights", 1)
+    monkeypatch.setattr("torch.save", _refused)
+    with pytest.raises(TrainingError, match=r"cannot write the checkpoint .*: the disk is full"):
+        trained.save(tmp_path / "step-1", 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def _refused(*_, **__):
+    raise RuntimeError("the disk is full")  # torch's own kind of error for it
 
 
 def test_a_folder_without_a_model_is_refused(trainer, tmp_path):

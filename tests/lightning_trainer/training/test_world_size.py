@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import partial
 
 import psutil
 import pytest
@@ -15,11 +16,14 @@ from lightning_trainer.types import TrainingBatch
 pytestmark = pytest.mark.verl
 
 
+_SHAPES = {1: "forks inside responses", 2: "shared prefixes"}
+_SCHEDULE = {"mini_batches": 2, "ppo_epochs": 2}
+
+
 @pytest.fixture
 def batch(samples_of_shape):
-    return lambda step: TrainingBatch(
-        policy="tiny", step=step, samples=tuple(samples_of_shape(step, "forks inside responses"))
-    )
+    """The second has groups enough for two mini-batches."""
+    return lambda step: TrainingBatch(policy="tiny", step=step, samples=tuple(samples_of_shape(step, _SHAPES[step])))
 
 
 @pytest.fixture
@@ -29,7 +33,7 @@ async def group(settings, tmp_path):
     from lightning_trainer.training.ray_trainer import RayTrainer
 
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    client = RayTrainer(settings(world_size=2, log_dir=tmp_path / "logs"))
+    client = RayTrainer(settings(world_size=2, log_dir=tmp_path / "logs", **_SCHEDULE))
     try:
         yield client
     finally:
@@ -41,7 +45,7 @@ async def group(settings, tmp_path):
 async def test_two_processes_train_save_die_and_go_on_as_one_would(settings, batch, group, tmp_path):
     from safetensors.torch import load_file
 
-    alone = make_trainer("inprocess", settings())
+    alone = make_trainer("inprocess", settings(**_SCHEDULE))
     await alone.start()
     expected = [await alone.step(batch(step)) for step in (1, 2)]
     await alone.publish(tmp_path / "alone", 2)
@@ -69,7 +73,7 @@ async def test_two_processes_train_save_die_and_go_on_as_one_would(settings, bat
 
     for ours, theirs in zip(reports, expected, strict=True):
         for name in ("loss", "grad_norm"):
-            assert ours.metrics[name] == pytest.approx(theirs.metrics[name], rel=1e-5)
+            assert ours.metrics[name] == pytest.approx(theirs.metrics[name], rel=1e-4)
         assert ours.tokens_computed >= theirs.tokens_computed
     publication = await group.publish(tmp_path / "together", 2)
     assert publication.checksum
@@ -77,6 +81,20 @@ async def test_two_processes_train_save_die_and_go_on_as_one_would(settings, bat
     assert ours.keys() == theirs.keys()
     assert max((ours[name] - theirs[name]).abs().max().item() for name in ours) < 1e-5
     assert (await group.score([[1, 2, 3]]))[0] == pytest.approx(scored[0], abs=1e-5)
+
+
+def test_whatever_fails_in_the_first_process_is_an_error_of_all():
+    from lightning_trainer.training.process_group import join_alone, on_first
+
+    def fails(error):
+        raise error
+
+    join_alone()
+    with pytest.raises(TrainingError, match="the first process failed: ZeroDivisionError: by nothing"):
+        on_first(lambda: fails(ZeroDivisionError("by nothing")))
+    for own in (TrainingError("as it is"), OSError("as it is")):
+        with pytest.raises(type(own), match="as it is"):
+            on_first(partial(fails, own))
 
 
 def test_a_group_needs_ray():

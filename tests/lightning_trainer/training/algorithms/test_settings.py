@@ -55,6 +55,16 @@ def test_a_preset_is_what_its_paper_says(name, said):
     assert {setting: found[setting] for setting in said} == said
 
 
+@pytest.mark.parametrize(
+    ("name", "mini_batches"),
+    [("grpo", 1), ("dr_grpo", 8), ("dapo", 16), ("gspo", 4), ("cispo", 16), ("rloo", 2), ("ppo", 8), ("starpo_s", 1)],
+)
+def test_a_preset_updates_as_often_as_its_paper(name, mini_batches):
+    algorithm = AlgorithmConfig(preset=name)
+    assert (algorithm.mini_batches, algorithm.ppo_epochs) == (mini_batches, 1)
+    assert algorithm.old_logprobs == ("trainer" if name == "gspo" else "behaviour")
+
+
 def test_the_parts_of_dapo_can_be_had_alone():
     assert AlgorithmConfig(clip_ratio_high=0.28).dynamic_sampling is False
     alone = AlgorithmConfig(dynamic_sampling=True)
@@ -69,6 +79,8 @@ def test_the_parts_of_dapo_can_be_had_alone():
     [
         ("gspoo", "there is no algorithm 'gspoo'; there are grpo, dr_grpo"),
         ({"policy_loss": "dro"}, "needs dro_beta"),
+        ({"preset": "dpo", "mini_batches": 2}, "a step is one update; take fewer pairs a step instead"),
+        ({"preset": "dpo", "ppo_epochs": 2}, "a step is one update; take fewer pairs a step instead"),
         ({"policy_loss": "geo_mean", "loss_agg_mode": "token-mean"}, "'geo_mean' always averages by seq-mean"),
         ({"policy_loss": "sapo", "loss_agg_mode": "token-mean"}, "'sapo' always averages by seq-mean-token-mean"),
         ({"advantage": "credit", "kl_reward_coef": 0.1}, "with advantage = 'credit' there are only advantages"),

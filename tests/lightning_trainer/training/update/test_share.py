@@ -25,13 +25,15 @@ _CASES: dict[str, dict[str, Any]] = {
     "verl's own engine": {"attention": "stock"},
     "drawn from less than all": {"preset": "ppo", "max_tokens_per_micro_batch": 60, "entropy_coeff": 0.01},
     "drawn from less than all, verl's own engine": {"attention": "stock", "max_tokens_per_micro_batch": 60},
+    "epochs of mini-batches": {"mini_batches": 2, "ppo_epochs": 2},
     "fewer samples than processes": {"advantage": "credit"},
     "fewer samples than processes, verl's own engine": {"advantage": "credit", "attention": "stock"},
 }
 
 
 def _batch(samples_of_shape, drawn, case: str, step: int) -> TrainingBatch:
-    samples = samples_of_shape(step, "masks with holes")
+    shape = "shared prefixes" if case.startswith("epochs") else "masks with holes"  # enough groups for two
+    samples = samples_of_shape(step, shape)
     if case.startswith("drawn"):
         samples = drawn(samples, step, temperatures=(1.0, 0.7))
     return TrainingBatch("tiny", step, (_shared(samples[0]),) if case.startswith("fewer") else tuple(samples))

@@ -1,0 +1,97 @@
+"""What a clip makes of rounding alone: engine and trainer in bfloat16, as they are by default, and weights that rest.
+
+pytest -m slow tests/lightning_trainer/training/update/test_rounding.py      # some minutes: SmolLM2-135M
+"""
+
+import asyncio
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from lightning_trainer.models.resolve import model_cache, resolve_model
+from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.types import Sample, TrainingBatch
+
+pytestmark = [pytest.mark.engine, pytest.mark.verl, pytest.mark.slow]
+
+_GROUPS, _MEMBERS, _TOKENS = 8, 4, 32
+_AT_REST = 1e-30
+"""A learning rate that moves no weight: every update of the step is one with the weights that sampled."""
+
+
+@pytest.fixture(scope="module")
+def model_dir():
+    return resolve_model("embedded:smollm2-135m-instruct", model_cache())
+
+
+@pytest.fixture(scope="module")
+def batch(model_dir, start_engine, tmp_path_factory) -> TrainingBatch:
+    engine = start_engine(
+        tmp_path_factory.mktemp("engine"), model_dir=model_dir, dtype="bfloat16", max_model_len=512, kv_cache_gib=0.5
+    )
+
+    async def ask():
+        async with engine.client() as client:
+            client.timeout = 600.0  # of a busy machine
+            prompts = [f"Question {n}: what is {3 * n} times {n + 4}? Think aloud.\n" for n in range(_GROUPS)]
+            body = {"model": "tiny", "max_tokens": _TOKENS, "temperature": 1.0, "logprobs": 0, "n": _MEMBERS}
+            calls = (
+                client.post("/v1/completions", json={**body, "prompt": prompt, "return_token_ids": True, "seed": 1})
+                for prompt in prompts
+            )
+            return [response.raise_for_status().json()["choices"] for response in await asyncio.gather(*calls)]
+
+    try:
+        answers = engine.wait(ask())
+    finally:
+        engine.close()
+    return TrainingBatch("p", 1, tuple(_samples(answers)))
+
+
+def _samples(answers) -> Iterator[Sample]:
+    from lightning_trainer.types import Segment
+
+    source = random.Random(0)
+    for group, choices in enumerate(answers):
+        for member, choice in enumerate(choices):
+            prompt, ids, name = choice["prompt_token_ids"], choice["token_ids"], f"g{group}a{member}"
+            start, end = len(prompt), len(prompt) + len(ids)
+            yield Sample(
+                sample_id=name,
+                policy="p",
+                agent="a",
+                group_id=f"g{group}",
+                attempt_id=name,
+                token_ids=(*prompt, *ids),
+                loss_mask=(0,) * start + (1,) * len(ids),
+                behaviour_logprobs=(0.0,) * start + tuple(choice["logprobs"]["token_logprobs"]),
+                segments=(Segment(start, end, name, 0, source.random(), name),),
+            )
+
+
+def _clipped(model_dir, batch, **algorithm) -> dict[str, float]:
+    from lightning_trainer.training.trainer import Trainer
+
+    chosen = AlgorithmConfig.model_validate(algorithm)
+    settings = TrainerSettings(
+        policy="p", model_dir=model_dir, advantage=chosen.advantage, algorithm=chosen, lr=_AT_REST, dtype="bfloat16"
+    )
+    return dict(Trainer(settings).step(batch).metrics)
+
+
+@pytest.mark.parametrize("preset", ["gspo", "dapo"])
+def test_a_preset_clips_next_to_nothing_before_its_weights_move(preset, model_dir, batch):
+    metrics = _clipped(model_dir, batch, preset=preset)
+    print(f"\n{preset}: clipped {metrics['actor/pg_clipfrac']:.2%}, mismatch {metrics['mismatch/abs_mean']:.4f} nats")
+    assert metrics["optimizer/updates"] == 4
+    assert metrics["mismatch/abs_mean"] > 1e-3, "engine and trainer round alike: nothing is shown"
+    assert metrics["actor/pg_clipfrac"] < 0.01
+
+
+def test_against_the_engine_rounding_alone_fills_the_range_of_gspo(model_dir, batch):
+    """Why the preset takes its ratio against the trainer."""
+    metrics = _clipped(model_dir, batch, preset="gspo", old_logprobs="behaviour")
+    print(f"\ngspo against the engine: clipped {metrics['actor/pg_clipfrac']:.2%}")
+    assert metrics["actor/pg_clipfrac"] > 0.05
