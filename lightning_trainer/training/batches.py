@@ -24,7 +24,7 @@ from lightning_trainer.training import problems
 from lightning_trainer.training.picking import at_the_models_own_temperature, judge_best, picked
 from lightning_trainer.transitions.causes import with_causes
 from lightning_trainer.transitions.deduplication import by_trace, deduplicate
-from lightning_trainer.transitions.eligibility import reason_against
+from lightning_trainer.transitions.eligibility import reason_against, with_names
 from lightning_trainer.transitions.ledger import Fate, Ledger
 from lightning_trainer.transitions.limits import Limit
 from lightning_trainer.transitions.reasons import Reason
@@ -89,7 +89,7 @@ def build_batch(
     Raises:
         LedgerImbalanceError: the result does not account for every sampled token exactly once (a defect).
     """
-    calls = sorted(calls, key=by_trace)
+    calls = sorted(with_names(calls, policy), key=by_trace)
     ledger = Ledger()
     for call in calls:
         ledger.receive(call)

@@ -40,7 +40,10 @@ class Reason(StrEnum):
     )
 
     # dropped: whose call it is
-    NO_AGENT = "no_agent", "The call carries no agent name, so no policy can claim it."
+    NO_AGENT = (
+        "no_agent",
+        'The call carries no agent name, and only a policy with agents = ["*"] claims such calls.',
+    )
     NOT_SELECTED = "not_selected", "The policy does not claim this agent; the call is traced and never trained."
     OTHER_POLICY = "other_policy", "Another policy sampled these tokens."
     FIDELITY_TOO_LOW = (
