@@ -14,8 +14,10 @@ from lightning_instrumentation.packing import pack_logprobs, pack_token_ids
 from lightning_trainer.agents.census import AgentCensus, count_agents, slim
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.retokenise.words import words_of
+from lightning_trainer.rewards.table import read_rewards
 from lightning_trainer.training.batches import build_batch
-from lightning_trainer.types import Attempt, AttemptState, Span
+from lightning_trainer.types import Attempt, AttemptState, Evaluation, Span, SpanEvent
 
 _MS = 1_000_000
 POLICY = PolicyConfig.model_validate({"name": "p", "agents": ("*",), "model": "random:tiny"})
@@ -190,6 +192,39 @@ def test_records_without_an_id_of_two_attempts_are_two_calls_though_their_words_
         for number in (1, 2)
     )
     assert {call.attempt_id for call in read_spans([outer, inner]).calls} == {"a1", "a2"}
+
+
+def test_spans_of_two_traces_with_one_id_are_two_calls_and_each_has_its_own_reward():
+    spans = []
+    for trace, attempt in enumerate(["a", "b"], start=1):
+        for span in recorded(trace, f"r{trace}", Layers(client=False), attempt=attempt, agent="s", start_ns=trace):
+            event = {semconv.EVALUATION_NAME: "reward", semconv.EVALUATION_SCORE: float(trace)}
+            scored = (SpanEvent(semconv.EVALUATION_EVENT, 5, event),)
+            spans.append(replace(span, span_id="1" * 16, trace_id=f"{trace}" * 32, events=scored))
+    reading = read_spans(spans)
+    ids = [f"{'1' * 16}.{'1' * 32}/0", f"{'1' * 16}.{'2' * 32}/0"]
+    assert [call.call_id for call in reading.calls] == ids
+    attempts = {one: Attempt(one, f"r-{one}", "t", "g", ended_ns=9) for one in ("a", "b")}
+    rewards = read_rewards(reading.evaluations, reading.calls, attempts, "reward")
+    assert (rewards.of_calls, rewards.problems) == (dict(zip(ids, (1.0, 2.0), strict=True)), ())
+    assert set(words_of(spans)) == set(ids)
+
+
+def test_a_reward_by_a_response_id_that_several_calls_have_scores_none_of_them_unless_it_names_the_attempt():
+    calls = read_spans(
+        [
+            span
+            for number, attempt in enumerate(["a", "b"])
+            for span in recorded(number, "x", Layers(), attempt=attempt, agent="solver", start_ns=number)
+        ]
+    ).calls
+    attempts = {one: Attempt(one, f"r-{one}", "t", "g", ended_ns=9) for one in ("a", "b")}
+    reward = Evaluation("reward", 1.0, None, None, None, 5, response_id="x")
+    table = read_rewards([reward], calls, attempts, "reward")
+    assert table.of_calls == {}
+    assert table.problems[0].startswith("response x: reward scores it, and several calls have this id")
+    named = replace(reward, rollout_id="r-b", attempt_id="b")
+    assert read_rewards([named], calls, attempts, "reward").of_calls == {calls[1].call_id: 1.0}
 
 
 _LAYERS = st.builds(Layers, *[st.booleans()] * 5).filter(lambda one: one.foreign or one.client or one.gateway)
