@@ -132,6 +132,8 @@ def _not_asked_for(call: Call, policy: PolicyConfig, attempt: Attempt | None, *,
         return Reason.INCOMPLETE_STREAM
     if attempt is None:
         return None
+    if call.rollout_id not in (None, attempt.rollout_id):
+        return Reason.OTHER_ROLLOUT
     if attempt.mode is RolloutMode.EVALUATE:
         return Reason.EVALUATION
     if attempt.mode is RolloutMode.BASELINE:

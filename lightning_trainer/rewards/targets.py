@@ -86,7 +86,11 @@ class Targets:
 
     def _attempt(self, evaluation: Evaluation) -> str | None:
         if evaluation.attempt_id is not None:
-            return evaluation.attempt_id if evaluation.attempt_id in self._attempts else None
+            attempt = self._attempts.get(evaluation.attempt_id)
+            # Attempts of two rollouts can have one id, where their callers number them: only one of them is known.
+            if attempt is None or evaluation.rollout_id not in (None, attempt.rollout_id):
+                return None
+            return evaluation.attempt_id
         return None if evaluation.rollout_id is None else self._latest.get(evaluation.rollout_id)
 
     def _choice(self, choices: set[str], named: str) -> Target:

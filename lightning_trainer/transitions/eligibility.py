@@ -69,6 +69,8 @@ def _not_ours(
     attempt = attempts.get(call.attempt_id)
     if attempt is None:
         return Reason.UNKNOWN_ATTEMPT
+    if call.rollout_id is not None and call.rollout_id != attempt.rollout_id:
+        return Reason.OTHER_ROLLOUT
     if attempt.mode is RolloutMode.EVALUATE:
         return Reason.EVALUATION
     if attempt.mode is RolloutMode.BASELINE:

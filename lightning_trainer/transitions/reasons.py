@@ -62,6 +62,11 @@ class Reason(StrEnum):
     )
     STALE = "stale", "More versions than max_staleness have gone live since the one that sampled these tokens."
     NO_ATTEMPT = "no_attempt", "The call belongs to no attempt: it was made outside a rollout."
+    OTHER_ROLLOUT = (
+        "other_rollout",
+        "Its attempt has the id of another rollout's attempt, whose reward is not its own; give every attempt an id "
+        "that no other rollout's has.",
+    )
     UNKNOWN_ATTEMPT = "unknown_attempt", "The call names an attempt that is not part of this batch."
     EVALUATION = "evaluation", "The attempt is an evaluation; evaluations are never trained."
     BASELINE = "baseline", "The attempt is the baseline of its group: its reward is used, and it is never trained."
