@@ -124,12 +124,17 @@ class OptimizerConfig(Section):
         return self
 
 
+ALL_AGENTS = "*"
+"""The pattern of all agents, and of calls without an agent's name."""
+
+
 class PolicyConfig(Section):
     """``[[policy]]``: a set of weights and the agents whose calls are served from it."""
 
     name: Name
     agents: tuple[str, ...] = Field(min_length=1)
-    """Agent names or patterns (``fixer*``). What no policy claims is traced and never trained."""
+    """Agent names or patterns (``fixer*``). What no policy claims is traced and never trained. ``*`` claims
+    calls without an agent's name too."""
     model: str
     """A folder, a Hugging Face id, ``embedded:smollm2-135m-instruct``, or ``random:tiny`` (for tests)."""
     group_size: int = Field(default=8, ge=2)
@@ -181,6 +186,8 @@ class PolicyConfig(Section):
     """Trained one after the other; without any, ``algorithm`` and ``credit`` are all there is."""
     _taken: tuple[str, ...] = PrivateAttr(())
     """Patterns of the policies that stand before this one in the configuration: the first that matches claims."""
+    _only: tuple[str, ...] | None = PrivateAttr(None)
+    """Patterns that agents have to match besides; None: any."""
 
     @field_validator("agents")
     @classmethod
@@ -314,9 +321,24 @@ class PolicyConfig(Section):
     def claims(self, agent: str | None) -> bool:
         """Whether calls of this agent belong to the policy (shell-style patterns, case matters).
 
-        Of several policies whose patterns match, the first in the configuration has the agent.
+        Of several policies whose patterns match, the first in the configuration has the agent. Calls without an agent's
+        name (None) belong to the first that lists ``*``: no other pattern has anything to match.
         """
-        return agent is not None and matches(agent, self.agents) and not matches(agent, self._taken)
+        return (
+            matches(agent, self.agents)
+            and not matches(agent, self._taken)
+            and (self._only is None or matches(agent, self._only))
+        )
+
+    def only(self, agents: Iterable[str]) -> "PolicyConfig":
+        """Return the policy as it would be if it claimed, of the agents that it claims, those of some patterns alone.
+
+        Raises:
+            ValueError: a pattern is empty.
+        """
+        policy = self.model_copy()
+        policy._only = self._no_empty_pattern(tuple(agents))
+        return policy
 
     def behind(self, before: Iterable["PolicyConfig"]) -> "PolicyConfig":
         """Return the policy as it stands behind others."""
@@ -325,8 +347,10 @@ class PolicyConfig(Section):
         return policy
 
 
-def matches(agent: str, patterns: Iterable[str]) -> bool:
-    """Whether an agent's name is one of the names, or fits one of the patterns."""
+def matches(agent: str | None, patterns: Iterable[str]) -> bool:
+    """Whether an agent's name is one of the names, or fits one of the patterns; that there is none fits ``*`` alone."""
+    if agent is None:
+        return ALL_AGENTS in patterns
     return any(agent == pattern or fnmatchcase(agent, pattern) for pattern in patterns)
 
 

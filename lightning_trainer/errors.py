@@ -24,12 +24,12 @@ class MalformedTelemetryError(LightningError, ValueError):
     """A body or span that cannot be read as what it claims to be."""
 
 
-class MalformedCallError(LightningError, ValueError):
-    """A record of a model call that lacks something, or contradicts another one."""
-
-
 class DatasetError(LightningError, ValueError):
     """A dataset cannot be written or read in the form that was asked for."""
+
+
+class MalformedCallError(DatasetError):
+    """A record of a model call that lacks something, or contradicts another one."""
 
 
 class StoreError(LightningError, RuntimeError):

@@ -114,6 +114,8 @@ class Evaluation:
     """The agent that it evaluates, where it is about one agent of the attempt and not about all of it."""
     response_id: str | None = None
     """The response that it evaluates, where it names one."""
+    trace_id: str | None = None
+    """Of the span that it evaluates: span ids are unique in a trace only."""
 
 
 class Fidelity(StrEnum):
@@ -146,7 +148,8 @@ class Call:
     """One choice of one LLM call, with the tokens that the engine saw and sampled where they are known."""
 
     call_id: str
-    """``{span_id}/{choice}`` of the span that recorded the tokens."""
+    """``{span_id}/{choice}`` of the span that recorded the tokens; ``{span_id}.{trace_id}/{choice}`` where a call in
+    another trace has the same span id."""
     trace_id: str
     span_id: str
     parent_span_id: str | None

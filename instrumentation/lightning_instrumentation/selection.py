@@ -1,6 +1,7 @@
 """Which policy claims which agent, as the daemon says it at ``GET {endpoint}/lightning/selection``.
 
-Matching is the daemon's own (``PolicyConfig.claims``): shell-style patterns, case matters, an unnamed call is nobody's.
+Matching is the daemon's own (``PolicyConfig.claims``): shell-style patterns, case matters. An unnamed call is routed
+nowhere, though the daemon trains those that come to it where a policy claims ``*``.
 """
 
 from __future__ import annotations

@@ -2,9 +2,12 @@
 
 Traces are read one at a time and joined as for training; what is kept of each call is one short row in a temporary
 SQLite file. There the records of one response that came in different traces (a second instrumentation's, a gateway
-record without trace context) meet, and the most faithful of them is counted.
+record without trace context) meet, are told from other calls with the same response id as they are for training
+(``ingest/agreement.py``), and the most faithful of them is counted.
 """
 
+import hashlib
+import pickle
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -15,6 +18,7 @@ from itertools import groupby
 from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import pack_token_ids
 
+from lightning_trainer.ingest.agreement import Statement, parted, statement_of
 from lightning_trainer.ingest.ancestry import resolve_identities, unique
 from lightning_trainer.ingest.calls import JoinedCall, fidelity_of, joined_calls, tokens_of
 from lightning_trainer.ingest.dialects.lightning import is_gateway
@@ -22,6 +26,7 @@ from lightning_trainer.ingest.dialects.record import ModelCall
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.dialects.tokens import Tokens, carries_tokens, read_tokens
 from lightning_trainer.ingest.joining import faithfulness
+from lightning_trainer.token_ids import Ids, packed
 from lightning_trainer.types import Fidelity, Span
 
 _LONG = 2000
@@ -75,11 +80,24 @@ def slim(span: Span) -> Span:
         kept |= {
             semconv.INPUT_TOKENS: len(tokens.prompt_ids),
             semconv.OUTPUT_TOKENS: sum(len(choice.response_ids) for choice in tokens.choices),
-            # One id of many: the call stays what it is, one whose ids are known.
-            semconv.PROMPT_TOKEN_IDS: pack_token_ids(tokens.prompt_ids[:1]),
-            **{semconv.response_token_ids(c.index): pack_token_ids(c.response_ids[:1]) for c in tokens.choices},
+            # A few ids of many: the call stays one whose ids are known, and can be told from others.
+            semconv.PROMPT_TOKEN_IDS: _abridged(tokens.prompt_ids),
+            **{
+                semconv.response_token_ids(c.index): (
+                    pack_token_ids(c.response_ids[:1])
+                    if span.attributes.get(semconv.STREAM_COMPLETE) is False
+                    else _abridged(c.response_ids)
+                )
+                for c in tokens.choices
+            },
         }
     return replace(span, attributes=kept, events=())
+
+
+def _abridged(ids: Ids) -> bytes:
+    """The first id, with which an answer that was cut short begins too, and a hash of all in place of the others."""
+    first = pack_token_ids(ids[:1])
+    return first and first + hashlib.blake2b(packed(ids), digest_size=16).digest()
 
 
 def count_agents(traces: Iterable[list[Span]]) -> list[AgentCensus]:
@@ -95,7 +113,10 @@ def count_agents(traces: Iterable[list[Span]]) -> list[AgentCensus]:
     return sorted(counted.values(), key=lambda one: (one.agent is None, one.agent or ""))
 
 
-_COLUMNS = "response, rank, agent, source, prompt_tokens, sampled_tokens, fidelity, interrupted, policy, tools, single"
+_COLUMNS = (
+    "response, rank, agent, source, prompt_tokens, sampled_tokens, fidelity, interrupted, policy, tools, single, "
+    "statements"
+)
 _CREATE = f"CREATE TABLE calls({_COLUMNS})"
 _INSERT = f"INSERT INTO calls VALUES ({', '.join('?' * len(_COLUMNS.split(',')))})"
 
@@ -122,8 +143,9 @@ def _row(call: JoinedCall) -> tuple:
     policy = best.span.attributes.get(semconv.POLICY)
     usages = [dialect_of(record.span).usage(record.span) for record in call.records]
     called = sorted({name for record in call.records for name in _tools_called(record)})
+    response_id = call.response_id
     return (
-        call.response_id,
+        response_id,
         repr(faithfulness(best)[:4]),
         identity.agent,
         call.agent_source,
@@ -134,6 +156,8 @@ def _row(call: JoinedCall) -> tuple:
         policy if isinstance(policy, str) else None,
         "\n".join(called) or None,
         f"{best.span.trace_id}{best.span.span_id}",
+        # What a call without an id states is asked by nobody.
+        response_id and pickle.dumps([tuple(statement_of(record, call.identities)) for record in call.records]),
     )
 
 
@@ -150,8 +174,14 @@ def _responses(rows: sqlite3.Connection) -> Iterator[list[tuple]]:
     ordered = rows.execute(
         f"SELECT {_COLUMNS}, coalesce('id' || response, single) AS call FROM calls ORDER BY call, rank, single"
     )
-    for _, found in groupby(ordered, key=lambda row: row[-1]):
-        yield list(found)
+    for _, group in groupby(ordered, key=lambda row: row[-1]):
+        found = list(group)
+        if len(found) == 1:
+            yield found
+            continue
+        statements = [[Statement(*stated) for stated in pickle.loads(row[-2])] for row in found]
+        for places in parted(statements):
+            yield [found[place] for place in places]
 
 
 _BY_THE_GATEWAY = "gateway"

@@ -70,10 +70,10 @@ def _row(one: AgentCensus, policies: Sequence[PolicyConfig]) -> AgentRow:
 
 def _not_captured(one: AgentCensus, claiming: str | None) -> list[str]:
     said = []
-    if one.agent is None and one.calls:
+    if one.agent is None and one.calls and claiming is None:
         said.append(
-            f"{_calls(one.calls)} without an agent's name: no policy can claim them; put @lightning.agent(...) "
-            "around the code that makes them"
+            f'{_calls(one.calls)} without an agent\'s name: only a policy with agents = ["*"] claims such calls; put '
+            "@lightning.agent(...) around the code that makes them"
         )
     text_only = one.fidelity[Fidelity.TEXT_ONLY]
     if text_only:

@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 
 _EXIT_USER_ERROR = 2
+_EXIT_INTERRUPTED = 130
 
 
 @contextmanager
@@ -31,6 +32,9 @@ def _one_sentence() -> Iterator[None]:
     except LightningError as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {error}", markup=True, highlight=False)
         sys.exit(_EXIT_USER_ERROR)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted")
+        sys.exit(_EXIT_INTERRUPTED)
 
 
 def _version(show: bool) -> None:
@@ -142,6 +146,10 @@ def build(
     ] = None,
     config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
     policy: Annotated[str | None, typer.Option(help="Its name, where there are several.")] = None,
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(help="Of the policy's agents only these: names or patterns; several may be given."),
+    ] = None,
     purpose: Annotated[
         str,
         typer.Option("--for", help="rl: samples; sft: demonstrations; dpo: preference pairs.", metavar="rl|sft|dpo"),
@@ -172,6 +180,7 @@ def build(
             policy=policy,
             spans=tuple(spans or ()),
             calls=tuple(calls or ()),
+            agents=tuple(agent or ()),
             purpose=_one_of(Purpose, "--for", purpose),
             form=None if form is None else _one_of(Form, "--format", form),
             tokens=tokens,

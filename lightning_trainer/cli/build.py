@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config_file import load_config
-from lightning_trainer.dataset.calls import build_samples
+from lightning_trainer.dataset.calls import build_calls
 from lightning_trainer.dataset.forms import (
     Form,
     Purpose,
@@ -23,7 +23,7 @@ from lightning_trainer.dataset.forms import (
     write_preferences,
     write_samples,
 )
-from lightning_trainer.dataset.json_lines import read_json_lines
+from lightning_trainer.dataset.json_lines import read_placed_json_lines
 from lightning_trainer.dataset.reading import Recording, read_recording, retokenise
 from lightning_trainer.dataset.selection import demonstrations, preferences
 from lightning_trainer.dataset.sources import read_source
@@ -48,6 +48,8 @@ class Options:
     policy: str | None = None
     spans: tuple[Path, ...] = ()
     calls: tuple[Path, ...] = ()
+    agents: tuple[str, ...] = ()
+    """Names or patterns; empty: all that the policy claims."""
     purpose: Purpose = Purpose.RL
     form: Form | None = None
     tokens: bool = False
@@ -67,6 +69,11 @@ def build(options: Options) -> int:
     _check(options)
     config = load_config(options.config)
     policy = _policy(config, options.policy)
+    if options.agents:
+        try:
+            policy = policy.only(options.agents)
+        except ValueError as error:
+            raise ConfigError(f"--agent: {error}") from error
     form = form_of(options.out, options.form, options.purpose)
     console, errors = Console(), Console(stderr=True)
     if options.purpose is Purpose.RL:
@@ -108,7 +115,7 @@ def _policy(config: Config, name: str | None) -> PolicyConfig:
 
 def _build(options: Options, config: Config, policy: PolicyConfig, errors: Console) -> Build:
     if options.calls:
-        return build_samples((row for path in options.calls for row in read_json_lines(path)), policy)
+        return build_calls((row for path in options.calls for row in read_placed_json_lines(path)), policy)
     recording = _recording(options, config, policy, errors)
     made = build_batch(
         recording.calls,

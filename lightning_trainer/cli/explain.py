@@ -6,10 +6,12 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
 
+from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config_file import load_config
 from lightning_trainer.dataset.sources import read_source
 from lightning_trainer.errors import ConfigError, StoreError
@@ -17,13 +19,18 @@ from lightning_trainer.explain.as_json import as_json
 from lightning_trainer.explain.explanation import Explanation, explain
 from lightning_trainer.explain.gathering import Gathering
 from lightning_trainer.explain.terminal import show, show_list, show_problems
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.store import attempts as attempt_table
+from lightning_trainer.store import spans as span_table
 from lightning_trainer.store.memory import in_memory
-from lightning_trainer.store.rollouts import nearest_names, select_named, select_recent
+from lightning_trainer.store.rollouts import RolloutRow, has_part, nearest_names, select_named, select_recent
 from lightning_trainer.store.scan import read_only
 from lightning_trainer.types import Span
 
 _LISTED = 20
 _EXPLAINED = 200
+_SEARCHED = 500
+"""The newest rollouts, among which those of one policy are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +69,10 @@ def explain_rollouts(options: Options) -> None:
     console = Console()
     with _source(options) as source:
         if options.rollout is None and not options.last and options.html is None:
-            _list(source, options, console)
+            # All of them, unless one of several policies is named.
+            _list(source, options, policy if options.policy and len(config.policy) > 1 else None, console)
             return
-        named = _named(source, options.rollout)
+        named = _named(source, options.rollout, policy if len(config.policy) > 1 else None)
         if len(named) > 1 and options.html is not None:
             raise StoreError(
                 f"{options.rollout!r} names {len(named)} rollouts, and one is drawn at a time: name it more exactly"
@@ -105,21 +113,42 @@ def _source(options: Options) -> Iterator[_Source]:
         yield _Source(connection, ", ".join(map(str, options.spans)), problems)
 
 
-def _named(source: _Source, rollout: str | None) -> list[str]:
-    # Without a name it is the newest.
+def _named(source: _Source, rollout: str | None, policy: PolicyConfig | None) -> list[str]:
+    """Return the rollouts of that name; without a name the newest, of the policy where it is one of several."""
     connection = source.connection
-    found = select_named(connection, rollout) if rollout else [row.rollout_id for row in select_recent(connection, 1)]
-    if found:
+    newest = [] if rollout else [row.rollout_id for row in _newest(connection, 1, policy)]
+    if found := select_named(connection, rollout) if rollout else newest:
         return found
     if not rollout:
+        if policy is not None and select_recent(connection, 1):
+            raise StoreError(
+                f"there is no rollout of policy {policy.name!r} among the newest {_SEARCHED} in {source.place}: it "
+                "answered no call of them, and they have no agent that it claims; see `lightning-trainer agents`"
+            )
         raise StoreError(f"there is no rollout in {source.place}: none of its spans names one")
     nearest = nearest_names(connection, rollout)
     hint = f"the nearest are {', '.join(nearest)}" if nearest else "it has none; see `lightning-trainer agents`"
     raise StoreError(f"there is no rollout, attempt or task {rollout!r} in {source.place}: {hint}")
 
 
-def _list(source: _Source, options: Options, console: Console) -> None:
-    rows = select_recent(source.connection, _LISTED)
+def _newest(connection: sqlite3.Connection, count: int, policy: PolicyConfig | None) -> list[RolloutRow]:
+    if policy is None:
+        return select_recent(connection, count)
+    newest = select_recent(connection, _SEARCHED)
+    return list(islice((row for row in newest if _concerns(connection, row.rollout_id, policy)), count))
+
+
+def _concerns(connection: sqlite3.Connection, rollout_id: str, policy: PolicyConfig) -> bool:
+    if has_part(connection, rollout_id, policy.name):
+        return True
+    # It answered none of the calls; what it claims may still be among them, and then that is what there is to explain.
+    attempts = [one.attempt_id for one in attempt_table.select(connection, rollout_id=rollout_id)]
+    calls = read_spans(span_table.select_of_attempts(connection, attempts)).calls
+    return any(call.policy is None and policy.claims(call.agent) for call in calls)
+
+
+def _list(source: _Source, options: Options, policy: PolicyConfig | None, console: Console) -> None:
+    rows = _newest(source.connection, _LISTED, policy)
     if options.as_json:
         _print_json([asdict(row) for row in rows], source)
         return

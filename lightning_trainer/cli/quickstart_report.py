@@ -45,7 +45,7 @@ async def assemble(
     """Read the run back from its store; the daemon has stopped by now."""
     policy = config.only_policy
     lines = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
-    records = await store.steps(policy.name)
+    records = await store.steps(policy.name, advantages=True)
     versions = await store.versions(policy.name)
     publish_s = {one.version: one.publish_s for one in versions}
     rollout_s = {line["step"]: line["rollout_s"] for line in lines if line["event"] == "StepEnded"}

@@ -63,10 +63,15 @@ def _ask(url: str, config: Config, names: list[str]) -> dict[str, dict[str, Any]
         with httpx.Client(base_url=url, headers=headers, timeout=30.0, trust_env=False) as client:
             whole = client.get("/lightning/status").raise_for_status().json()["policies"]
             found = {}
+            newest = {"limit": _STEPS_SHOWN}
             for name in names:
-                metrics = client.get(f"/lightning/policies/{name}/metrics").raise_for_status().json()
-                live = client.get(f"/lightning/policies/{name}").raise_for_status().json()["live_version"]
-                found[name] = {**whole[name], "live_version": live, **metrics, "rows": metrics["rows"][-_STEPS_SHOWN:]}
+                metrics = client.get(f"/lightning/policies/{name}/metrics", params=newest).raise_for_status().json()
+                live = (
+                    client.get(f"/lightning/policies/{name}", params={"limit": 1})
+                    .raise_for_status()
+                    .json()["live_version"]
+                )
+                found[name] = {**whole[name], "live_version": live, **metrics}
             return found
     except (httpx.HTTPError, KeyError, ValueError) as error:
         raise LightningError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error

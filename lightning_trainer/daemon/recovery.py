@@ -36,8 +36,8 @@ async def recover(
         TrainingError: the trainer failed.
     """
     progress.enter(Phase.RECOVERING)
-    records = {record.step: record for record in await store.steps(policy)}
-    trained = [step for step, record in records.items() if record.state is not StepState.SKIPPED]
+    states = await store.step_states(policy)
+    trained = [step for step, state in states.items() if state is not StepState.SKIPPED]
     path = Lineage(trained, await store.rollbacks(policy)).path()
     checkpoints.prune(path)
     saved = checkpoints.latest(path)
@@ -49,6 +49,6 @@ async def recover(
         if step > (saved or 0):
             progress.enter(Phase.RECOVERING, f"repeating step {step}")
             report = await trainer.step(await store.batch(policy, step))
-            if records[step].state is StepState.ASSIGNED:
+            if states[step] is StepState.ASSIGNED:
                 await store.finish_step(policy, report, StepState.TRAINED)
-    return Recovered(max(records, default=0), path)
+    return Recovered(max(states, default=0), path)

@@ -5,6 +5,7 @@ Below a policy: ``/versions`` and ``/metrics``.
 
 import os
 import time
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Protocol
@@ -27,6 +28,9 @@ from lightning_trainer.types import RolloutMode
 from lightning_trainer.versions.listing import VersionRow, list_versions
 
 _MAX_WAIT_S = 60.0
+_PAGE = 100
+_LONGEST_PAGE = 1000
+"""Steps, versions or rows in one answer: a run has no end, and a runner asks at every step."""
 
 
 class WatchedPolicy(Protocol):
@@ -69,13 +73,16 @@ def status_router(policies: Sequence[WatchedPolicy], *, store: SqliteStore) -> A
         steps_done: int = Query(0, ge=0),
         groups_wanted: int | None = Query(None, ge=0),
         timeout_s: float = Query(0.0, ge=0, le=_MAX_WAIT_S),
+        before: int | None = Query(None, ge=1),
+        limit: int = Query(_PAGE, ge=1, le=_LONGEST_PAGE),
     ) -> dict:
-        """Everything about a policy. With ``steps_done`` and ``timeout_s`` it answers when that many steps are done, or
+        """Everything about a policy; of its steps, their versions and their ledger the newest ``limit`` (``before``:
+        of those before that step). With ``steps_done`` and ``timeout_s`` it answers when that many steps are done, or
         when the present one wants more groups than ``groups_wanted``."""
         watched = _named(name)
         if timeout_s > 0:
             await watched.progress.wait_for_step(steps_done, timeout_s, groups_wanted=groups_wanted)
-        return await _everything(watched, store)
+        return await _everything(watched, store, before, limit)
 
     @router.get("/lightning/policies/{name}/groups")
     async def groups(
@@ -90,18 +97,30 @@ def status_router(policies: Sequence[WatchedPolicy], *, store: SqliteStore) -> A
         return await store.ended_by_group(prefix, mode=mode, taken=None if taken_until is None else (name, taken_until))
 
     @router.get("/lightning/policies/{name}/versions", response_model=None)
-    async def versions(name: str) -> list[VersionRow]:
-        """Every version, as ``lightning-trainer versions`` shows it."""
+    async def versions(
+        name: str,
+        before: int | None = Query(None, ge=1),
+        limit: int = Query(_PAGE, ge=1, le=_LONGEST_PAGE),
+    ) -> list[VersionRow]:
+        """The newest versions (``before``: of those before that one), as ``lightning-trainer versions`` shows them."""
         watched = _named(name)
         stored = watched.old_versions.versions()
-        return await store.scan(lambda connection: list_versions(connection, watched.policy, stored))
+        return await store.scan(
+            lambda connection: list_versions(connection, watched.policy, stored, before=before, newest=limit)
+        )
 
     @router.get("/lightning/policies/{name}/metrics")
-    async def rows(name: str, after: int = Query(0, ge=0)) -> dict:
-        """The rows of steps beyond ``after``, and what is wrong now."""
+    async def rows(
+        name: str,
+        after: int | None = Query(None, ge=0),
+        limit: int = Query(_PAGE, ge=1, le=_LONGEST_PAGE),
+    ) -> dict:
+        """The first ``limit`` rows of steps beyond ``after``, without it the newest ones; and what is wrong now."""
         metrics = _named(name).metrics
+        first = 0 if after is None else bisect_right(metrics.rows, after, key=lambda row: row.step)
+        shown = metrics.rows[-limit:] if after is None else metrics.rows[first : first + limit]
         return {
-            "rows": [row.to_json() for row in metrics.rows if row.step > after],
+            "rows": [row.to_json() for row in shown],
             "warnings": metrics.warnings,
         }
 
@@ -113,9 +132,11 @@ def status_router(policies: Sequence[WatchedPolicy], *, store: SqliteStore) -> A
     return router
 
 
-async def _everything(watched: WatchedPolicy, store: SqliteStore) -> dict:
+async def _everything(watched: WatchedPolicy, store: SqliteStore, before: int | None, limit: int) -> dict:
     policy, progress, name = watched.policy, watched.progress, watched.policy.name
     live = await store.live_version(name)
+    steps = await store.steps(name, before=before, newest=limit)
+    ledger = await store.ledger(name, since=steps[0].step, before=before) if steps else []
     return {
         **_phase(progress),
         "live_version": live.version if live else None,
@@ -141,10 +162,10 @@ async def _everything(watched: WatchedPolicy, store: SqliteStore) -> dict:
                 "tokens_sequential": record.report.tokens_sequential if record.report else 0,
                 "seconds": dict(record.report.seconds) if record.report else {},
             }
-            for record in await store.steps(name)
+            for record in steps
         ],
-        "versions": [asdict(version) for version in await store.versions(name)],
-        "ledger": [asdict(row) for row in await store.ledger(name)],
+        "versions": [asdict(version) for version in await store.versions(name, before=before, newest=limit)],
+        "ledger": [asdict(row) for row in ledger],
     }
 
 

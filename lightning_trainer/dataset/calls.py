@@ -13,50 +13,19 @@ It goes the way that spans go (``training.batches.build_batch``), so everything 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.dataset.recorded import RecordedCall, checked
 from lightning_trainer.errors import ConfigError, MalformedCallError
-from lightning_trainer.sampling import Shaping, Support
 from lightning_trainer.training.batches import Build, build_batch
 from lightning_trainer.types import Attempt, AttemptState, Call, Evaluation, Fidelity
 
 _DEFAULTS: Mapping[str, Any] = {"name": "policy", "agents": ("*",), "model": "(not loaded)"}
 _TRACE = "0" * 32
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedCall:
-    """One answer of the policy to one prompt, with the ids that the engine saw and sampled."""
-
-    prompt_ids: Sequence[int]
-    response_ids: Sequence[int]
-    logprobs: Sequence[float] | None
-    """Of the sampled ids under the policy that sampled them, nats, at ``temperature``. None: not known, not trained."""
-    attempt: str
-    """The try at a task that the call is part of. Its calls are given in the order in which they happened."""
-    group: str
-    """Attempts of one group are compared with each other: tries at the same task."""
-    agent: str = "agent"
-    reward: float | None = None
-    """Of this call alone. None: nothing scored it, which is not zero."""
-    attempt_reward: float | None = None
-    """Of the whole attempt; on one of its calls, or the same on several."""
-    policy_version: int = 0
-    temperature: float = 1.0
-    shaping: Shaping | None = None
-    """Bias and penalties that ``logprobs`` were worked out with; None: none."""
-    support: Support | None = None
-    """What each token of the response was drawn from (a grammar, top_p ...); None: all of the vocabulary."""
-    finish_reason: str | None = None
-    complete: bool = True
-    """False where the answer was cut off before the engine was done."""
-    call_id: str | None = None
-    """Made from the position where there is none. Two calls with one id are one call that was recorded twice."""
 
 
 def build_samples(
@@ -80,34 +49,70 @@ def build_samples(
         MalformedCallError: a record lacks something or contradicts another one; the message names it.
         ConfigError: a setting of the policy is not allowed.
     """
+    return build_calls(((f"call {position}", record) for position, record in enumerate(calls)), policy, step=step)
+
+
+def build_calls(
+    calls: Iterable[tuple[str, RecordedCall | Mapping[str, Any]]],
+    policy: PolicyConfig | Mapping[str, Any] | None = None,
+    *,
+    step: int = 1,
+) -> Build:
+    """As :func:`build_samples`, of records that each come with what to call them in a sentence (file and line)."""
     settings = _policy(policy)
     reward_name = _reward_name(settings)
-    attempts: dict[str, Attempt] = {}
-    attempt_rewards: dict[str, float] = {}
+    attempts: dict[str, tuple[Attempt, str]] = {}
+    attempt_rewards: dict[str, tuple[float, str]] = {}
     made: list[Call] = []
+    known: dict[str, tuple[RecordedCall, str]] = {}
     evaluations: list[Evaluation] = []
-    for position, record in enumerate(calls):
-        recorded = _record(record, position)
+    for position, (where, record) in enumerate(calls):
+        recorded = checked(record, where)
         call = _call(recorded, position, settings.name)
+        _refuse_another_call_of_its_id(call, recorded, where, known)
         made.append(call)
         attempt = _attempt(recorded)
-        if (known := attempts.setdefault(recorded.attempt, attempt)) != attempt:
+        first, there = attempts.setdefault(recorded.attempt, (attempt, where))
+        if first != attempt:
             raise MalformedCallError(
-                f"call {position}: attempt {recorded.attempt!r} is in group {recorded.group!r} here and in "
-                f"{known.group_id!r} before; an attempt is in one group"
+                f"{where}: attempt {recorded.attempt!r} is in group {recorded.group!r} here and in "
+                f"{first.group_id!r} in {there}; an attempt is in one group"
             )
         if recorded.reward is not None:
             evaluations.append(_evaluation(reward_name, recorded.reward, recorded.attempt, call.call_id))
         if (reward := recorded.attempt_reward) is None:
             continue
-        earlier = attempt_rewards.setdefault(recorded.attempt, reward)
-        if earlier is not reward and earlier != reward:
+        earlier, there = attempt_rewards.setdefault(recorded.attempt, (reward, where))
+        if earlier != reward and not (math.isnan(earlier) and math.isnan(reward)):
             raise MalformedCallError(
-                f"call {position}: attempt {recorded.attempt!r} has the reward {reward} here and {earlier} before; an "
+                f"{where}: attempt {recorded.attempt!r} has the reward {reward} here and {earlier} in {there}; an "
                 "attempt has one"
             )
-    evaluations += [_evaluation(reward_name, reward, name, None) for name, reward in attempt_rewards.items()]
-    return build_batch(made, list(attempts.values()), evaluations, settings, step)
+    evaluations += [_evaluation(reward_name, reward, name, None) for name, (reward, _) in attempt_rewards.items()]
+    return build_batch(made, [attempt for attempt, _ in attempts.values()], evaluations, settings, step)
+
+
+def _refuse_another_call_of_its_id(
+    call: Call, recorded: RecordedCall, where: str, known: dict[str, tuple[RecordedCall, str]]
+) -> None:
+    """A record that is given twice is one call; two that say different things are two, and one would be lost."""
+    first, there = known.setdefault(call.call_id, (recorded, where))
+    if first is recorded:
+        return
+    if recorded.call_id is None or first.call_id is None:
+        raise MalformedCallError(
+            f"{where}: {call.call_id!r} is its id and that of {there}, one of them made from the position; give every "
+            "call an id of its own, or none"
+        )
+    if differing := [name for name in _SAME if getattr(first, name) != getattr(recorded, name)]:
+        raise MalformedCallError(
+            f"{where}: call_id {recorded.call_id!r} is that of {there} too, with another {differing[0]}; an id is of "
+            "one call"
+        )
+
+
+_SAME = ("prompt_ids", "response_ids", "attempt", "agent", "policy_version")
+"""What two records of one call cannot differ in."""
 
 
 def _policy(policy: PolicyConfig | Mapping[str, Any] | None) -> PolicyConfig:
@@ -131,53 +136,6 @@ def _reward_name(policy: PolicyConfig) -> str:
     return names[0]
 
 
-def _record(record: RecordedCall | Mapping[str, Any], position: int) -> RecordedCall:
-    if not isinstance(record, RecordedCall):
-        known = {field.name for field in fields(RecordedCall)}
-        if unknown := sorted(set(record) - known):
-            raise MalformedCallError(
-                f"call {position}: unknown key {unknown[0]!r}; there are {', '.join(sorted(known))}"
-            )
-        try:
-            record = RecordedCall(**record)
-        except TypeError as error:
-            raise MalformedCallError(f"call {position}: {str(error).partition(') ')[2] or error}") from error
-    for name in ("prompt_ids", "response_ids"):
-        if wrong := [
-            one for one in getattr(record, name) if not isinstance(one, int) or isinstance(one, bool) or one < 0
-        ]:
-            raise MalformedCallError(f"call {position}: {name} holds {wrong[0]!r}; token ids are integers from 0")
-    if not (isinstance(record.temperature, int | float) and 0 < record.temperature < math.inf):
-        raise MalformedCallError(f"call {position}: temperature is {record.temperature!r}; it is a positive number")
-    for name, kind in (("shaping", Shaping), ("support", Support)):
-        if not isinstance(getattr(record, name), kind | None):
-            raise MalformedCallError(
-                f"call {position}: {name} is a {type(getattr(record, name)).__name__}; it is a "
-                f"lightning_trainer.sampling.{kind.__name__} or None"
-            )
-    if record.support is not None:
-        if len(record.support) != len(record.response_ids):
-            raise MalformedCallError(
-                f"call {position}: support is of {len(record.support)} tokens, and there are "
-                f"{len(record.response_ids)} response_ids; it has one entry for each"
-            )
-        if (place := record.support.first_outside(record.response_ids)) is not None:
-            raise MalformedCallError(
-                f"call {position}: response_ids[{place}] is {record.response_ids[place]}, which support says could "
-                "not have been sampled"
-            )
-    for name in ("attempt", "group", "agent"):
-        if not isinstance(getattr(record, name), str) or not getattr(record, name):
-            raise MalformedCallError(f"call {position}: {name} is {getattr(record, name)!r}; it is a name")
-    for name in ("reward", "attempt_reward"):
-        value = getattr(record, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise MalformedCallError(
-                f"call {position}: {name} is {value!r}; it is a number, or None where there is none"
-            )
-    return record
-
-
 def _call(recorded: RecordedCall, position: int, policy: str) -> Call:
     # The position stands for the time: calls of an attempt are one after the other, never beside each other.
     name = recorded.call_id or f"call-{position}"
@@ -195,13 +153,13 @@ def _call(recorded: RecordedCall, position: int, policy: str) -> Call:
         policy_version=recorded.policy_version,
         prompt_ids=tuple(recorded.prompt_ids),
         response_ids=tuple(recorded.response_ids),
-        behaviour_logprobs=None if recorded.logprobs is None else tuple(map(float, recorded.logprobs)),
+        behaviour_logprobs=None if recorded.logprobs is None else tuple(recorded.logprobs),
         finish_reason=recorded.finish_reason,
         complete=recorded.complete,
         start_ns=2 * position,
         end_ns=2 * position + 1,
         fidelity=Fidelity.EXACT,
-        temperature=float(recorded.temperature),
+        temperature=recorded.temperature,
         shaping=recorded.shaping,
         support=recorded.support,
     )
@@ -219,6 +177,4 @@ def _attempt(recorded: RecordedCall) -> Attempt:
 
 
 def _evaluation(name: str, value: float, attempt_id: str, call_id: str | None) -> Evaluation:
-    return Evaluation(
-        name=name, value=float(value), rollout_id=attempt_id, attempt_id=attempt_id, span_id=call_id, time_ns=0
-    )
+    return Evaluation(name=name, value=value, rollout_id=attempt_id, attempt_id=attempt_id, span_id=call_id, time_ns=0)

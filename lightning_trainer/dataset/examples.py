@@ -16,7 +16,7 @@ from lightning_trainer.retokenise.chat import ChatMessage, NoWordsError, chat_an
 from lightning_trainer.retokenise.words import Words
 from lightning_trainer.rewards.table import read_rewards
 from lightning_trainer.transitions.deduplication import deduplicate
-from lightning_trainer.transitions.ledger import Ledger
+from lightning_trainer.transitions.ledger import NO_AGENT, Ledger
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import (
     Attempt,
@@ -126,14 +126,14 @@ def candidates(
 
 
 def _not_asked_for(call: Call, policy: PolicyConfig, attempt: Attempt | None, *, failed_too: bool) -> Reason | None:
-    if call.agent is None:
-        return Reason.NO_AGENT
     if not policy.claims(call.agent):
-        return Reason.NOT_SELECTED
+        return Reason.NO_AGENT if call.agent is None else Reason.NOT_SELECTED
     if not call.complete:
         return Reason.INCOMPLETE_STREAM
     if attempt is None:
         return None
+    if call.rollout_id not in (None, attempt.rollout_id):
+        return Reason.OTHER_ROLLOUT
     if attempt.mode is RolloutMode.EVALUATE:
         return Reason.EVALUATION
     if attempt.mode is RolloutMode.BASELINE:
@@ -175,7 +175,7 @@ def _example(call: Call, words: Words | None, attempt: Attempt | None, reward: f
     has_ids = call.fidelity is not Fidelity.TEXT_ONLY
     return Example(
         call_id=call.call_id,
-        agent=call.agent or "",
+        agent=call.agent or NO_AGENT,
         attempt_id=call.attempt_id,
         group_id=None if attempt is None else attempt.group_id,
         fidelity=call.fidelity,

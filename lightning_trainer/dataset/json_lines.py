@@ -31,7 +31,12 @@ def write_json_lines(rows: Iterable[Row], path: Path, schema: str | None = None)
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file.
+    """Yield the objects of a file; raises as :func:`read_placed_json_lines`."""
+    return (row for _, row in read_placed_json_lines(path))
+
+
+def read_placed_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects of a file, each behind its place in words: file and line.
 
     Raises:
         DatasetError: it cannot be read, or a line is no JSON object; the message names the line.
@@ -40,7 +45,8 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    yield _object(line, f"{path.name}: line {number}")
+                    where = f"{path.name}: line {number}"
+                    yield where, _object(line, where)
     except OSError as error:
         raise DatasetError(f"cannot read {path}: {error.strerror or error}") from error
 

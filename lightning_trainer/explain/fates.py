@@ -44,9 +44,7 @@ def _fate(call_id: str, trained: Set[str], build: Build, step: StepRecord | None
         return _known(Outcome.TRAINED, Reason.SAMPLED)
     fate = build.fates.get(call_id)
     if fate is None:
-        return CallFate(
-            Outcome.DEDUPLICATED, JOINED, "A call of another attempt has the same response id; the two count as one."
-        )
+        return CallFate(Outcome.DEDUPLICATED, JOINED, "Among all spans of its group it is a record of another call.")
     if step is not None and fate[0] is Outcome.TRAINED:
         return CallFate(
             Outcome.DROPPED,

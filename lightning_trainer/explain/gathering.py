@@ -109,7 +109,7 @@ class Gathering:
             )
         if (known := self._judged.get((policy, step))) is not None:
             return known
-        (record,) = step_table.select_steps(self._connection, policy, only=step)
+        (record,) = step_table.select_steps(self._connection, policy, only=step, advantages=True)
         attempts = attempt_table.select(self._connection, attempt_ids=record.attempt_ids)
         return self._keep((policy, step), self._judged_together(attempts, record))
 
@@ -147,8 +147,7 @@ class Gathering:
 
     @cached_property
     def _next_step(self) -> int:
-        recorded = step_table.select_steps(self._connection, self._policy.name)
-        return max((record.step for record in recorded), default=0) + 1
+        return max(step_table.select_states(self._connection, self._policy.name), default=0) + 1
 
     def _judged_together(self, attempts: Sequence[Attempt], record: StepRecord | None) -> Judged:
         spans = span_table.select_of_attempts(self._connection, [attempt.attempt_id for attempt in attempts])

@@ -73,7 +73,7 @@ class Door:
             policy, asked = chosen.policy, api.read(body, chosen.version)
             settlement = Settlement(self.sink)
             exchange = Exchange(asked, caller, Sampler(policy.name, None), settlement)
-            if (key := try_key(request.scope["path"], request.headers, raw)) is not None:
+            if (key := try_key(request.scope["path"], request.headers, raw, caller.attributes)) is not None:
                 await self.tries.begin(key, settlement)
             del raw
             answer = api.answer(body, asked, exchange.transcript, policy.served_name or policy.name)

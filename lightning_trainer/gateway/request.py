@@ -1,9 +1,11 @@
 """What the caller asked, and what the engine is asked in its stead: the same, plus token ids and log-probabilities.
 
 A field is added only where the caller left it out or switched it off. A field that the caller got wrong is passed on,
-so that the engine refuses it as it would have without us.
+so that the engine refuses it as it would have without us. One is never the caller's: ``request_id``, of which the
+engine makes the response's id. Spans are joined and rewards found by that id, so nobody may choose or guess another's.
 """
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -45,7 +47,7 @@ class EngineRequest:
 
     def upstream(self, served_name: str) -> bytes:
         """Return the engine's request body."""
-        body = {**self.body, "model": served_name}
+        body = {**self.body, "model": served_name, "request_id": secrets.token_hex(16)}
         if not self.asked_token_ids and body.get("return_token_ids") in (None, False):
             body["return_token_ids"] = True
         if self.api is EngineApi.COMPLETIONS:

@@ -2,7 +2,7 @@
 
 A client that ran out of patience makes its call again. What makes two requests tries at one call:
 
-1. the same ``Idempotency-Key`` and the same body, or
+1. the same ``Idempotency-Key`` and the same body, from the same rollout and attempt (others may count from 1 too), or
 2. ``x-stainless-retry-count`` of 1 or more (OpenAI's and Anthropic's clients send it), with the body and the
    ``traceparent`` of exactly one call of late: instrumented clients keep one span over all tries at a call. Where
    several calls fit, none is taken for the earlier try: dropping the wrong one would lose a good sample.
@@ -16,6 +16,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from lightning_instrumentation import semconv
 
 from lightning_trainer.gateway.settlement import Settlement
 
@@ -33,14 +35,19 @@ class TryKey:
     """Whether the client says that this is not its first try."""
 
 
-def try_key(path: str, headers: Mapping[str, str], raw: bytes) -> TryKey | None:
-    """Return what a request can be recognised by, None where there is nothing."""
+def try_key(path: str, headers: Mapping[str, str], raw: bytes, place: Mapping[str, str]) -> TryKey | None:
+    """Return what a request can be recognised by, None where there is nothing.
+
+    Args:
+        place: attributes that say whose the call is; only the rollout and the attempt count, which tries share.
+    """
     given, trace = headers.get("idempotency-key"), headers.get("traceparent")
     named = given or trace
     if not named or len(named) > _LONGEST_KEY:
         return None
     digest = hashlib.blake2b(raw, digest_size=16, person=b"key" if given else b"trace")
-    digest.update(f"\0{path}\0{named}".encode())
+    whose = (place.get(semconv.ROLLOUT_ID), place.get(semconv.ATTEMPT_ID))
+    digest.update(f"\0{path}\0{named}\0{whose}".encode())
     return TryKey(digest.digest(), bool(given), headers.get("x-stainless-retry-count", "0") not in ("0", ""))
 
 

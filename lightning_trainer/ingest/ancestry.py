@@ -4,7 +4,7 @@ Linear in the number of spans and without recursion: each span is resolved once,
 its top down. A parent that is not among the spans, or a chain that runs in a circle, ends the search.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
@@ -111,3 +111,24 @@ def unique(spans: Sequence[Span]) -> dict[SpanKey, Span]:
     """
     ordered = sorted(spans, key=attrgetter("trace_id", "start_ns", "span_id"))
     return dict(zip(map(key_of, ordered), ordered, strict=True))
+
+
+def nearest_above(spans: Mapping[SpanKey, Span], wanted: Collection[SpanKey]) -> dict[SpanKey, SpanKey | None]:
+    """Return for each span the nearest one above it that is wanted; each chain is walked once, a circle ends."""
+    above: dict[SpanKey, SpanKey | None] = {}
+    for start in wanted:
+        chain: list[SpanKey] = []
+        seen: set[SpanKey] = set()
+        key: SpanKey = start
+        while key in spans and key not in above and key not in seen:
+            chain.append(key)
+            seen.add(key)
+            parent = spans[key].parent_span_id
+            if parent is None:
+                break
+            key = (key[0], parent)
+        for below in reversed(chain):
+            parent = spans[below].parent_span_id
+            parent_key = None if parent is None else (below[0], parent)
+            above[below] = parent_key if parent_key in wanted else above.get(parent_key) if parent_key else None
+    return above

@@ -6,7 +6,9 @@ words (to tokenise them again, say) asks the dialect of its span for the convers
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -61,7 +63,7 @@ class JoinedCall(NamedTuple):
 def joined_calls(spans: Mapping[SpanKey, Span], identities: Mapping[SpanKey, Identity]) -> Iterator[JoinedCall]:
     """Yield every call that any dialect tells of, once; read one by one, its spans are still in the cache."""
     records = [record for span in spans.values() if (record := dialect_of(span).model_call(span)) is not None]
-    for group in join(records, spans):
+    for group in join(records, spans, identities):
         yield JoinedCall(group, identities)
 
 
@@ -71,7 +73,28 @@ def read_calls(joined: Iterable[JoinedCall], problems: list[str]) -> tuple[Call,
     for call in joined:
         _report_contradictions(call, problems)
         calls += _choices(call, problems)
-    return tuple(sorted(calls, key=attrgetter("start_ns", "call_id")))
+    return tuple(sorted(_with_own_ids(calls), key=attrgetter("start_ns", "call_id")))
+
+
+def _with_own_ids(calls: list[Call]) -> list[Call]:
+    names = span_names([(call.trace_id, call.span_id) for call in calls])
+    if not names:
+        return calls
+    return [
+        call
+        if (name := names.get((call.trace_id, call.span_id))) is None
+        else replace(call, call_id=f"{name}/{call.call_id.rpartition('/')[2]}")
+        for call in calls
+    ]
+
+
+def span_names(keys: Collection[SpanKey]) -> dict[SpanKey, str]:
+    """Return what spans are called whose ids do not tell them apart: span ids are unique in a trace only."""
+    known = set(keys)
+    counts = Counter(span_id for _, span_id in known)
+    if len(counts) == len(known):
+        return {}
+    return {(trace_id, span_id): f"{span_id}.{trace_id}" for trace_id, span_id in known if counts[span_id] > 1}
 
 
 def fidelity_of(tokens: Tokens, choice: Choice) -> Fidelity:
@@ -159,12 +182,7 @@ def _report_contradictions(joined: JoinedCall, problems: list[str]) -> None:
     if best.scope != semconv.GATEWAY_SCOPE:
         return
     for record in joined.records[1:]:
-        if record.span.scope == semconv.GATEWAY_SCOPE:
-            problems.append(
-                f"span {record.span.span_id}: the gateway recorded response {record.response_id} before, in span "
-                f"{best.span_id}; that one counts"
-            )
-        elif carries_tokens(record.span):
+        if carries_tokens(record.span):
             _compare(record.span, best, problems)
 
 

@@ -3,45 +3,87 @@
 An agent may be watched by several instrumentations at several heights: a LangChain span around an OpenAI client's span
 around our client's around the gateway's record, in one trace or in several. Rules, the first that applies:
 
-1. The same response id is the same call, in whatever traces: LangChain's callbacks and the client's patches do
-   not share one, nor do two tracer providers.
+1. The same response id is the same call, in whatever traces (LangChain's callbacks and the client's patches do not
+   share one, nor do two tracer providers), unless the records state different things: ``agreement.py``.
 2. A record without an id around others is of the last of them: the ones before it were tries that failed. One without
    an id inside of another is of that one, where it is the last in it. Two different response ids are never one call.
 3. A record without an id is of the one that began or ended inside of it (or it inside of that), was written by another
    instrumentation, has the same parent or the very same words, and is the nearest in time.
 
-Sorting apart, time is linear in the number of records, as long as calls without ids do not all overlap.
+Records that name two attempts are never of one call. Sorting apart, time is linear in the number of records, as long
+as calls without ids do not all overlap.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.ingest.ancestry import SpanKey, key_of
+from lightning_trainer.ingest.agreement import (
+    Statement,
+    apart,
+    by_start,
+    other_tokens,
+    parted,
+    statement_of,
+)
+from lightning_trainer.ingest.ancestry import Identity, SpanKey, key_of, nearest_above
 from lightning_trainer.ingest.dialects import lightning
 from lightning_trainer.ingest.dialects.record import ModelCall
 from lightning_trainer.ingest.dialects.registry import DIALECTS
 from lightning_trainer.ingest.dialects.tokens import carries_tokens
 from lightning_trainer.types import Span
 
+_PLACE = (semconv.ROLLOUT_ID, semconv.ATTEMPT_ID)
 _CONVERSATION = {dialect.name: dialect.conversation for dialect in DIALECTS}
 
 
-def join(records: Sequence[ModelCall], spans: Mapping[SpanKey, Span]) -> Iterator[tuple[ModelCall, ...]]:
+def join(
+    records: Sequence[ModelCall], spans: Mapping[SpanKey, Span], identities: Mapping[SpanKey, Identity]
+) -> Iterator[tuple[ModelCall, ...]]:
     """Yield the calls, each with all of its records, the most faithful one first.
 
     Args:
         records: of the spans that are model calls.
         spans: all spans, for what lies between the records.
+        identities: who each span belongs to.
     """
     by_response: dict[str | None, list[ModelCall]] = {}
     for record in records:
         by_response.setdefault(record.response_id, []).append(record)
-    # Where every record has an id, nothing is asked of nesting and time.
-    groups = by_response.values() if None not in by_response else _Joining(records, spans).groups()
+    without_id = by_response.pop(None, [])
+    groups = (group for found in by_response.values() for group in _of_one_id(found, spans, identities))
+    if without_id:  # else nothing is asked of nesting and time
+        groups = _Joining([*groups, *([record] for record in without_id)], spans, identities).groups()
     for group in groups:
         yield _most_faithful_first(group)
+
+
+def _of_one_id(
+    found: list[ModelCall], spans: Mapping[SpanKey, Span], identities: Mapping[SpanKey, Identity]
+) -> Iterator[list[ModelCall]]:
+    """Yield the calls among the records of one response id: nearly always one."""
+    if len(found) == 1 or (len(found) == 2 and _plainly_one(*found)):
+        yield found
+        return
+    statements = [statement_of(record, identities) for record in found]
+    ordered = sorted(range(len(found)), key=lambda place: by_start(statements[place]))
+    pieces = [[statements[place]] for place in ordered]
+    for places in parted(pieces, lambda: nearest_above(spans, {statement.key for statement in statements})):
+        yield [found[ordered[place]] for place in places]
+
+
+def _plainly_one(one: ModelCall, other: ModelCall) -> bool:
+    """The usual pair, told without reading whose it is: a client's span and, inside of it, the gateway's record."""
+    span, inner = one.span, other.span
+    if inner.scope != semconv.GATEWAY_SCOPE:
+        span, inner = inner, span
+    return (
+        inner.scope == semconv.GATEWAY_SCOPE != span.scope
+        and inner.parent_span_id == span.span_id
+        and inner.trace_id == span.trace_id
+        and all(inner.attributes.get(name) == span.attributes.get(name) for name in _PLACE)
+    )
 
 
 def _most_faithful_first(group: Sequence[ModelCall]) -> tuple[ModelCall, ...]:
@@ -68,23 +110,31 @@ def faithfulness(record: ModelCall) -> tuple:
 
 
 class _Joining:
-    """All three rules."""
+    """Rules 2 and 3, on what rule 1 left: calls with an id, each of one record or more, and records without."""
 
-    def __init__(self, records: Sequence[ModelCall], spans: Mapping[SpanKey, Span]) -> None:
+    def __init__(
+        self, calls: Sequence[list[ModelCall]], spans: Mapping[SpanKey, Span], identities: Mapping[SpanKey, Identity]
+    ) -> None:
+        records = (record for call in calls for record in call)
         self._records = sorted(records, key=lambda record: (record.span.start_ns, key_of(record.span)))
+        place_of = {key_of(record.span): place for place, record in enumerate(self._records)}
         self._group = list(range(len(self._records)))
-        self._response = [record.response_id for record in self._records]  # by root: the id of the whole group
+        self._members: dict[int, list[int]] = {}
+        for call in calls:
+            places = sorted(place_of[key_of(record.span)] for record in call)
+            self._members[places[0]] = places
+            for place in places:
+                self._group[place] = places[0]
+        self._named = [record.response_id is not None for record in self._records]  # by root: whether one has an id
         self._spans = spans
+        self._identities = identities
+        self._statements: dict[int, Statement] = {}
         self._words: dict[int, object] = {}
 
-    def groups(self) -> Collection[list[ModelCall]]:
-        self._by_response_id()
+    def groups(self) -> Iterator[list[ModelCall]]:
         self._by_nesting()
         self._by_time()
-        groups: dict[int, list[ModelCall]] = {}
-        for place, record in enumerate(self._records):
-            groups.setdefault(self._root(place), []).append(record)
-        return groups.values()
+        return ([self._records[place] for place in sorted(places)] for _, places in sorted(self._members.items()))
 
     def _root(self, place: int) -> int:
         while self._group[place] != place:
@@ -92,32 +142,36 @@ class _Joining:
             place = self._group[place]
         return place
 
-    def _unite(self, one: int, other: int) -> None:
-        """Make two groups one, unless each has a response id of its own."""
+    def _unite(self, one: int, other: int, differ: Callable[[Statement, Statement], bool]) -> None:
+        """Make two groups one, unless each has a response id (rule 1 has told them apart) or their records differ."""
         low, high = sorted((self._root(one), self._root(other)))
-        if low == high:
+        if low == high or (self._named[low] and self._named[high]):
             return
-        responses = {self._response[low], self._response[high]} - {None}
-        if len(responses) < 2:
-            self._group[high] = low
-            self._response[low] = next(iter(responses), None)
+        if any(
+            differ(self._statement(mine), self._statement(yours))
+            for mine in self._members[low]
+            for yours in self._members[high]
+        ):
+            return
+        self._group[high] = low
+        self._named[low] |= self._named[high]
+        self._members[low] += self._members.pop(high)
 
-    def _by_response_id(self) -> None:
-        first: dict[str, int] = {}
-        for place, record in enumerate(self._records):
-            if record.response_id is not None:
-                self._group[place] = first.setdefault(record.response_id, place)
+    def _statement(self, place: int) -> Statement:
+        if place not in self._statements:
+            self._statements[place] = statement_of(self._records[place], self._identities)
+        return self._statements[place]
 
     def _by_nesting(self) -> None:
         places = {key_of(record.span): place for place, record in enumerate(self._records)}
-        nearest_above = _nearest_above(self._spans, places)
+        above_of = nearest_above(self._spans, places)
         last_inside: dict[int, int] = {}
         for place, record in enumerate(self._records):  # by start, so the last one stays
-            above = nearest_above.get(key_of(record.span))
+            above = above_of.get(key_of(record.span))
             if above is not None and places[above] != place:
                 last_inside[places[above]] = place
         for outer, inner in sorted(last_inside.items()):
-            self._unite(outer, inner)
+            self._unite(outer, inner, apart)
 
     def _by_time(self) -> None:
         starts = [record.span.start_ns for record in self._records]
@@ -143,7 +197,7 @@ class _Joining:
             if near:
                 nearest = min(near, key=lambda other: (abs(starts[other] - span.start_ns), other))
                 both = scopes[self._root(place)] | scopes[self._root(nearest)]
-                self._unite(place, nearest)
+                self._unite(place, nearest, _say_otherwise)
                 root = self._root(place)
                 scopes[root], sizes[root] = both, 2
 
@@ -166,6 +220,10 @@ class _Joining:
         return self._words[place]
 
 
+def _say_otherwise(one: Statement, other: Statement) -> bool:
+    return apart(one, other) or other_tokens(one, other)
+
+
 def _plain(message: Mapping) -> list[tuple]:
     """The words and the tool calls of a message; ids and order of keys differ between instrumentations."""
     return [
@@ -179,24 +237,3 @@ def _nested(one: Span, other: Span) -> bool:
     return (one.start_ns <= other.start_ns and other.end_ns <= one.end_ns) or (
         other.start_ns <= one.start_ns and one.end_ns <= other.end_ns
     )
-
-
-def _nearest_above(spans: Mapping[SpanKey, Span], wanted: Mapping[SpanKey, int]) -> dict[SpanKey, SpanKey | None]:
-    """Return for each span the nearest one above it that is wanted; each chain is walked once, a circle ends."""
-    above: dict[SpanKey, SpanKey | None] = {}
-    for start in wanted:
-        chain: list[SpanKey] = []
-        seen: set[SpanKey] = set()
-        key: SpanKey = start
-        while key in spans and key not in above and key not in seen:
-            chain.append(key)
-            seen.add(key)
-            parent = spans[key].parent_span_id
-            if parent is None:
-                break
-            key = (key[0], parent)
-        for below in reversed(chain):
-            parent = spans[below].parent_span_id
-            parent_key = None if parent is None else (below[0], parent)
-            above[below] = parent_key if parent_key in wanted else above.get(parent_key) if parent_key else None
-    return above

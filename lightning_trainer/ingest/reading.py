@@ -1,8 +1,9 @@
 """Spans to calls, attempts and evaluations: everything that the later stages ask of the stored spans.
 
 Spans are stored as they came, in whatever dialect; here they are read (``dialects/``), joined where several
-instrumentations saw one call (``joining.py``) and graded (``calls.py``). Invariants: one call for each (response id,
-choice); the result depends neither on the order of the spans nor on duplicates; time is linear in their number.
+instrumentations saw one call (``joining.py``) and graded (``calls.py``). Invariants: every call has an id of its own,
+and no tokens that were recorded are lost; the result depends neither on the order of the spans nor on duplicates; time
+is linear in their number.
 """
 
 import math
@@ -14,7 +15,7 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.garbage_collection import without_garbage_collection
 from lightning_trainer.ingest.abandoned import without_abandoned
-from lightning_trainer.ingest.ancestry import Identity, key_of, resolve_identities, unique
+from lightning_trainer.ingest.ancestry import Identity, SpanKey, key_of, resolve_identities, unique
 from lightning_trainer.ingest.calls import joined_calls, read_calls
 from lightning_trainer.store.attempts import attempt_of
 from lightning_trainer.types import Attempt, Call, Evaluation, Span, SpanEvent
@@ -49,7 +50,7 @@ def read_spans(spans: Sequence[Span]) -> Reading:
         if span.events or semconv.ROLLOUT_ROOT in span.attributes or semconv.CALL_ABANDONED in span.attributes
     ]
     calls = without_abandoned(read_calls(joined_calls(known, identities), problems), telling)
-    roots = {span.span_id for span in telling if span.attributes.get(semconv.ROLLOUT_ROOT) is True}
+    roots = {key_of(span) for span in telling if span.attributes.get(semconv.ROLLOUT_ROOT) is True}
     evaluations = [
         evaluation
         for span in telling
@@ -84,17 +85,17 @@ def _read_attempts(spans: Iterable[Span], problems: list[str]) -> tuple[Attempt,
     return tuple(sorted(attempts, key=lambda attempt: (attempt.started_ns, attempt.attempt_id)))
 
 
-def _evaluated(span: Span, roots: Set[str]) -> str | None:
+def _evaluated(span: Span, roots: Set[SpanKey]) -> str | None:
     """The span that an evaluation is about: the one above an `evaluate` span, else the one that carries the event.
 
     A rollout's root stands for the whole attempt, which the evaluation's attempt id says already.
     """
     about = span.parent_span_id if span.name.startswith(_EVALUATION_SPAN) else span.span_id
-    return None if about in roots else about
+    return None if about is None or (span.trace_id, about) in roots else about
 
 
 def _evaluation(
-    span: Span, event: SpanEvent, identity: Identity, roots: Set[str], problems: list[str]
+    span: Span, event: SpanEvent, identity: Identity, roots: Set[SpanKey], problems: list[str]
 ) -> Evaluation | None:
     name = event.attributes.get(semconv.EVALUATION_NAME)
     if not isinstance(name, str) or not name:
@@ -106,16 +107,18 @@ def _evaluation(
         problems.append(f"span {span.span_id}: the score of evaluation {name!r} is {score!r} and counts as missing")
         value = None
     explanation = event.attributes.get(semconv.EVALUATION_EXPLANATION)
+    evaluated = _evaluated(span, roots)
     return Evaluation(
         name=name,
         value=value,
         rollout_id=identity.rollout_id,
         attempt_id=identity.attempt_id,
-        span_id=_evaluated(span, roots),
+        span_id=evaluated,
         time_ns=event.time_ns,
         explanation=explanation if isinstance(explanation, str) else None,
         agent=_evaluated_name(span, event, semconv.EVALUATION_AGENT),
         response_id=_evaluated_name(span, event, semconv.RESPONSE_ID),
+        trace_id=None if evaluated is None else span.trace_id,
     )
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.ingest.ancestry import resolve_identities, unique
-from lightning_trainer.ingest.calls import JoinedCall, joined_calls, tokens_of
+from lightning_trainer.ingest.ancestry import key_of, resolve_identities, unique
+from lightning_trainer.ingest.calls import JoinedCall, joined_calls, span_names, tokens_of
 from lightning_trainer.ingest.dialects.record import Conversation, Message
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.types import Span
@@ -34,14 +34,17 @@ def words_of(spans: Sequence[Span]) -> dict[str, Words]:
     """Return the words of every call that the spans tell of, by call id (``Call.call_id``)."""
     known = unique(spans)
     found: dict[str, Words] = {}
-    for joined in joined_calls(known, resolve_identities(known)):
+    calls = tuple(joined_calls(known, resolve_identities(known)))
+    names = span_names([key_of(joined.best.span) for joined in calls])
+    for joined in calls:
+        name = names.get(key_of(joined.best.span), joined.best.span.span_id)
         choices = tokens_of(joined.best).choices
         conversation = _conversation(joined)
         usages = [dialect_of(record.span).usage(record.span) for record in joined.records]
         operation = joined.best.span.attributes.get(semconv.OPERATION)
         for choice in choices:
             answers = conversation.output_messages
-            found[f"{joined.best.span.span_id}/{choice.index}"] = Words(
+            found[f"{name}/{choice.index}"] = Words(
                 prompt=conversation.input_messages,
                 answer=answers[choice.index] if choice.index < len(answers) else None,
                 tools=conversation.tools,

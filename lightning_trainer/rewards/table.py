@@ -65,12 +65,15 @@ def read_rewards(
     best: dict[tuple[Target, str], tuple[int, float]] = {}
     not_numbers: set[str] = set()
     ambiguous: set[tuple[str, str]] = set()
+    shared: set[tuple[str, str]] = set()
     for evaluation in rewards:
         name, target = evaluation.name, targets.find(evaluation)
         if target is None:
             continue
         if target.scope is Scope.AMBIGUOUS:
             ambiguous.add((target.name, name))
+        elif target.scope is Scope.SHARED:
+            shared.add((target.name, name))
         elif evaluation.value is None or not math.isfinite(evaluation.value):
             not_numbers.add(f"{target}: evaluation {name!r} gave no number ({evaluation.value})")
         else:
@@ -85,6 +88,11 @@ def read_rewards(
         f"span {span_id}: {name} does not say which of the response's choices it scores, so it scores none; name one "
         f"as {span_id}/0"
         for span_id, name in sorted(ambiguous)
+    ]
+    problems += [
+        f"{named}: {name} scores it, and several calls have this id, so it scores none; score the attempt, or give the "
+        "reward inside of the call's own span"
+        for named, name in sorted(shared)
     ]
     return RewardTable(
         of_attempts={target.name: value for target, value in sums.values.items() if target.scope is Scope.ATTEMPT},

@@ -14,13 +14,15 @@ class Scope(StrEnum):
     ATTEMPT = "attempt"
     AMBIGUOUS = "ambiguous"
     """A response with several choices, none of which is named."""
+    SHARED = "shared"
+    """A response id, or a span's id, that several calls have."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Target:
     scope: Scope
     name: str
-    """Id of the call or of the attempt; of the span, where it is ambiguous."""
+    """Id of the call or of the attempt; of the span, where it is ambiguous; what calls share."""
     agent: str | None = None
     """Only of the scope ``AGENT``."""
 
@@ -38,22 +40,23 @@ class Targets:
     ) -> None:
         self._attempts = attempts
         self._call_ids: dict[str, str] = {call.call_id: call.call_id for call in calls}
-        self._by_span: dict[str, set[str]] = {}
+        self._attempt_of = {call.call_id: call.attempt_id for call in calls}
+        self._span_of = {call.call_id: (call.trace_id, call.span_id) for call in calls}
+        # Span ids are unique in a trace only; an evaluation that names no trace means any.
+        self._by_span: dict[tuple[str | None, str], set[str]] = {}
         self._by_response: dict[str, set[str]] = {}
-        self._first_of_response: dict[str, str] = {}
-        below: dict[str, set[str]] = {}
+        below: dict[tuple[str | None, str], set[str]] = {}
         for record, call in [*((call, call) for call in calls), *repeated]:
             self._call_ids[record.call_id] = call.call_id
-            self._by_span.setdefault(record.span_id, set()).add(call.call_id)
             if record.response_id is not None:
                 self._by_response.setdefault(record.response_id, set()).add(call.call_id)
-                first = self._first_of_response.get(record.response_id, call.span_id)
-                self._first_of_response[record.response_id] = min(first, call.span_id)
-            # A record without a policy version is the client's own chat span: what is above it is an agent.
-            if record.parent_span_id is not None and record.policy_version is not None and record.complete:
-                below.setdefault(record.parent_span_id, set()).add(call.span_id)
+            for trace_id in (record.trace_id, None):
+                self._by_span.setdefault((trace_id, record.span_id), set()).add(call.call_id)
+                # A record without a policy version is the client's own chat span: what is above it is an agent.
+                if record.parent_span_id is not None and record.policy_version is not None and record.complete:
+                    below.setdefault((trace_id, record.parent_span_id), set()).add(call.call_id)
         self._chat_spans = {
-            parent: next(iter(spans)) for parent, spans in below.items() if len(spans) == 1 and parent not in spans
+            parent: call_ids for parent, call_ids in below.items() if len({self._span_of[one] for one in call_ids}) == 1
         }
         self._latest: dict[str, str] = {}
         for attempt in sorted(attempts.values(), key=lambda a: (a.started_ns, a.attempt_id)):
@@ -65,12 +68,15 @@ class Targets:
         if span_id is not None:
             if span_id in self._call_ids:
                 return Target(Scope.CALL, self._call_ids[span_id])
-            choices = self._by_span.get(span_id) or self._by_span.get(self._chat_spans.get(span_id, ""))
+            key = (evaluation.trace_id, span_id)
+            choices = self._by_span.get(key) or self._chat_spans.get(key)
             if choices is not None:
-                return _choice(choices, span_id)
+                return self._choice(choices, f"span {span_id}")
         if response_id is not None:
-            choices = self._by_response.get(response_id)
-            return None if choices is None else _choice(choices, self._first_of_response[response_id])
+            choices = self._by_response.get(response_id, set())
+            if evaluation.attempt_id is not None and len(choices) > 1:
+                choices = {one for one in choices if self._attempt_of[one] in (None, evaluation.attempt_id)}
+            return self._choice(choices, f"response {response_id}") if choices else None
         attempt_id = self._attempt(evaluation)
         if attempt_id is None:
             return None
@@ -80,11 +86,15 @@ class Targets:
 
     def _attempt(self, evaluation: Evaluation) -> str | None:
         if evaluation.attempt_id is not None:
-            return evaluation.attempt_id if evaluation.attempt_id in self._attempts else None
+            attempt = self._attempts.get(evaluation.attempt_id)
+            # Attempts of two rollouts can have one id, where their callers number them: only one of them is known.
+            if attempt is None or evaluation.rollout_id not in (None, attempt.rollout_id):
+                return None
+            return evaluation.attempt_id
         return None if evaluation.rollout_id is None else self._latest.get(evaluation.rollout_id)
 
-
-def _choice(choices: set[str], span_id: str) -> Target:
-    if len(choices) > 1:
-        return Target(Scope.AMBIGUOUS, span_id)
-    return Target(Scope.CALL, next(iter(choices)))
+    def _choice(self, choices: set[str], named: str) -> Target:
+        if len(choices) == 1:
+            return Target(Scope.CALL, next(iter(choices)))
+        spans = {self._span_of[call_id] for call_id in choices}
+        return Target(Scope.SHARED, named) if len(spans) > 1 else Target(Scope.AMBIGUOUS, next(iter(spans))[1])

@@ -6,7 +6,8 @@ while the trainer trains, and whatever group is complete first is trained first:
 the admission rule of AReaL (Fu et al. 2025, arXiv 2505.24298, equation 3) by groups. A step that the daemon takes from
 a file (``[[policy.stage]] data``) has no attempts.
 
-An interrupted run goes on where it was: the daemon says how many steps are done and which attempts it has.
+An interrupted run goes on where it was: the daemon says how many steps are done and which attempts it has. Ctrl-C ends
+it with one line and exit status 130.
 """
 
 import os
@@ -22,6 +23,7 @@ from lightning_trainer.rollouts.attempt import Task, TaskT, run_attempt
 from lightning_trainer.rollouts.crew import Crew
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.events import AttemptEnded, Event, StepEnded
+from lightning_trainer.rollouts.interruption import ends_in_one_line
 from lightning_trainer.rollouts.team import TeamClient
 
 __all__ = ["Runner", "Task"]
@@ -70,6 +72,7 @@ class Runner(Generic[TaskT]):
         self._retries = retries
         self._on_event = on_event
 
+    @ends_in_one_line()
     def train(self, tasks_of_step: Callable[[int], Sequence[TaskT]], *, steps: int) -> None:
         """Run steps ``1 .. steps``, each over ``tasks_of_step(step)`` with ``group_size`` attempts a task.
 
@@ -128,6 +131,7 @@ class Runner(Generic[TaskT]):
                     )
                 )
 
+    @ends_in_one_line()
     def evaluate(self, tasks: Sequence[TaskT], *, stage: str) -> list[AttemptEnded]:
         """Run one attempt a task that is recorded and never trained; results in the order of the tasks."""
 

@@ -48,30 +48,34 @@ def decode_batch(body: bytes) -> TrainingBatch:
 
 
 def encode_report(report: StepReport) -> bytes:
-    """Serialise a step's report."""
-    return _pack(
-        {
-            "format": _FORMAT,
-            "report": {
-                "step": report.step,
-                "metrics": _writable_metrics(report.metrics),
-                "advantages": dict(report.advantages),
-                "tokens_trained": report.tokens_trained,
-                "tokens_computed": report.tokens_computed,
-                "tokens_sequential": report.tokens_sequential,
-                "seconds": dict(report.seconds),
-            },
-        }
+    """Serialise a step's report: what is small first, then the advantages, which few who read it ask for."""
+    small = {
+        "step": report.step,
+        "metrics": _writable_metrics(report.metrics),
+        "tokens_trained": report.tokens_trained,
+        "tokens_computed": report.tokens_computed,
+        "tokens_sequential": report.tokens_sequential,
+        "seconds": dict(report.seconds),
+    }
+    return _pack({"format": _FORMAT, "report": small}) + _pack(
+        {"format": _FORMAT, "advantages": dict(report.advantages)}
     )
 
 
-def decode_report(body: bytes) -> StepReport:
-    """Read what :func:`encode_report` wrote."""
-    report = _unpack(body)["report"]
+def decode_report(body: bytes, *, advantages: bool = True) -> StepReport:
+    """Read what :func:`encode_report` wrote; without ``advantages`` there are none in it, and none are decoded.
+
+    Reports that were written before they were apart have everything in one part.
+    """
+    small = zlib.decompressobj()
+    report = _read(small.decompress(body) + small.flush())["report"]
+    given = report.get("advantages", {})
+    if advantages and small.unused_data:
+        given = _unpack(small.unused_data)["advantages"]
     return StepReport(
         step=report["step"],
         metrics=_readable_metrics(report["metrics"]),
-        advantages={sample_id: tuple(values) for sample_id, values in report["advantages"].items()},
+        advantages={sample_id: tuple(values) for sample_id, values in given.items()} if advantages else {},
         tokens_trained=report["tokens_trained"],
         tokens_computed=report["tokens_computed"],
         tokens_sequential=report["tokens_sequential"],
@@ -102,7 +106,11 @@ def _plain(value: object) -> tuple[int, ...] | str:
 
 
 def _unpack(body: bytes) -> dict[str, Any]:
-    document = orjson.loads(zlib.decompress(body))
+    return _read(zlib.decompress(body))
+
+
+def _read(text: bytes) -> dict[str, Any]:
+    document = orjson.loads(text)
     if document["format"] != _FORMAT:
         raise StoreError(
             f"a stored batch has format {document['format']}, this lightning-trainer reads {_FORMAT}: upgrade it"

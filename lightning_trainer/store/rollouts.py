@@ -43,6 +43,21 @@ _RECENT = """
     FROM attempts GROUP BY rollout_id ORDER BY max(started_ns) DESC, rollout_id DESC LIMIT ?"""
 
 
+def has_part(connection: sqlite3.Connection, rollout_id: str, policy: str) -> bool:
+    """Whether a policy answered a call of the rollout, or one of its steps consumed an attempt of it."""
+    tables = ["assignments"]
+    # A store of an early schema, opened for reading only, lacks the other.
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'participations'").fetchone() is not None:
+        tables.append("participations")
+    return any(
+        connection.execute(
+            f"SELECT 1 FROM {table} JOIN attempts USING (attempt_id) WHERE rollout_id = ? AND policy = ? LIMIT 1",
+            (rollout_id, policy),
+        ).fetchone()
+        for table in tables
+    )
+
+
 def select_named(connection: sqlite3.Connection, name: str) -> list[str]:
     """Return the ids of the rollouts that are meant, oldest first: those that the first of these finds.
 

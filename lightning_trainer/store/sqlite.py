@@ -231,8 +231,19 @@ class SqliteStore:
         ended = StepState(state)
         await self._write(lambda connection: step_table.finish(connection, policy, report, ended))
 
-    async def steps(self, policy: str) -> list[StepRecord]:
-        return await self._read(lambda connection: step_table.select_steps(connection, policy))
+    async def steps(
+        self, policy: str, *, before: int | None = None, newest: int | None = None, advantages: bool = False
+    ) -> list[StepRecord]:
+        """Return steps, first to last: all, those before one, of these the last so many; reports without advantages
+        unless they are asked for."""
+        return await self._read(
+            lambda connection: step_table.select_steps(
+                connection, policy, before=before, newest=newest, advantages=advantages
+            )
+        )
+
+    async def step_states(self, policy: str) -> dict[int, StepState]:
+        return await self._read(lambda connection: step_table.select_states(connection, policy))
 
     async def step(self, policy: str, step: int) -> StepRecord:
         """Return one step.
@@ -240,7 +251,9 @@ class SqliteStore:
         Raises:
             StoreError: it was never assigned.
         """
-        found = await self._read(lambda connection: step_table.select_steps(connection, policy, only=step))
+        found = await self._read(
+            lambda connection: step_table.select_steps(connection, policy, only=step, advantages=True)
+        )
         if not found:
             raise StoreError(f"step {step} of policy {policy!r} is not in the store {self.path}")
         return found[0]
@@ -256,8 +269,13 @@ class SqliteStore:
             raise StoreError(f"step {step} of policy {policy!r} has no batch in the store {self.path}")
         return found[0]
 
-    async def ledger(self, policy: str, step: int | None = None) -> list[LedgerRow]:
-        return await self._read(lambda connection: step_table.select_ledger(connection, policy, step))
+    async def ledger(
+        self, policy: str, step: int | None = None, *, since: int = 0, before: int | None = None
+    ) -> list[LedgerRow]:
+        """Return the rows of one step, or of the steps from ``since`` to the one before ``before``."""
+        return await self._read(
+            lambda connection: step_table.select_ledger(connection, policy, step, since=since, before=before)
+        )
 
     # -- policy versions ---------------------------------------------------------------------------------------------
 
@@ -269,8 +287,13 @@ class SqliteStore:
         """
         await self._write(lambda connection: version_table.put(connection, version))
 
-    async def versions(self, policy: str) -> list[PolicyVersion]:
-        return await self._read(lambda connection: version_table.select(connection, policy))
+    async def versions(
+        self, policy: str, *, before: int | None = None, newest: int | None = None
+    ) -> list[PolicyVersion]:
+        """Return versions, first to last: all, those before one, and of these the last so many."""
+        return await self._read(
+            lambda connection: version_table.select(connection, policy, before=before, newest=newest)
+        )
 
     async def live_version(self, policy: str) -> PolicyVersion | None:
         return await self._read(lambda connection: version_table.select_live(connection, policy))

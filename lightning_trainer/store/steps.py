@@ -96,10 +96,39 @@ def finish(connection: sqlite3.Connection, policy: str, report: StepReport, stat
     )
 
 
-def select_steps(connection: sqlite3.Connection, policy: str, *, only: int | None = None) -> list[StepRecord]:
-    """Return the policy's steps (or one of them), first to last."""
-    asked = {"policy": policy, "only": only}
-    where = "policy = :policy AND (:only IS NULL OR step = :only)"
+def select_states(connection: sqlite3.Connection, policy: str) -> dict[int, StepState]:
+    """Return the state of every step of a policy, first to last; nothing else is read of them."""
+    rows = connection.execute("SELECT step, state FROM steps WHERE policy = ? ORDER BY step", (policy,))
+    return {step: StepState(state) for step, state in rows}
+
+
+def select_metrics(connection: sqlite3.Connection, policy: str) -> dict[int, dict[str, float]]:
+    """Return by step what was measured of its attempts when it was assigned, first to last."""
+    rows = connection.execute("SELECT step, metrics FROM steps WHERE policy = ? ORDER BY step", (policy,))
+    return {step: decode_metrics(metrics) for step, metrics in rows}
+
+
+def select_steps(
+    connection: sqlite3.Connection,
+    policy: str,
+    *,
+    only: int | None = None,
+    before: int | None = None,
+    newest: int | None = None,
+    advantages: bool = False,
+) -> list[StepRecord]:
+    """Return the policy's steps, first to last.
+
+    Args:
+        only: this one alone.
+        before: only those before this one.
+        newest: of these only so many, the last ones.
+        advantages: decode them too; most of a report is advantages, and without them it has none.
+    """
+    asked = {"policy": policy, "only": only, "before": before, "newest": -1 if newest is None else newest}
+    where = """policy = :policy AND step IN (SELECT step FROM steps WHERE policy = :policy
+        AND (:only IS NULL OR step = :only) AND (:before IS NULL OR step < :before)
+        ORDER BY step DESC LIMIT :newest)"""
     attempt_ids: dict[int, list[str]] = {}
     for step, attempt_id in connection.execute(
         f"SELECT step, attempt_id FROM assignments WHERE {where} ORDER BY step, position", asked
@@ -110,7 +139,7 @@ def select_steps(connection: sqlite3.Connection, policy: str, *, only: int | Non
             step=step,
             state=StepState(state),
             attempt_ids=tuple(attempt_ids.get(step, ())),
-            report=None if report is None else decode_report(report),
+            report=None if report is None else decode_report(report, advantages=advantages),
             metrics=decode_metrics(metrics),
         )
         for step, state, report, metrics in connection.execute(
@@ -131,12 +160,16 @@ def select_batches(
     return [decode_batch(body) for (body,) in rows]
 
 
-def select_ledger(connection: sqlite3.Connection, policy: str, step: int | None) -> list[LedgerRow]:
-    """Return the ledger rows of one step, or of all of the policy's steps, as they were recorded."""
+def select_ledger(
+    connection: sqlite3.Connection, policy: str, step: int | None, *, since: int = 0, before: int | None = None
+) -> list[LedgerRow]:
+    """Return the ledger rows of one step, or of the policy's steps from ``since`` to the one before ``before``, as they
+    were recorded."""
     rows = connection.execute(
         """SELECT agent, policy, policy_version, outcome, reason, tokens, calls FROM ledger
-           WHERE step_policy = :policy AND (:step IS NULL OR step = :step) ORDER BY step, rowid""",
-        {"policy": policy, "step": step},
+           WHERE step_policy = :policy AND (:step IS NULL OR step = :step) AND step >= :since
+           AND (:before IS NULL OR step < :before) ORDER BY step, rowid""",
+        {"policy": policy, "step": step, "since": since, "before": before},
     )
     return [
         LedgerRow(

@@ -47,10 +47,16 @@ def put(connection: sqlite3.Connection, version: PolicyVersion) -> None:
     )
 
 
-def select(connection: sqlite3.Connection, policy: str) -> list[PolicyVersion]:
-    """Return the policy's versions, first to last."""
-    rows = connection.execute(f"SELECT {_COLUMNS} FROM versions WHERE policy = ? ORDER BY version", (policy,))
-    return [_read(row) for row in rows]
+def select(
+    connection: sqlite3.Connection, policy: str, *, before: int | None = None, newest: int | None = None
+) -> list[PolicyVersion]:
+    """Return the policy's versions, first to last: all, those before one, and of these the last so many."""
+    rows = connection.execute(
+        f"""SELECT {_COLUMNS} FROM versions WHERE policy = :policy AND (:before IS NULL OR version < :before)
+            ORDER BY version DESC LIMIT :newest""",
+        {"policy": policy, "before": before, "newest": -1 if newest is None else newest},
+    )
+    return [_read(row) for row in rows][::-1]
 
 
 def select_live(connection: sqlite3.Connection, policy: str) -> PolicyVersion | None:

@@ -25,7 +25,7 @@ from lightning_trainer.training.picking import as_the_model_itself, judge_best, 
 from lightning_trainer.transitions.causes import with_causes
 from lightning_trainer.transitions.choices import chosen
 from lightning_trainer.transitions.deduplication import by_trace, deduplicate
-from lightning_trainer.transitions.eligibility import reason_against, took_part
+from lightning_trainer.transitions.eligibility import reason_against, took_part, with_names
 from lightning_trainer.transitions.ledger import Fate, Ledger
 from lightning_trainer.transitions.limits import Limit
 from lightning_trainer.transitions.reasons import Reason
@@ -90,7 +90,7 @@ def build_batch(
     Raises:
         LedgerImbalanceError: the result does not account for every sampled token exactly once (a defect).
     """
-    calls = sorted(calls, key=by_trace)
+    calls = sorted(with_names(calls, policy), key=by_trace)
     ledger = Ledger()
     for call in calls:
         ledger.receive(call)

@@ -1,8 +1,10 @@
-"""One record for each response, however often and by however many instrumentations it was recorded.
+"""One record for each response, however often it was delivered.
 
-Two records are of the same response when they have the same call id, or the same response id and choice and nothing
-that both state differs: some servers give every response the same id, so the tokens and the attempt must agree too.
-The fullest record is kept, ties going to the smallest call id, so the order of arrival has no effect.
+Which spans are of one call was decided where they were read (``ingest/joining.py``). What is left is the same call
+twice: with one call id, or with one response id and choice, the same tokens, and an attempt that does not contradict.
+A response id alone says nothing: some servers give many responses one, so a call without tokens repeats none, and two
+calls that a policy version answered were recorded by the gateway, which records each once. The fullest record is kept,
+ties going to the smallest call id, so the order of arrival has no effect.
 """
 
 from collections import Counter
@@ -31,7 +33,6 @@ def deduplicate(calls: Sequence[Call]) -> Deliveries:
     repeated: list[tuple[Call, Call]] = []
     by_text: dict[tuple, Call] = {}
     by_tokens: dict[tuple, Call] = {}
-    by_response: dict[tuple, Call] = {}
     # Nearly every response is recorded once, and telling the others (and choices of one response) apart is costly.
     of_id = Counter(map(attrgetter("call_id"), calls))
     of_response = Counter(map(attrgetter("response_id"), calls))
@@ -41,19 +42,14 @@ def deduplicate(calls: Sequence[Call]) -> Deliveries:
         once = of_id[call.call_id] == 1 and of_response[call.response_id] == 1
         (alone if once else doubtful).append(call)
     for call in sorted(doubtful, key=_fullest_first):
-        original, response = kept.get(call.call_id), _response(call)
-        if original is None and response is not None:
+        original = kept.get(call.call_id)
+        if original is None and call.response_id is not None and (call.prompt_ids or call.response_ids):
             tokens = _tokens(call)
             text = (tokens, call.attempt_id)
-            # Fuller records come first: one without tokens, or without an attempt, can only repeat a fuller one.
-            if not call.prompt_ids and not call.response_ids:
-                original = by_response.get(response)
-            elif call.attempt_id is None:
-                original = by_tokens.get(tokens)
-            else:
-                original = by_text.get(text)
+            # Fuller records come first: one without an attempt, or a version, can only repeat a fuller one.
+            if call.policy_version is None:
+                original = by_tokens.get(tokens) if call.attempt_id is None else by_text.get(text)
             if original is None:
-                by_response.setdefault(response, call)
                 by_tokens.setdefault(tokens, call)
                 by_text.setdefault(text, call)
         if original is None:
@@ -65,10 +61,6 @@ def deduplicate(calls: Sequence[Call]) -> Deliveries:
 
 by_trace = attrgetter("trace_id", "start_ns", "call_id")
 """Sort key: calls of rollouts that ran side by side lie far apart in memory, those of one trace together."""
-
-
-def _response(call: Call) -> tuple | None:
-    return None if call.response_id is None else (call.response_id, call_choice(call))
 
 
 def _tokens(call: Call) -> tuple:

@@ -4,9 +4,11 @@ Identity is checked before what was recorded: of a call that is not ours, nothin
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.transitions.ledger import NO_AGENT
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Attempt, AttemptState, Call, Fidelity, RolloutMode
 
@@ -16,7 +18,7 @@ def reason_against(
     policy: PolicyConfig,
     attempts: Mapping[str, Attempt],
     oldest_version: int = 0,
-    claims: Callable[[str], bool] | None = None,
+    claims: Callable[[str | None], bool] | None = None,
 ) -> Reason | None:
     """Return why the call cannot be trained, or None when it can; what an older version sampled is stale.
 
@@ -33,7 +35,9 @@ def reason_against(
     return _not_ours(call, policy, attempts, oldest_version, claims or policy.claims) or _not_recorded(call, policy)
 
 
-def took_part(call: Call, attempts: Mapping[str, Attempt], policy: PolicyConfig, claims: Callable[[str], bool]) -> bool:
+def took_part(
+    call: Call, attempts: Mapping[str, Attempt], policy: PolicyConfig, claims: Callable[[str | None], bool]
+) -> bool:
     """Return whether a call that cannot be trained happened among those that can be: an agent of the policy made it in
     an attempt that is trained. Reward flows across such a call."""
     if call.agent is None or call.attempt_id is None or not claims(call.agent):
@@ -47,14 +51,24 @@ def took_part(call: Call, attempts: Mapping[str, Attempt], policy: PolicyConfig,
     )
 
 
+def with_names(calls: Sequence[Call], policy: PolicyConfig) -> Sequence[Call]:
+    """Return the calls, those without an agent's name under one name where the policy claims them (``agents = ["*"]``).
+
+    They are one agent then: what nobody names cannot be told apart.
+    """
+    if not policy.claims(None) or all(call.agent is not None for call in calls):
+        return calls
+    return [replace(call, agent=NO_AGENT) if call.agent is None else call for call in calls]
+
+
 def _not_ours(
     call: Call,
     policy: PolicyConfig,
     attempts: Mapping[str, Attempt],
     oldest_version: int,
-    claims: Callable[[str], bool],
+    claims: Callable[[str | None], bool],
 ) -> Reason | None:
-    if call.agent is None:
+    if call.agent is None and not claims(None):
         return Reason.NO_AGENT
     if call.policy is not None and call.policy != policy.name:
         return Reason.OTHER_POLICY
@@ -71,6 +85,8 @@ def _not_ours(
     attempt = attempts.get(call.attempt_id)
     if attempt is None:
         return Reason.UNKNOWN_ATTEMPT
+    if call.rollout_id is not None and call.rollout_id != attempt.rollout_id:
+        return Reason.OTHER_ROLLOUT
     if attempt.mode is RolloutMode.EVALUATE:
         return Reason.EVALUATION
     if attempt.mode is RolloutMode.BASELINE:

@@ -46,7 +46,10 @@ class Reason(StrEnum):
     )
 
     # dropped: whose call it is
-    NO_AGENT = "no_agent", "The call carries no agent name, so no policy can claim it."
+    NO_AGENT = (
+        "no_agent",
+        'The call carries no agent name, and only a policy with agents = ["*"] claims such calls.',
+    )
     NOT_SELECTED = "not_selected", "The policy does not claim this agent; the call is traced and never trained."
     OTHER_POLICY = "other_policy", "Another policy sampled these tokens."
     FIDELITY_TOO_LOW = (
@@ -65,6 +68,11 @@ class Reason(StrEnum):
     )
     STALE = "stale", "More versions than max_staleness have gone live since the one that sampled these tokens."
     NO_ATTEMPT = "no_attempt", "The call belongs to no attempt: it was made outside a rollout."
+    OTHER_ROLLOUT = (
+        "other_rollout",
+        "Its attempt has the id of another rollout's attempt, whose reward is not its own; give every attempt an id "
+        "that no other rollout's has.",
+    )
     UNKNOWN_ATTEMPT = "unknown_attempt", "The call names an attempt that is not part of this batch."
     EVALUATION = "evaluation", "The attempt is an evaluation; evaluations are never trained."
     BASELINE = "baseline", "The attempt is the baseline of its group: its reward is used, and it is never trained."

@@ -40,20 +40,30 @@ class VersionRow(TypedDict):
     """Why it was refused."""
 
 
-def list_versions(connection: sqlite3.Connection, policy: PolicyConfig, stored: Collection[int]) -> list[VersionRow]:
-    """Return the policy's versions, first to last.
+def list_versions(
+    connection: sqlite3.Connection,
+    policy: PolicyConfig,
+    stored: Collection[int],
+    *,
+    before: int | None = None,
+    newest: int | None = None,
+) -> list[VersionRow]:
+    """Return the policy's versions, first to last: all, those before one, and of these the last so many.
 
     Args:
         stored: versions whose weights are kept.
     """
-    records = step_table.select_steps(connection, policy.name)
+    states = step_table.select_states(connection, policy.name)
     rollbacks = version_table.select_rollbacks(connection, policy.name)
-    lineage = Lineage([record.step for record in records if record.state is not StepState.SKIPPED], rollbacks)
+    lineage = Lineage([step for step, state in states.items() if state is not StepState.SKIPPED], rollbacks)
     # Of several steps from one version (after a rollback to it) the last one counts.
-    earned = {lineage.parent(record.step): record.metrics.get("reward/mean") for record in records}
+    earned = {
+        lineage.parent(step): metrics.get("reward/mean")
+        for step, metrics in step_table.select_metrics(connection, policy.name).items()
+    }
     scores = held_out_scores(select_verdicts(connection, policy))
     rows: list[VersionRow] = []
-    for version in version_table.select(connection, policy.name):
+    for version in version_table.select(connection, policy.name, before=before, newest=newest):
         score = scores.get(version.version)
         rows.append(
             VersionRow(

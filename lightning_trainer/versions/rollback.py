@@ -11,7 +11,7 @@ from lightning_trainer.versions.lineage import Lineage
 
 async def read_lineage(store: SqliteStore, policy: str) -> Lineage:
     """Return where every version of a policy came from."""
-    steps = [record.step for record in await store.steps(policy) if record.state is not StepState.SKIPPED]
+    steps = [step for step, state in (await store.step_states(policy)).items() if state is not StepState.SKIPPED]
     return Lineage(steps, await store.rollbacks(policy))
 
 

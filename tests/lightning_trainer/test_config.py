@@ -131,9 +131,20 @@ def test_of_several_policies_the_first_that_matches_has_the_agent(tmp_path):
     sql, rest = load_config(write(tmp_path, POLICY + other)).policy
 
     assert [(sql.claims(name), rest.claims(name)) for name in ("sql_writer", "fixer_2", "planner", None)] == [
-        (True, False), (True, False), (False, True), (False, False),
+        (True, False), (True, False), (False, True), (False, True),
     ]  # fmt: skip
     assert rest.model_copy(update={"group_size": 3}).claims("fixer_2") is False
+
+
+def test_calls_without_a_name_are_claimed_by_the_first_policy_of_all_agents(tmp_path):
+    named = POLICY.replace("agents = ", 'agents = ["?*"] #')
+    everybody = [POLICY.replace('"sql"', f'"{name}"').replace("agents = ", 'agents = ["*"] #') for name in "ab"]
+    sql, a, b = load_config(write(tmp_path, named + "".join(everybody))).policy
+    assert [policy.claims(None) for policy in (sql, a, b)] == [False, True, False]
+    assert [a.only(["x", "*"]).claims(None), a.only(["x"]).claims(None), sql.only(["x"]).claims("x")] == [
+        True, False, True,
+    ]  # fmt: skip
+    assert sql.only(["x"]).claims("y") is False
 
 
 def test_a_policy_is_named_where_there_are_several(tmp_path):

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import pack_token_ids, unpack_logprobs, unpack_token_ids
 
-from lightning_trainer.token_ids import Ids, TokenIds
+from lightning_trainer.token_ids import Ids, TokenIds, packed
 from lightning_trainer.types import Span
 
 T = TypeVar("T")
@@ -40,6 +40,21 @@ _FIRST_RESPONSE = _response_token_ids(0)
 def carries_tokens(span: Span) -> bool:
     """Whether the span itself has the ids of a call."""
     return semconv.PROMPT_TOKEN_IDS in span.attributes and _FIRST_RESPONSE in span.attributes
+
+
+def token_bytes(span: Span) -> tuple[bytes, ...] | None:
+    """Return packed ids of the prompt, then of each choice, empty where missing; None where the span has words only."""
+    if span.scope != semconv.GATEWAY_SCOPE and not carries_tokens(span):
+        return None
+    attributes = span.attributes
+    found = (
+        attributes.get(semconv.PROMPT_TOKEN_IDS),
+        *(attributes.get(_response_token_ids(index)) for index in range(_choice_count(span))),
+    )
+    if all(isinstance(ids, bytes) and not len(ids) % 4 for ids in found):
+        return found  # type: ignore[return-value]
+    tokens = read_tokens(span)
+    return packed(tokens.prompt_ids), *(packed(choice.response_ids) for choice in tokens.choices)
 
 
 def read_tokens(span: Span) -> Tokens:

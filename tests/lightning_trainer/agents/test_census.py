@@ -120,7 +120,7 @@ def test_who_claims_an_agent_and_what_is_missing_is_said(make_policy):
         "them)"
     )
     assert solver[1] == "1 call cut short: the stream ended before its last chunk"
-    assert nobody[0].startswith("1 call without an agent's name: no policy can claim them")
+    assert nobody[0].startswith('1 call without an agent\'s name: only a policy with agents = ["*"] claims such calls')
 
 
 def test_memory_does_not_grow_with_the_number_of_traces():

@@ -44,7 +44,7 @@ def test_the_table_has_who_claims_whom_and_fits_80_columns(state_dir):
     assert solver.split()[-2:] == ["calculator", "langchain"]
     assert nobody.startswith("(no name)")
     assert nobody.split()[2] == "none"
-    assert "without an agent's name: no policy can claim them" in " ".join(said.split())
+    assert "without an agent's name: only a policy with agents" in " ".join(said.split())
 
 
 def test_json_has_everything(state_dir):

@@ -1,5 +1,6 @@
 """``GET /lightning/agents``: what the command line shows, from the store that the daemon is writing."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +10,8 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.daemon.status import status_router
-from lightning_trainer.store import SqliteStore
-from lightning_trainer.types import Span
+from lightning_trainer.store import SqliteStore, steps
+from lightning_trainer.types import LedgerRow, Outcome, PolicyVersion, Span, StepReport, VersionState
 
 
 def _watched(policy) -> Any:
@@ -38,7 +39,7 @@ def _root(attempt: str, mode: str) -> Span:
         semconv.ROLLOUT_MODE: mode,
         semconv.ROLLOUT_ROOT: True,
     }
-    return Span(attempt * 32, attempt * 16, None, "rollout", 1, 2, attributes)
+    return Span(attempt * (32 // len(attempt)), attempt * (16 // len(attempt)), None, "rollout", 1, 2, attributes)
 
 
 async def test_agents_are_counted_again_when_something_was_stored(tmp_path, make_policy, recorded):
@@ -81,3 +82,44 @@ async def test_each_policy_answers_for_itself_and_who_is_none_is_told_the_names(
         "there is no policy 'sql'; this daemon has 'math', 'prose'",
     )
     assert report["policies"] == ["math", "prose"]
+
+
+async def test_what_grows_with_the_run_is_answered_in_pages(tmp_path, make_policy, monkeypatch):
+    decoded: list[bool] = []
+    decode = steps.decode_report
+
+    def counted(body: bytes, *, advantages: bool = True) -> StepReport:
+        decoded.append(advantages)
+        return decode(body, advantages=advantages)
+
+    monkeypatch.setattr(steps, "decode_report", counted)
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+        await store.append([_root(f"{n:04}", "train") for n in range(1, 121)])
+        for n in range(1, 121):
+            row = LedgerRow("solver", "math", n - 1, Outcome.TRAINED, "sampled", 1, 1)
+            await store.assign(None, policy="math", step=n, attempt_ids=[f"{n:04}"], ledger=[row], state="skipped")
+            await store.finish_step("math", StepReport(n, {"x": n}, {"s": (0.5,) * 9}, 1, 1, 1, {}), "skipped")
+            await store.put_version(PolicyVersion("math", n, n, VersionState.TRAINED, n))
+        watched = _watched(make_policy())
+        watched.old_versions = SimpleNamespace(versions=lambda: ())
+        watched.metrics.rows = [SimpleNamespace(step=n, to_json=partial(dict, step=n)) for n in range(1, 121)]
+        app = FastAPI()
+        app.include_router(status_router([watched], store=store))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://daemon") as client:
+
+            async def page(path: str = "") -> Any:
+                return (await client.get(f"/lightning/policies/math{path}")).raise_for_status().json()
+
+            newest, older = await page(), await page("?before=21&limit=3")
+            assert decoded == [False] * 103
+            assert [len(newest[name]) for name in ("steps", "versions", "ledger")] == [100] * 3
+            assert newest["steps"][-1]["metrics"] == {"x": 120}
+            assert [one["step"] for one in older["steps"]] == [18, 19, 20]
+            assert [one["version"] for one in older["versions"]] == [18, 19, 20]
+            assert [one["policy_version"] for one in older["ledger"]] == [17, 18, 19]
+            assert [one["version"] for one in await page("/versions?limit=2")] == [119, 120]
+            assert [one["step"] for one in (await page("/metrics?limit=2"))["rows"]] == [119, 120]
+            assert [one["step"] for one in (await page("/metrics?after=5&limit=2"))["rows"]] == [6, 7]
+            assert len((await page("/metrics?after=0"))["rows"]) == 100
+            assert (await client.get("/lightning/policies/math?limit=1001")).status_code == 422
+            assert len(decoded) == 103

@@ -2,11 +2,16 @@
 
 import subprocess
 import sys
+from dataclasses import fields
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import lightning_trainer
-from lightning_trainer.errors import ConfigError, MalformedCallError
+from lightning_trainer.dataset.recorded import RecordedCall
+from lightning_trainer.errors import ConfigError, DatasetError, MalformedCallError
 from lightning_trainer.sampling import Shaping, support_of
 from lightning_trainer.types import Outcome
 
@@ -80,11 +85,79 @@ def test_a_call_that_is_given_twice_counts_once() -> None:
         ({"temperature": 0}, "temperature is 0"),
         ({"attempt": ""}, "attempt is ''"),
         ({"reward": "good"}, "reward is 'good'"),
+        ({"reward": True}, "reward is True"),
+        ({"reward": 10**400}, "reward is 1000"),
+        ({"attempt_reward": 1e39}, r"attempt_reward is 1e\+39; a reward has a size of at most 3.4e\+38"),
+        ({"prompt_ids": None}, "call 0: prompt_ids is None; it is a list of token ids"),
+        ({"prompt_ids": "12"}, "prompt_ids is '12'"),
+        ({"prompt_ids": [[1, 2]]}, r"prompt_ids holds \[1, 2\]"),
+        ({"prompt_ids": [2**31]}, "prompt_ids holds 2147483648; token ids are integers from 0 to 2147483647"),
+        ({"prompt_ids": [True]}, "prompt_ids holds True"),
+        ({"prompt_ids": np.array([1.0])}, "prompt_ids holds 1.0"),
+        ({"prompt_ids": np.array(7)}, r"prompt_ids is array\(7\)"),
+        ({"logprobs": [-0.5, None]}, "logprobs holds None at position 1; each is a number, in nats"),
+        ({"logprobs": -0.5}, "logprobs is -0.5"),
+        ({"policy_version": "3"}, "policy_version is '3'; it is an integer from 0"),
+        ({"policy_version": -1}, "policy_version is -1"),
+        ({"call_id": 7}, "call_id is 7; it is a name"),
+        ({"finish_reason": 1}, "finish_reason is 1; it is a text"),
+        ({"complete": "yes"}, "complete is 'yes'; it is true or false"),
+        ({"agent": "\ud800"}, "not Unicode"),
     ],
 )
 def test_a_mistake_in_a_record_is_one_sentence(wrong: dict, sentence: str) -> None:
     with pytest.raises(MalformedCallError, match=sentence):
         lightning_trainer.build_samples([record(**wrong)])
+
+
+def test_numbers_may_come_from_numpy() -> None:
+    plain = [record(attempt_reward=1.0), record(attempt="b", attempt_reward=0.5)]
+    arrays = [
+        record(
+            **{name: np.array(plain[0][name]) for name in ("prompt_ids", "response_ids")},
+            logprobs=np.array(plain[0]["logprobs"], dtype=np.float32),
+            attempt_reward=np.float32(1.0),
+            policy_version=np.int64(0),
+            complete=np.bool_(True),
+        ),
+        record(attempt="b", prompt_ids=list(np.array([1, 2])), attempt_reward=np.float64(0.5), temperature=np.int32(1)),
+    ]
+    assert lightning_trainer.build_samples(arrays) == lightning_trainer.build_samples(plain)
+
+
+def test_an_id_is_of_one_call() -> None:
+    with pytest.raises(MalformedCallError, match="call 1: call_id 'x' is that of call 0 too, with another attempt"):
+        lightning_trainer.build_samples([record(call_id="x"), record(call_id="x", attempt="b")])
+    with pytest.raises(MalformedCallError, match="one of them made from the position"):
+        lightning_trainer.build_samples([record(call_id="call-1"), record()])
+
+
+_ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(max_size=3)
+    | st.binary(max_size=2)
+    | st.builds(np.float32, st.floats(width=32))
+    | st.builds(np.int64, st.integers(0, 9)),
+    lambda inner: st.lists(inner, max_size=3) | st.builds(tuple, st.lists(inner, max_size=2)) | st.sets(st.integers()),
+    max_leaves=4,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.lists(st.dictionaries(st.sampled_from(sorted(f.name for f in fields(RecordedCall))), _ANYTHING), max_size=3))
+def test_a_record_is_a_call_or_one_sentence(changes: list[dict]) -> None:
+    sentence = "call "
+    try:
+        build = lightning_trainer.build_samples([record(**one) for one in changes])
+    except DatasetError as error:
+        sentence = str(error)
+    else:
+        assert sum(row.calls for row in build.ledger) == len(changes)
+    assert sentence.startswith("call ")
+    assert "\n" not in sentence
 
 
 def test_a_key_that_is_missing_is_named() -> None:
@@ -126,10 +199,10 @@ def test_what_tokens_were_sampled_from_comes_along() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"support": [[3], [4]]}, "support is a list; it is a lightning_trainer.sampling.Support or None"),
+        ({"support": [[3], [4]]}, r"support is \[\[3\], \[4\]\]; it is a lightning_trainer.sampling.Support, or None"),
         ({"support": support_of(10, [[3]])}, "support is of 1 tokens, and there are 2 response_ids"),
         ({"support": support_of(10, [[3], [5]])}, r"response_ids\[1\] is 4, which support says could not"),
-        ({"shaping": {"presence_penalty": 1}}, "shaping is a dict; it is a lightning_trainer.sampling.Shaping or None"),
+        ({"shaping": {"presence_penalty": 1}}, "shaping is {.*}; it is a lightning_trainer.sampling.Shaping, or None"),
     ],
 )
 def test_what_contradicts_it_is_named(changes, said) -> None:

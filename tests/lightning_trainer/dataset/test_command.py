@@ -89,6 +89,14 @@ def test_records_of_calls_become_samples(folder) -> None:
     assert json.loads((folder / "samples.jsonl").read_text().splitlines()[0])["schema"] == SAMPLES
 
 
+def test_only_the_named_agents_are_built_and_the_others_are_in_the_ledger(folder) -> None:
+    run("--spans traces.jsonl --out all.jsonl")
+    run("--spans traces.jsonl --agent 'solv*' --agent judge --out some.jsonl")
+    assert (folder / "all.jsonl").read_bytes() == (folder / "some.jsonl").read_bytes()
+    output = run("--spans traces.jsonl --agent agent --out none.jsonl", exit_code=1)
+    assert re.search(r"solver +math@v3 +dropped +5 +2 +not[_ ]selected", output)
+
+
 def test_demonstrations_and_pairs_are_what_hugging_face_datasets_loads(folder, tmp_path) -> None:
     import datasets
 
@@ -193,11 +201,15 @@ def test_a_torn_last_line_is_said_and_the_rest_is_built(folder) -> None:
         ("--spans traces.jsonl --out s.jsonl --engine http://x/v1", "go together"),
         ("--spans traces.jsonl --calls calls.jsonl --out s.jsonl", "--calls"),
         ("--calls traces.jsonl --out s.jsonl", "unknown key 'resourceSpans'"),
+        ("--calls wrong.jsonl --out s.jsonl", "wrong.jsonl: line 2: prompt_ids is None; it is a list of token ids"),
+        ("--spans traces.jsonl --out s.jsonl --agent ''", "--agent: an agent pattern is empty"),
         ("--spans traces.jsonl --out s.jsonl --policy sql", "there is no policy 'sql'"),
         ("--spans traces.jsonl --out traces.jsonl/s.jsonl", "cannot write"),
     ],
 )
 def test_a_mistake_is_one_sentence(folder, command: str, sentence: str) -> None:
+    wrong = {**CALLS[1], "prompt_ids": None}
+    (folder / "wrong.jsonl").write_text(f"{json.dumps(CALLS[0])}\n{json.dumps(wrong)}\n")
     output = run(command, exit_code=2)
     assert sentence in output
     assert "Traceback" not in output

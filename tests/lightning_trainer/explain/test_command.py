@@ -44,6 +44,30 @@ def test_a_rollout_is_known_by_its_id_its_attempt_and_their_beginning(trained, e
     assert "rollout r-a1 is trained: step 1, 2 calls, 5 sampled tokens" in lines
 
 
+async def test_of_several_policies_the_newest_rollout_is_that_of_the_named_one(store, attempt, ask, explain, folder):
+    other = '[[policy]]\nname = "plain"\nagents = ["helper"]\nmodel = "random:nowhere"\n'
+    config = folder / "lightning.toml"
+    config.write_text(config.read_text() + other)
+    await store.append(attempt("a1", begins_s=60).spans)
+    missing = explain("--last", "--policy", "plain", expect=2)
+    assert "there is no rollout of policy 'plain'" in " ".join(missing)
+    assert explain("--policy", "plain")[0].startswith("there is no rollout")
+    await store.append(attempt("b1", turns=(replace(ask, agent="helper"),)).spans)  # before the other one
+    spans = [
+        replace(span, attributes={**span.attributes, semconv.POLICY: "plain"})
+        if span.scope == semconv.GATEWAY_SCOPE
+        else span
+        for span in attempt("c1", turns=(replace(ask, agent="helper"),)).spans
+    ]
+    assert explain("--last", "--policy", "math")[0].startswith("rollout r-a1 ")
+    await store.append(spans)
+    assert explain("--last", "--policy", "plain")[0].startswith("rollout r-c1 ")
+    assert explain("--last", "--policy", "math")[0].startswith("rollout r-a1 ")
+    listed = " ".join(explain("--policy", "plain"))
+    assert "r-c1" in listed
+    assert "r-a1" not in listed
+
+
 def test_several_rollouts_are_one_line_each(trained, explain):
     expected = [
         "rollout r-a1 is trained: step 1, 2 calls, 5 sampled tokens",

@@ -52,6 +52,20 @@ async def test_ids_are_the_engines_own_and_a_call_is_recorded_once(gateway, engi
     assert (_streamed(answer.text) if stream else _text(answer.json())) == _text(same_route)
 
 
+@pytest.mark.parametrize(
+    ("route", "prefix"), zip(_BODIES, ("chatcmpl-", "cmpl-", "resp_", "msg_"), strict=True), ids=list(_BODIES)
+)
+async def test_the_ids_of_responses_are_the_gateways_own(gateway, route: str, prefix: str) -> None:
+    asked = {**_ASKED, **_BODIES[route], "request_id": "mine"}
+    headers = {"x-request-id": "mine"}
+    answers = [(await gateway.http.post(route, json=asked, headers=headers, timeout=120)).json() for _ in range(2)]
+    given = [answer["id"] for answer in answers]
+    assert all(one.startswith(prefix) and len(one) == len(prefix) + 32 for one in given)
+    assert given[0] != given[1]
+    calls = read_spans(gateway.sink.spans).calls
+    assert [call.response_id for call in calls] == given
+
+
 async def _sampled_directly(
     direct: httpx.AsyncClient, *, completions: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...], list[float]]:

@@ -98,6 +98,13 @@ async def test_calls_that_look_alike_are_two_samples(gateway, first, second) -> 
     assert _complete(gateway) == [True, True]
 
 
+async def test_a_key_is_of_one_attempt(gateway) -> None:
+    for attempt in ("a", "b"):
+        baggage = f"{semconv.ROLLOUT_ID}=r,{semconv.ATTEMPT_ID}={attempt}"
+        await gateway.post({"idempotency-key": "1", "baggage": baggage})
+    assert _complete(gateway) == [True, True]
+
+
 async def test_another_body_is_another_call(gateway) -> None:
     await gateway.post({"idempotency-key": "k"}, seed=1)
     await gateway.post({"idempotency-key": "k"}, seed=2)

@@ -40,6 +40,27 @@ async def test_the_answer_is_the_engines_own(gateway, asked, tool_call: bool, st
     assert {**sent, **asked, "stream": stream} == {**sent, "stream": stream, **asked}
 
 
+_ROUTES = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
+    "/v1/completions": {"prompt": "x"},
+    "/v1/responses": {"input": "x"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 9},
+}
+
+
+@pytest.mark.parametrize("route", _ROUTES)
+async def test_no_caller_chooses_a_response_id(gateway, route) -> None:
+    asked = {"model": "sql", **_ROUTES[route]}
+    for _ in range(2):
+        headers = {"x-request-id": "mine"}
+        answer = await gateway.http.post(route, json={**asked, "request_id": "mine"}, headers=headers)
+        assert answer.status_code == 200, answer.text
+    given = [request["request_id"] for request in gateway.engine.requests]
+    assert len({*given, "mine"}) == 3
+    assert {len(one) for one in given} == {32}
+    assert not any("x-request-id" in headers for headers in gateway.engine.headers_seen)
+
+
 @pytest.mark.parametrize("stream", [0, "", 1])
 async def test_whether_it_streams_is_the_engines_to_say(gateway, stream) -> None:
     gateway.engine.fixed_id = "chatcmpl-fixed"

@@ -158,17 +158,15 @@ def test_a_client_that_retried_made_two_calls() -> None:
 
 
 def test_foreign_instrumentation_does_not_multiply_calls() -> None:
-    foreign = [_client(n, None, "x", scope="openinference", attributes=_tokens((7, 8))) for n in (2, 3)]
+    foreign = [_client(n, None, "x", scope=f"openinference.{n}", attributes=_tokens((7, 8))) for n in (2, 3)]
     ours = _client(4, None, "x", attributes=_tokens((7, 8)))
     assert [call.span_id for call in read_spans([*foreign, ours]).calls] == [ours.span_id]
 
 
-def test_one_response_id_never_gives_two_calls() -> None:
+def test_two_records_of_the_gateway_are_two_calls_whatever_id_their_callers_chose() -> None:
     reading = read_spans([_gateway(5, response="x"), _gateway(6, response="x")])
-    assert [call.span_id for call in reading.calls] == [f"{5:016x}"]
-    assert reading.problems == (
-        f"span {6:016x}: the gateway recorded response x before, in span {5:016x}; that one counts",
-    )
+    assert [call.span_id for call in reading.calls] == [f"{5:016x}", f"{6:016x}"]
+    assert reading.problems == ()
 
 
 def test_missing_tokens_are_empty_and_missing_logprobs_are_none() -> None:
@@ -239,7 +237,7 @@ def test_an_evaluation_is_about_the_span_above_it_or_the_span_that_carries_it_or
     score = {semconv.EVALUATION_SCORE: 1, semconv.EVALUATION_EXPLANATION: "right"}
     assert read_spans([_root(1), _scored(2, 1, **score), _scored(3, 1, "chat", **score)]).evaluations == (
         Evaluation("reward", 1.0, "r", "a", None, 5, "right"),
-        Evaluation("reward", 1.0, "r", "a", f"{3:016x}", 5, "right"),
+        Evaluation("reward", 1.0, "r", "a", f"{3:016x}", 5, "right", trace_id=f"{1:032x}"),
     )
 
 
@@ -322,11 +320,11 @@ def test_neither_order_nor_duplicates_change_the_reading(spans: list[Span], shuf
 
 
 @given(_traces())
-def test_every_response_gives_at_most_one_call_a_choice(spans: list[Span]) -> None:
+def test_every_call_has_an_id_of_its_own_and_no_record_of_the_gateway_is_lost(spans: list[Span]) -> None:
     calls = read_spans(spans).calls
-    named = [(call.response_id, call.call_id.partition("/")[2]) for call in calls if call.response_id]
-    assert len(named) == len(set(named))
     assert len({call.call_id for call in calls}) == len(calls)
+    recorded = {span.span_id for span in spans if span.scope == semconv.GATEWAY_SCOPE}
+    assert recorded <= {call.span_id for call in calls}
 
 
 def test_a_record_without_an_id_between_two_with_ids_does_not_make_them_one() -> None:

@@ -2,6 +2,9 @@
 
 import json
 import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 import tomllib
@@ -227,6 +230,38 @@ def test_a_step_that_wants_more_groups_gets_those_of_the_next_one(serve, max_sta
     assert len(teaching) == 3 * GROUPS
     # Two steps' worth of groups taught nothing; what was started beyond that is less than a step and what is ahead.
     assert len(daemon.ended) <= 5 * GROUPS + (max_staleness or 0) * GROUPS
+
+
+_POLLING = """
+import signal, sys
+from lightning_trainer.rollouts import Runner
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job has not
+
+class Task:
+    def __init__(self, number):
+        self.id = f"task-{number}"
+
+def attempt(task):
+    if task.id == "task-1":
+        print("polling", flush=True)
+        import time; time.sleep(600)
+    return 1.0
+
+Runner("p", attempt, endpoint=sys.argv[1]).train(lambda step: [Task(0), Task(1)], steps=5)
+"""
+
+
+def test_ctrl_c_is_one_line_and_status_130(serve) -> None:
+    program = [sys.executable, "-c", _POLLING, serve(Daemon(0))]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "polling\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert errors.splitlines() == [
+        "interrupted: what has ended is recorded; start it again to go on from there",
+    ]
 
 
 def test_a_failed_attempt_is_made_again_and_the_last_one_counts(serve) -> None:

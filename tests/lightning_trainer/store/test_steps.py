@@ -1,6 +1,7 @@
 """Steps, their batches and their ledger: written once, in one transaction, and read back to the last bit."""
 
 import asyncio
+import json
 import math
 import zlib
 from dataclasses import replace
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.sampling import Shaping, support_of
-from lightning_trainer.store import SqliteStore, StepState
+from lightning_trainer.store import SqliteStore, StepState, batch_codec
 from lightning_trainer.store.batch_codec import decode_batch, decode_report, encode_batch, encode_report
 from lightning_trainer.store.steps import select_batches
 from lightning_trainer.types import LedgerRow, Media, Outcome, Sample, Segment, StepReport, TrainingBatch
@@ -71,7 +72,7 @@ async def test_a_step_is_recorded_with_everything_it_needs(store: SqliteStore, m
     assert await store.batch("p", 1) == _batch(1)
     assert await store.ledger("p") == await store.ledger("p", 1) == _LEDGER
     await store.finish_step("p", _REPORT)
-    (record,) = await store.steps("p")
+    (record,) = await store.steps("p", advantages=True)
     assert (record.state, record.report) == (StepState.TRAINED, _REPORT)
 
 
@@ -159,6 +160,48 @@ _finite = st.floats(allow_nan=False, allow_infinity=False)
 def test_a_batch_comes_back_to_the_last_bit(logprob: float, credit: float | None) -> None:
     batch = _batch(1, _sample(logprob, credit))
     assert decode_batch(encode_batch(batch)) == batch
+
+
+async def test_steps_are_read_in_pages_and_advantages_only_where_they_are_asked_for(
+    store: SqliteStore, make_root, monkeypatch
+) -> None:
+    await store.append([make_root(step, f"a{step}") for step in range(1, 31)])
+    for step in range(1, 31):
+        await _assign(store, step, [f"a{step}"])
+        await store.finish_step("p", replace(_REPORT, step=step))
+    read: list[str] = []
+    unpack = batch_codec._read
+
+    def counted(text: bytes) -> dict:
+        document = unpack(text)
+        read.extend(document.keys() - {"format"})
+        return document
+
+    monkeypatch.setattr(batch_codec, "_read", counted)
+    page = await store.steps("p", before=21, newest=5)
+    assert [(record.step, record.attempt_ids) for record in page] == [(n, (f"a{n}",)) for n in range(16, 21)]
+    assert all(record.report == replace(_REPORT, step=record.step, advantages={}) for record in page)
+    assert read == ["report"] * 5
+    assert await store.step_states("p") == dict.fromkeys(range(1, 31), StepState.TRAINED)
+    assert len(read) == 5
+    assert (await store.step("p", 7)).report == replace(_REPORT, step=7)
+    assert read[5:] == ["report", "advantages"]
+    assert [row.tokens for row in await store.ledger("p", since=29)] == [2, 9] * 2
+
+
+def test_a_report_that_was_written_in_one_part_is_still_read() -> None:
+    whole = {
+        "step": 1,
+        "metrics": {"actor/grad_norm": 1.25, "actor/kl": "inf"},
+        "advantages": {"s": [0.0, 0.5, 0.5]},
+        "tokens_trained": 2,
+        "tokens_computed": 3,
+        "tokens_sequential": 3,
+        "seconds": {"update": 0.5},
+    }
+    stored = zlib.compress(json.dumps({"format": 1, "report": whole}).encode())
+    assert decode_report(stored) == _REPORT
+    assert decode_report(stored, advantages=False) == replace(_REPORT, advantages={})
 
 
 def test_a_report_keeps_metrics_that_are_not_finite() -> None:

@@ -16,7 +16,7 @@ def test_the_same_record_twice_is_one_call(make_call):
 def test_the_fullest_record_of_a_response_is_kept_whatever_arrives_first(make_call):
     gateway = make_call("gateway", response_id="r")
     client = make_call("client", response_id="r", policy_version=None, behaviour_logprobs=None)
-    foreign = make_call("foreign", (), (), response_id="r", attempt_id=None)
+    foreign = make_call("foreign", response_id="r", policy_version=None, attempt_id=None)
     for order in permutations([gateway, client, foreign]):
         deliveries = deduplicate(order)
         assert deliveries.kept == (gateway,)
@@ -33,6 +33,16 @@ def test_a_server_that_gives_every_response_one_id_loses_nothing(make_call, diff
     first = make_call("s1", response_id="always-the-same")
     second = replace(make_call("s2", response_id="always-the-same"), **difference)
     assert len(deduplicate([first, second]).kept) == 2
+
+
+def test_calls_without_tokens_are_not_one_because_their_server_gave_them_one_id(make_call):
+    calls = [make_call(f"s{n}", (), (), response_id="chatcmpl-7", policy_version=None) for n in range(3)]
+    assert deduplicate(calls).kept == tuple(calls)
+
+
+def test_two_calls_that_the_gateway_recorded_are_two_though_they_sampled_the_same_tokens(make_call):
+    calls = [make_call("s1", response_id="chosen"), make_call("s2", response_id="chosen")]
+    assert deduplicate(calls).kept == tuple(calls)
 
 
 def test_calls_without_a_response_id_are_never_merged(make_call):

@@ -22,6 +22,8 @@ from lightning_trainer.types import AttemptState, Fidelity, RolloutMode
         ({"policy_version": None}, Reason.NO_POLICY_VERSION),
         ({"attempt_id": None}, Reason.NO_ATTEMPT),
         ({"attempt_id": "elsewhere"}, Reason.UNKNOWN_ATTEMPT),
+        ({"rollout_id": "rollout-a2"}, Reason.OTHER_ROLLOUT),
+        ({"rollout_id": None}, None),
         ({"attempt_id": "evaluation"}, Reason.EVALUATION),
         ({"attempt_id": "running"}, Reason.ATTEMPT_RUNNING),
         ({"attempt_id": "failed"}, None),
