@@ -67,12 +67,26 @@ def test_the_readme_names_every_example():
 
 
 def test_the_model_that_the_readme_and_the_programs_name_is_the_one_that_its_daemon_serves():
-    (config,) = set(re.findall(r"--config (\S+\.toml)", README))
+    (config,) = set(re.findall(r"--config (\S+\.toml)", README.partition("## Examples that train")[0]))
     policy = load_config(ROOT / config).only_policy
     named = re.findall(r"OPENAI_MODEL=(\w+)", README + "".join(f.read_text() for f in ROOT.glob("examples/*/agent.py")))
     assert set(named) == {policy.name}
     assert all(policy.claims(agent) for agents in SPOKEN.values() for agent in agents)
     assert not policy.train
+
+
+def test_every_example_that_trains_is_named_with_its_configuration_which_claims_its_agents():
+    """tests/loop/test_runs.py runs those of the frameworks."""
+    told = re.findall(r"`(examples/\S+)/lightning\.toml` \| `\S*python (examples/\S+)/train\.py`", README)
+    assert {folder for folder, _ in told} == {
+        f"examples/{file.parent.name}" for file in ROOT.glob("examples/*/train.py")
+    }
+    for folder, script in told:
+        assert folder == script
+        policies = load_config(ROOT / folder / "lightning.toml").policy
+        assert all(policy.train for policy in policies)
+        agents = {"calculator"} if folder.endswith("calculator") else {"planner", "worker"}
+        assert all(any(policy.claims(agent) for policy in policies) for agent in agents)
 
 
 @pytest.mark.parametrize("command", [one for one in COMMANDS if name_of(one) in SPOKEN], ids=name_of)

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
 import pytest
+from lightning_instrumentation.scope import current
 
 from lightning_trainer import rollouts
 from lightning_trainer.config import PolicyConfig
@@ -78,6 +79,13 @@ class Daemon:
                 self.complete += [g for g, n in together.items() if n >= SIZE and g not in self.complete]
                 self._take_steps()
                 self._changed.notify_all()
+
+    def bring(self, groups: list[str]) -> None:
+        """Complete groups of another run."""
+        with self._changed:
+            self.complete += groups
+            self._take_steps()
+            self._changed.notify_all()
 
     def _take_steps(self) -> None:
         if self.steps_done < self.shown_steps:
@@ -367,6 +375,48 @@ def test_training_that_has_stopped_ends_the_run_with_its_reason(serve) -> None:
     assert time.monotonic() - began < 15, "what hangs is not waited for"
 
 
+def test_a_run_whose_groups_another_run_finds_taken_first_goes_on_with_its_own(serve) -> None:
+    """Two runs of one policy: a step takes groups of the other, and this one still has enough on their way."""
+    daemon = Daemon(None)
+    names = [f"other/step-{step}/task-{number}" for step in (1, 2) for number in range(GROUPS)]
+    taken_early = threading.Event()
+    begun: Counter[int] = Counter()
+
+    def attempt(task: Task) -> float:
+        begun[task.step] += 1
+        if not taken_early.is_set():  # the other run is faster
+            taken_early.set()
+            daemon.bring(names[:3])
+        return 1.0
+
+    Runner("p", attempt, endpoint=serve(daemon), concurrency=1, run=RUN, on_event=daemon.on_event).train(
+        tasks_of, steps=3
+    )
+    # Three groups of the other run, so one step is of both; the rest of what was begun is complete for a later one.
+    assert daemon.steps_done >= 3
+    ended = Counter(group.partition("/")[0] for group in daemon.complete)
+    assert ended == {"other": 3, RUN: sum(begun.values()) // SIZE}
+    assert set(begun.values()) == {GROUPS * SIZE}, "every group that was begun is whole"
+    daemon.bring(names[3:])
+    assert len(daemon.consumed) == len(daemon.complete), "nothing is left over"
+
+
+def test_an_attempt_belongs_to_a_group_of_its_run(serve) -> None:
+    groups: set[str | None] = set()
+
+    def attempt(task: Task) -> float:
+        identity = current().identity
+        assert identity is not None
+        groups.add(identity.group_id)
+        return 1.0
+
+    daemon = Daemon(None)
+    Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event).train(tasks_of, steps=1)
+    Runner("p", attempt, endpoint=serve(daemon), run=RUN).evaluate(tasks_of(1)[:1], stage="held-out")
+    assert groups == {f"{RUN}/step-1/task-0", f"{RUN}/step-1/task-1", f"{RUN}/held-out/task-0"}
+    assert daemon.runs == [RUN]
+
+
 def test_an_evaluation_is_in_the_order_of_its_tasks(serve) -> None:
     tasks = [Task(f"{number}", 0) for number in range(20)]
 
@@ -380,12 +430,19 @@ def test_an_evaluation_is_in_the_order_of_its_tasks(serve) -> None:
 
 def test_the_document_runs_as_it_stands(serve, monkeypatch) -> None:
     document = (Path(__file__).parents[3] / "docs" / "rollouts.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", document, flags=re.DOTALL)
+    code = "".join(re.findall(r"```python\n(.*?)```", document, flags=re.DOTALL))
     daemon = Daemon(None)
     monkeypatch.setenv("LIGHTNING_ENDPOINT", serve(daemon))
     monkeypatch.setattr(rollouts, "Runner", partial(Runner, run=RUN, on_event=daemon.on_event))
-    exec(code, {"my_agent": lambda question: "4", "__name__": "document"})
+    asked: list[str] = []
+
+    async def my_async_agent(question: str) -> str:
+        asked.append(question)
+        return "4"
+
+    exec(code, {"my_agent": lambda question: "4", "my_async_agent": my_async_agent, "__name__": "document"})
     assert daemon.steps_done == 20
+    assert asked == ["3+1?"]
     (text,) = re.findall(r"```toml\n(.*?)```", document, flags=re.DOTALL)
     (policy,) = tomllib.loads(text)["policy"]
     named = {"name": "p", "agents": ["a"], "model": "random:tiny"}
