@@ -40,14 +40,13 @@ async def answer(
     agent = Agent(
         role=role,
         goal=instructions,
-        backstory=shown(examples),
+        backstory="You are brief.",
         llm=llm,
         max_iter=1,
-        system_template="{{ .System }}",
-        prompt_template="{{ .Prompt }}",
-        response_template="{{ .Response }}",
+        system_template=f"{instructions}\n\n{shown(examples)}\n",
+        prompt_template="{input}\nA:",
     )
-    task = Task(description=f"Q: {asked}", expected_output="A:", agent=agent)
+    task = Task(description=f"Q: {asked}", expected_output="a line as above", agent=agent)
     return str(await Crew(agents=[agent], tasks=[task]).akickoff())
 
 
