@@ -89,6 +89,28 @@ def test_every_example_that_trains_is_named_with_its_configuration_which_claims_
         assert all(any(policy.claims(agent) for policy in policies) for agent in agents)
 
 
+TRY_ONCE = """
+import asyncio, runpy, sys
+import lightning_instrumentation as lightning
+lightning.init()
+solve = runpy.run_path(sys.argv[1])["solve"]
+with lightning.rollout("task"):
+    print(asyncio.run(solve("Kim has 40 nuts and eats 13. How many nuts are left?", 1.0)))
+assert lightning.flush(20.0), lightning.stats()
+"""
+
+
+@pytest.mark.parametrize("framework", ["langgraph", "autogen", "openai_agents"])
+def test_the_team_that_an_example_trains_asks_as_planner_and_as_worker(framework, receiver, model, tmp_path):
+    (tmp_path / "once.py").write_text(TRY_ONCE)
+    command = shlex.join([str(tmp_path / "once.py"), f"examples/{framework}/train.py"])
+    run(command, model, tmp_path, LIGHTNING_ENDPOINT=receiver.url)
+    chats = receiver.wait_for(2, prefix="chat")
+    assert sorted(span.attributes[semconv.AGENT_NAME] for span in chats) == ["planner", "worker"]
+    assert {body["model"] for _, _, body in model.requests} == {"team"}
+    assert {body["temperature"] for _, _, body in model.requests} == {1.0}
+
+
 @pytest.mark.parametrize("command", [one for one in COMMANDS if name_of(one) in SPOKEN], ids=name_of)
 def test_an_example_runs_and_is_the_same_with_and_without_us(command, receiver, model, tmp_path):
     watched = run(command, model, tmp_path, LIGHTNING_ENDPOINT=receiver.url)
