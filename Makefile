@@ -12,11 +12,12 @@ OUT ?=
 ARGS ?=
 BENCH ?= $(wildcard benchmarks/*.py)
 
-.PHONY: help setup quickstart test bench check format doctor crewai clean
+.PHONY: help setup quickstart test test-slow bench check format doctor crewai clean
 
 help:
 	@echo 'make quickstart [SEED=0] [STEPS=] [HELDOUT=] [OUT=]   watch a real agent learn; writes runs/.../report.html'
 	@echo 'make test [ARGS="-k words"]                           all tests, with real engines and a tiny model'
+	@echo 'make test-slow [ARGS="tests/loop/test_team.py"]       the tests that take too long for it; hours in all'
 	@echo 'make bench [BENCH=benchmarks/loop.py]                 benchmarks; each prints a table'
 	@echo 'make crewai                                           CrewAI adapter and example, in .venv-crewai'
 	@echo 'make check                                            ruff and pyright; make format mends what can be mended'
@@ -37,6 +38,9 @@ quickstart: setup
 test: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
 
+test-slow: setup
+	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
+
 bench: setup
 	@set -e; for file in $(BENCH); do echo "== $$file"; $(BIN)/python "$$file" $(ARGS); done
 
@@ -45,11 +49,13 @@ bench: setup
 	@echo 'set-up: CrewAI into .venv-crewai ...'
 	@$(BIN)/python -m venv --clear .venv-crewai
 	@.venv-crewai/bin/python -m pip install --quiet --disable-pip-version-check --no-input --requirement $<
-	@printf '%s\n' "$(CURDIR)/instrumentation" "$(CURDIR)/adapters" > .venv-crewai/lib/python3.11/site-packages/lightning.pth
 	@touch $@
 
 crewai: .venv-crewai/installed
+	@printf '%s\n' "$(CURDIR)" "$(CURDIR)/instrumentation" "$(CURDIR)/adapters" \
+	    > .venv-crewai/lib/python3.11/site-packages/lightning.pth
 	.venv-crewai/bin/python -m pytest --confcutdir=tests/adapters -p no:cacheprovider tests/adapters/test_crewai.py $(ARGS)
+	$(BIN)/python -m pytest tests/loop/test_runs.py -k crewai
 
 check: setup
 	$(BIN)/ruff check .

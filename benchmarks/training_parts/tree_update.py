@@ -1,6 +1,7 @@
 """One update by one engine, measured: ``tree.py`` starts this as a process of its own."""
 
 import json
+import math
 import random
 import resource
 import sys
@@ -70,7 +71,7 @@ def grouped(groups: int, vocabulary: int) -> list[Sample]:
     for group in range(groups):
         prompt = common + _tokens(source, _TASK, vocabulary)
         samples += [
-            _sample(group, f"{group}-{member}", prompt, _tokens(source, _SAMPLED, vocabulary))
+            _sample(group, f"{group}-{member}", prompt, _tokens(source, _SAMPLED, vocabulary), vocabulary)
             for member in range(_MEMBERS)
         ]
     return samples
@@ -86,7 +87,7 @@ def turns(groups: int, vocabulary: int) -> list[Sample]:
             prompt = task
             for turn in range(_TURNS):
                 response = _tokens(source, _SAMPLED, vocabulary)
-                samples.append(_sample(group, f"{group}-{member}-{turn}", prompt, response))
+                samples.append(_sample(group, f"{group}-{member}-{turn}", prompt, response, vocabulary))
                 prompt = prompt + response + _tokens(source, _OBSERVED, vocabulary)
     return samples
 
@@ -95,7 +96,9 @@ def _tokens(source: random.Random, count: int, vocabulary: int) -> list[int]:
     return [source.randrange(vocabulary) for _ in range(count)]
 
 
-def _sample(group: int, name: str, prompt: list[int], response: list[int]) -> Sample:
+def _sample(group: int, name: str, prompt: list[int], response: list[int], vocabulary: int) -> Sample:
+    """Tokens were drawn evenly from the vocabulary, and that is what their log-probabilities say: were they far from
+    the model's, all would be clipped and no gradient left to compare."""
     length = len(prompt) + len(response)
     return Sample(
         sample_id=name,
@@ -105,7 +108,7 @@ def _sample(group: int, name: str, prompt: list[int], response: list[int]) -> Sa
         attempt_id=name,
         token_ids=(*prompt, *response),
         loss_mask=(0,) * len(prompt) + (1,) * len(response),
-        behaviour_logprobs=(0.0,) * len(prompt) + (-10.8,) * len(response),
+        behaviour_logprobs=(0.0,) * len(prompt) + (-math.log(vocabulary),) * len(response),
         segments=(Segment(len(prompt), length, name, 0, 1.0, name),),
     )
 

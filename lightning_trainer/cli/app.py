@@ -86,11 +86,14 @@ def rollouts(
     timeout: Annotated[float, typer.Option(help="Seconds after which a program is killed.", min=0.1)] = 120.0,
     retries: Annotated[int, typer.Option(help="How often an attempt that failed is made again.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="Of the order of the tasks.")] = 0,
+    run: Annotated[
+        str | None, typer.Option(help="Name of this run: its groups carry it. From policy, program, tasks when absent.")
+    ] = None,
 ) -> None:
     """Run a program over tasks in groups, step by step, and train on it: rollouts [OPTIONS] -- python agent.py."""
     with _one_sentence():
         from lightning_trainer.cli.rollouts import Options
-        from lightning_trainer.cli.rollouts import rollouts as run
+        from lightning_trainer.cli.rollouts import rollouts as run_them
 
         options = Options(
             command=tuple(command),
@@ -104,8 +107,9 @@ def rollouts(
             timeout_s=timeout,
             retries=retries,
             seed=seed,
+            run=run,
         )
-        run(options)
+        run_them(options)
 
 
 @app.command()

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.rollouts import AttemptEnded, Command, Event, Runner, StepEnded
 from lightning_trainer.rollouts.daemon_client import DaemonClient
+from lightning_trainer.rollouts.run_name import command_label
 from lightning_trainer.rollouts.task_file import Epochs, FileTask, read_tasks
 
 _GRACE_S = 30.0
@@ -35,6 +36,7 @@ class Options:
     timeout_s: float
     retries: int
     seed: int
+    run: str | None = None
 
 
 def rollouts(options: Options) -> None:
@@ -55,6 +57,8 @@ def rollouts(options: Options) -> None:
     tasks = read_tasks(options.tasks)
     # Calls of a program that another one names must not be put down as this process's.
     command = Command(options.command, endpoint=endpoint, agent=options.agent, timeout_s=options.timeout_s)
+    # Other tasks, or the same in another order, are another run: ids of tasks in two files may be the same.
+    command.run_label = command_label(options.command, options.tasks.name, options.seed)
     console = Console()
     try:
         if options.evaluate is not None:
@@ -97,6 +101,7 @@ def _runner(options: Options, endpoint: str, command: Command, show: "_Show") ->
         concurrency=options.concurrency,
         timeout_s=options.timeout_s + _GRACE_S,
         retries=options.retries,
+        run=options.run,
         on_event=show,
     )
 

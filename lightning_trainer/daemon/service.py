@@ -18,6 +18,7 @@ from lightning_trainer.daemon.http_server import announced, serving
 from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.policy_runtime import PolicyRuntime
 from lightning_trainer.daemon.rollback import rollback_router
+from lightning_trainer.daemon.runs import runs_router
 from lightning_trainer.daemon.selection import selection_router
 from lightning_trainer.daemon.sockets import listen
 from lightning_trainer.daemon.spools import drain_spools
@@ -110,6 +111,7 @@ class Daemon:
             rollouts_router(store, sink),
             gateway,
             status_router(policies, store=store),
+            runs_router(),
             rollback_router({policy.policy.name: policy.rollbacks for policy in policies}),
             selection_router(config.policy, gateway),
         ):

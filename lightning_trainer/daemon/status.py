@@ -91,10 +91,17 @@ def status_router(policies: Sequence[WatchedPolicy], *, store: SqliteStore) -> A
         mode: RolloutMode = RolloutMode.TRAIN,
         taken_until: int | None = Query(None, ge=0),
     ) -> dict[str, int]:
-        """How many attempts of a mode have ended of each group whose id begins with ``prefix``; ``taken_until``:
-        of those that the policy's steps up to that one have taken."""
+        """How many attempts of a mode have ended of each of the policy's groups whose id begins with ``prefix``;
+        ``taken_until``: of those that its steps up to that one have taken.
+
+        Where there are several policies, a group is those policies' that answered a call in any of its attempts."""
         _named(name)
-        return await store.ended_by_group(prefix, mode=mode, taken=None if taken_until is None else (name, taken_until))
+        return await store.ended_by_group(
+            prefix,
+            mode=mode,
+            policy=name if len(by_name) > 1 else None,
+            taken=None if taken_until is None else (name, taken_until),
+        )
 
     @router.get("/lightning/policies/{name}/versions", response_model=None)
     async def versions(

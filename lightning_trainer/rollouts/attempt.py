@@ -5,11 +5,12 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias, TypeVar
 
 import lightning_instrumentation as lightning
 
+from lightning_trainer.rollouts.awaiting import is_async, result_of
 from lightning_trainer.rollouts.events import AttemptEnded
 
 
@@ -21,10 +22,13 @@ class Task(Protocol):
 
 
 TaskT = TypeVar("TaskT", bound=Task)
+ResultT = TypeVar("ResultT")
+Reward: TypeAlias = float | None
+AttemptFunction: TypeAlias = Callable[[TaskT], Reward | Awaitable[Reward]]
 
 
 def run_attempt(
-    attempt: Callable[[TaskT], float | None],
+    attempt: AttemptFunction[TaskT],
     task: TaskT,
     *,
     stage: str,
@@ -34,7 +38,8 @@ def run_attempt(
     timeout_s: float,
     may_retry: bool = False,
 ) -> AttemptEnded:
-    """Run ``attempt(task)`` as one rollout; the number it returns is recorded as its reward.
+    """Run ``attempt(task)`` as one rollout, and await what it returns where that is to be awaited; the number that
+    comes of it is recorded as its reward.
 
     One that raises while it ``may_retry`` is recorded as retried: the caller makes another one in its place.
     """
@@ -46,7 +51,7 @@ def run_attempt(
     try:
         with lightning.rollout(task.id, group_id=group_id, rollout_id=name, attempt_id=name, mode=mode) as rollout:
             try:
-                reward = _within(lambda: attempt(task), timeout_s)
+                reward = _within(attempt, task, timeout_s)
             except Exception:
                 if may_retry:
                     rollout.retried()
@@ -61,9 +66,21 @@ def run_attempt(
     return AttemptEnded(stage, step, task.id, reward, time.monotonic() - began, error)
 
 
-def _within(function: Callable[[], float | None], timeout_s: float) -> float | None:
-    """Call in a thread of its own and give up after the limit; Python cannot stop the thread, so it is left behind."""
-    outcome: list[float | None] = []
+def _within(attempt: AttemptFunction[TaskT], task: TaskT, timeout_s: float) -> Reward:
+    """Call and await, and give up after the limit: a coroutine is cancelled then; a function has a thread of its own,
+    which Python cannot stop, so it is left behind."""
+    give_up = time.monotonic() + timeout_s
+    made = attempt(task) if is_async(attempt) else _in_a_thread(lambda: attempt(task), timeout_s)
+    try:
+        return result_of(made, max(0.0, give_up - time.monotonic()))
+    except TimeoutError:
+        if time.monotonic() < give_up:
+            raise
+        raise TimeoutError(_too_long(timeout_s)) from None
+
+
+def _in_a_thread(function: Callable[[], ResultT], timeout_s: float) -> ResultT:
+    outcome: list[ResultT] = []
     failure: list[BaseException] = []
 
     def call() -> None:
@@ -76,7 +93,13 @@ def _within(function: Callable[[], float | None], timeout_s: float) -> float | N
     thread.start()
     thread.join(timeout_s)
     if thread.is_alive():
-        raise TimeoutError(f"the attempt did not end within {timeout_s:g} s")
-    if failure:
+        raise TimeoutError(_too_long(timeout_s))
+    if failure and isinstance(failure[0], Exception):
         raise failure[0]
+    if failure:  # sys.exit() in an agent ends its attempt, not the run
+        raise RuntimeError(f"{type(failure[0]).__name__}: {failure[0]}") from failure[0]
     return outcome[0]
+
+
+def _too_long(timeout_s: float) -> str:
+    return f"the attempt did not end within {timeout_s:g} s"

@@ -19,6 +19,7 @@ from lightning_instrumentation.scope import current
 from lightning_instrumentation.zero_code.environment import BEGUN, ProgramRollout, with_site, write_rollout
 
 from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts.run_name import command_label
 from lightning_trainer.rollouts.task_file import FileTask
 
 _LONGEST_OUTPUT = 1 << 20
@@ -43,6 +44,7 @@ class Command:
         self, command: Sequence[str], *, endpoint: str, agent: str | None = None, timeout_s: float = 120.0
     ) -> None:
         self._command = list(command)
+        self.run_label = command_label(command)
         self._endpoint = endpoint.rstrip("/")
         self._agent = agent
         self._timeout_s = timeout_s

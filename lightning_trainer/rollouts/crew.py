@@ -1,5 +1,6 @@
 """The threads that run attempts, in the order in which they were asked for."""
 
+import concurrent.futures
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ class Crew(Generic[WorkT, EndedT]):
         self._size = size
         self._threads = 0
         self._queue: SimpleQueue[tuple[Future[EndedT], WorkT] | None] = SimpleQueue()
+        self._asked_for: list[Future[EndedT]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -44,6 +46,7 @@ class Crew(Generic[WorkT, EndedT]):
     def add(self, batch: Sequence[WorkT]) -> "Batch[EndedT]":
         """Ask for all of these; their spans are on their way as soon as the last of them has ended."""
         added = Batch[EndedT](len(batch))
+        self._asked_for = [future for future in self._asked_for if not future.done()] + added.futures
         for work, future in zip(batch, added.futures, strict=True):
             future.add_done_callback(added.one_ended)
             self._queue.put((future, work))
@@ -51,6 +54,10 @@ class Crew(Generic[WorkT, EndedT]):
             self._threads += 1
             threading.Thread(target=self._work, daemon=True).start()
         return added
+
+    def wait(self) -> None:
+        """Return when everything that was asked for has ended."""
+        concurrent.futures.wait(self._asked_for)
 
     def _work(self) -> None:
         while (entry := self._queue.get()) is not None:

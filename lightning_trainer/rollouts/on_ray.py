@@ -1,13 +1,14 @@
 """Attempts in processes of a Ray cluster: for agents that need cores or machines of their own."""
 
-from collections.abc import Callable
 from typing import Any
 
 import lightning_instrumentation as lightning
 from lightning_instrumentation.scope import Identity, Scope, current, entered
 
 from lightning_trainer.errors import MissingExtraError
-from lightning_trainer.rollouts.attempt import TaskT
+from lightning_trainer.rollouts.attempt import AttemptFunction, TaskT
+from lightning_trainer.rollouts.awaiting import result_of
+from lightning_trainer.rollouts.run_name import attempt_label
 
 _FLUSH_S = 30.0
 
@@ -19,13 +20,11 @@ class OnRay:
     task are pickled. The process that runs the attempt must reach the daemon at ``endpoint``.
 
     Args:
-        attempt: ``attempt(task) -> reward``.
+        attempt: ``attempt(task) -> reward``, a function or a coroutine.
         options: of the Ray task: ``num_cpus``, ``resources``, ``runtime_env`` and so on.
     """
 
-    def __init__(
-        self, attempt: Callable[[TaskT], float | None], *, endpoint: str | None = None, **options: Any
-    ) -> None:
+    def __init__(self, attempt: AttemptFunction[TaskT], *, endpoint: str | None = None, **options: Any) -> None:
         try:
             import ray
         except ImportError as error:
@@ -35,6 +34,7 @@ class OnRay:
         self._remote = ray.remote(_run).options(max_retries=0, **options)
         self._attempt = attempt
         self._endpoint = endpoint
+        self.run_label = attempt_label(attempt)
 
     def __call__(self, task: Any) -> float | None:
         from ray.exceptions import RayError, RayTaskError
@@ -48,10 +48,10 @@ class OnRay:
             raise RuntimeError(f"Ray lost the attempt: {error}") from error
 
 
-def _run(attempt: Callable[[Any], float | None], task: Any, identity: Identity | None, endpoint: str | None):
+def _run(attempt: AttemptFunction[Any], task: Any, identity: Identity | None, endpoint: str | None):
     lightning.init(endpoint)
     with entered(Scope(identity)):
         try:
-            return attempt(task)
+            return result_of(attempt(task))
         finally:
             lightning.flush(_FLUSH_S)  # Ray ends idle workers without a word

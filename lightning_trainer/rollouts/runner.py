@@ -6,24 +6,28 @@ while the trainer trains, and whatever group is complete first is trained first:
 the admission rule of AReaL (Fu et al. 2025, arXiv 2505.24298, equation 3) by groups. A step that the daemon takes from
 a file (``[[policy.stage]] data``) has no attempts.
 
-An interrupted run goes on where it was: the daemon says how many steps are done and which attempts it has. Ctrl-C ends
-it with one line and exit status 130.
+An interrupted run goes on where it was: the daemon says how many steps are done and which attempts it has, by the run's
+name, which every group id begins with. Other runs of the same policy may go on at the same time: a step takes whatever
+groups are complete first, and each run keeps as many on their way as a step needs, so none waits for another. Ctrl-C
+ends it with one line and exit status 130.
 """
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Generic, NamedTuple
 
 import lightning_instrumentation as lightning
 
 from lightning_trainer.errors import LightningError
-from lightning_trainer.rollouts.attempt import Task, TaskT, run_attempt
+from lightning_trainer.rollouts.attempt import AttemptFunction, Task, TaskT, run_attempt
 from lightning_trainer.rollouts.crew import Crew
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.events import AttemptEnded, Event, StepEnded
 from lightning_trainer.rollouts.interruption import ends_in_one_line
+from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
 from lightning_trainer.rollouts.team import TeamClient
 
 __all__ = ["Runner", "Task"]
@@ -41,18 +45,21 @@ class Runner(Generic[TaskT]):
     """Runs ``attempt(task) -> reward`` for many tasks at once.
 
     ``policy`` names the policy that is trained on them, or all of those whose agents take part in every attempt.
-    ``attempt`` returns the reward of the attempt (None: nothing scored it). It may raise; the attempt has failed then
-    and the run goes on. ``timeout_s`` is the limit of one attempt, ``retries`` how often one that has failed is made
-    again: what failed is recorded and never trained, the last one counts whatever became of it. ``baseline`` is the
-    same at temperature 0; it runs once a group where the policy's estimator takes its reward off (``remax``).
+    ``attempt`` returns the reward of the attempt (None: nothing scored it); what is to be awaited is awaited, all of it
+    on one event loop. It may raise; the attempt has failed then and the run goes on. ``timeout_s`` is the limit of one
+    attempt, ``retries`` how often one that has failed is made again: what failed is recorded and never trained, the
+    last one counts whatever became of it. ``baseline`` is the same at temperature 0; it runs once a group where the
+    policy's estimator takes its reward off (``remax``). ``run`` names the run; unless given, the name follows from the
+    policies and from ``attempt``, with a number where another process is running the same (``run_name.py``).
     """
 
     def __init__(
         self,
         policy: str | Sequence[str],
-        attempt: Callable[[TaskT], float | None],
+        attempt: AttemptFunction[TaskT],
         *,
-        baseline: Callable[[TaskT], float | None] | None = None,
+        baseline: AttemptFunction[TaskT] | None = None,
+        run: str | None = None,
         endpoint: str | None = None,
         concurrency: int = 64,
         timeout_s: float = 120.0,
@@ -65,6 +72,10 @@ class Runner(Generic[TaskT]):
         names = [policy] if isinstance(policy, str) else policy
         members = [DaemonClient(endpoint, name, token=token) for name in names]
         self._daemon = members[0] if len(members) == 1 else TeamClient(members)
+        self._endpoint = endpoint
+        self._token = token
+        self._named = run is not None
+        self._run = default_run(names, attempt) if run is None else checked_run(run)
         self._attempt = attempt
         self._baseline = baseline
         self._concurrency = concurrency
@@ -74,14 +85,16 @@ class Runner(Generic[TaskT]):
 
     @ends_in_one_line()
     def train(self, tasks_of_step: Callable[[int], Sequence[TaskT]], *, steps: int) -> None:
-        """Run steps ``1 .. steps``, each over ``tasks_of_step(step)`` with ``group_size`` attempts a task.
+        """Run until the policy has done ``steps`` steps, ``group_size`` attempts at each of ``tasks_of_step(step)``.
+
+        Steps are the policy's: those that other runs' groups made count too, and then this run makes fewer.
 
         With dynamic sampling a step that lacks groups takes those of the next one, so there ``tasks_of_step`` is asked
         for steps beyond the last, too.
 
         Raises:
             LightningError: the tasks do not make the step that the daemon waits for, the policy needs a baseline and
-                there is none, or the daemon stays away.
+                there is none, another process holds the run's name, or the daemon stays away.
             TrainingError: training stopped before the last step.
         """
         status = self._daemon.policy()
@@ -90,28 +103,33 @@ class Runner(Generic[TaskT]):
                 "the policy's advantage estimator compares attempts with a greedy one at the same task, and the runner "
                 "has none; give it one as Runner(policy, attempt, baseline=greedy_attempt)"
             )
+        with held_run(self._endpoint, self._run, token=self._token, numbered=not self._named) as run:
+            self._train(run, status, tasks_of_step, steps)
+
+    def _train(self, run: str, status: dict, tasks_of_step: Callable[[int], Sequence[TaskT]], steps: int) -> None:
         done, ahead = status["steps_done"], status["max_staleness"] or 0
-        started = max(0, done - ahead)  # everything before was trained, or a later group would have had to wait
+        first, started = self._where_it_was(run, status, done, ahead)
         ends: list[float] = []
 
         def on_attempt(attempt: AttemptEnded) -> None:
             self._on_event(attempt)
             ends.append(time.monotonic())
 
-        def run(work: _Work[TaskT]) -> AttemptEnded:
-            return self._run(work, on_attempt)
+        def attempted(work: _Work[TaskT]) -> AttemptEnded:
+            return self._attempted(work, on_attempt)
 
-        with Crew(run, self._concurrency) as crew:
+        with Crew(attempted, self._concurrency) as crew:
             while done < steps:
                 began = time.monotonic()
-                wanted = self._consumed(status, done)
+                # What other runs have on its way is not counted on: it may take as long as it likes.
+                wanted = len(self._daemon.groups(f"{run}/step-", taken_until=done))
                 wanted += status["groups_wanted"] * _with_attempts(status, done + 1, done + 1)
                 wanted += status["groups_per_step"] * _with_attempts(status, done + 2, min(done + 1 + ahead, steps))
-                while _with_attempts(status, 1, started) * status["groups_per_step"] < wanted:
+                while _with_attempts(status, first, started) * status["groups_per_step"] < wanted:
                     started += 1
                     if not _with_attempts(status, started, started):
                         continue
-                    groups = self._groups(tasks_of_step(started), started, status)
+                    groups = self._groups(run, tasks_of_step(started), started, status)
                     for batch in groups if ahead else [list(chain.from_iterable(groups))]:
                         crew.add(batch)
                 status = self._daemon.wait_for_step(done + 1, groups_wanted=status["groups_wanted"])
@@ -130,25 +148,37 @@ class Runner(Generic[TaskT]):
                         now - rolled_out,
                     )
                 )
+            if not status["dynamic_sampling"]:
+                # There is something left only where other runs brought groups too: later steps take it, if it is whole.
+                crew.wait()
 
     @ends_in_one_line()
     def evaluate(self, tasks: Sequence[TaskT], *, stage: str) -> list[AttemptEnded]:
         """Run one attempt a task that is recorded and never trained; results in the order of the tasks."""
 
         def run(work: _Work[TaskT]) -> AttemptEnded:
-            return self._run(work, self._on_event)
+            return self._attempted(work, self._on_event)
 
         with Crew(run, self._concurrency) as crew:
-            batch = crew.add([_Work(task, f"{stage}/{task.id}", stage, None, "evaluate") for task in tasks])
+            batch = crew.add([_Work(task, f"{self._run}/{stage}/{task.id}", stage, None, "evaluate") for task in tasks])
             return [future.result() for future in batch.futures]
 
-    def _consumed(self, status: dict, done: int) -> int:
-        """Return how many of our groups are in the steps that are done."""
-        if not status["dynamic_sampling"]:
-            return _with_attempts(status, 1, done) * status["groups_per_step"]
-        return len(self._daemon.groups("step-", taken_until=done))
+    def _where_it_was(self, run: str, status: dict, done: int, ahead: int) -> tuple[int, int]:
+        """Return the first step that this run made groups of, and the last one of which it needs to make none."""
+        next_one = max(0, done - ahead) + 1
+        made = _by_step(run, self._daemon.groups(f"{run}/step-"))
+        if not made:
+            return next_one, next_one - 1
+        taken = _by_step(run, self._daemon.groups(f"{run}/step-", taken_until=done))
+        first = min(*made, next_one)
+        started = first - 1
+        while started < max(made) and (
+            taken[started + 1] >= status["groups_per_step"] or not _with_attempts(status, started + 1, started + 1)
+        ):
+            started += 1
+        return first, started
 
-    def _groups(self, tasks: Sequence[TaskT], step: int, status: dict) -> list[list[_Work[TaskT]]]:
+    def _groups(self, run: str, tasks: Sequence[TaskT], step: int, status: dict) -> list[list[_Work[TaskT]]]:
         """Return the attempts of a step that the daemon has not seen the end of, group by group."""
         different = len({task.id for task in tasks})
         if different != status["groups_per_step"]:
@@ -156,10 +186,10 @@ class Runner(Generic[TaskT]):
                 f"step {step} has {different} different tasks, but the policy's groups_per_step is "
                 f"{status['groups_per_step']}; make them equal"
             )
-        # Group ids carry the step: the same task met again later is another comparison.
-        works = [_Work(task, f"step-{step}/{task.id}", "train", step, "train") for task in tasks]
+        # Group ids carry run and step: the same task met again later is another comparison.
+        works = [_Work(task, f"{run}/step-{step}/{task.id}", "train", step, "train") for task in tasks]
         wanted = {"train": status["group_size"], "baseline": int(status["needs_baseline"])}
-        there = {mode: self._daemon.groups(f"step-{step}/", mode=mode) for mode, count in wanted.items() if count}
+        there = {mode: self._daemon.groups(f"{run}/step-{step}/", mode=mode) for mode, count in wanted.items() if count}
         return [
             [
                 work._replace(stage=mode, mode=mode)
@@ -169,7 +199,7 @@ class Runner(Generic[TaskT]):
             for work in works
         ]
 
-    def _run(self, work: _Work[TaskT], on_attempt: Callable[[AttemptEnded], None]) -> AttemptEnded:
+    def _attempted(self, work: _Work[TaskT], on_attempt: Callable[[AttemptEnded], None]) -> AttemptEnded:
         attempt = self._baseline if work.mode == "baseline" and self._baseline else self._attempt
         for left in range(self._retries, -1, -1):
             ended = run_attempt(
@@ -200,3 +230,8 @@ def _with_attempts(status: dict, first: int, last: int) -> int:
         not any(begin <= step and (end is None or step <= end) for begin, end in shown)
         for step in range(first, last + 1)
     )
+
+
+def _by_step(run: str, groups: Iterable[str]) -> Counter[int]:
+    """Return how many of a run's groups belong to each of its steps."""
+    return Counter(int(group.removeprefix(f"{run}/step-").partition("/")[0]) for group in groups)

@@ -18,6 +18,7 @@ class TeamClient:
 
     def __init__(self, members: Sequence[DaemonClient]) -> None:
         self._members = members
+        self._trained = members
 
     def policy(self) -> dict[str, Any]:
         """Return what the policies have in common, the fewest steps done, and the first one's live version.
@@ -28,8 +29,19 @@ class TeamClient:
         return self._merged([member.policy() for member in self._members])
 
     def groups(self, prefix: str, *, mode: str = "train", taken_until: int | None = None) -> dict[str, int]:
-        """Return how many attempts of a mode have ended of each group whose id begins so; see ``DaemonClient``."""
-        return self._members[0].groups(prefix, mode=mode, taken_until=taken_until)
+        """Return how many attempts of a mode have ended of each group whose id begins so; see ``DaemonClient``.
+
+        A group may have come to nothing before some policy's turn, so it is known of whichever took part in it; with
+        ``taken_until`` the policy that has taken the fewest says which are.
+        """
+        if taken_until is not None:
+            asked = [member.groups(prefix, mode=mode, taken_until=taken_until) for member in self._trained]
+            return min(asked, key=len)
+        found: dict[str, int] = {}
+        for member in self._members:
+            for group, ended in member.groups(prefix, mode=mode).items():
+                found[group] = max(ended, found.get(group, 0))
+        return found
 
     def wait_for_step(self, steps_done: int, *, groups_wanted: int) -> dict[str, Any]:
         """Return the team's status once that many steps are done, or a present one wants more than those groups.
@@ -47,7 +59,9 @@ class TeamClient:
         return self.policy()
 
     def _merged(self, statuses: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        trained = [status for status in statuses if status["phase"] not in _STEPS_NO_MORE] or list(statuses)
+        over = [status["phase"] in _STEPS_NO_MORE for status in statuses]
+        trained = [status for status, ended in zip(statuses, over, strict=True) if not ended] or list(statuses)
+        self._trained = [member for member, ended in zip(self._members, over, strict=True) if not ended or all(over)]
         for name in _SHARED:
             values = [status[name] for status in trained]
             if any(value != values[0] for value in values):

@@ -154,21 +154,31 @@ _NOT_CONSUMED = """NOT EXISTS (SELECT 1 FROM assignments WHERE assignments.attem
 
 
 def count_ended(
-    connection: sqlite3.Connection, prefix: str, *, mode: RolloutMode, taken: tuple[str, int] | None = None
+    connection: sqlite3.Connection,
+    prefix: str,
+    *,
+    mode: RolloutMode,
+    policy: str | None = None,
+    taken: tuple[str, int] | None = None,
 ) -> dict[str, int]:
     """Return how many attempts of a mode have ended, by group id, of the groups whose id begins with ``prefix``.
 
-    With ``taken``, a policy and a step: of those that its steps up to that one have consumed.
+    Args:
+        policy: only of groups in which it answered a call of some attempt.
+        taken: a policy and a step: only attempts that its steps up to that one have consumed.
     """
-    policy, step = taken or (None, None)
+    taker, step = taken or (None, None)
     return dict(
         connection.execute(
-            """SELECT coalesce(group_id, task_id, rollout_id) AS "group", count(*) FROM attempts
-               WHERE ended_ns IS NOT NULL AND coalesce(mode, 'train') = :mode
-               AND substr(coalesce(group_id, task_id, rollout_id), 1, length(:prefix)) = :prefix
-               AND (:policy IS NULL OR EXISTS (SELECT 1 FROM assignments WHERE policy = :policy AND step <= :step
+            f"""SELECT {_GROUP} AS "group", count(*) FROM attempts
+                WHERE ended_ns IS NOT NULL AND coalesce(mode, 'train') = :mode
+                AND substr({_GROUP}, 1, length(:prefix)) = :prefix
+                AND (:policy IS NULL OR {_GROUP} IN (
+                    SELECT {_GROUP} FROM participations JOIN attempts USING (attempt_id)
+                    WHERE participations.policy = :policy AND substr({_GROUP}, 1, length(:prefix)) = :prefix))
+                AND (:taker IS NULL OR EXISTS (SELECT 1 FROM assignments WHERE policy = :taker AND step <= :step
                                                AND assignments.attempt_id = attempts.attempt_id)) GROUP BY 1""",
-            {"prefix": prefix, "mode": mode, "policy": policy, "step": step},
+            {"prefix": prefix, "mode": mode, "policy": policy, "taker": taker, "step": step},
         )
     )
 

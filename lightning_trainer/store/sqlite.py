@@ -148,12 +148,17 @@ class SqliteStore:
         return await self._read(lambda connection: participation_table.select_waiting(connection, policy))
 
     async def ended_by_group(
-        self, prefix: str, *, mode: RolloutMode = RolloutMode.TRAIN, taken: tuple[str, int] | None = None
+        self,
+        prefix: str,
+        *,
+        mode: RolloutMode = RolloutMode.TRAIN,
+        policy: str | None = None,
+        taken: tuple[str, int] | None = None,
     ) -> dict[str, int]:
-        """Return how many attempts of a mode have ended of each group whose id begins with ``prefix``; with a policy
-        and a step, of those that its steps up to that one have taken."""
+        """Return how many attempts of a mode have ended of each group whose id begins with ``prefix``: of those that
+        ``policy`` took part in, and with ``taken``, a policy and a step, that its steps up to that one have taken."""
         return await self._read(
-            lambda connection: attempt_table.count_ended(connection, prefix, mode=mode, taken=taken)
+            lambda connection: attempt_table.count_ended(connection, prefix, mode=mode, policy=policy, taken=taken)
         )
 
     async def missing_spans(self, policy: str | None = None) -> dict[str, int]:

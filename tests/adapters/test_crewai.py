@@ -133,3 +133,38 @@ def test_the_example_runs_and_is_the_same_with_and_without_us(receiver, model, t
     assert [body for _, _, body in model.requests] == asked
     chats = receiver.wait_for(len(asked), prefix="chat")
     assert [name for name, _ in named(chats)] == ["researcher", "researcher", "writer"]
+
+
+TRY_ONCE = """
+import asyncio, runpy
+import lightning_instrumentation as lightning
+lightning.init()
+solve = runpy.run_path("examples/crewai/train.py")["solve"]
+with lightning.rollout("task"):
+    asyncio.run(solve("Kim has 40 nuts and eats 13. How many nuts are left?", 1.0))
+assert lightning.flush(20.0), lightning.stats()
+"""
+
+
+def test_the_team_that_the_example_trains_asks_as_planner_and_as_worker(receiver, model, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", TRY_ONCE],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "OPENAI_BASE_URL": model.base_url,
+            "OPENAI_API_KEY": "unused",
+            "HOME": str(tmp_path),
+            "LIGHTNING_ENDPOINT": receiver.url,
+            "LIGHTNING_SPOOL_DIR": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    chats = receiver.wait_for(2, prefix="chat")
+    assert [name for name, _ in named(chats)] == ["planner", "worker"]
+    asked = [body["messages"][-1]["content"] for _, _, body in model.requests]
+    assert asked[0].endswith("A:")
+    assert "Kim has 40 nuts and eats 13." in asked[0]

@@ -67,12 +67,48 @@ def test_the_readme_names_every_example():
 
 
 def test_the_model_that_the_readme_and_the_programs_name_is_the_one_that_its_daemon_serves():
-    (config,) = set(re.findall(r"--config (\S+\.toml)", README))
+    (config,) = set(re.findall(r"--config (\S+\.toml)", README.partition("## Examples that train")[0]))
     policy = load_config(ROOT / config).only_policy
     named = re.findall(r"OPENAI_MODEL=(\w+)", README + "".join(f.read_text() for f in ROOT.glob("examples/*/agent.py")))
     assert set(named) == {policy.name}
     assert all(policy.claims(agent) for agents in SPOKEN.values() for agent in agents)
     assert not policy.train
+
+
+def test_every_example_that_trains_is_named_with_its_configuration_which_claims_its_agents():
+    """tests/loop/test_runs.py runs those of the frameworks."""
+    told = re.findall(r"`(examples/\S+)/lightning\.toml` \| `\S*python (examples/\S+)/train\.py`", README)
+    assert {folder for folder, _ in told} == {
+        f"examples/{file.parent.name}" for file in ROOT.glob("examples/*/train.py")
+    }
+    for folder, script in told:
+        assert folder == script
+        policies = load_config(ROOT / folder / "lightning.toml").policy
+        assert all(policy.train for policy in policies)
+        agents = {"calculator"} if folder.endswith("calculator") else {"planner", "worker"}
+        assert all(any(policy.claims(agent) for policy in policies) for agent in agents)
+
+
+TRY_ONCE = """
+import asyncio, runpy, sys
+import lightning_instrumentation as lightning
+lightning.init()
+solve = runpy.run_path(sys.argv[1])["solve"]
+with lightning.rollout("task"):
+    print(asyncio.run(solve("Kim has 40 nuts and eats 13. How many nuts are left?", 1.0)))
+assert lightning.flush(20.0), lightning.stats()
+"""
+
+
+@pytest.mark.parametrize("framework", ["langgraph", "autogen", "openai_agents"])
+def test_the_team_that_an_example_trains_asks_as_planner_and_as_worker(framework, receiver, model, tmp_path):
+    (tmp_path / "once.py").write_text(TRY_ONCE)
+    command = shlex.join([str(tmp_path / "once.py"), f"examples/{framework}/train.py"])
+    run(command, model, tmp_path, LIGHTNING_ENDPOINT=receiver.url)
+    chats = receiver.wait_for(2, prefix="chat")
+    assert sorted(span.attributes[semconv.AGENT_NAME] for span in chats) == ["planner", "worker"]
+    assert {body["model"] for _, _, body in model.requests} == {"team"}
+    assert {body["temperature"] for _, _, body in model.requests} == {1.0}
 
 
 @pytest.mark.parametrize("command", [one for one in COMMANDS if name_of(one) in SPOKEN], ids=name_of)

@@ -7,9 +7,12 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
+from fastapi import FastAPI
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning_instrumentation import semconv
@@ -20,6 +23,7 @@ from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.participation import concerned
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.daemon.rollback import RollbackRequests
+from lightning_trainer.daemon.status import status_router
 from lightning_trainer.daemon.training_loop import TrainingLoop
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.store import SqliteStore
@@ -91,6 +95,32 @@ class Side:
         made = PolicyVersion(self.name, version, step, VersionState.LIVE, 0)
         await self._store.put_version(made)
         return made
+
+
+async def test_a_runner_is_told_of_the_groups_of_its_own_policy(tmp_path) -> None:
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+        for name, group, agents in (
+            ("a", "run/step-1/t", ("planner",)),
+            ("b", "run/step-1/t", ()),  # broke off before anybody's turn, and is part of the comparison
+            ("c", "run/step-1/u", ("worker",)),
+            ("d", "run/step-1/v", ("planner", "worker")),
+            ("e", "other/step-1/t", ("planner",)),
+            ("f", "run/step-1/w", ()),
+        ):
+            await store.append(attempt_spans(name, group, agents, 1.0))
+        watched: list[Any] = [
+            SimpleNamespace(policy=policy, progress=Progress(), metrics=None)
+            for policy in Config.model_validate({"policy": [_policy("planner"), _policy("worker")]}).policy
+        ]
+        app = FastAPI()
+        app.include_router(status_router(watched, store=store))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://daemon") as client:
+            found = {
+                name: (await client.get(f"/lightning/policies/{name}/groups?prefix=run/step-1/")).json()
+                for name in ("planner", "worker")
+            }
+    assert found["planner"] == {"run/step-1/t": 2, "run/step-1/v": 1}
+    assert found["worker"] == {"run/step-1/u": 1, "run/step-1/v": 1}
 
 
 _AGENTS = st.sampled_from([(), ("planner",), ("worker",), ("planner", "worker")])

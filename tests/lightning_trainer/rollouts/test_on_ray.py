@@ -1,5 +1,6 @@
 """Attempts in Ray's worker processes: a real Ray on this machine."""
 
+import asyncio
 import os
 import sys
 from collections.abc import Iterator
@@ -61,6 +62,17 @@ def test_an_attempt_runs_in_another_process_and_belongs_to_its_rollout(ray_sessi
     assert ended.error is None
     assert ended.reward is not None
     assert int(ended.reward) != os.getpid()
+
+
+def test_a_coroutine_is_awaited_there(ray_session, spool: Path) -> None:
+    async def attempt(task) -> float:
+        await asyncio.sleep(0)
+        identity = current().identity
+        assert identity is not None
+        return float(identity.task_id == "t")
+
+    ended = run(attempt, spool)
+    assert (ended.reward, ended.error) == (1.0, None)
 
 
 def test_what_an_attempt_raises_there_is_raised_here(ray_session, spool: Path) -> None:

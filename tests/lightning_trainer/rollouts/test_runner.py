@@ -1,5 +1,6 @@
 """Which attempts are started when: in step with the daemon, ahead of it, and after an interruption."""
 
+import contextlib
 import json
 import re
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
 import pytest
+from lightning_instrumentation.scope import current
 
 from lightning_trainer import rollouts
 from lightning_trainer.config import PolicyConfig
@@ -24,6 +26,7 @@ from lightning_trainer.errors import LightningError, TrainingError
 from lightning_trainer.rollouts import AttemptEnded, Runner, StepEnded
 
 GROUPS, SIZE = 2, 3
+RUN = "the-run"
 
 
 @dataclass(frozen=True)
@@ -67,16 +70,25 @@ class Daemon:
         self.reward_means: dict[int, float] = {}
         """By step, as if it had trained on such attempts."""
         self.phase = "collecting"
+        self.runs: list[str] = []
+        """Names that were held."""
         self._changed = threading.Condition()
 
     def on_event(self, event: object) -> None:
         if isinstance(event, AttemptEnded) and event.stage == "train":
             with self._changed:
-                self.ended[f"step-{event.step}/{event.task_id}"] += 1
+                self.ended[f"{RUN}/step-{event.step}/{event.task_id}"] += 1
                 together = self.ended + self.before
                 self.complete += [g for g, n in together.items() if n >= SIZE and g not in self.complete]
                 self._take_steps()
                 self._changed.notify_all()
+
+    def bring(self, groups: list[str]) -> None:
+        """Complete groups of another run."""
+        with self._changed:
+            self.complete += groups
+            self._take_steps()
+            self._changed.notify_all()
 
     def _take_steps(self) -> None:
         if self.steps_done < self.shown_steps:
@@ -97,13 +109,15 @@ class Daemon:
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         if url.path.endswith("/groups"):
             if "taken_until" in query:
-                return dict.fromkeys(self.consumed[: self.consumed_by[int(query["taken_until"])]], SIZE)
-            ended = {"train": self.before, "baseline": self.baselines_before}[query["mode"]]
+                ended = dict.fromkeys(self.consumed[: self.consumed_by[int(query["taken_until"])]], SIZE)
+            else:
+                ended = {"train": self.before, "baseline": self.baselines_before}[query["mode"]]
             return {group: n for group, n in ended.items() if group.startswith(query["prefix"])}
         with self._changed:
             if "steps_done" in query and self.phase == "collecting":
                 steps_done, groups_wanted = int(query["steps_done"]), int(query["groups_wanted"])
                 self.steps_done = max(self.steps_done, min(steps_done, self.shown_steps))
+                self.consumed_by += [len(self.consumed)] * (self.steps_done + 1 - len(self.consumed_by))
                 self._take_steps()
                 self._changed.wait_for(lambda: self.steps_done >= steps_done or self.groups_wanted > groups_wanted, 5.0)
             return {
@@ -129,6 +143,8 @@ def serve() -> Iterator:
     def start(daemon: Daemon) -> str:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                if self.path.startswith("/lightning/runs/"):
+                    return self._hold()
                 self._answer(json.dumps(daemon.get(self.path)).encode())
 
             def do_POST(self) -> None:
@@ -140,6 +156,13 @@ def serve() -> Iterator:
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            def _hold(self) -> None:
+                daemon.runs.append(self.path.split("/")[3])
+                self.send_response(200)
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    self.rfile.read()  # until the runner goes
 
             def log_message(self, *args: object) -> None: ...
 
@@ -164,7 +187,7 @@ def test_attempts_are_started_at_most_that_many_steps_ahead(serve, max_staleness
         begun[task.step, task.id] += 1
         return 1.0
 
-    Runner("p", attempt, endpoint=serve(daemon), on_event=daemon.on_event).train(tasks_of, steps=5)
+    Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event).train(tasks_of, steps=5)
     assert begun == {(step, task.id): SIZE for step in range(1, 6) for task in tasks_of(step)}
     assert max(ahead) <= (max_staleness or 0)
 
@@ -178,7 +201,7 @@ def test_steps_that_are_shown_a_file_have_no_attempts(serve, max_staleness) -> N
         begun[task.step] += 1
         return 1.0
 
-    Runner("p", attempt, endpoint=serve(daemon), on_event=daemon.on_event).train(tasks_of, steps=4)
+    Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event).train(tasks_of, steps=4)
     assert begun == {3: GROUPS * SIZE, 4: GROUPS * SIZE}
 
 
@@ -200,30 +223,44 @@ def test_a_slow_attempt_holds_up_nobody(serve) -> None:
             if event.step == 2:
                 release.set()
 
-    Runner("p", attempt, endpoint=serve(daemon), on_event=on_event).train(tasks_of, steps=4)
+    Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=on_event).train(tasks_of, steps=4)
     assert release.is_set(), "two steps were trained while the attempt hung"
     assert steps == [1, 2, 3, 4]
 
 
 def test_an_interrupted_run_starts_only_what_the_daemon_lacks(serve) -> None:
     daemon = Daemon(max_staleness=1)
-    daemon.before.update({"step-1/task-0": 3, "step-1/task-1": 1, "step-2/task-0": 3, "step-2/task-1": 3})
-    daemon.steps_done = 1
+    daemon.before.update(
+        {
+            f"{RUN}/step-1/task-0": 3,
+            f"{RUN}/step-1/task-1": 1,
+            f"{RUN}/step-2/task-0": 3,
+            f"{RUN}/step-2/task-1": 3,
+            "other/step-1/task-1": 2,
+            "other/step-3/task-0": 3,
+        }
+    )
+    # One group of each run is what the first step was made of; the rest waits.
+    daemon.steps_done, daemon.consumed = 1, [f"{RUN}/step-1/task-0", "other/step-3/task-0"]
+    daemon.complete = [*daemon.consumed, f"{RUN}/step-2/task-0", f"{RUN}/step-2/task-1"]
+    daemon.consumed_by = [0, 2]
     begun: Counter[tuple[int, str]] = Counter()
 
     def attempt(task: Task) -> None:
         begun[task.step, task.id] += 1
 
-    Runner("p", attempt, endpoint=serve(daemon), on_event=daemon.on_event).train(tasks_of, steps=3)
+    Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event).train(tasks_of, steps=3)
     assert begun == {(1, "task-1"): 2, (3, "task-0"): 3, (3, "task-1"): 3}
 
 
 @pytest.mark.parametrize("max_staleness", [None, 2])
 def test_a_step_that_wants_more_groups_gets_those_of_the_next_one(serve, max_staleness) -> None:
     """Dynamic sampling: without this the step waited for its time-out, and the runner for the step."""
-    useless = frozenset({"step-1/task-0", "step-2/task-1", "step-3/task-0", "step-3/task-1"})
+    useless = frozenset(
+        f"{RUN}/{group}" for group in ("step-1/task-0", "step-2/task-1", "step-3/task-0", "step-3/task-1")
+    )
     daemon = Daemon(max_staleness, useless=useless)
-    runner = Runner("p", lambda task: 1.0, endpoint=serve(daemon), on_event=daemon.on_event)
+    runner = Runner("p", lambda task: 1.0, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event)
     runner.train(tasks_of, steps=3)
     assert daemon.steps_done == 3
     teaching = [group for group in daemon.consumed if group not in useless]
@@ -282,7 +319,9 @@ def test_a_failed_attempt_is_made_again_and_the_last_one_counts(serve) -> None:
         if isinstance(event, AttemptEnded):
             events.append(event)
 
-    Runner("p", attempt, endpoint=serve(daemon), concurrency=1, retries=1, on_event=on_event).train(tasks_of, steps=1)
+    Runner("p", attempt, endpoint=serve(daemon), concurrency=1, retries=1, run=RUN, on_event=on_event).train(
+        tasks_of, steps=1
+    )
     assert Counter((event.stage, event.task_id, event.error is None) for event in events) == {
         ("retried", "task-0", False): SIZE,
         ("train", "task-0", True): SIZE,
@@ -293,8 +332,8 @@ def test_a_failed_attempt_is_made_again_and_the_last_one_counts(serve) -> None:
 
 def test_a_policy_that_needs_baselines_gets_one_a_group_beside_its_attempts(serve) -> None:
     daemon = Daemon(max_staleness=1, needs_baseline=True)
-    daemon.before.update({"step-1/task-0": 3, "step-1/task-1": 1})
-    daemon.baselines_before.update({"step-1/task-1": 1})
+    daemon.before.update({f"{RUN}/step-1/task-0": 3, f"{RUN}/step-1/task-1": 1})
+    daemon.baselines_before.update({f"{RUN}/step-1/task-1": 1})
     daemon.reward_means = {1: 0.25, 2: 0.75}
     begun: Counter[tuple[str, int, str]] = Counter()
     events: list[object] = []
@@ -310,7 +349,9 @@ def test_a_policy_that_needs_baselines_gets_one_a_group_beside_its_attempts(serv
         events.append(event)
         daemon.on_event(event)
 
-    runner = Runner("p", runs("sampled", 1.0), baseline=runs("greedy", 0.0), endpoint=serve(daemon), on_event=on_event)
+    runner = Runner(
+        "p", runs("sampled", 1.0), baseline=runs("greedy", 0.0), endpoint=serve(daemon), run=RUN, on_event=on_event
+    )
     runner.train(tasks_of, steps=2)
     assert begun == {
         ("greedy", 1, "task-0"): 1,
@@ -331,7 +372,9 @@ def test_a_policy_that_needs_baselines_and_a_runner_without_is_refused_in_a_sent
 
 def test_a_baseline_that_nobody_needs_is_not_run(serve) -> None:
     daemon, ran = Daemon(None), []
-    runner = Runner("p", lambda task: 1.0, baseline=ran.append, endpoint=serve(daemon), on_event=daemon.on_event)
+    runner = Runner(
+        "p", lambda task: 1.0, baseline=ran.append, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event
+    )
     runner.train(tasks_of, steps=1)
     assert ran == []
 
@@ -346,7 +389,7 @@ def test_what_a_step_was_like_is_said_once_for_each(serve) -> None:
             events.append(event)
 
     daemon.reward_means = {2: 0.5}  # nothing of the first step was scored
-    runner = Runner("p", lambda task: None, endpoint=serve(daemon), on_event=on_event)
+    runner = Runner("p", lambda task: None, endpoint=serve(daemon), run=RUN, on_event=on_event)
     runner.train(tasks_of, steps=2)
     assert [(event.step, event.reward_mean) for event in events] == [(1, None), (2, 0.5)]
     assert all(event.rollout_s >= 0 and event.wait_s >= 0 for event in events)
@@ -367,6 +410,48 @@ def test_training_that_has_stopped_ends_the_run_with_its_reason(serve) -> None:
     assert time.monotonic() - began < 15, "what hangs is not waited for"
 
 
+def test_a_run_whose_groups_another_run_finds_taken_first_goes_on_with_its_own(serve) -> None:
+    """Two runs of one policy: a step takes groups of the other, and this one still has enough on their way."""
+    daemon = Daemon(None)
+    names = [f"other/step-{step}/task-{number}" for step in (1, 2) for number in range(GROUPS)]
+    taken_early = threading.Event()
+    begun: Counter[int] = Counter()
+
+    def attempt(task: Task) -> float:
+        begun[task.step] += 1
+        if not taken_early.is_set():  # the other run is faster
+            taken_early.set()
+            daemon.bring(names[:3])
+        return 1.0
+
+    Runner("p", attempt, endpoint=serve(daemon), concurrency=1, run=RUN, on_event=daemon.on_event).train(
+        tasks_of, steps=3
+    )
+    # Three groups of the other run, so one step is of both; the rest of what was begun is complete for a later one.
+    assert daemon.steps_done >= 3
+    ended = Counter(group.partition("/")[0] for group in daemon.complete)
+    assert ended == {"other": 3, RUN: sum(begun.values()) // SIZE}
+    assert set(begun.values()) == {GROUPS * SIZE}, "every group that was begun is whole"
+    daemon.bring(names[3:])
+    assert len(daemon.consumed) == len(daemon.complete), "nothing is left over"
+
+
+def test_an_attempt_belongs_to_a_group_of_its_run(serve) -> None:
+    groups: set[str | None] = set()
+
+    def attempt(task: Task) -> float:
+        identity = current().identity
+        assert identity is not None
+        groups.add(identity.group_id)
+        return 1.0
+
+    daemon = Daemon(None)
+    Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event).train(tasks_of, steps=1)
+    Runner("p", attempt, endpoint=serve(daemon), run=RUN).evaluate(tasks_of(1)[:1], stage="held-out")
+    assert groups == {f"{RUN}/step-1/task-0", f"{RUN}/step-1/task-1", f"{RUN}/held-out/task-0"}
+    assert daemon.runs == [RUN]
+
+
 def test_an_evaluation_is_in_the_order_of_its_tasks(serve) -> None:
     tasks = [Task(f"{number}", 0) for number in range(20)]
 
@@ -380,12 +465,19 @@ def test_an_evaluation_is_in_the_order_of_its_tasks(serve) -> None:
 
 def test_the_document_runs_as_it_stands(serve, monkeypatch) -> None:
     document = (Path(__file__).parents[3] / "docs" / "rollouts.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", document, flags=re.DOTALL)
+    code = "".join(re.findall(r"```python\n(.*?)```", document, flags=re.DOTALL))
     daemon = Daemon(None)
     monkeypatch.setenv("LIGHTNING_ENDPOINT", serve(daemon))
-    monkeypatch.setattr(rollouts, "Runner", partial(Runner, on_event=daemon.on_event))
-    exec(code, {"my_agent": lambda question: "4", "__name__": "document"})
+    monkeypatch.setattr(rollouts, "Runner", partial(Runner, run=RUN, on_event=daemon.on_event))
+    asked: list[str] = []
+
+    async def my_async_agent(question: str) -> str:
+        asked.append(question)
+        return "4"
+
+    exec(code, {"my_agent": lambda question: "4", "my_async_agent": my_async_agent, "__name__": "document"})
     assert daemon.steps_done == 20
+    assert asked == ["3+1?"]
     (text,) = re.findall(r"```toml\n(.*?)```", document, flags=re.DOTALL)
     (policy,) = tomllib.loads(text)["policy"]
     named = {"name": "p", "agents": ["a"], "model": "random:tiny"}

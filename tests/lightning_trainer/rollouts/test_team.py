@@ -26,6 +26,8 @@ class Member:
             **settings,
         }
         self.waited: list[int] = []
+        self.taken: dict[str, int] = {}
+        self.made: dict[str, int] = {}
 
     def policy(self) -> dict[str, Any]:
         return self.status
@@ -39,7 +41,7 @@ class Member:
         return self.status
 
     def groups(self, prefix: str, *, mode: str = "train", taken_until: int | None = None) -> dict[str, int]:
-        return {f"{prefix}{mode}": 1}
+        return self.made if taken_until is None else self.taken
 
 
 def team(*members: Member) -> TeamClient:
@@ -52,7 +54,16 @@ def test_the_slowest_counts_and_each_is_waited_for():
     assert (asked.policy()["steps_done"], asked.policy()["needs_baseline"]) == (2, True)
     assert asked.wait_for_step(4, groups_wanted=2)["steps_done"] == 4
     assert (fast.waited, slow.waited) == ([4], [4])
-    assert asked.groups("step-1/") == {"step-1/train": 1}
+
+
+def test_a_group_is_known_of_whoever_took_part_and_taken_when_the_last_one_has_taken_it():
+    planner, worker, frozen = Member(), Member(), Member(0, "serving")
+    planner.made, planner.taken = {"a": 4, "b": 4}, {"a": 4, "b": 4}
+    worker.made, worker.taken = {"b": 3, "c": 1}, {"b": 4}
+    asked = team(planner, worker, frozen)
+    assert asked.policy()["steps_done"] == 0
+    assert asked.groups("") == {"a": 4, "b": 4, "c": 1}
+    assert asked.groups("", taken_until=1) == {"b": 4}
 
 
 @pytest.mark.parametrize("phase", ["serving", "finished"])

@@ -1,0 +1,59 @@
+"""Train a team of two with CrewAI: a planner says what to calculate, a worker writes the expression.
+
+    lightning-trainer serve --config examples/crewai/lightning.toml
+    .venv-crewai/bin/python examples/crewai/train.py
+
+`make crewai` makes the environment. CrewAI writes prompts of its own around what agents and tasks say; the templates
+here keep them short enough for a model of 135M parameters.
+"""
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("CREWAI_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("CREWAI_TRACING_ENABLED", "false")
+
+from crewai import LLM, Agent, Crew, Task
+
+sys.path.append(str(Path(__file__).parents[1] / "two_agents"))
+
+from team import calculate
+from training import EXPRESSIONS, MAX_TOKENS, PLANNER, PLANS, POLICY, WORKER, main
+
+
+def shown(examples: tuple[tuple[str, str], ...]) -> str:
+    return "\n".join(f"Q: {question}\nA: {answer}" for question, answer in examples)
+
+
+async def answer(
+    role: str, instructions: str, examples: tuple[tuple[str, str], ...], asked: str, temperature: float
+) -> str:
+    llm = LLM(
+        model=f"openai/{POLICY}",
+        base_url=os.environ["OPENAI_BASE_URL"],
+        temperature=temperature,
+        max_tokens=MAX_TOKENS,
+        timeout=300,
+    )
+    agent = Agent(
+        role=role,
+        goal=instructions,
+        backstory="You are brief.",
+        llm=llm,
+        max_iter=1,
+        system_template=f"{instructions}\n\n{shown(examples)}\n",
+        prompt_template="{input}\nA:",
+    )
+    task = Task(description=f"Q: {asked}", expected_output="a line as above", agent=agent)
+    return str(await Crew(agents=[agent], tasks=[task]).akickoff())
+
+
+async def solve(question: str, temperature: float) -> int | None:
+    plan = await answer("planner", PLANNER, PLANS, question, temperature)
+    return calculate(await answer("worker", WORKER, EXPRESSIONS, plan, temperature))
+
+
+if __name__ == "__main__":
+    main(solve, "CrewAI")

@@ -1,0 +1,61 @@
+"""Which runs are going on: whoever runs one holds its name for as long as a connection stays open.
+
+Group ids carry the name, so two runners with one name would complete each other's groups. A connection needs no clock:
+it ends with the process that opened it, however that ends, and whoever starts the same run again gets its name at once.
+"""
+
+import asyncio
+
+from fastapi import APIRouter, HTTPException
+from fastapi.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+_BEAT_S = 10.0
+"""How often a line is sent: so that each side finds out when the other's machine is gone."""
+_HEAD: Message = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
+_LINE: Message = {"type": "http.response.body", "body": b"held\n", "more_body": True}
+
+
+class _Hold(Response):
+    """An answer without an end: the name is free again when the caller is gone."""
+
+    def __init__(self, held: set[str], name: str) -> None:
+        super().__init__()
+        self._held = held
+        self._name = name
+        held.add(name)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        beating = asyncio.create_task(_beat(send))
+        try:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        finally:
+            self._held.discard(self._name)
+            beating.cancel()
+
+
+async def _beat(send: Send) -> None:
+    await send(_HEAD)
+    while True:
+        await send(_LINE)
+        await asyncio.sleep(_BEAT_S)
+
+
+def runs_router() -> APIRouter:
+    router = APIRouter()
+    held: set[str] = set()
+
+    @router.get("/lightning/runs")
+    async def runs() -> list[str]:
+        """The names of the runs that are going on."""
+        return sorted(held)
+
+    @router.get("/lightning/runs/{name}/hold", response_class=Response)
+    async def hold(name: str) -> Response:
+        """A line now and then for as long as the caller listens; 409 while somebody else does."""
+        if name in held:
+            raise HTTPException(409, f"the run {name!r} is going on: another process holds its name")
+        return _Hold(held, name)
+
+    return router

@@ -1,0 +1,57 @@
+"""Attempts that are coroutines: all of a process share one event loop, in a thread of its own.
+
+One loop for the life of the process and not one an attempt: clients that an agent keeps from one attempt to the next
+(``AsyncOpenAI``, ``aiohttp``) belong to the loop on which they were first used.
+"""
+
+import asyncio
+import functools
+import inspect
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it does nothing but make something to be awaited."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def result_of(value: T | Awaitable[T], timeout_s: float | None = None) -> T:
+    """Return the value, awaited where it is to be, in a copy of the context that is current here.
+
+    Raises:
+        TimeoutError: it took too long; it was cancelled then.
+    """
+    if not inspect.isawaitable(value):
+        return cast("T", value)
+    # The loop copies the caller's context when it is handed something: the attempt's identity comes along.
+    running = asyncio.run_coroutine_threadsafe(_awaited(value), _loop_of(os.getpid()))
+    try:
+        return running.result(timeout_s)
+    except TimeoutError:
+        if running.done():
+            raise
+        running.cancel()
+        raise TimeoutError(f"nothing came within {timeout_s:g} s") from None
+
+
+async def _awaited(value: Awaitable[T]) -> T:
+    try:
+        return await value
+    except (KeyboardInterrupt, SystemExit) as error:
+        # These two would end the loop, and with it every other attempt.
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+
+@functools.cache
+def _loop_of(pid: int) -> asyncio.AbstractEventLoop:
+    """The loop of this process; one that was forked has none of its parent's threads and gets its own."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="attempts", daemon=True).start()
+    return loop

@@ -1,0 +1,178 @@
+"""The name of a run: its group ids begin with it, so that no two runs of one daemon ever share a group.
+
+A name that follows from what is run finds the groups of an interrupted run again. It is held at the daemon while the
+run goes on: who starts the same thing a second time gets the next number (``name-2``), and two that were interrupted
+find both names free again.
+"""
+
+import functools
+import hashlib
+import http.client
+import itertools
+import logging
+import re
+import socket
+import sys
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from lightning_trainer.errors import LightningError
+
+_LONGEST = 120
+_NAME = re.compile(rf"[^\s/]{{1,{_LONGEST}}}")
+_SILENCE_S = 60.0
+"""The daemon sends a line every ten seconds; after this the connection counts as lost."""
+_AGAIN_S = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+def checked_run(name: str) -> str:
+    """Return the name.
+
+    Raises:
+        LightningError: it cannot be part of a group id.
+    """
+    if not _NAME.fullmatch(name):
+        raise LightningError(
+            f"the run is called {name!r}; give it 1 to {_LONGEST} characters without white space and slashes"
+        )
+    return name
+
+
+def default_run(policies: Sequence[str], attempt: Callable[..., Any]) -> str:
+    """Return a name that the same program gets whenever it is started, and another one does not."""
+    return _short(f"{'+'.join(policies)}:{attempt_label(attempt)}")
+
+
+def command_label(command: Sequence[str], *rest: object) -> str:
+    """Return what a command and whatever else tells its runs apart add to the name of a run."""
+    return ":".join([" ".join([Path(command[0]).name, *command[1:]]), *map(str, rest)])
+
+
+def attempt_label(attempt: Callable[..., Any]) -> str:
+    """Return what a function adds to the name of a run: its own name and its program's, or its ``run_label``."""
+    label = getattr(attempt, "run_label", None)
+    if isinstance(label, str):
+        return label
+    while isinstance(attempt, functools.partial):
+        attempt = attempt.func
+    named = attempt if hasattr(attempt, "__qualname__") else type(attempt)
+    module = named.__module__
+    if module == "__main__":
+        module = Path(sys.argv[0]).stem or "main"
+    return f"{module}.{named.__qualname__.replace('.<locals>', '')}"
+
+
+def _short(name: str) -> str:
+    """Return it as a name, with a digest where characters had to go."""
+    plain = re.sub(r"[^\w.:+@-]+", "_", name)
+    if len(plain) <= _LONGEST - 8:  # leaves room for a number
+        return plain
+    return f"{plain[: _LONGEST - 20]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+@contextmanager
+def held_run(
+    endpoint: str, name: str, *, token: str | None, numbered: bool, patience_s: float = 300.0
+) -> Iterator[str]:
+    """Hold the name inside the block, or where it is ``numbered`` the first of ``name``, ``name-2`` ... that is free.
+
+    Args:
+        patience_s: how long an unreachable daemon is waited for.
+
+    Raises:
+        LightningError: another process holds it, or the daemon stays away.
+    """
+    candidates = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
+    give_up = time.monotonic() + patience_s
+    candidate = next(candidates)
+    while True:
+        try:
+            hold = _Hold(endpoint, candidate, token)
+            break
+        except _HeldError:
+            if not numbered:
+                raise LightningError(
+                    f"the run {name!r} is going on in another process; wait for its end, or give this one a name of "
+                    'its own: Runner(..., run="NAME"), or rollouts --run NAME'
+                ) from None
+            candidate = next(candidates)
+        except (OSError, http.client.HTTPException) as error:
+            if time.monotonic() > give_up:
+                raise LightningError(f"the daemon at {endpoint} cannot be asked for the run's name: {error}") from error
+            time.sleep(_AGAIN_S)
+    try:
+        yield candidate
+    finally:
+        hold.end()
+
+
+class _HeldError(Exception):
+    """Somebody else holds the name."""
+
+
+class _Hold:
+    """An open connection, and a thread that opens it again when the daemon was restarted."""
+
+    def __init__(self, endpoint: str, name: str, token: str | None) -> None:
+        parts = urllib.parse.urlsplit(endpoint)
+        self._connect = functools.partial(
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection,
+            parts.netloc,
+            timeout=_SILENCE_S,
+        )
+        self._path = f"{parts.path.rstrip('/')}/lightning/runs/{urllib.parse.quote(name, safe='')}/hold"
+        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._name = name
+        self._ended = threading.Event()
+        self._socket: socket.socket | None = None
+        self._connection, response = self._open()
+        threading.Thread(target=self._listen, args=(response,), name=f"run {name}", daemon=True).start()
+
+    def end(self) -> None:
+        """Let go of the name."""
+        self._ended.set()
+        # Closing alone would wait for the thread, which is reading.
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _open(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = self._connect()
+        try:
+            connection.request("GET", self._path, headers=self._headers)
+            self._socket = connection.sock
+            response = connection.getresponse()
+            if response.status == 409:
+                raise _HeldError
+            if response.status != 200:
+                said = response.read(500).decode(errors="replace")
+                raise LightningError(f"the run {self._name!r} cannot begin: {response.status}: {said}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection, response
+
+    def _listen(self, response: http.client.HTTPResponse) -> None:
+        told = False
+        while True:
+            with suppress(OSError, http.client.HTTPException):
+                while not self._ended.is_set() and response.readline():
+                    pass
+            response.close()
+            self._connection.close()
+            if self._ended.wait(_AGAIN_S):
+                return
+            try:
+                self._connection, response = self._open()
+                told = False
+            except (_HeldError, LightningError, OSError, http.client.HTTPException) as error:
+                if isinstance(error, _HeldError) and not told:
+                    told = True
+                    _log.warning("another process took the name of the run %r while the daemon was away", self._name)

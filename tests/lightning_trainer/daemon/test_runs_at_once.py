@@ -1,0 +1,228 @@
+"""Several runs over the same tasks at once, against the daemon's own loops and routes: only the trainer is left out.
+
+``tests/loop/test_runs.py`` has the same with real engines and trainers.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import threading
+import time
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import lightning_instrumentation as lightning
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from lightning_instrumentation import semconv
+from lightning_instrumentation.scope import current
+
+from lightning_trainer.config import Config, PolicyConfig
+from lightning_trainer.daemon.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.notifying import NotifyingSink
+from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.rollback import RollbackRequests
+from lightning_trainer.daemon.runs import runs_router
+from lightning_trainer.daemon.status import status_router
+from lightning_trainer.daemon.training_loop import TrainingLoop
+from lightning_trainer.ingest.otlp import otlp_router
+from lightning_trainer.metrics.recorder import MetricsRecorder
+from lightning_trainer.rollouts import Runner
+from lightning_trainer.store import SqliteStore
+from lightning_trainer.types import PolicyVersion, Span, StepReport, TrainingBatch, VersionState
+
+GROUPS, SIZE, STEPS, TOKENS = 2, 2, 3, 4
+POLICIES = ("red", "blue")
+_numbers = itertools.count(1)
+
+
+class Task:
+    def __init__(self, task_id: str) -> None:
+        self.id = task_id
+
+
+def tasks_of(step: int) -> list[Task]:
+    return [Task(f"task-{number}") for number in range(GROUPS)]
+
+
+class Side:
+    """One policy's loop, with a trainer that keeps its batches."""
+
+    def __init__(self, policy: PolicyConfig, store: SqliteStore, sink: NotifyingSink, folder: Path) -> None:
+        self.policy = policy
+        self.batches: list[TrainingBatch] = []
+        self.progress = Progress()
+        self.refused_in_a_row = 0
+        self.metrics = SimpleNamespace(warnings={}, rows=[])
+        self._store = store
+        stored = sink.watch(policy.name, self.progress)
+        itself: Any = self
+        self.loop = TrainingLoop(
+            policy,
+            store=store,
+            trainer=itself,
+            publisher=itself,
+            checkpoints=CheckpointFolder(folder / policy.name, keep=1),
+            progress=self.progress,
+            metrics=MetricsRecorder(policy.name, store, folder=folder),
+            rollbacks=RollbackRequests(wake=stored),
+            stored=stored,
+            one_of_several=True,
+        )
+
+    async def step(self, batch: TrainingBatch) -> StepReport:
+        self.batches.append(batch)
+        return StepReport(batch.step, {}, {}, 1, 1, 1, {})
+
+    async def save(self, directory: Path, step: int) -> None: ...
+
+    async def publish(self, *, version: int, step: int, asked_for: bool = False) -> PolicyVersion:
+        made = PolicyVersion(self.policy.name, version, step, VersionState.LIVE, 0)
+        await self._store.put_version(made)
+        return made
+
+
+class Daemon:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread.start()
+        assert self._ready.wait(60)
+
+    async def _serve(self) -> None:
+        self._event_loop = asyncio.get_running_loop()
+        async with SqliteStore(self._folder / "lightning.sqlite") as self.store:
+            self._sink = NotifyingSink(self.store)
+            named = [
+                {"name": name, "agents": [name], "model": "random:tiny", "group_size": SIZE, "groups_per_step": GROUPS}
+                for name in POLICIES
+            ]
+            policies = Config.model_validate({"policy": named}).policy
+            sides = [Side(policy, self.store, self._sink, self._folder) for policy in policies]
+            self.sides = {side.policy.name: side for side in sides}
+            app = FastAPI()
+            watched: list[Any] = sides
+            for router in (status_router(watched, store=self.store), runs_router(), otlp_router(self._sink)):
+                app.include_router(router)
+            config = uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=1)
+            self._server = uvicorn.Server(config)
+            loops = [asyncio.create_task(side.loop.run()) for side in sides]
+            serving = asyncio.create_task(self._server.serve())
+            while not self._server.started:
+                await asyncio.sleep(0.01)
+            self.url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}"
+            self._ready.set()
+            await asyncio.wait({serving, *loops}, return_when=asyncio.FIRST_COMPLETED)
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(20)
+
+    def wait(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._event_loop).result(30)
+
+    def answer(self, policy: str) -> None:
+        """Record a call as the gateway does: before it is answered, and of the rollout that goes on here."""
+        identity = current().identity
+        assert identity is not None
+        call = {
+            **identity.attributes(),
+            semconv.AGENT_NAME: policy,
+            semconv.OPERATION: semconv.CHAT,
+            semconv.RESPONSE_ID: f"response-{next(_numbers)}",
+            semconv.POLICY: policy,
+            semconv.POLICY_VERSION: 0,
+            semconv.PROMPT_TOKEN_IDS: array("i", [1, 2]).tobytes(),
+            semconv.CHOICES: 1,
+            semconv.response_token_ids(0): array("i", range(TOKENS)).tobytes(),
+            semconv.response_logprobs(0): array("f", [-0.5] * TOKENS).tobytes(),
+        }
+        now, place = time.time_ns(), next(_numbers)
+        span = Span(f"{place:032x}", f"{place:016x}", None, "chat", now, now + 1, call, scope=semconv.GATEWAY_SCOPE)
+        self.wait(self._sink.append([span]))
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    lightning.shutdown(0)
+    daemon = Daemon(tmp_path)
+    lightning.init(daemon.url, spool_dir=tmp_path / "spool")
+    yield daemon
+    lightning.shutdown(0)
+    daemon.stop()
+
+
+def rewarded_every_second_time(daemon: Daemon, policy: str, hangs: threading.Event | None = None):
+    made = itertools.count()
+
+    def attempt(task: Task) -> float:
+        if hangs is not None:
+            assert hangs.wait(60)
+        daemon.answer(policy)
+        return float(next(made) % 2)
+
+    return attempt
+
+
+def train(daemon: Daemon, policy: str, attempt: Any, **options: Any) -> None:
+    Runner(policy, attempt, endpoint=daemon.url, concurrency=1, **options).train(tasks_of, steps=STEPS)
+
+
+def test_runs_of_the_same_tasks_train_every_token_and_none_waits_for_another(daemon: Daemon) -> None:
+    go = threading.Event()
+    with ThreadPoolExecutor() as pool, contextlib.ExitStack() as stack:
+        stack.callback(go.set)
+        slow = pool.submit(train, daemon, "red", rewarded_every_second_time(daemon, "red", go), run="slow")
+        runs = [
+            pool.submit(train, daemon, name, rewarded_every_second_time(daemon, name)) for name in ("red", *POLICIES)
+        ]
+        for run in runs:
+            run.result(120)
+        assert not slow.done()
+        go.set()
+        slow.result(120)
+
+    attempts = daemon.wait(daemon.store.attempts())
+    made = Counter(attempt.group_id.partition("/")[0] for attempt in attempts)
+    label = f"{__name__}.rewarded_every_second_time.attempt"
+    assert made.keys() == {f"red:{label}", f"red:{label}-2", f"blue:{label}", "slow"}
+    assert set(Counter(attempt.group_id for attempt in attempts).values()) == {SIZE}, "nobody shared a group"
+    for name, side in daemon.sides.items():
+        own = sum(count for run, count in made.items() if run.startswith(name) or (run, name) == ("slow", "red"))
+        deadline = time.monotonic() + 60
+        while side.progress.steps_done < own // (GROUPS * SIZE):
+            assert time.monotonic() < deadline, f"{side.progress.steps_done} steps of {name}, {own} attempts"
+            time.sleep(0.05)
+        samples = [sample for batch in side.batches for sample in batch.samples]
+        assert len({sample.attempt_id for sample in samples}) == own
+        assert sum(sum(sample.loss_mask) for sample in samples) == TOKENS * own
+        ledger = daemon.wait(daemon.store.ledger(name))
+        assert {(row.agent, row.outcome) for row in ledger} == {(name, "trained")}
+
+
+def test_a_run_that_is_started_again_makes_what_is_left_of_its_own_groups(daemon: Daemon) -> None:
+    for name, count in (("mine", 1), ("other", SIZE)):  # an attempt of mine, and the same task done by another run
+        for number in range(count):
+            with lightning.rollout("task-0", group_id=f"{name}/step-1/task-0"):
+                daemon.answer("red")
+                lightning.reward(float(number))
+    assert lightning.flush(20)
+    made: Counter[str] = Counter()
+
+    def attempt(task: Task) -> float:
+        made[task.id] += 1
+        daemon.answer("red")
+        return float(made[task.id] % 2)
+
+    Runner("red", attempt, endpoint=daemon.url, concurrency=1, run="mine").train(tasks_of, steps=1)
+    assert made == {"task-0": SIZE - 1, "task-1": SIZE}

@@ -1,0 +1,166 @@
+"""A run's name: the same for the same program, another for any other, and held by one process at a time."""
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from lightning_trainer.daemon.runs import runs_router
+from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts import Command, Runner
+from lightning_trainer.rollouts.run_name import command_label, default_run, held_run
+
+HOLDER = """
+import sys, time
+from lightning_trainer.rollouts.run_name import held_run
+with held_run(sys.argv[1], "r", token=None, numbered=True) as name:
+    print(name, flush=True)
+    time.sleep(600)
+"""
+
+
+class Daemon:
+    """The part of a daemon that knows runs, which can be started again on its port."""
+
+    def __init__(self) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.start()
+
+    def start(self) -> None:
+        app = FastAPI()
+        app.include_router(runs_router())
+        config = uvicorn.Config(app, port=self.port, log_level="critical", timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve()), daemon=True)
+        self._thread.start()
+        self.wait_until(lambda: self._server.started)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+    def held(self) -> str:
+        with urllib.request.urlopen(f"{self.url}/lightning/runs", timeout=10) as response:
+            return response.read().decode()
+
+    @staticmethod
+    def wait_until(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def daemon() -> Iterator[Daemon]:
+    daemon = Daemon()
+    yield daemon
+    daemon.stop()
+
+
+def hold(daemon: Daemon, name: str = "r", *, numbered: bool = True) -> contextlib.AbstractContextManager[str]:
+    return held_run(daemon.url, name, token=None, numbered=numbered, patience_s=20)
+
+
+def attempt(task: object) -> float:
+    return 1.0
+
+
+def other(task: object) -> float:
+    return 1.0
+
+
+def test_the_default_name_tells_policies_programs_and_functions_apart() -> None:
+    assert default_run(["p"], attempt) == default_run(["p"], functools.partial(attempt)) == f"p:{__name__}.attempt"
+
+    def program(*words: str) -> Command:
+        return Command(words, endpoint="http://127.0.0.1:9")
+
+    different = {
+        default_run(["p"], attempt),
+        default_run(["q"], attempt),
+        default_run(["p", "q"], attempt),
+        default_run(["p"], other),
+        default_run(["p"], program("python", "a.py")),
+        default_run(["p"], program("python", "a.py", "--fast")),
+        default_run(["p"], program("python", "b.py")),
+    }
+    assert len(different) == 7
+    assert default_run(["p"], program("/usr/bin/python", "a.py")) == default_run(["p"], program("python", "a.py"))
+    assert command_label(["a"], "tasks.jsonl", 0) != command_label(["a"], "tasks.jsonl", 1)
+
+
+def test_a_long_name_is_cut_and_stays_its_own() -> None:
+    names = {default_run(["p"], Command(["a", "x" * 400 + end], endpoint="http://127.0.0.1:9")) for end in "yz"}
+    assert len(names) == 2
+    assert all(len(name) <= 120 for name in names)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a b", "x" * 121])
+def test_a_name_that_no_group_id_can_hold_is_refused_in_a_sentence(name: str) -> None:
+    with pytest.raises(LightningError, match="give it 1 to 120 characters without white space and slashes"):
+        Runner("p", attempt, run=name, endpoint="http://127.0.0.1:9")
+
+
+def test_the_same_run_at_the_same_time_gets_a_number_and_both_names_are_free_afterwards(daemon: Daemon) -> None:
+    for _ in range(2):
+        with hold(daemon) as first, hold(daemon) as second, hold(daemon, "another") as third:
+            assert (first, second, third) == ("r", "r-2", "another")
+        daemon.wait_until(lambda: daemon.held() == "[]")
+
+
+def test_a_name_that_was_given_is_refused_in_a_sentence_while_it_is_held(daemon: Daemon) -> None:
+    refused = pytest.raises(LightningError, match=r"the run 'r' is going on in another process.*rollouts --run NAME")
+    with hold(daemon), refused, hold(daemon, numbered=False):
+        pass
+    daemon.wait_until(lambda: daemon.held() == "[]")
+    with hold(daemon, numbered=False) as name:
+        assert name == "r"
+
+
+def test_a_killed_process_leaves_its_name_to_whoever_starts_it_again(daemon: Daemon) -> None:
+    def start() -> tuple[subprocess.Popen[str], str]:
+        process = subprocess.Popen([sys.executable, "-c", HOLDER, daemon.url], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        return process, process.stdout.readline().strip()
+
+    first, name = start()
+    second, another = start()
+    try:
+        assert (name, another) == ("r", "r-2")
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait(20)
+        daemon.wait_until(lambda: daemon.held() == '["r-2"]')
+        first, name = start()
+        assert name == "r"
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.wait(20)
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def test_a_daemon_that_was_restarted_is_told_again(daemon: Daemon) -> None:
+    with hold(daemon):
+        daemon.stop()
+        daemon.start()
+        daemon.wait_until(lambda: daemon.held() == '["r"]')
+        with hold(daemon) as second:
+            assert second == "r-2"
