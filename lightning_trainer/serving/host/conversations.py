@@ -4,8 +4,8 @@ A chat template writes the history anew as text, and a tokenizer may cut the sam
 sampled. Invariants: ids are only given to the owner that they were sampled for; only in front of text that begins with
 exactly the text that they stand for; never for text that decoding could not tell for sure (partial characters).
 
-Each owner has a tree. Its nodes are prompts and answers in turn, each with its text and ids; the path from the root to a
-node is one conversation as the engine saw it. What turns share is held once.
+Each owner has a tree. Its nodes are prompts and answers in turn, each with its text and ids; the path from the root to
+a node is one conversation as the engine saw it. What turns share is held once.
 """
 
 import sys
