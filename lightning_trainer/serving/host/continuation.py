@@ -43,7 +43,8 @@ class Turn:
     prompts: list[_Prompt] = field(default_factory=list)
 
 
-_turn: contextvars.ContextVar[Turn | None] = contextvars.ContextVar("turn", default=None)
+current_turn: contextvars.ContextVar[Turn | None] = contextvars.ContextVar("turn", default=None)
+"""Of the request that the running task answers."""
 
 
 def begin_turn(headers: Sequence[tuple[bytes, bytes]]) -> Turn | None:
@@ -51,7 +52,7 @@ def begin_turn(headers: Sequence[tuple[bytes, bytes]]) -> Turn | None:
     name = OWNER_HEADER.encode("latin-1")
     owner = next((value.decode("latin-1") for key, value in headers if key == name), None)
     turn = None if owner is None else Turn(owner)
-    _turn.set(turn)
+    current_turn.set(turn)
     return turn
 
 
@@ -90,7 +91,7 @@ class _Keeping:
     async def tokenize(self, prompt: Mapping[str, Any], params: Any) -> Any:
         """Wraps ``_tokenize_prompt_async``."""
         tokens = await self._tokenize(prompt, params)
-        turn = _turn.get()
+        turn = current_turn.get()
         # Placeholders of images stand for more tokens than the text says, and offsets belong to the text's own tokens.
         if turn is None or prompt.get("multi_modal_data") or "prompt_token_offsets" in tokens:
             return tokens
@@ -108,7 +109,7 @@ class _Keeping:
     def generate(self, prompt: Any, sampling_params: Any, request_id: str, **options: Any) -> AsyncGenerator[Any]:
         """Wraps ``AsyncLLM.generate``."""
         outputs = self._generate(prompt, sampling_params, request_id, **options)
-        turn = _turn.get()
+        turn = current_turn.get()
         if turn is None or not isinstance(prompt, Mapping):
             return outputs
         ids = prompt.get("prompt_token_ids")
