@@ -60,7 +60,7 @@ class EngineConfig(Section):
     """``[engine]``: the vLLM process, or several of them."""
 
     replicas: int = Field(default=1, ge=1, le=64)
-    """Processes that serve the same policies, each with its own memory; calls go to the one with the fewest."""
+    """Processes that serve the same policies, each with its own memory; a conversation stays with one."""
     python: str | None = None
     """Interpreter of the engine process; the daemon's own when absent."""
     dtype: Annotated[Dtype, BeforeValidator(lambda value: fast_engine_dtype() if value == _AUTO else value)] = Field(
@@ -76,6 +76,9 @@ class EngineConfig(Section):
     chat_template: Path | None = None
     tool_call_parser: str | None = None
     """vLLM's name of the parser that turns text into tool calls (``hermes`` ...); None: no tools."""
+    keep_sampled_ids: bool = True
+    """A prompt that repeats an earlier answer of its attempt word for word gets the ids that were sampled for it, not
+    those that the tokenizer makes of the words (docs/transitions.md)."""
     startup_timeout_s: float = Field(default=600.0, gt=0)
     probe_max_abs: float | None = Field(default=None, gt=0)
     """Largest |trainer - engine| of a probe logprob, nats. Default: 1e-3 in float32, 1.0 in bfloat16."""

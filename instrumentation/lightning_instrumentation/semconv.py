@@ -131,6 +131,8 @@ SUPPORT_KNOWN: Final = "lightning.response.support_known"
 
 # -- lightning: exact tokens -------------------------------------------------------------------------------------------
 PROMPT_TOKEN_IDS: Final = "lightning.prompt.token_ids"
+PROMPT_KEPT_TOKENS: Final = "lightning.prompt.kept_tokens"
+"""How many tokens the prompt begins with that the engine kept as they were, where tokenizing its text gave others."""
 CHOICES: Final = "lightning.response.choices"
 """Number of choices in the response; choice ``i`` has the two attributes below."""
 POLICY: Final = "lightning.policy.name"

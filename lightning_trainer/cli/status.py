@@ -89,6 +89,8 @@ def _block(name: str, policy: dict[str, Any]) -> list[Text | Table]:
     replicas = policy["engine"]["replicas"]
     for number, one in enumerate(replicas if len(replicas) > 1 else (), 1):
         parts.append(Text(f"  {_replica(number, one)}", style="" if one["state"] == "ready" else "yellow"))
+    if len(replicas) > 1 and (said := _conversations(policy["engine"].get("conversations") or {})):
+        parts.append(Text(f"  {said}"))
     if policy["rows"]:
         table = Table(box=None, pad_edge=False, header_style="dim")
         for heading in ("step", *(label for label, *_ in _FIGURES)):
@@ -100,6 +102,13 @@ def _block(name: str, policy: dict[str, Any]) -> list[Text | Table]:
     for sentence in (*policy["warnings"].values(), *policy["problems"][-3:]):
         parts.append(Text(f"note: {sentence}", style="yellow"))
     return parts
+
+
+def _conversations(counts: dict[str, int]) -> str | None:
+    stayed, moved = counts.get("stayed", 0), counts.get("moved", 0)
+    if not stayed + moved:
+        return None
+    return f"calls that went on with a conversation: {stayed / (stayed + moved):.0%} of {stayed + moved} at its engine"
 
 
 def _replica(number: int, one: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.gateway import support
 from lightning_trainer.gateway.answer import Answer
 from lightning_trainer.gateway.apis import Api
+from lightning_trainer.gateway.conversation import Conversation, conversation_of
 from lightning_trainer.gateway.disconnect import CallerGoneError, unless_gone
 from lightning_trainer.gateway.engine_response import EngineResponse
 from lightning_trainer.gateway.errors import RefusalError, made_again, unavailable
@@ -37,6 +38,7 @@ from lightning_trainer.types import SpanSink
 
 _POLICY_HEADER = "x-lightning-policy"
 _VERSION_HEADER = "x-lightning-policy-version"
+_KEPT_HEADER = "x-lightning-kept-tokens"
 _PASSED_HEADERS = ("retry-after", _POLICY_HEADER, _VERSION_HEADER)
 _BODY_TIMEOUT_S = 60.0
 
@@ -113,7 +115,8 @@ class Door:
     ) -> Response:
         try:
             serving = await _serving(exchange.request, policy, slot)
-            upstream = await _ask(exchange.request, serving, policy.served_name or policy.name)
+            conversation = conversation_of(exchange.caller, exchange.request)
+            upstream = await _ask(exchange.request, serving, policy.served_name or policy.name, conversation)
         except (EngineError, PublicationError) as error:
             raise unavailable(str(error)) from error
         headers = {name: upstream.headers[name] for name in _PASSED_HEADERS if name in upstream.headers}
@@ -156,11 +159,13 @@ async def _serving(asked: EngineRequest, policy: ServedPolicy, slot: Slot) -> Up
     return lease.upstream
 
 
-async def _ask(asked: EngineRequest, upstream: Upstream, served_name: str) -> EngineResponse:
+async def _ask(
+    asked: EngineRequest, upstream: Upstream, served_name: str, conversation: Conversation
+) -> EngineResponse:
     body = asked.upstream(served_name)
     if asked.body.get("stream") in (None, False):
-        return await upstream.complete(asked.api, body)
-    answer = await upstream.open(asked.api, body)
+        return await upstream.complete(asked.api, body, conversation)
+    answer = await upstream.open(asked.api, body, conversation)
     if not answer.headers.get("content-type", "").startswith("text/event-stream"):
         # The engine reads some odd values of `stream` as false.
         await answer.read()
@@ -194,8 +199,12 @@ def _error(status: int, body: Any, headers: Mapping[str, str]) -> Response:
 
 
 def _sampler(headers: Mapping[str, str], policy: str) -> Sampler:
-    version = headers.get(_VERSION_HEADER, "")
-    return Sampler(headers.get(_POLICY_HEADER, policy), int(version) if version.isdecimal() else None)
+    version, kept = headers.get(_VERSION_HEADER, ""), headers.get(_KEPT_HEADER, "")
+    return Sampler(
+        headers.get(_POLICY_HEADER, policy),
+        int(version) if version.isdecimal() else None,
+        int(kept) if kept.isdecimal() else 0,
+    )
 
 
 def _check_version(exchange: Exchange) -> None:

@@ -38,8 +38,11 @@ class EngineChoice(Protocol):
         """
         ...
 
-    def begin(self, avoid: Collection[EngineEndpoint]) -> EngineEndpoint:
+    def begin(self, avoid: Collection[EngineEndpoint], conversation: str | None = None) -> EngineEndpoint:
         """Return the engine for a request, one of ``avoid`` only where there is no other; ``end`` has to follow.
+
+        Args:
+            conversation: what the request goes on with; such requests get the same engine where that is possible.
 
         Raises:
             EngineError: none of them is ready any longer.
@@ -60,7 +63,7 @@ class OnlyEngine:
     async def ready(self, timeout_s: float) -> None:
         await self._endpoint.ready(timeout_s)
 
-    def begin(self, avoid: Collection[EngineEndpoint]) -> EngineEndpoint:
+    def begin(self, avoid: Collection[EngineEndpoint], conversation: str | None = None) -> EngineEndpoint:
         return self._endpoint
 
     def end(self, endpoint: EngineEndpoint) -> None: ...

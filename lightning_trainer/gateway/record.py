@@ -28,6 +28,8 @@ class Sampler:
 
     policy: str
     version: int | None
+    kept_tokens: int = 0
+    """Tokens that the prompt begins with which stand as they were, where tokenizing its text gave others."""
 
 
 def record_of(
@@ -126,6 +128,8 @@ def _response_attributes(transcript: Transcript, sampler: Sampler) -> dict[str, 
     }
     if transcript.response_id is not None:
         attributes[semconv.RESPONSE_ID] = transcript.response_id
+    if sampler.kept_tokens:
+        attributes[semconv.PROMPT_KEPT_TOKENS] = sampler.kept_tokens
     if sampler.version is not None:
         attributes[semconv.POLICY_VERSION] = sampler.version
         attributes[semconv.RESPONSE_MODEL] = f"{sampler.policy}@v{sampler.version}"

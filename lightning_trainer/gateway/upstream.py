@@ -13,6 +13,7 @@ import aiohttp
 import orjson
 
 from lightning_trainer.errors import EngineError
+from lightning_trainer.gateway.conversation import Conversation
 from lightning_trainer.gateway.endpoints import EngineChoice, EngineEndpoint, OnlyEngine
 from lightning_trainer.gateway.engine_response import EngineResponse
 from lightning_trainer.gateway.support import HEADER
@@ -61,21 +62,21 @@ class Upstream:
         """
         await self._engines.ready(timeout_s)
 
-    async def open(self, path: str, body: bytes) -> EngineResponse:
+    async def open(self, path: str, body: bytes, conversation: Conversation | None = None) -> EngineResponse:
         """Send a request and return its response with the body still to be read; the caller closes it.
 
         Raises:
             EngineError: the engine is not there, or died on this request.
         """
-        return await self._send("POST", path, body)
+        return await self._send("POST", path, body, conversation)
 
-    async def complete(self, path: str, body: bytes) -> EngineResponse:
+    async def complete(self, path: str, body: bytes, conversation: Conversation | None = None) -> EngineResponse:
         """Send a request and return its response, read to the end.
 
         Raises:
             EngineError: the engine is not there, or died on this request.
         """
-        return await self._send("POST", path, body, whole=True)
+        return await self._send("POST", path, body, conversation, whole=True)
 
     async def live_version(self, policy: str) -> int | None:
         """Return the policy's version that is served now; None where the engine does not say."""
@@ -102,7 +103,14 @@ class Upstream:
         )
 
     async def _send(
-        self, method: str, path: str, body: bytes | None, *, whole: bool = False, queue_timeout_s: float | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        conversation: Conversation | None = None,
+        *,
+        whole: bool = False,
+        queue_timeout_s: float | None = None,
     ) -> EngineResponse:
         patience_s = self._queue_timeout_s if queue_timeout_s is None else queue_timeout_s
         give_up = time.monotonic() + patience_s
@@ -111,8 +119,8 @@ class Upstream:
         while True:
             await self._engines.ready(max(0.0, give_up - time.monotonic()))
             try:
-                failed.append(engine := self._engines.begin(failed))
-                return await self._once(engine, method, path, body, whole)
+                failed.append(engine := self._engines.begin(failed, conversation and conversation.key))
+                return await self._once(engine, method, path, body, conversation, whole)
             # Gone, or gone since it was ready a moment ago.
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, EngineError) as error:
                 cause: Exception = error
@@ -129,11 +137,19 @@ class Upstream:
             await asyncio.sleep(_RETRY_PAUSE_S)
 
     async def _once(
-        self, engine: EngineEndpoint, method: str, path: str, body: bytes | None, whole: bool
+        self,
+        engine: EngineEndpoint,
+        method: str,
+        path: str,
+        body: bytes | None,
+        conversation: Conversation | None,
+        whole: bool,
     ) -> EngineResponse:
         ended = partial(self._engines.end, engine)
         try:
             headers = {**engine.headers, "content-type": "application/json", "accept-encoding": "identity", HEADER: "1"}
+            if conversation is not None:
+                headers |= conversation.headers
             url = engine.base_url.rstrip("/") + path
             # Not to be redirected: the engine's credentials and prompts go to the engine and nowhere else.
             answer = await self._client.request(method, url, data=body, headers=headers, allow_redirects=False)

@@ -253,6 +253,7 @@ class EngineProcess:
             tool_call_parser=settings.tool_call_parser,
             drain_timeout_s=settings.drain_timeout_s,
             lora_rank=settings.lora_rank,
+            keep_sampled_ids=settings.keep_sampled_ids,
             vllm_arguments=settings.vllm_arguments,
         )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lightning_trainer.errors import EngineError
+from lightning_trainer.serving.affinity import Affinity, AffinityCounts
 from lightning_trainer.serving.publication import Publication, PublicationReport
 from lightning_trainer.serving.supervisor import EngineState, EngineStatus, EngineSupervisor
 
@@ -26,6 +27,8 @@ class ReplicasStatus(EngineStatus):
     """Ready when one is; ``pid`` is the first one's, ``restarts`` all of theirs."""
 
     replicas: tuple[EngineStatus, ...]
+    conversations: AffinityCounts
+    """How often calls found the replica of their conversation."""
 
 
 class EngineReplicas:
@@ -41,6 +44,7 @@ class EngineReplicas:
         """
         self.replicas = tuple(replicas)
         self._in_flight = dict.fromkeys(self.replicas, 0)
+        self._affinity: Affinity[EngineSupervisor] = Affinity()
         self._live: dict[str, Publication] = {}
         self._publishing = asyncio.Lock()
         self._open = asyncio.Event()
@@ -72,6 +76,7 @@ class EngineReplicas:
             startup_s=max((one.startup_s for one in each if one.startup_s is not None), default=None),
             last_error=next((one.last_error for one in each if one.last_error is not None), None),
             replicas=each,
+            conversations=self._affinity.counts,
         )
 
     @property
@@ -110,11 +115,15 @@ class EngineReplicas:
             if self._open.is_set() and self.state is EngineState.READY:
                 return
 
-    def begin(self, avoid: Collection[Any] = ()) -> EngineSupervisor:
-        """Return the ready replica with the fewest calls in flight for one more; ``end`` has to follow.
+    def begin(self, avoid: Collection[Any] = (), conversation: str | None = None) -> EngineSupervisor:
+        """Return a ready replica for one more call; ``end`` has to follow.
+
+        It is the one that the conversation was last at, unless that has clearly more to do, else the one with the
+        fewest calls in flight.
 
         Args:
             avoid: those that the call was sent to in vain; they get it again only where no other is ready.
+            conversation: what the call goes on with.
 
         Raises:
             EngineError: none is ready.
@@ -123,7 +132,7 @@ class EngineReplicas:
         if not ready:
             raise EngineError(f"the engine is {self.state}; await ready() first")
         untried = [replica for replica in ready if replica not in avoid]
-        chosen = min(untried or ready, key=self._in_flight.__getitem__)
+        chosen = self._affinity.choose(untried or ready, self._in_flight, conversation)
         self._in_flight[chosen] += 1
         return chosen
 

@@ -31,6 +31,7 @@ class EngineSettings:
     """The only one that it sees, as ``CUDA_VISIBLE_DEVICES`` names it; None: those that the daemon sees."""
     chat_template: Path | None = None
     tool_call_parser: str | None = None
+    keep_sampled_ids: bool = True
     startup_timeout_s: float = 600.0
     drain_timeout_s: float = 60.0
     """How long a publication waits for running requests before it aborts them."""
@@ -67,6 +68,7 @@ def engine_settings(
         threads=engine.threads,
         chat_template=engine.chat_template,
         tool_call_parser=engine.tool_call_parser,
+        keep_sampled_ids=engine.keep_sampled_ids,
         startup_timeout_s=engine.startup_timeout_s,
         lora_rank=max(ranks, default=None),
     )

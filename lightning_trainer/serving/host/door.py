@@ -1,13 +1,15 @@
 """The one door to vLLM's app: who may come in, and under which version.
 
 A request that may generate has its version for the whole of its response, the last byte of a stream included, and is
-told in two headers which version sampled it. A pure ASGI wrapper: no answer is buffered.
+told in two headers which version sampled it, and in a third where its prompt keeps sampled ids. A pure ASGI wrapper: no
+answer is buffered.
 """
 
 import hmac
 import json
 
 from lightning_trainer.serving.host.asgi import App, Message, Receive, Send
+from lightning_trainer.serving.host.continuation import KEPT_HEADER, Turn, begin_turn
 from lightning_trainer.serving.host.passage import POLICY_HEADER, VERSION_HEADER, Passages, Sampler
 from lightning_trainer.serving.host.support_answer import answer_with_support
 
@@ -35,7 +37,8 @@ class Door:
             await self._own_app(scope, receive, send)
         elif scope["method"] == "POST" and scope["path"] not in _NEVER_SAMPLES:
             async with self._passages.passage(scope, receive) as passage:
-                marked = _marking(send, passage.sampler)
+                turn = begin_turn(scope["headers"])
+                marked = _marking(send, passage.sampler, turn)
                 await answer_with_support(self._vllm_app, scope, passage.receive, marked)
         else:
             await self._vllm_app(scope, receive, send)
@@ -45,7 +48,7 @@ class Door:
         return hmac.compare_digest(given, self._authorization)
 
 
-def _marking(send: Send, sampler: Sampler | None) -> Send:
+def _marking(send: Send, sampler: Sampler | None, turn: Turn | None) -> Send:
     if sampler is None:
         return send
     marks = [
@@ -55,7 +58,10 @@ def _marking(send: Send, sampler: Sampler | None) -> Send:
 
     async def send_marked(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", []), *marks]}
+            kept = []
+            if turn is not None and turn.kept_tokens:
+                kept = [(KEPT_HEADER.encode("latin-1"), str(turn.kept_tokens).encode("latin-1"))]
+            message = {**message, "headers": [*message.get("headers", []), *marks, *kept]}
         await send(message)
 
     return send_marked

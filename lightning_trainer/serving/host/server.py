@@ -13,6 +13,7 @@ from lightning_trainer.serving.host.adapter_publisher import AdapterPublisher
 from lightning_trainer.serving.host.adapters import Adapters
 from lightning_trainer.serving.host.arguments import vllm_arguments
 from lightning_trainer.serving.host.asgi import App
+from lightning_trainer.serving.host.continuation import keep_sampled_ids
 from lightning_trainer.serving.host.door import Door
 from lightning_trainer.serving.host.ending import Ending, interruptible_startup
 from lightning_trainer.serving.host.forking import prefer_fork
@@ -51,6 +52,8 @@ async def serve(settings: HostSettings, announce: Callable[[dict[str, Any]], Non
     engine = AsyncLLM.from_vllm_config(config, usage_context=usage)
     try:
         ending = Ending()
+        if settings.keep_sampled_ids:
+            keep_sampled_ids(engine)
         tasks = await engine.get_supported_tasks()
         vllm_app = build_app(arguments, tasks, engine.model_config)
         await init_app_state(engine, vllm_app.state, arguments, tasks)

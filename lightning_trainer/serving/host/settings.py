@@ -29,6 +29,8 @@ class HostSettings:
     """OpenMP threads of the worker; all cores that the process may use when None. CPU only."""
     chat_template: str | None = None
     tool_call_parser: str | None = None
+    keep_sampled_ids: bool = True
+    """Whether prompts that repeat an answer get the ids that were sampled for it."""
     drain_timeout_s: float = 60.0
     """How long a publication of all weights waits for running requests before it aborts them."""
     lora_rank: int | None = None

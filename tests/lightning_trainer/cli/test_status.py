@@ -7,17 +7,24 @@ from typing import Any
 import pytest
 
 from lightning_trainer.cli import status as shown
+from lightning_trainer.serving.affinity import AffinityCounts
 from lightning_trainer.serving.replicas import ReplicasStatus
 from lightning_trainer.serving.supervisor import EngineState, EngineStatus
 
 READY = EngineStatus(EngineState.READY, 4711, {"math": 3}, 0, 20.0, None)
 GONE = EngineStatus(EngineState.RESTARTING, None, {}, 2, 20.0, "the engine ended: it was killed (SIGKILL)")
 
+NONE_YET = AffinityCounts()
 
-def engine(*replicas: EngineStatus) -> dict[str, Any]:
+
+def engine(*replicas: EngineStatus, conversations: AffinityCounts = NONE_YET) -> dict[str, Any]:
     first = replicas[0]
     return asdict(
-        ReplicasStatus(first.state, first.pid, first.versions, 0, first.startup_s, None, replicas=tuple(replicas))
+        ReplicasStatus(
+            *(first.state, first.pid, first.versions, 0, first.startup_s, None),
+            replicas=tuple(replicas),
+            conversations=conversations,
+        )
     )
 
 
@@ -43,6 +50,13 @@ def test_each_replica_is_shown_with_its_restarts_and_why(show):
     assert "serving math@v3" in said
     assert "engine 1: ready, process 4711" in said
     assert "engine 2: restarting, restarts: 2, the last because the engine ended: it was killed (SIGKILL)" in said
+
+
+def test_how_often_conversations_stayed_is_shown_where_there_are_several(show):
+    counts = AffinityCounts(stayed=30, moved=10)
+    said = show(engine(READY, READY, conversations=counts))
+    assert "calls that went on with a conversation: 75% of 40 at its engine" in said
+    assert "conversation" not in show(engine(READY, READY)) + show(engine(READY, conversations=counts))
 
 
 def test_of_an_engine_alone_nothing_is_added(show):

@@ -22,10 +22,12 @@ class Choice:
         self.engines = engines
         self.in_flight = dict.fromkeys(engines, 0)
         self.chosen: list[int] = []
+        self.conversations: list[str | None] = []
 
     async def ready(self, timeout_s: float) -> None: ...
 
-    def begin(self, avoid: Collection[Any]) -> Any:
+    def begin(self, avoid: Collection[Any], conversation: str | None = None) -> Any:
+        self.conversations.append(conversation)
         engine = next((one for one in self.engines if one not in avoid), self.engines[0])
         self.chosen.append(self.engines.index(engine))
         self.in_flight[engine] += 1

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -185,6 +185,26 @@ async def test_a_call_goes_where_the_fewest_run(replicas):
     replicas.end(first)
     assert replicas.begin(avoid=[first]) is second
     assert replicas.begin(avoid=[first, second]) is first, "there is no other"
+
+
+async def test_a_conversation_stays_with_its_replica_until_that_is_gone(replicas, plans):
+    await replicas.start()
+    home = replicas.begin(conversation="talk")
+    replicas.end(home)
+    (other,) = (one for one in replicas.replicas if one is not home)
+    running = [replicas.begin(avoid=[other]), replicas.begin(avoid=[home])]
+    for _ in range(3):
+        assert replicas.begin(conversation="talk") is home
+        replicas.end(home)
+    for one in running:
+        replicas.end(one)
+    plans[replicas.replicas.index(home)].engines[0].die("killed")
+    while home.state is EngineState.READY:
+        await asyncio.sleep(0)
+    assert replicas.begin(conversation="talk") is other
+    await home.ready(1)
+    assert replicas.begin(conversation="talk") is other
+    assert asdict(replicas.status)["conversations"] == {"stayed": 4, "moved": 1}
 
 
 async def test_without_an_engine_a_call_is_told_why(replicas):

@@ -74,7 +74,7 @@ async def test_two_engines_serve_switch_together_and_one_that_is_killed_comes_ba
     upstream = Upstream(replicas)
     used: list[EngineSupervisor] = []
     begin = replicas.begin
-    replicas.begin = lambda avoid=(): used.append(begin(avoid)) or used[-1]  # pyright: ignore[reportAttributeAccessIssue]
+    replicas.begin = lambda avoid=(), conversation=None: used.append(begin(avoid, conversation)) or used[-1]  # pyright: ignore[reportAttributeAccessIssue]
 
     async def call() -> int:
         answer = await upstream.complete("/v1/completions", orjson.dumps(CALL))

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
+from lightning_trainer.serving.host.continuation import current_turn
 from lightning_trainer.serving.host.door import Door
 from lightning_trainer.serving.host.gate import Gate
 from lightning_trainer.serving.host.passage import Passage, Sampler
@@ -18,11 +19,17 @@ class Backend:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.keeps = 0
+        self.owners: list[str | None] = []
         self.second_part = asyncio.Event()
         self.second_part.set()
         self.started = asyncio.Event()
 
     async def __call__(self, scope, receive, send) -> None:
+        turn = current_turn.get()
+        self.owners.append(turn and turn.owner)
+        if turn is not None:
+            turn.kept_tokens = self.keeps
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
         await send({"type": "http.response.body", "body": f"{self.name} ".encode(), "more_body": True})
         self.started.set()
@@ -102,3 +109,15 @@ async def test_a_stream_holds_its_version_to_the_last_byte(house):
     assert (await request).headers["x-lightning-policy-version"] == "7"
     await publication
     assert (await house.client.post("/v1/completions", json={})).headers["x-lightning-policy-version"] == "8"
+
+
+async def test_what_keeps_sampled_ids_says_how_many_and_knows_whose_they_are(house):
+    owned = {"x-lightning-conversation": "attempt-1"}
+    house.vllm.keeps = 42
+    response = await house.client.post("/v1/chat/completions", json={}, headers=owned)
+    assert response.headers["x-lightning-kept-tokens"] == "42"
+    house.vllm.keeps = 0
+    response = await house.client.post("/v1/chat/completions", json={}, headers=owned)
+    assert "x-lightning-kept-tokens" not in response.headers
+    await house.client.post("/v1/chat/completions", json={})
+    assert house.vllm.owners == ["attempt-1", "attempt-1", None]
