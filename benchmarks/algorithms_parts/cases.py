@@ -126,6 +126,8 @@ def _imitations() -> Iterator[Case]:
 _PPO = {"epsilon": 0.2, "epsilon_high": 0.28, "delta": 3.0}
 """The defaults of ``Formula`` by TRL's names; its ``dapo`` is the mean over all tokens."""
 _WIDE_TRL = {"loss_type": "dapo", "epsilon": 0.15, "epsilon_high": 0.15}
+_PLAIN_KL = {"use_bias_correction_kl": False}
+"""Not times the ratio, as DeepSeek-V3.2 has it and TRL by default: the papers here have the divergence alone."""
 _SCALED = {
     ("estimator", "grpo"): by_trl("GRPOTrainer", loss_type="dapo", **_PPO),
     ("estimator", "grpo_vectorized"): by_trl("GRPOTrainer", loss_type="dapo", **_PPO),
@@ -137,8 +139,8 @@ _SCALED = {
     ("aggregation", "seq-mean-token-sum"): by_trl("GRPOTrainer", loss_type="luspo", **_PPO),
     ("aggregation", "seq-mean-token-mean"): by_trl("GRPOTrainer", loss_type="grpo", **_PPO),
     ("aggregation", "seq-mean-token-sum-norm"): by_trl("GRPOTrainer", loss_type="dr_grpo", **_PPO),
-    ("KL in the loss", "k3"): by_trl("GRPOTrainer", loss_type="dapo", beta=0.5, **_PPO),
-    ("KL in the loss", "low_var_kl"): by_trl("GRPOTrainer", loss_type="dapo", beta=0.5, **_PPO),
+    ("KL in the loss", "k3"): by_trl("GRPOTrainer", loss_type="dapo", beta=0.5, **_PLAIN_KL, **_PPO),
+    ("KL in the loss", "low_var_kl"): by_trl("GRPOTrainer", loss_type="dapo", beta=0.5, **_PLAIN_KL, **_PPO),
     ("entropy", "bonus of 0.1"): by_trl("GRPOTrainer", loss_type="dapo", entropy_coef=0.1, **_PPO),
     ("rollout correction", "truncated weights, token"): by_trl(
         "GRPOTrainer", loss_type="dapo", engine_weights="token_truncate", engine_weights_max=1.1, **_PPO
@@ -147,7 +149,7 @@ _SCALED = {
         "GRPOTrainer", loss_type="dapo", engine_weights="sequence_truncate", engine_weights_max=1.1, **_PPO
     ),
     ("rollout correction", "old of the trainer"): by_trl("GRPOTrainer", loss_type="dapo", on_policy=True, **_PPO),
-    ("preset", "grpo"): by_trl("GRPOTrainer", loss_type="grpo", beta=0.04, epsilon=0.2),
+    ("preset", "grpo"): by_trl("GRPOTrainer", loss_type="grpo", beta=0.04, epsilon=0.2, **_PLAIN_KL),
     ("preset", "dapo"): by_trl("GRPOTrainer", loss_type="dapo", epsilon=0.2, epsilon_high=0.28),
     ("preset", "gspo"): by_trl(
         "GRPOTrainer", loss_type="grpo", importance_sampling_level="sequence", epsilon=3e-4, epsilon_high=4e-4
