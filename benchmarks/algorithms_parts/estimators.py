@@ -1,7 +1,7 @@
 """The advantage estimators as their papers write them, one row after the other, in plain PyTorch.
 
-Nothing here comes from verl. A row is an attempt; ``rewards`` has its reward on its last token, less what is taken off
-for divergence at each token.
+Nothing here comes from verl or from the project. A row is an attempt; ``rewards`` has its reward on its last token,
+less what is taken off for divergence at each token.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+from algorithms_parts.papers import Formula
+from algorithms_parts.value_schemes import Gae
 
 
 @dataclass(slots=True)
@@ -33,21 +34,16 @@ class Row:
         return self.rewards.flip(0).cumsum(0).flip(0)
 
 
-def advantages(rows: Sequence[Row], name: str, algorithm: AlgorithmConfig) -> list[torch.Tensor]:
+def advantages(rows: Sequence[Row], formula: Formula, gae: Gae) -> list[torch.Tensor]:
     """Return one vector a row."""
-    return _ESTIMATORS[name](rows, algorithm)
+    if formula.advantage == "gae":
+        return _whitened([of_values(row, formula, gae) for row in rows])
+    return _ESTIMATORS[formula.advantage](rows, formula)
 
 
-def gae(row: Row, algorithm: AlgorithmConfig) -> torch.Tensor:
-    """Schulman et al., arXiv 1506.02438, equation 16, before whitening."""
+def of_values(row: Row, formula: Formula, gae: Gae) -> torch.Tensor:
     assert row.values is not None
-    following = torch.cat([row.values[1:], torch.zeros(1)])
-    deltas = row.rewards + algorithm.gamma * following - row.values
-    found = torch.zeros_like(deltas)
-    for t in range(len(deltas)):
-        powers = (algorithm.gamma * algorithm.lam) ** torch.arange(len(deltas) - t)
-        found[t] = (powers * deltas[t:]).sum()
-    return found
+    return gae(row.rewards, row.values, formula.gamma, formula.lam)
 
 
 def _of_groups(rows: Sequence[Row], of_group: Callable[[Sequence[Row], torch.Tensor], torch.Tensor]):
@@ -66,28 +62,28 @@ def _whitened(vectors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [(vector - flat.mean()) / (flat.var() + 1e-8).sqrt() for vector in vectors]
 
 
-def _grpo(rows: Sequence[Row], algorithm: AlgorithmConfig) -> list[torch.Tensor]:
+def _grpo(rows: Sequence[Row], formula: Formula) -> list[torch.Tensor]:
     def of_group(_: Sequence[Row], scores: torch.Tensor) -> torch.Tensor:
         centred = scores - scores.mean()
-        return centred / (scores.std() + 1e-6) if algorithm.normalize_by_std else centred
+        return centred / (scores.std() + 1e-6) if formula.normalize_by_std else centred
 
     return _of_groups(rows, of_group)
 
 
-def _passk(rows: Sequence[Row], algorithm: AlgorithmConfig) -> list[torch.Tensor]:
+def _passk(rows: Sequence[Row], formula: Formula) -> list[torch.Tensor]:
     def of_group(_: Sequence[Row], scores: torch.Tensor) -> torch.Tensor:
         ordered = scores.sort(descending=True).values
-        lead = (ordered[0] - ordered[1]) / (scores.std() + 1e-6 if algorithm.normalize_by_std else 1.0)
+        lead = (ordered[0] - ordered[1]) / (scores.std() + 1e-6 if formula.normalize_by_std else 1.0)
         return torch.zeros_like(scores).index_fill(0, scores.argmax(), lead.item())
 
     return _of_groups(rows, of_group)
 
 
-def _rloo(rows: Sequence[Row], algorithm: AlgorithmConfig) -> list[torch.Tensor]:
+def _rloo(rows: Sequence[Row], formula: Formula) -> list[torch.Tensor]:
     return _of_groups(rows, lambda _, scores: scores - (scores.sum() - scores) / (len(scores) - 1))
 
 
-def _opo(rows: Sequence[Row], algorithm: AlgorithmConfig) -> list[torch.Tensor]:
+def _opo(rows: Sequence[Row], formula: Formula) -> list[torch.Tensor]:
     def of_group(members: Sequence[Row], scores: torch.Tensor) -> torch.Tensor:
         lengths = torch.tensor([float(len(row.rewards)) for row in members])
         return scores - (lengths * scores).sum() / lengths.sum()
@@ -95,21 +91,21 @@ def _opo(rows: Sequence[Row], algorithm: AlgorithmConfig) -> list[torch.Tensor]:
     return _of_groups(rows, of_group)
 
 
-def _gpg(rows: Sequence[Row], algorithm: AlgorithmConfig) -> list[torch.Tensor]:
+def _gpg(rows: Sequence[Row], formula: Formula) -> list[torch.Tensor]:
     rewarded = sum(bool(row.score != 0) for row in rows)
     return _of_groups(rows, lambda _, scores: len(rows) / max(rewarded, 1) * (scores - scores.mean()))
 
 
-def _reinforce_plus_plus(rows: Sequence[Row], algorithm: AlgorithmConfig) -> list[torch.Tensor]:
-    assert algorithm.gamma == 1.0
+def _reinforce_plus_plus(rows: Sequence[Row], formula: Formula) -> list[torch.Tensor]:
+    assert formula.gamma == 1.0
     return _whitened([row.returns for row in rows])
 
 
-def _reinforce_plus_plus_baseline(rows: Sequence[Row], algorithm: AlgorithmConfig) -> list[torch.Tensor]:
+def _reinforce_plus_plus_baseline(rows: Sequence[Row], formula: Formula) -> list[torch.Tensor]:
     return _whitened(_of_groups(rows, lambda _, scores: scores - scores.mean()))
 
 
-def _token_baseline(rows: Sequence[Row], algorithm: AlgorithmConfig) -> list[torch.Tensor]:
+def _token_baseline(rows: Sequence[Row], formula: Formula) -> list[torch.Tensor]:
     """At each token the mean return of the group's rows that reach it, weighted by their energy up to there; a token
     that one row alone reaches has no baseline."""
     found = [row.returns.clone() for row in rows]
@@ -131,23 +127,22 @@ def _energy(row: Row) -> torch.Tensor:
     return row.energy
 
 
-def _scores(rows: Sequence[Row], algorithm: AlgorithmConfig) -> list[torch.Tensor]:
+def _scores(rows: Sequence[Row], formula: Formula) -> list[torch.Tensor]:
     return _of_groups(rows, lambda _, scores: scores)
 
 
-_ESTIMATORS: Mapping[str, Callable[[Sequence[Row], AlgorithmConfig], list[torch.Tensor]]] = {
+_ESTIMATORS: Mapping[str, Callable[[Sequence[Row], Formula], list[torch.Tensor]]] = {
     "grpo": _grpo,
     "grpo_vectorized": _grpo,
     "grpo_passk": _passk,
-    "gdpo": lambda rows, algorithm: _whitened(_grpo(rows, algorithm)),
+    "gdpo": lambda rows, formula: _whitened(_grpo(rows, formula)),
     "rloo": _rloo,
     "rloo_vectorized": _rloo,
     "opo": _opo,
     "gpg": _gpg,
     "reinforce_plus_plus": _reinforce_plus_plus,
     "reinforce_plus_plus_baseline": _reinforce_plus_plus_baseline,
-    "remax": lambda rows, algorithm: [row.returns - row.baseline for row in rows],
-    "gae": lambda rows, algorithm: _whitened([gae(row, algorithm) for row in rows]),
+    "remax": lambda rows, formula: [row.returns - row.baseline for row in rows],
     "optimal_token_baseline": _token_baseline,
     "tir_optimal_token_baseline": _token_baseline,
     "credit": _scores,

@@ -7,18 +7,18 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from algorithms_parts.losses import Tokens
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig, DpoConfig
+from algorithms_parts.papers import Formula
 from lightning_trainer.types import Sample
 
 _OF_A_PAIR = ("a0", "a1")
 """One answer of a single call, one of two: a pair's sides differ in length and in how many runs they have."""
 
 
-def batch(samples: Sequence[Sample], algorithm: AlgorithmConfig) -> list[Sample]:
+def batch(samples: Sequence[Sample], formula: Formula) -> list[Sample]:
     """Return what the objective is shown of samples that were drawn for reinforcement learning."""
-    if algorithm.objective == "rl":
+    if formula.objective == "rl":
         return list(samples)
-    if algorithm.objective == "sft":
+    if formula.objective == "sft":
         return [_credited(sample, 1.0) for sample in samples]
     return [
         _credited(sample, 1.0 if sample.sample_id.endswith(_OF_A_PAIR[0]) else -1.0)
@@ -31,8 +31,12 @@ def _credited(sample: Sample, credit: float) -> Sample:
     return replace(sample, segments=tuple(replace(segment, credit=credit) for segment in sample.segments))
 
 
-def preference_loss(sequences: Sequence[Tokens], samples: Sequence[Sample], dpo: DpoConfig) -> torch.Tensor:
-    """DPO, arXiv 2305.18290, equation 7; label smoothing and length normalisation as ``DpoConfig`` names them."""
+def preference_loss(sequences: Sequence[Tokens], samples: Sequence[Sample], dpo: Formula) -> torch.Tensor:
+    """DPO, arXiv 2305.18290, equation 7.
+
+    Label smoothing: Mitchell, A note on DPO with noisy preferences (2023), equation 3. Means over tokens instead of
+    sums: Lambert et al., Tulu 3, arXiv 2411.15124, equation 6.
+    """
     sides: dict[tuple[str, bool], torch.Tensor] = {}
     for tokens, sample in zip(sequences, samples, strict=True):
         assert tokens.reference is not None

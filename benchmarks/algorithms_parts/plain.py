@@ -1,20 +1,19 @@
-"""The same step in plain PyTorch and transformers: one sequence after the other, no trie, no verl."""
+"""The same step in plain PyTorch and transformers: one sequence after the other, no trie, no verl.
 
-from collections.abc import Sequence
+Of the project only the samples come in, which are what is trained on.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
 
-from algorithms_parts import estimators, imitation, losses
-from lightning_trainer.credit.gae_bilevel import bilevel_gae
-from lightning_trainer.credit.gae_tokens import token_gae
-from lightning_trainer.credit.gae_turns import turn_gae
-from lightning_trainer.credit.settings import CreditSettings, GaeBilevelCredit, GaeTokensCredit
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+from algorithms_parts import estimators, imitation, losses, value_schemes
+from algorithms_parts.papers import Formula, ValueCredit
+from algorithms_parts.value_schemes import Gae
 from lightning_trainer.types import Sample
 
 
@@ -40,14 +39,19 @@ def step(
     reference_dir: Path,
     critic: Any,
     samples: Sequence[Sample],
-    algorithm: AlgorithmConfig,
-    value_credit: CreditSettings | None,
+    formula: Formula,
+    value_credit: ValueCredit | None,
     horizon: int,
+    gae: Gae = value_schemes.gae_sum,
+    given: Mapping[str, float] | None = None,
 ) -> Step:
     """Work out one step by the formulas.
 
     Args:
         critic: a value model of transformers with the weights of before the step; None where there is none.
+        horizon: tokens, what ``seq-mean-token-sum-norm`` divides by.
+        gae: the advantage estimation of a critic's values; another library's takes the place of the paper's sum.
+        given: advantages by sample id that another library worked out; None: by the formula.
     """
     policy, reference = _load(policy_dir), _load(reference_dir)
     sequences, energies = [], []
@@ -58,21 +62,22 @@ def step(
             of_reference = _log_p(reference, sample.token_ids)[0][trained - 1]
         behaviour = torch.tensor(sample.behaviour_logprobs)[trained]
         energies.append((1 - 2 * log_p.exp() + squares).detach())
-        old = log_p.detach() if algorithm.recomputes_old_logprobs else behaviour
+        old = log_p.detach() if formula.old_is_of_the_trainer else behaviour
         sequences.append(losses.Tokens(log_p, old, torch.empty(0), entropy, of_reference))
-    if algorithm.objective != "rl":
-        return _imitated(policy, samples, sequences, algorithm, float(horizon))
+    if formula.objective != "rl":
+        return _imitated(policy, samples, sequences, formula, float(horizon))
     values = None if critic is None else [_values(critic, sample) for sample in samples]
-    penalties = [_penalty(tokens, sample, algorithm) for tokens, sample in zip(sequences, samples, strict=True)]
-    advantages, targets = _advantages(samples, penalties, energies, values, algorithm, value_credit)
+    penalties = [_penalty(tokens, sample, formula) for tokens, sample in zip(sequences, samples, strict=True)]
+    advantages, targets = _advantages(samples, penalties, energies, values, formula, value_credit, gae)
+    if given is not None:
+        pairs = zip(samples, advantages, strict=True)
+        advantages = [torch.full_like(own, given[sample.sample_id]) for sample, own in pairs]
     for tokens, advantage, sample in zip(sequences, advantages, samples, strict=True):
         tokens.advantage = advantage
-        if algorithm.corrects_rollouts:
-            _correct(tokens, sample, algorithm)
-    kept = [_without_rejected(tokens, sample, algorithm) for tokens, sample in zip(sequences, samples, strict=True)]
-    loss, policy_loss = losses.total_loss(
-        [tokens for tokens in kept if len(tokens.log_p)], algorithm, float(algorithm.loss_scale_factor or horizon)
-    )
+        if formula.corrects_rollouts:
+            _correct(tokens, sample, formula)
+    kept = [_without_rejected(tokens, sample, formula) for tokens, sample in zip(sequences, samples, strict=True)]
+    loss, policy_loss = losses.total_loss([tokens for tokens in kept if len(tokens.log_p)], formula, float(horizon))
     policy.zero_grad()
     loss.backward()
     found = Step(
@@ -87,14 +92,14 @@ def step(
 
 
 def _imitated(
-    policy: Any, samples: Sequence[Sample], sequences: list[losses.Tokens], algorithm: AlgorithmConfig, scale: float
+    policy: Any, samples: Sequence[Sample], sequences: list[losses.Tokens], formula: Formula, scale: float
 ) -> Step:
     """The loss as it is written. What a token counts in it, ``A`` in ``-A log p``, is its derivative."""
-    if algorithm.objective == "sft":
-        loss = losses.aggregate([-tokens.log_p for tokens in sequences], algorithm.loss_agg_mode, scale)
+    if formula.objective == "sft":
+        loss = losses.aggregate([-tokens.log_p for tokens in sequences], formula.loss_agg_mode, scale)
         factors = [torch.ones_like(tokens.log_p) for tokens in sequences]
     else:
-        loss = imitation.preference_loss(sequences, samples, algorithm.dpo)
+        loss = imitation.preference_loss(sequences, samples, formula)
         slopes = torch.autograd.grad(loss, [tokens.log_p for tokens in sequences], retain_graph=True)
         factors = [-slope for slope in slopes]
     policy.zero_grad()
@@ -127,7 +132,7 @@ def _values(critic: Any, sample: Sample) -> torch.Tensor:
     return critic(torch.tensor([list(sample.token_ids)])).logits[0, :, 0][_trained(sample) - 1]
 
 
-def _penalty(tokens: losses.Tokens, sample: Sample, algorithm: AlgorithmConfig) -> torch.Tensor:
+def _penalty(tokens: losses.Tokens, sample: Sample, formula: Formula) -> torch.Tensor:
     assert tokens.reference is not None
     log_ratio = torch.tensor(sample.behaviour_logprobs)[_trained(sample)] - tokens.reference
     found = {
@@ -136,7 +141,7 @@ def _penalty(tokens: losses.Tokens, sample: Sample, algorithm: AlgorithmConfig) 
         "k3": (-log_ratio).exp() - 1 + log_ratio,
         "abs": log_ratio.abs(),
     }
-    return algorithm.kl_reward_coef * found[algorithm.kl_reward_type]
+    return formula.kl_reward_coef * found[formula.kl_reward_type]
 
 
 def _advantages(
@@ -144,14 +149,17 @@ def _advantages(
     penalties: Sequence[torch.Tensor],
     energies: Sequence[torch.Tensor],
     values: Sequence[torch.Tensor] | None,
-    algorithm: AlgorithmConfig,
-    value_credit: CreditSettings | None,
+    formula: Formula,
+    value_credit: ValueCredit | None,
+    gae: Gae,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Advantages, and what the critic should have said (NaN where nothing is learned)."""
     detached = None if values is None else [vector.detach() for vector in values]
     if value_credit is not None:
         assert detached is not None
-        pairs = [_by_scheme(sample, vector, value_credit) for sample, vector in zip(samples, detached, strict=True)]
+        pairs = [
+            _by_scheme(sample, vector, value_credit, gae) for sample, vector in zip(samples, detached, strict=True)
+        ]
         return [advantages for advantages, _ in pairs], [targets for _, targets in pairs]
     rows = []
     for index, (sample, penalty) in enumerate(zip(samples, penalties, strict=True)):
@@ -161,45 +169,33 @@ def _advantages(
         assert sample.baseline is not None
         values_T = None if detached is None else detached[index]
         rows.append(estimators.Row(sample.group_id, rewards, sample.baseline, values_T, energies[index]))
-    found = estimators.advantages(rows, algorithm.advantage, algorithm)
+    found = estimators.advantages(rows, formula, gae)
     if detached is None:
         return found, []
-    return found, [estimators.gae(row, algorithm) + vector for row, vector in zip(rows, detached, strict=True)]
+    pairs = zip(rows, detached, strict=True)
+    return found, [estimators.of_values(row, formula, gae) + vector for row, vector in pairs]
 
 
-def _by_scheme(sample: Sample, values: torch.Tensor, scheme: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """The schemes' own functions, which their unit tests check by hand, over the calls of one attempt."""
+def _by_scheme(
+    sample: Sample, values: torch.Tensor, credit: ValueCredit, gae: Gae
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The calls of a sample follow each other, and each one's credit is its reward."""
     lengths = [segment.end - segment.start for segment in sample.segments]
-    rewards_K = [segment.credit or 0.0 for segment in sample.segments]
-    values_KL = [vector.tolist() for vector in values.split(lengths)]
-    if isinstance(scheme, GaeTokensCredit):
-        rewards_L = [0.0] * sum(lengths)
-        for number, reward in enumerate(rewards_K):
-            rewards_L[sum(lengths[: number + 1]) - 1] = reward
-        found = token_gae(rewards_L, values.tolist(), [1] * len(values), gamma=scheme.gamma, lam=scheme.lam)
-        return torch.tensor(found), torch.tensor(found) + values
-    if isinstance(scheme, GaeBilevelCredit):
-        settings = scheme.model_dump(exclude={"scheme"})
-        found = torch.tensor(list(chain.from_iterable(bilevel_gae(rewards_K, values_KL, **settings))))
-        return found, found + values
-    parents = [None, *range(len(lengths) - 1)]
-    found_K = turn_gae(parents, rewards_K, [own[0] for own in values_KL], gamma=scheme.gamma, lam=scheme.lam)
-    spread = torch.tensor(found_K).repeat_interleave(torch.tensor(lengths))
-    first = torch.cat([torch.arange(length) == 0 for length in lengths])
-    return spread, torch.where(first, spread + values, torch.nan)
+    rewards_K = torch.tensor([segment.credit for segment in sample.segments])
+    return value_schemes.by_scheme(rewards_K, values.split(lengths), credit, gae)
 
 
-def _correct(tokens: losses.Tokens, sample: Sample, algorithm: AlgorithmConfig) -> None:
+def _correct(tokens: losses.Tokens, sample: Sample, formula: Formula) -> None:
     log_ratio = tokens.old - torch.tensor(sample.behaviour_logprobs)[_trained(sample)]
-    if algorithm.rollout_is is not None:
-        tokens.weight = losses.importance(log_ratio, algorithm)
+    if formula.rollout_is is not None:
+        tokens.weight = losses.importance(log_ratio, formula)
 
 
-def _without_rejected(tokens: losses.Tokens, sample: Sample, algorithm: AlgorithmConfig) -> losses.Tokens:
-    if not algorithm.corrects_rollouts or algorithm.rollout_rs is None:
+def _without_rejected(tokens: losses.Tokens, sample: Sample, formula: Formula) -> losses.Tokens:
+    if not formula.corrects_rollouts or formula.rollout_rs is None:
         return tokens
     log_ratio = tokens.old - torch.tensor(sample.behaviour_logprobs)[_trained(sample)]
-    keep = losses.accepted(log_ratio, algorithm).bool()
+    keep = losses.accepted(log_ratio, formula).bool()
     return losses.Tokens(tokens.log_p[keep], tokens.old[keep], tokens.advantage[keep], tokens.entropy[keep])
 
 

@@ -6,22 +6,31 @@ are the model's own with noise, as those of older weights would be.
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from lightning_trainer.types import Sample, Segment
 
 _GROUPS, _ATTEMPTS, _SEED = 3, 4, 7
-_NOISE_NATS = 0.25
 
 Score = Callable[[Sequence[Sequence[int]]], Sequence[Sequence[float]]]
 """Log-probabilities of every token of each sequence but its first."""
 
 
-def batch(score: Score, vocabulary: int, *, two_calls_are_rows: bool) -> list[Sample]:
-    """Return the samples.
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of the samples, where another library can be given only some."""
 
-    Args:
-        two_calls_are_rows: every call has a reward and is a row of its own; else an attempt has one and is one.
-    """
+    two_calls_are_rows: bool = False
+    """Every call has a reward and is a row of its own; else an attempt has one and is one."""
+    one_call: bool = False
+    """No attempt has a second call."""
+    noise_nats: float = 0.25
+    reward_scale: float = 1.0
+    """Of rewards between 0 and 1; with a large one it does not matter what is added to a deviation."""
+
+
+def batch(score: Score, vocabulary: int, shape: Shape) -> list[Sample]:
+    """Return the samples."""
     source = random.Random(_SEED)
     instructions = _tokens(source, 24, vocabulary)
     drawn: list[tuple[int, int, list[int], list[int]]] = []
@@ -30,13 +39,13 @@ def batch(score: Score, vocabulary: int, *, two_calls_are_rows: bool) -> list[Sa
         for attempt in range(_ATTEMPTS):
             first = _tokens(source, source.randint(3, 14), vocabulary)
             ids, mask = prompt + first, [0] * len(prompt) + [1] * len(first)
-            if attempt % 2:
+            if attempt % 2 and not shape.one_call:
                 second = _tokens(source, source.randint(2, 8), vocabulary)
                 ids, mask = ids + _tokens(source, 5, vocabulary) + second, mask + [0] * 5 + [1] * len(second)
             drawn.append((group, attempt, ids, mask))
     logprobs = score([ids for _, _, ids, _ in drawn])
     return [
-        _sample(source, group, attempt, ids, mask, own, two_calls_are_rows)
+        _sample(source, group, attempt, ids, mask, own, shape)
         for (group, attempt, ids, mask), own in zip(drawn, logprobs, strict=True)
     ]
 
@@ -52,17 +61,19 @@ def _sample(
     ids: list[int],
     mask: list[int],
     own: Sequence[float],
-    two_calls_are_rows: bool,
+    shape: Shape,
 ) -> Sample:
-    name, reward = f"g{group}a{attempt}", round(source.random(), 3)
+    name, reward = f"g{group}a{attempt}", round(source.random(), 3) * shape.reward_scale
     starts = [index for index, bit in enumerate(mask) if bit and not mask[index - 1]]
     segments = []
     for number, start in enumerate(starts):
         end = next((index for index in range(start, len(mask)) if not mask[index]), len(mask))
         call, follows = f"{name}/{number}", f"{name}/{number - 1}" if number else None
-        credit = round(source.random(), 3) if two_calls_are_rows else reward
-        segments.append(Segment(start, end, call, 0, credit, call if two_calls_are_rows else name, follows=follows))
-    behaviour = [0.0, *(value + source.gauss(0.0, _NOISE_NATS) for value in own)]
+        credit = round(source.random(), 3) if shape.two_calls_are_rows else reward
+        segments.append(
+            Segment(start, end, call, 0, credit, call if shape.two_calls_are_rows else name, follows=follows)
+        )
+    behaviour = [0.0, *(value + source.gauss(0.0, shape.noise_nats) for value in own)]
     return Sample(
         sample_id=name,
         policy="benchmark",

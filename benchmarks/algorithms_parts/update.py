@@ -1,7 +1,7 @@
-"""A real update for every case, and how far it is from the plain one: loss, advantages, gradients of both models."""
+"""A real update for every case, and how far it is from the others': loss, advantages, gradients of both models."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClas
 
 from algorithms_parts import imitation, plain, samples
 from algorithms_parts.cases import Case
+from algorithms_parts.peers import Answer, PeerProcess
 from lightning_trainer.training.algorithms.losses import POLICY_LOSSES
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.learner import Learner
+from lightning_trainer.types import Sample
 
-_HORIZON = 64
+HORIZON = 64
 _SEVERAL_MICRO_BATCHES, _ONE_MICRO_BATCH = 96, 8192
 """Tokens: the whole batch has some 200 unique ones."""
 
@@ -23,19 +25,34 @@ _SEVERAL_MICRO_BATCHES, _ONE_MICRO_BATCH = 96, 8192
 class Comparison:
     kind: str
     name: str
+    compared_with: str
+    """A library with its version, or the paper's formula in plain PyTorch."""
     loss: float
-    loss_difference: float
-    """As a share of the plain one; the worst of policy term, whole loss and value loss."""
+    loss_difference: float | None
+    """As a share of the other one; the worst of policy term, whole loss and value loss. None: not compared."""
     gradient: float
-    """The largest of the plain one, of all parameters."""
+    """The largest of the other one, of all parameters."""
     gradient_difference: float
     """As a share of the largest."""
-    advantage_difference: float
+    advantage_difference: float | None
+    """As a share of the largest advantage, where that is above 1."""
     tokens_trained: int
 
     @property
     def largest(self) -> float:
-        return max(self.loss_difference, self.gradient_difference, self.advantage_difference)
+        return max(self.loss_difference or 0.0, self.gradient_difference, self.advantage_difference or 0.0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ours:
+    """What the trainer did with the samples."""
+
+    metrics: Mapping[str, float]
+    advantages: Mapping[str, torch.Tensor]
+    """By sample id, of the trained tokens."""
+    gradients: Mapping[str, torch.Tensor]
+    value_gradients: Mapping[str, torch.Tensor]
+    tokens_trained: int
 
 
 def write_models(source: Path, folder: Path) -> tuple[Path, Path]:
@@ -51,16 +68,44 @@ def write_models(source: Path, folder: Path) -> tuple[Path, Path]:
     return folder / "policy", folder / "reference"
 
 
-def compare(case: Case, policy_dir: Path, reference_dir: Path, attention: str) -> Comparison:
+def compare(
+    case: Case, policy_dir: Path, reference_dir: Path, attention: str, peers: PeerProcess | None
+) -> list[Comparison]:
+    """Make the update once; compare it with the formula, and with another library where there is one."""
     model: Any = AutoModelForCausalLM.from_pretrained(policy_dir, dtype=torch.float32)
-    batch = samples.batch(
-        lambda sequences: plain.score(model, sequences),
-        model.config.vocab_size,
-        two_calls_are_rows=case.value_credit is not None,
-    )
-    batch = imitation.batch(batch, case.algorithm)
+    batch = samples.batch(lambda sequences: plain.score(model, sequences), model.config.vocab_size, case.shape)
+    batch = imitation.batch(batch, case.formula)
+    learner = _learner(case, policy_dir, reference_dir, attention)
+    critic = _copy_of_critic(learner, policy_dir)
+    gradients, value_gradients = _kept(learner.policy), _kept(learner.critic)
+    learned = learner.learn(batch, step=1)
+    advantages = {
+        sample.sample_id: torch.tensor(learned.advantages[sample.sample_id])[torch.tensor(sample.loss_mask).bool()]
+        for sample in batch
+    }
+    ours = Ours(learned.metrics, advantages, gradients, value_gradients, learned.tokens_trained)
+
+    def formula(**changed: Any) -> plain.Step:
+        credit = case.value_formula
+        return plain.step(policy_dir, reference_dir, critic, batch, case.formula, credit, HORIZON, **changed)
+
+    found = [_beside(case, ours, formula(), case.source)]
+    if case.peer is None or peers is None:
+        return found
+    peer, name = case.peer, peers.name_of(case.peer)
+    if peer.gives == "gae":
+        return [*found, _beside(case, ours, formula(gae=peers.gae), f"{name}, {case.source}")]
+    answer = peers.train(peer, [_as_json(sample) for sample in batch])
+    if peer.gives == "advantages":
+        assert answer.advantages is not None
+        return [*found, _beside(case, ours, formula(given=answer.advantages), f"{name}, {case.source}")]
+    loss = None if peer.gives == "advantages and gradient" else answer.loss
+    return [*found, _beside_library(case, ours, answer, name, loss)]
+
+
+def _learner(case: Case, policy_dir: Path, reference_dir: Path, attention: str) -> Learner:
     loss = POLICY_LOSSES[case.algorithm.policy_loss]
-    learner = Learner(
+    return Learner(
         TrainerSettings(
             policy="benchmark",
             model_dir=policy_dir,
@@ -68,50 +113,73 @@ def compare(case: Case, policy_dir: Path, reference_dir: Path, attention: str) -
             advantage="credit" if case.value_credit else case.algorithm.advantage,
             algorithm=case.algorithm,
             value_credit=case.value_credit,
-            horizon=_HORIZON,
+            horizon=HORIZON,
             clip_grad=1e9,
             attention=attention,  # pyright: ignore[reportArgumentType]
             max_tokens_per_micro_batch=_ONE_MICRO_BATCH if loss.per_micro_batch else _SEVERAL_MICRO_BATCHES,
         )
     )
-    expected = plain.step(
-        policy_dir,
-        reference_dir,
-        _copy_of_critic(learner, policy_dir),
-        batch,
-        case.algorithm,
-        case.value_credit,
-        _HORIZON,
-    )
-    gradients, value_gradients = _kept(learner.policy), _kept(learner.critic)
-    learned = learner.learn(batch, step=1)
+
+
+def _beside(case: Case, ours: Ours, expected: plain.Step, name: str) -> Comparison:
     differences = [
-        learned.metrics["actor/pg_loss"] / expected.policy_loss - 1,
-        learned.metrics["loss"] / expected.loss - 1,
+        ours.metrics["actor/pg_loss"] / expected.policy_loss - 1,
+        ours.metrics["loss"] / expected.loss - 1,
     ]
-    furthest = _furthest(gradients, expected.gradients)
-    if learner.critic is not None:
+    furthest = _furthest(ours.gradients, expected.gradients)
+    if expected.value_loss is not None:
         assert expected.value_gradients is not None
-        assert expected.value_loss is not None
-        differences.append(learned.metrics["critic/vf_loss"] / expected.value_loss - 1)
-        furthest = max(furthest, _furthest(value_gradients, expected.value_gradients))
+        differences.append(ours.metrics["critic/vf_loss"] / expected.value_loss - 1)
+        furthest = max(furthest, _furthest(ours.value_gradients, expected.value_gradients))
     return Comparison(
-        kind=case.kind,
-        name=case.name,
+        case.kind,
+        case.name,
+        name,
         loss=expected.loss,
         loss_difference=max(map(abs, differences)),
-        gradient=max(gradient.abs().max().item() for gradient in expected.gradients.values()),
+        gradient=_largest(expected.gradients.values()),
         gradient_difference=furthest,
-        advantage_difference=max(
-            (torch.tensor(learned.advantages[name])[_mask(batch, name)] - values).abs().max().item()
-            for name, values in expected.advantages.items()
-        ),
-        tokens_trained=learned.tokens_trained,
+        advantage_difference=_advantages_off(ours, expected.advantages),
+        tokens_trained=ours.tokens_trained,
     )
 
 
-def _mask(batch: list, name: str) -> torch.Tensor:
-    return torch.tensor(next(sample.loss_mask for sample in batch if sample.sample_id == name)).bool()
+def _beside_library(case: Case, ours: Ours, answer: Answer, name: str, loss: float | None) -> Comparison:
+    return Comparison(
+        case.kind,
+        case.name,
+        name,
+        loss=answer.loss,
+        loss_difference=None if loss is None else abs(ours.metrics["loss"] / loss - 1),
+        gradient=_largest(answer.gradients.values()),
+        gradient_difference=_furthest(ours.gradients, answer.gradients),
+        advantage_difference=None
+        if answer.advantages is None
+        else _advantages_off(ours, {name: torch.tensor(value) for name, value in answer.advantages.items()}),
+        tokens_trained=ours.tokens_trained,
+    )
+
+
+def _advantages_off(ours: Ours, theirs: Mapping[str, torch.Tensor]) -> float:
+    furthest = max(_largest([ours.advantages[name] - values]) for name, values in theirs.items())
+    return furthest / max(1.0, _largest(theirs.values()))
+
+
+def _largest(vectors: Iterable[torch.Tensor]) -> float:
+    return max(vector.abs().max().item() for vector in vectors)
+
+
+def _as_json(sample: Sample) -> dict[str, Any]:
+    start = sample.loss_mask.index(1)
+    return {
+        "id": sample.sample_id,
+        "group": sample.group_id,
+        "prompt": list(sample.token_ids[:start]),
+        "completion": list(sample.token_ids[start:]),
+        "mask": list(sample.loss_mask[start:]),
+        "behavior": list(sample.behaviour_logprobs[start:]),
+        "reward": sample.segments[-1].credit,
+    }
 
 
 def _kept(host: Any) -> dict[str, torch.Tensor]:
@@ -140,5 +208,4 @@ def _copy_of_critic(learner: Learner, folder: Path) -> Any:
 def _furthest(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> float:
     if ours.keys() != theirs.keys():
         raise RuntimeError(f"parameters with a gradient on one side only: {sorted(ours.keys() ^ theirs.keys())}")
-    furthest = max((ours[name] - theirs[name]).abs().max().item() for name in ours)
-    return furthest / max(value.abs().max().item() for value in theirs.values())
+    return _largest(ours[name] - theirs[name] for name in ours) / _largest(theirs.values())

@@ -5,9 +5,10 @@
 ours, and so does the reading of the larger answer, which is measured by itself and said.
 ``text``: an ordinary call to a host that nobody named; no ids.
 
-The figure is the difference of what calls cost at quiet moments (see ``alternating``): other work on the machine
-(memory, caches, a neighbour on the same core) makes a call dearer and never cheaper. The median of the differences is
-in the note.
+There are two figures. The goal is judged at quiet moments, the 5th percentile of the calls (see ``alternating``): other
+work on the machine (memory, caches, a neighbour on the same core) makes a call dearer and never cheaper, so this is the
+instrumentation's own work and the least of what a user will see. Beside it stands the median of the differences, which
+is what a call costs more on this machine as it is.
 """
 
 import sys
@@ -23,6 +24,7 @@ from capture_parts.sizes import Sizes
 
 SECTION = "cost"
 _GOALS = {"ids-asked": 0.4, "ids-added": 0.4, "text": 0.2}
+_QUIET, _MEDIAN = "5th percentile", "median"
 _TITLES = {
     "ids-asked": "2,000 + 256 ids with logprobs, asked by the program",
     "ids-added": "2,000 + 256 ids with logprobs, added by us",
@@ -54,21 +56,29 @@ def _case(case: str, sizes: Sizes, urls: tuple[str, str], folder: Path, peers: P
         stats = [child.ask("end") for child in children]
     found = list(zip([name for name, _ in programs], measured, stats, strict=True))
     (_, without, _), (_, ours, counted), *others = found
-    note = f"median {ours.added_cpu_ms:.3f}; the call itself {without.quiet_cpu_ms:.2f} ms "
-    note += f"(median {without.cpu_ms:.2f}); of what is added delivery {ours.delivery_cpu_ms:.2f} ms"
+    note = f"the call itself {without.quiet_cpu_ms:.2f} ms; of what is added delivery {ours.delivery_cpu_ms:.2f} ms"
     if case == "ids-added":
         note += f"; reading the larger answer {larger_answer_ms(urls[0]):.3f} ms"
     if counted["dropped"] or counted["failed"] or not counted["created"]:
         note += f"; NOT CAPTURED: {counted}"
     added = ours.quiet_cpu_ms - without.quiet_cpu_ms
-    rows = [at_most(SECTION, f"{_TITLES[case]}: ours", added, _GOALS[case], "ms CPU/call", note)]
+    title = f"{_TITLES[case]}: ours"
+    rows = [
+        at_most(SECTION, f"{title}, {_QUIET}", added, _GOALS[case], "ms CPU/call", note, _QUIET),
+        _row(f"{title}, {_MEDIAN}", ours.added_cpu_ms, f"the call itself {without.cpu_ms:.2f} ms"),
+    ]
     for name, one, counted in others[1:]:
         without = others[0][1]
-        added = one.quiet_cpu_ms - without.quiet_cpu_ms
-        note = f"median {one.added_cpu_ms - without.added_cpu_ms:.3f}; "
-        note += "captures no token ids" if counted["created"] else "made no span at all: it does not know this client"
-        rows.append(Row(SECTION, f"{_TITLES[case]}: {name}", added, "ms CPU/call", note=note))
+        note = "captures no token ids" if counted["created"] else "made no span at all: it does not know this client"
+        rows += [
+            _row(f"{_TITLES[case]}: {name}, {_QUIET}", one.quiet_cpu_ms - without.quiet_cpu_ms, note),
+            _row(f"{_TITLES[case]}: {name}, {_MEDIAN}", one.added_cpu_ms - without.added_cpu_ms, note),
+        ]
     return rows
+
+
+def _row(what: str, figure: float, note: str) -> Row:
+    return Row(SECTION, what, figure, "ms CPU/call", note=note)
 
 
 def _agent(name: str, python: str, case: str, urls: tuple[str, str], folder: Path) -> Child:

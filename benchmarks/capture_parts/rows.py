@@ -21,14 +21,25 @@ class Row:
     note: str = ""
 
 
-def at_most(section: str, what: str, figure: float | None, limit: float, unit: str, note: str = "") -> Row:
+def at_most(
+    section: str, what: str, figure: float | None, limit: float, unit: str, note: str = "", statistic: str = ""
+) -> Row:
     met = None if figure is None else figure <= limit
-    return Row(section, what, figure, unit, f"<= {limit:g}", met, note)
+    return Row(section, what, figure, unit, _goal("<=", limit, statistic), met, note)
 
 
-def at_least(section: str, what: str, figure: float | None, limit: float, unit: str, note: str = "") -> Row:
+def at_least(
+    section: str, what: str, figure: float | None, limit: float, unit: str, note: str = "", statistic: str = ""
+) -> Row:
     met = None if figure is None else figure >= limit
-    return Row(section, what, figure, unit, f">= {limit:g}", met, note)
+    return Row(section, what, figure, unit, _goal(">=", limit, statistic), met, note)
+
+
+def _goal(sign: str, limit: float, statistic: str) -> str:
+    """Args:
+    statistic: which of the measurements is judged, where there are several; it is said beside the limit.
+    """
+    return f"{sign} {limit:g}" + (f" ({statistic})" if statistic else "")
 
 
 def print_table(title: str, rows: Sequence[Row]) -> None:

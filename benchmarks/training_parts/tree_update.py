@@ -1,17 +1,20 @@
 """One update by one engine, measured: ``tree.py`` starts this as a process of its own."""
 
 import json
-import math
 import random
 import resource
 import sys
 import time
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import Sample, Segment
 
+_NOISE_NATS = 0.1
+"""Some tokens in a hundred are clipped by it."""
 _COMMON, _TASK, _SAMPLED, _OBSERVED, _MEMBERS, _TURNS = 240, 25, 35, 20, 8, 10
 _BUDGET = {"tree": 8192, "stock": 4096}
 """Tokens of a micro-batch: with 8192, sequences of ten turns take the stock engine more than 24 GiB."""
@@ -36,6 +39,7 @@ def main(engine: Literal["tree", "stock"], workload: str, model_dir: Path, out: 
     samples = (
         grouped(groups, worker.vocabulary_size) if workload == "groups" else turns(groups // 2, worker.vocabulary_size)
     )
+    samples = _as_sampled(samples, worker, out.parent / "logprobs.json")
     advantages = {
         sample.sample_id: [bit * (-1.0) ** index for bit in sample.loss_mask] for index, sample in enumerate(samples)
     }
@@ -50,7 +54,7 @@ def main(engine: Literal["tree", "stock"], workload: str, model_dir: Path, out: 
     began = time.process_time()
     update = worker.train(samples, advantages)
     cpu_s = time.process_time() - began
-    out.mkdir()
+    out.mkdir(exist_ok=True)
     save_file(gradients, out / "gradients.safetensors")
     run = {
         "samples": len(samples),
@@ -60,8 +64,32 @@ def main(engine: Literal["tree", "stock"], workload: str, model_dir: Path, out: 
         "cpu_s": cpu_s,
         "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "loss": update.metrics["loss"],
+        "grad_norm": _length(gradients.values()),
+        "clipped": update.metrics["actor/pg_clipfrac"],
     }
     (out / "run.json").write_text(json.dumps(run))
+
+
+def _as_sampled(samples: list[Sample], worker: Any, kept: Path) -> list[Sample]:
+    """Return them with behavior log-probabilities of the model that is measured, and noise as of older weights.
+
+    Args:
+        kept: both engines are given the same ones, which the first of them writes here.
+    """
+    if not kept.exists():
+        source = random.Random(1)
+        noisy = [[value + source.gauss(0.0, _NOISE_NATS) for value in own] for own in worker.logprobs(samples)]
+        kept.write_text(json.dumps(noisy))
+    return [
+        replace(
+            sample, behaviour_logprobs=tuple(min(v, -1e-3) * bit for v, bit in zip(own, sample.loss_mask, strict=True))
+        )
+        for sample, own in zip(samples, json.loads(kept.read_text()), strict=True)
+    ]
+
+
+def _length(gradients: Iterable[Any]) -> float:
+    return sum(gradient.square().sum().item() for gradient in gradients) ** 0.5
 
 
 def grouped(groups: int, vocabulary: int) -> list[Sample]:
@@ -71,7 +99,7 @@ def grouped(groups: int, vocabulary: int) -> list[Sample]:
     for group in range(groups):
         prompt = common + _tokens(source, _TASK, vocabulary)
         samples += [
-            _sample(group, f"{group}-{member}", prompt, _tokens(source, _SAMPLED, vocabulary), vocabulary)
+            _sample(group, f"{group}-{member}", prompt, _tokens(source, _SAMPLED, vocabulary))
             for member in range(_MEMBERS)
         ]
     return samples
@@ -87,7 +115,7 @@ def turns(groups: int, vocabulary: int) -> list[Sample]:
             prompt = task
             for turn in range(_TURNS):
                 response = _tokens(source, _SAMPLED, vocabulary)
-                samples.append(_sample(group, f"{group}-{member}-{turn}", prompt, response, vocabulary))
+                samples.append(_sample(group, f"{group}-{member}-{turn}", prompt, response))
                 prompt = prompt + response + _tokens(source, _OBSERVED, vocabulary)
     return samples
 
@@ -96,9 +124,7 @@ def _tokens(source: random.Random, count: int, vocabulary: int) -> list[int]:
     return [source.randrange(vocabulary) for _ in range(count)]
 
 
-def _sample(group: int, name: str, prompt: list[int], response: list[int], vocabulary: int) -> Sample:
-    """Tokens were drawn evenly from the vocabulary, and that is what their log-probabilities say: were they far from
-    the model's, all would be clipped and no gradient left to compare."""
+def _sample(group: int, name: str, prompt: list[int], response: list[int]) -> Sample:
     length = len(prompt) + len(response)
     return Sample(
         sample_id=name,
@@ -108,7 +134,7 @@ def _sample(group: int, name: str, prompt: list[int], response: list[int], vocab
         attempt_id=name,
         token_ids=(*prompt, *response),
         loss_mask=(0,) * len(prompt) + (1,) * len(response),
-        behaviour_logprobs=(0.0,) * len(prompt) + (-math.log(vocabulary),) * len(response),
+        behaviour_logprobs=(0.0,) * length,
         segments=(Segment(len(prompt), length, name, 0, 1.0, name),),
     )
 

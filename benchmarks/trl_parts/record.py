@@ -34,6 +34,8 @@ class Plan:
     schedule_steps: int = 26
     """Length of the learning rate's schedule, whatever the number of steps made."""
     lr: float = 5e-5
+    micro_batch: int = 4
+    """Samples in one pass of TRL's; ours counts tokens."""
     min_lr_ratio: float = 0.1
     call_tokens: int = 48
     """Longest answer of one model call."""
@@ -95,6 +97,10 @@ class Record:
         if self.plan.target is None:
             return None
         return min((step for step, success in self.held_out.items() if success >= self.plan.target), default=None)
+
+    def last_reward(self, steps: int) -> float:
+        """Return the mean reward of the last so many steps."""
+        return statistics.fmean(step.reward for step in self.steps[-steps:])
 
     def median(self, of: Callable[[Step], float]) -> float:
         return statistics.median(of(step) for step in self.whole_steps)

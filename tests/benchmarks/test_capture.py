@@ -51,8 +51,13 @@ def test_what_ingest_acknowledged_is_stored_and_the_gateway_records_every_call(t
 def test_the_cost_of_a_call_is_measured_on_calls_that_were_captured(tmp_path: Path) -> None:
     rows = capture(tmp_path, "--only", "cost")
     ours = [row for what, row in rows.items() if ": ours" in what]
-    assert len(ours) == 3
+    assert len(ours) == 6
     assert not any("NOT CAPTURED" in row["note"] for row in ours)
+    judged = [row for row in ours if row["goal"]]
+    assert [row["goal"] for row in judged] == [f"<= {goal} (5th percentile)" for goal in (0.4, 0.4, 0.2)]
+    assert {what.replace("5th percentile", "median") for what in rows if "5th" in what} == {
+        what for what in rows if "median" in what
+    }
 
 
 @pytest.mark.parametrize("arguments", [["--only", "speed"], ["--only", ""]])

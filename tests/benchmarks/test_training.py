@@ -25,6 +25,17 @@ def test_an_update_is_measured_in_a_process_of_its_own(tmp_path):
     assert run["samples"] == 16
     assert run["unique"] <= run["computed"] <= 1.05 * run["unique"]
     assert run["cpu_s"] > 0
+    assert run["grad_norm"] > 1e-3
+    assert 0.0 < run["clipped"] < 0.2
+
+
+def test_an_update_that_trains_nothing_is_not_a_measurement(tmp_path, monkeypatch):
+    (tmp_path / "tree").mkdir()
+    nothing = {"grad_norm": 0.0, "clipped": 1.0}
+    monkeypatch.setattr(tree.subprocess, "run", lambda *_, **__: None)
+    (tmp_path / "tree" / "run.json").write_text(json.dumps(nothing))
+    with pytest.raises(RuntimeError, match=r"the gradient of groups of 8, 240 shared is 0\.0 .* 100% of the tokens"):
+        tree._measure("tree", "groups", tmp_path, True, tmp_path)
 
 
 @pytest.mark.slow

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from transitions_parts import speed  # noqa: E402
 
 
 @pytest.fixture
@@ -29,6 +32,22 @@ def test_every_span_of_a_workload_is_read_and_its_turns_are_merged(rows):
     assert list(found) == ["1,000 spans in one rollout", "1,000 spans in rollouts of 300", "a chain 1,000 spans deep"]
     assert "333 calls" in found["1,000 spans in one rollout"]["note"]
     assert "35 samples" in found["1,000 spans in one rollout"]["note"]
+    for row in found.values():
+        _, runs = row["note"].rsplit("runs of ", 1)
+        assert len(runs.split(", ")) == 3
+
+
+def test_growth_is_judged_at_the_median_of_all_that_was_seen():
+    row = speed._grown("one", [11.0, 13.0, 14.0])  # the best of them would pass
+    assert (row.figure, row.met, row.goal) == (13.0, False, "<= 12 (median of 3)")
+    assert "11.00, 13.00, 14.00" in row.note
+
+
+def test_the_figure_of_a_size_is_the_median_of_its_runs(monkeypatch):
+    runs = iter([3.0, 1.0, 2.0])
+    monkeypatch.setattr(speed, "in_a_process", lambda kind, spans: {"seconds": next(runs)})
+    measured, all_s = speed.median_of_runs("one", 1_000)
+    assert (measured["seconds"], all_s) == (2.0, [3.0, 1.0, 2.0])
 
 
 def test_merging_and_trees_compute_less_than_call_by_call(rows):

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "examples" / "calculator")]
 
 from agent import calculator as ours  # noqa: E402  # pyright: ignore[reportMissingImports]
-from training_parts.trl import _before_question, _beside, _rows  # noqa: E402
+from training_parts.trl import _before_question, _beside, _rows, _searched  # noqa: E402
 from trl_parts.calculator import calculator as theirs  # noqa: E402
 from trl_parts.ours import _configuration  # noqa: E402
 from trl_parts.record import Plan, Record, Step  # noqa: E402
@@ -111,6 +111,36 @@ def test_where_ours_does_not_get_there_nothing_is_claimed(tmp_path):
     score = next(row for row in rows if row.what.endswith("tasks: TRL over ours"))
     assert score.figure is None
     assert score.met is None
+
+
+def test_the_other_side_gets_its_best_of_what_is_searched_and_all_is_said(tmp_path):
+    seconds, rewards = {4: 30.0, 8: 20.0, 16: 40.0}, {2e-5: 0.2, 5e-5: 0.3, 1e-4: 0.5}
+    made: list[Plan] = []
+
+    def peer(plan: Plan, name: str) -> Record:
+        made.append(plan)
+        record = _record(tmp_path / name, plan, [])
+        for number in range(1, plan.run_steps + 1):
+            reward = rewards[plan.lr] if number == plan.run_steps else 0.1
+            record.step(Step(number, seconds[plan.micro_batch], 1.0, reward, 1.0))
+        return record
+
+    best, rows = _searched(PLAN, peer, quick=False)
+    assert (best.micro_batch, best.lr) == (8, 1e-4)
+    assert [plan.micro_batch for plan in made] == [4, 8, 16, 8, 8, 8]
+    assert dataclasses.replace(best, micro_batch=PLAN.micro_batch, lr=PLAN.lr) == PLAN
+    said = {row.what.removeprefix("searched for TRL: "): row.figure for row in rows}
+    assert said["micro-batches of 16"] == 40.0
+    assert said["learning rate 2e-05"] == pytest.approx(0.15)
+    assert rows[-1].note == "micro-batches of 8, learning rate 0.0001"
+
+
+def test_a_quick_race_searches_what_a_steps_time_depends_on(tmp_path):
+    best, rows = _searched(
+        PLAN, lambda plan, name: _record(tmp_path / name, plan, [9.0 / plan.micro_batch]), quick=True
+    )
+    assert (best.micro_batch, best.lr) == (8, PLAN.lr)
+    assert "not searched" in rows[-1].note
 
 
 @pytest.mark.parametrize("success", [0.89, 0.9])

@@ -1,12 +1,14 @@
-"""verl's metrics as plain numbers."""
+"""verl's metrics as plain numbers, and means over tokens that do not depend on the split into micro-batches."""
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from verl.utils.metric import Metric
+import torch
+from tensordict import TensorDict
+from verl.utils.metric import AggregationType, Metric
 
 _log = logging.getLogger(__name__)
 
@@ -15,6 +17,36 @@ _ABOUT_GPUS = "perf/"
 _OF_UNMOVED_WEIGHTS = "mismatch/"
 """Prefix of what compares trainer and engine: it means that only before the step's first update."""
 _CLIPPED = "actor/pg_clipfrac"
+
+
+Loss: TypeAlias = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
+
+_TOKEN_MEANS = (
+    "actor/ppo_kl",
+    "actor/pg_clipfrac",
+    "actor/pg_clipfrac_lower",
+    "critic/vf_clipfrac",
+    "critic/vpred_mean",
+)
+"""Means over the tokens of a micro-batch, of which verl takes the mean over micro-batches."""
+
+
+class TokenWeighted:
+    """A loss of verl's whose means over tokens are those of the whole batch, whatever its split.
+
+    Micro-batches hold different numbers of tokens: each counts by its share of the batch's, and the shares add up.
+    """
+
+    def __init__(self, loss: Loss) -> None:
+        self._loss = loss
+
+    def __call__(self, model_output: Any, data: TensorDict, dp_group: Any = None) -> tuple[torch.Tensor, dict]:
+        loss, metrics = self._loss(model_output=model_output, data=data, dp_group=dp_group)
+        tokens = float(data["response_mask"].values().sum())
+        share = tokens * data["dp_size"] / data["batch_num_tokens"]
+        for name in metrics.keys() & _TOKEN_MEANS:
+            metrics[name] = Metric(AggregationType.SUM, _number(metrics[name]) * share)
+        return loss, metrics
 
 
 class Update(NamedTuple):
