@@ -8,22 +8,26 @@ from collections.abc import AsyncIterable, AsyncIterator
 
 DONE = b"[DONE]"
 _END = re.compile(rb"\r?\n\r?\n")
+_LONGEST_END = 4
 
 
 async def events(chunks: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
     """Yield the events that each piece completes, as they were sent, their empty lines included."""
-    rest = b""
+    rest = bytearray()
     async for piece in chunks:
-        rest, start = rest + piece if rest else piece, 0
+        # An event may be megabytes long (what tokens were drawn from): what was looked at is not looked at again.
+        unseen = max(0, len(rest) - _LONGEST_END + 1)
+        rest += piece
         whole: list[bytes] = []
-        for end in _END.finditer(rest):
-            whole.append(rest[start : end.end()])
-            start = end.end()
-        rest = rest[start:]
+        start = 0
+        for end in [found.end() for found in _END.finditer(rest, unseen)]:
+            whole.append(bytes(rest[start:end]))
+            start = end
+        del rest[:start]
         if whole:
             yield whole
     if rest.strip():
-        yield [rest]
+        yield [bytes(rest)]
 
 
 def data_of(event: bytes) -> bytes | None:

@@ -13,7 +13,7 @@ from vllm.v1.sample.sampler import Sampler
 
 from lightning_trainer.sampling import entries_of, pattern_of
 from lightning_trainer.serving.host import support
-from lightning_trainer.serving.host.support import Noted, note_rows, packed_pattern, packed_rows, restricts
+from lightning_trainer.serving.host.support import Noted, note_rows, packed_pattern, restricts
 
 ROWS, VOCABULARY = 4, 300
 
@@ -109,14 +109,26 @@ def test_forms_are_those_of_the_trainers_side(vocabulary, share):
     assert list(entries_of(found, vocabulary)) == entries
 
 
-def test_the_other_runners_rows_take_the_same_forms():
+def test_the_other_runners_sets_take_the_same_forms(monkeypatch):
+    """vLLM's own tensors, on the CPU; its kernel that fills them needs a GPU."""
+    from vllm.v1.worker.gpu.sample.output import SamplingMaskTensors
+    from vllm.v1.worker.gpu.sample.sampler import Sampler as SamplerV2
+
+    monkeypatch.setattr(SamplerV2, "__init__", SamplerV2.__init__)
+    monkeypatch.setattr(SamplingMaskTensors, "tolists", SamplingMaskTensors.tolists)
+    support._use_for_runner_v2()
     left = np.zeros((3, VOCABULARY), dtype=bool)
     left[0, [5, 250]] = True
-    left[1] = True
-    bits = np.packbits(left, axis=1, bitorder="little")
-    rows = [row.tolist() for row in packed_rows(bits, left.sum(axis=1).tolist(), VOCABULARY)]
-    assert rows[0] == support.new_set(pattern_of([5, 250], VOCABULARY)).tolist()
-    assert rows[1:] == [[], []]
+    left[1] = True  # and the last row has no token yet
+    tensors = SamplingMaskTensors(
+        torch.zeros(3, 4, dtype=torch.int32),
+        torch.from_numpy(np.packbits(left, axis=1, bitorder="little")),
+        torch.tensor([2, VOCABULARY, 0], dtype=torch.int32),
+        VOCABULARY,
+    )
+    lists = tensors.tolists()
+    assert lists.slice_request(0, 1).token_ids.tolist() == support.new_set(pattern_of([5, 250], VOCABULARY)).tolist()
+    assert lists.slice_request(1, 1).token_ids.tolist() == []
 
 
 @pytest.mark.parametrize(

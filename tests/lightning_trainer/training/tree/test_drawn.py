@@ -69,7 +69,7 @@ def _case(seed: int, rows: int = 9) -> tuple[torch.Tensor, DrawnRows, dict[int, 
     return logits_RV, DrawnRows(temperature_R, draws), left, pairs or [[0, left.get(0, [0])[0]]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6))
 def test_log_q_and_its_gradient_are_those_of_the_plain_formula(seed: int) -> None:
     logits_RV, drawn, left, pairs = _case(seed)
@@ -87,7 +87,7 @@ def test_log_q_and_its_gradient_are_those_of_the_plain_formula(seed: int) -> Non
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6))
 def test_entropy_and_squares_are_those_of_q(seed: int) -> None:
     logits_RV, drawn, left, _ = _case(seed)

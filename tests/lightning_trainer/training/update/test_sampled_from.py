@@ -208,3 +208,38 @@ def test_a_token_that_could_not_be_sampled_is_refused_before_anything_is_trained
         with pytest.raises(TrainingError, match=said):
             trainer.step(TrainingBatch("tiny", 1, (good, replace(other, segments=(segment,)))))
     assert trainer.score([[1, 2, 3]]) == before
+
+
+def test_every_part_of_a_batch_knows_what_its_tokens_were_sampled_from(samples_of_shape, drawn):
+    """verl cuts batches into parts and puts samples without trained tokens into them."""
+    from verl.utils import tensordict_utils as tu
+
+    from lightning_trainer.training.update.packed import PackedSamples
+    from lightning_trainer.training.update.sampled_from import slot_draws
+    from lightning_trainer.training.update.share import filler
+    from lightning_trainer.training.update.tensors import training_tensors
+
+    samples = drawn(samples_of_shape(4, "masks with holes"), 4)
+    batch = training_tensors(samples, {})
+    for chosen in (list(range(len(samples))), [5, 2], [0], [7, 7, 1]):
+        part = tu.index_select_tensor_dict(batch, chosen)
+        found = slot_draws(part, PackedSamples(part))
+        expected = []
+        for sample in (samples[index] for index in chosen):
+            for segment in sample.segments:
+                for position in sample.trained_in(segment):
+                    index = -1 if segment.support is None else segment.support.pattern_L[position - segment.start]
+                    pattern = None if segment.support is None or index < 0 else segment.support.patterns[index]
+                    plain = pattern is None and segment.shaping is None
+                    before = sample.token_ids[:position]
+                    expected.append(None if plain else (segment.shaping, pattern, before, segment.start))
+        drawn_from = [None] * len(expected) if found is None else found.draw_of_S
+        assert expected == [
+            None if draw is None else (draw.shaping, draw.pattern, tuple(draw.before.tolist()), draw.prompt)
+            for draw in drawn_from
+        ]
+    alone = filler(batch)
+    nothing = slot_draws(alone, PackedSamples(alone))
+    assert nothing is None or len(nothing.draw_of_S) == 1
+    plainly = training_tensors(samples_of_shape(4, "masks with holes"), {})
+    assert slot_draws(plainly, PackedSamples(plainly)) is None
