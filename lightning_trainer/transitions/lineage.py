@@ -115,9 +115,7 @@ def _same_prompt(one: Call, other: Call) -> bool:
     return bool(one.prompt_ids) and one.prompt_ids == other.prompt_ids and one.media == other.media
 
 
-def _extended(
-    steps: Sequence[Call], among: Iterable[int], trainable: Container[str] | None = None
-) -> list[int | None]:
+def _extended(steps: Sequence[Call], among: Iterable[int], trainable: Container[str] | None = None) -> list[int | None]:
     places = [place for place in among if _has_tokens(steps[place])]
     owners = None if trainable is None else [steps[place].call_id in trainable for place in places]
     extends: list[int | None] = [None] * len(steps)
