@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 
+from lightning_instrumentation import semconv
+
 
 async def _told(store, take_step, explain, attempt, ask, *arguments):
     guess = replace(ask, response=(50,), answer="7")
@@ -53,3 +55,18 @@ async def test_findings_say_whether_they_block(store, explain, attempt):
     (finding,) = rollout["attempts"][0]["findings"]
     assert (finding["name"], finding["blocks"]) == ("group of one", True)
     assert rollout["attempts"][0]["step"] is None
+
+
+async def test_the_state_that_a_call_was_made_in(store, explain, attempt):
+    spans = [
+        replace(span, attributes={**span.attributes, semconv.STATE: "hall"})
+        if span.scope == semconv.GATEWAY_SCOPE
+        else span
+        for span in attempt("a1").spans
+    ]
+    await store.append(spans)
+    (rollout,) = json.loads("\n".join(explain("r-a1", "--json")))["rollouts"]
+    assert {call["state"] for call in rollout["attempts"][0]["calls"]} == {"hall"}
+    shown = "\n".join(explain("r-a1"))
+    assert "state" in shown
+    assert shown.count("hall") == 2
