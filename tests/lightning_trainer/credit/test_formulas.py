@@ -1,7 +1,7 @@
 """Every scheme over random span graphs, against a slow and obvious implementation of its formula.
 
 Drops of every kind, forks, retries, states that come back, side calls, parallel calls, several agents, rewards of
-calls, agents and attempts, ``merged`` and ``tree``. 60 graphs a scheme and form; ``pytest -m slow`` takes 1,000.
+calls, agents and attempts, ``merged`` and ``tree``. 60 graphs a scheme and form; 1,000 with ``-m slow``.
 """
 
 import importlib.util
