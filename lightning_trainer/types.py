@@ -209,8 +209,8 @@ class Transition:
     """The transition of the same agent and attempt that the prompt begins with in full, token for token."""
     media: tuple[Media, ...] = ()
     """What of the prompt is no text."""
-    causes: tuple[str, ...] = ()
-    """The transitions of the attempt, of any agent, that led to this one directly; filled where a scheme asks."""
+    causes: tuple[str, ...] | None = None
+    """The transitions of the attempt, of any agent, that led to this one directly; None: no scheme asked for them."""
     shaping: Shaping | None = None
     """What was done to single logits; None: nothing."""
     support: Support | None = None

@@ -7,8 +7,8 @@ attempt's reward ``R`` is what all of its last calls led to together: each gets 
 ``R_i`` likewise among that agent's last calls. At ``gamma = 1`` the credits of the calls that nothing led to sum to
 all rewards of the attempt (promise 4).
 
-Edges are ``Transition.causes`` (``transitions/causes.py``); where there are none, ``parent_id``. One row a transition.
-Source: discounting per edge as in Sutton & Barto, 2nd ed., section 3.3; dividing at joins keeps the sum, as
+Edges are ``Transition.causes`` (``transitions/causes.py``); ``parent_id`` where nobody asked for them. One row a
+transition. Source: discounting per edge as in Sutton & Barto, 2nd ed., section 3.3; dividing at joins keeps the sum, as
 redistributed returns must (return equivalence: Arjona-Medina et al., RUDDER, arXiv 1806.07857). The wrong way,
 discounting in order of insertion, is AReaL's issue 1666.
 """
@@ -97,7 +97,9 @@ class Causal:
 
 
 def _causes(step: Transition) -> tuple[str, ...]:
-    return step.causes or (() if step.parent_id is None else (step.parent_id,))
+    if step.causes is not None:
+        return step.causes
+    return () if step.parent_id is None else (step.parent_id,)
 
 
 def _share(rewards_N: list[float | None], among: Sequence[int], whole: float | None) -> None:

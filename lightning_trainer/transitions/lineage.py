@@ -45,7 +45,7 @@ class Lineage:
     parents: tuple[int | None, ...]
     """For each call the place of the one that it follows, which comes before it."""
     extends: tuple[int | None, ...]
-    """For each call the place of the one that its prompt begins with in full, token for token."""
+    """For each call that can be trained the place of the one of them that its prompt begins with in full."""
 
 
 def lineage_of(calls: Iterable[Call], trainable: Container[str] | None = None) -> Lineage:
@@ -57,9 +57,11 @@ def lineage_of(calls: Iterable[Call], trainable: Container[str] | None = None) -
             one is extended before others.
     """
     steps = _steps(sorted(calls, key=_by_time))
-    extends = _extended(steps, trainable)
-    parents = list(extends)
-    if _one_at_a_time(steps, extends):
+    by_tokens = extends = _extended(steps, range(len(steps)), trainable)
+    if trainable is not None:
+        extends = _extended(steps, [place for place, call in enumerate(steps) if call.call_id in trainable])
+    parents = list(by_tokens)
+    if _one_at_a_time(steps, by_tokens):
         _fill_in_by_time(steps, parents)
     order = _parents_first(parents)
     place = {index: number for number, index in enumerate(order)}
@@ -113,10 +115,8 @@ def _same_prompt(one: Call, other: Call) -> bool:
     return bool(one.prompt_ids) and one.prompt_ids == other.prompt_ids and one.media == other.media
 
 
-def _extended(steps: Sequence[Call], trainable: Container[str] | None) -> list[int | None]:
-    places = [place for place, call in enumerate(steps) if _has_tokens(call)]
-    if len(places) == len(steps) and trainable is None:
-        return list(token_tree(steps).parents)
+def _extended(steps: Sequence[Call], among: Iterable[int], trainable: Container[str] | None = None) -> list[int | None]:
+    places = [place for place in among if _has_tokens(steps[place])]
     owners = None if trainable is None else [steps[place].call_id in trainable for place in places]
     extends: list[int | None] = [None] * len(steps)
     tree = token_tree([steps[place] for place in places], owners)

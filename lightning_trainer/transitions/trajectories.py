@@ -99,7 +99,7 @@ def _transition(
         _behaviour_temperature(call.temperature),
         extends,
         call.media,
-        (),
+        None,
         call.shaping,
         call.support,
         call.state,

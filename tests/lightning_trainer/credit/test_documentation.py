@@ -2,8 +2,10 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from lightning_instrumentation.scope import current
 
 from lightning_trainer.config_file import load_config
 from lightning_trainer.credit.estimators import ESTIMATORS
@@ -21,6 +23,15 @@ def test_every_scheme_has_a_row_with_its_settings(name):
 
 def test_every_estimator_is_named():
     assert [name for name in ESTIMATORS if f"`{name}`" not in TEXT and not name.endswith("_vectorized")] == []
+
+
+def test_the_state_of_the_example_is_named_around_the_call():
+    seen = []
+    create = SimpleNamespace(create=lambda **asked: seen.append((current().state, asked["model"])))
+    client = SimpleNamespace(chat=SimpleNamespace(completions=create))
+    (example,) = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
+    exec(example, {"client": client, "room": "hall", "inventory": {"lamp", "key"}, "messages": []})
+    assert seen == [("hall ['key', 'lamp']", "m")]
 
 
 def test_the_example_can_be_read(tmp_path):

@@ -1,10 +1,12 @@
 """Equations 3 and 5 to 8 of arXiv 2505.10978 on numbers that can be followed with a pencil."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from lightning_trainer.credit.gigpo import Gigpo, gigpo_advantages
+from lightning_trainer.types import Media
 
 
 def test_equation_8_by_hand_without_the_deviation():
@@ -68,6 +70,25 @@ def test_an_observation_is_the_same_state_whatever_was_said_before(step, values)
     assert by_prompt == {"a0": 0.5, "a1": 0.5, "b0": -0.5, "b1": -0.5}
     by_observation = values(Gigpo(gamma=1.0, normalize_by_std=False, state="observation"), attempts)
     assert by_observation == {"a0": 0.5, "a1": 1.0, "b0": -0.5, "b1": -1.0}
+
+
+def test_a_state_that_the_agent_names_goes_before_the_prompt(step, values):
+    """Prompts that all differ: b1 alone is in no named state."""
+    attempts = [step("a", ((1,), (2,), 1.0), ((2,), (4,), 0.0)), step("b", ((3,), (2,), 0.0), ((4,), (2,), 0.0))]
+    names = {"a0": "hall", "a1": "hall", "b0": "hall", "b1": None}
+    attempts = [
+        replace(one, transitions=tuple(replace(step, state=names[step.transition_id]) for step in one.transitions))
+        for one in attempts
+    ]
+    found = values(Gigpo(gamma=0.0, normalize_by_std=False), attempts)
+    assert found == pytest.approx({"a0": 0.5 + 2 / 3, "a1": 0.5 - 1 / 3, "b0": -0.5 - 1 / 3, "b1": -0.5})
+
+
+def test_other_pictures_are_another_state(step, values):
+    attempts = [step("a", ((1,), (2,), 1.0)), step("b", ((1,), (2,), 0.0))]
+    (shown,) = attempts[0].transitions
+    attempts[0] = replace(attempts[0], transitions=(replace(shown, media=(Media("image", "sha256:00"),)),))
+    assert values(Gigpo(normalize_by_std=False), attempts) == {"a0": 0.5, "b0": -0.5}
 
 
 def test_an_attempt_without_reward_is_compared_with_none(step, values):

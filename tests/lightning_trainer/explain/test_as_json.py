@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 
+from lightning_instrumentation import semconv
+
 from lightning_trainer.sampling import support_of
 
 
@@ -87,3 +89,18 @@ async def test_what_had_no_choice_and_what_was_cut_is_apart_in_the_ledger(
     page = (folder / "page.html").read_text()
     assert page.count("no_choice: nothing else was left to choose from") == 2
     assert "· cut" in page
+
+
+async def test_the_state_that_a_call_was_made_in(store, explain, attempt):
+    spans = [
+        replace(span, attributes={**span.attributes, semconv.STATE: "hall"})
+        if span.scope == semconv.GATEWAY_SCOPE
+        else span
+        for span in attempt("a1").spans
+    ]
+    await store.append(spans)
+    (rollout,) = json.loads("\n".join(explain("r-a1", "--json")))["rollouts"]
+    assert {call["state"] for call in rollout["attempts"][0]["calls"]} == {"hall"}
+    shown = "\n".join(explain("r-a1"))
+    assert "state" in shown
+    assert shown.count("hall") == 2

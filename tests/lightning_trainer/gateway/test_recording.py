@@ -108,6 +108,13 @@ async def test_the_caller_is_known_by_traceparent_and_our_own_baggage(gateway) -
     assert not {"baggage", "traceparent", "cookie"} & set(forwarded)
 
 
+async def test_the_state_that_baggage_names_is_the_calls(gateway) -> None:
+    await gateway.post({**_PARENT, "baggage": "lightning.rollout.id=r,lightning.state=hall%2C%201"})
+    span = await gateway.record()
+    assert span.attributes[semconv.STATE] == "hall, 1"
+    assert [call.state for call in read_spans([span]).calls] == ["hall, 1"]
+
+
 @pytest.mark.parametrize(
     "headers",
     [

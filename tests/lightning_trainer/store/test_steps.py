@@ -16,7 +16,7 @@ from lightning_trainer.sampling import Shaping, support_of
 from lightning_trainer.store import SqliteStore, StepState, batch_codec
 from lightning_trainer.store.batch_codec import decode_batch, decode_report, encode_batch, encode_report
 from lightning_trainer.store.steps import select_batches
-from lightning_trainer.types import LedgerRow, Media, Outcome, Sample, Segment, StepReport, TrainingBatch
+from lightning_trainer.types import Gap, LedgerRow, Media, Outcome, Sample, Segment, StepReport, TrainingBatch
 
 
 def _sample(logprob: float = -0.25, credit: float | None = 1.0) -> Sample:
@@ -210,15 +210,25 @@ def test_a_report_keeps_metrics_that_are_not_finite() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_batch_that_would_spoil_the_weights_is_refused(bad: float) -> None:
-    for sample in (_sample(bad), _sample(-1.0, bad), replace(_sample(), baseline=bad)):
+    gap = replace(_sample(), gaps=(Gap("c/2", bad, "c/1"),))
+    for sample in (_sample(bad), _sample(-1.0, bad), replace(_sample(), baseline=bad), gap):
         with pytest.raises(StoreError, match="has a log-probability, credit, baseline or logit bias that is NaN"):
             encode_batch(_batch(1, sample))
+
+
+def test_a_batch_that_was_stored_before_gaps_and_orders_is_read() -> None:
+    document = orjson.loads(zlib.decompress(encode_batch(_batch(1))))
+    for sample in document["batch"]["samples"]:
+        del sample["gaps"]
+        for segment in sample["segments"]:
+            del segment["order"]
+    assert decode_batch(zlib.compress(orjson.dumps(document))) == _batch(1)
 
 
 def test_a_batch_keeps_pictures_the_baseline_and_whose_a_segment_is() -> None:
     segments = (Segment(1, 2, "c/0", 0, 1.0, "a", agent="planner", attempt_id="b"), Segment(2, 3, "c/1", 0, 1.0, "a"))
     sample = replace(_sample(), segments=segments, media=(Media("image", "sha256:00", "image/png"),))
-    sample = replace(sample, baseline=0.1)
+    sample = replace(sample, baseline=0.1, gaps=(Gap("c/2", 0.5, "c/1", attempt_id="b"),))
     assert decode_batch(encode_batch(_batch(1, sample))) == _batch(1, sample)
 
 

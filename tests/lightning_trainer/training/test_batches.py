@@ -47,7 +47,7 @@ def test_a_two_call_tool_rollout_token_by_token(rollouts, make_policy):
     assert with_tool.behaviour_logprobs == (0.0, 0.0, 0.0, -0.1, -0.2, -0.3, 0.0, 0.0, -0.4, -0.5)
     assert with_tool.segments == (
         Segment(3, 6, "s1/0", policy_version=3, credit=1.0, row_id="a1/solver"),
-        Segment(8, 10, "s2/0", policy_version=3, credit=1.0, row_id="a1/solver", follows="s1/0"),
+        Segment(8, 10, "s2/0", policy_version=3, credit=1.0, row_id="a1/solver", follows="s1/0", order=1),
     )
     assert (with_tool.sample_id, with_tool.agent, with_tool.group_id) == ("a1/s2/0", "solver", "g")
 

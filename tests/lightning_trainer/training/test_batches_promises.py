@@ -7,10 +7,12 @@ spoiled in every way that capture can spoil them. Few different token ids are us
 chance.
 """
 
+import importlib.util
 import math
 import random
 from collections import Counter
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -35,6 +37,12 @@ from lightning_trainer.types import (
     Sample,
     Segment,
 )
+
+_spec = importlib.util.spec_from_file_location("slow_credit", Path(__file__).parents[1] / "slow_credit.py")
+assert _spec is not None
+assert _spec.loader is not None
+slow = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(slow)
 
 MOVES = (
     *("go on",) * 6,
@@ -302,25 +310,36 @@ def _owner(call: Call) -> tuple[str | None, str | None]:
     return call.attempt_id, call.agent
 
 
-def _parents(own: list[Call]) -> dict[str, Call | None]:
-    """What each call of one agent in one attempt (by time) follows."""
-    parents = {call.call_id: _token_parent(call, own) for call in own}
-    parallel = len({call.span_id for call in own}) < len(own) or any(
-        a is not b and a.start_ns < b.end_ns and b.start_ns < a.end_ns for a in own for b in own
-    )
-    clock_is_wrong = any(parent in own[index:] for index, parent in enumerate(parents.values()) if parent is not None)
-    if parallel or clock_is_wrong:
-        return parents
-    for index, call in enumerate(own):
-        tries = [other for other in own[:index] if (other.prompt_ids, other.media) == (call.prompt_ids, call.media)]
-        if parents[call.call_id] is None and index > 0:
-            parents[call.call_id] = parents[tries[0].call_id] if tries else own[index - 1]
-    return parents
+def _taking_part(world: World) -> list[Call]:
+    """What can be trained, and what happened beside it and cannot: credit flows across it."""
+    attempts = {
+        attempt.attempt_id
+        for attempt in world.attempts
+        if attempt.mode is RolloutMode.TRAIN
+        and attempt.state is not AttemptState.RUNNING
+        and not (attempt.state is AttemptState.FAILED and world.policy.failed_attempts == "drop")
+    }
+    calls = [
+        call
+        for call in deduplicate(world.calls).kept
+        if call.agent is not None and call.attempt_id in attempts and world.policy.claims(call.agent)
+    ]
+    owners = {_owner(call) for call in calls}
+    return [step for owner in owners for step in slow.steps([call for call in calls if _owner(call) == owner])]
+
+
+def _parents(own: list[Call], world: World) -> dict[str, Call | None]:
+    """What each call of one agent in one attempt follows."""
+    by_id = {call.call_id: call for call in own}
+    own = sorted(own, key=lambda call: (call.start_ns, call.call_id))
+    found = slow.parents(own, {call.call_id for call in _eligible(world)})
+    return {name: None if above is None else by_id[above] for name, above in found.items()}
 
 
 def _credits(world: World) -> dict[str, float | None]:
     """By call id; the definition of the schemes, by recursion."""
-    eligible = _eligible(world)
+    eligible, steps = _eligible(world), _taking_part(world)
+    trainable = {call.call_id for call in eligible}
     group_of = {attempt.attempt_id: attempt.group_id for attempt in world.attempts}
     outcome: dict[str, float] = {}
     step: dict[str, float] = {}
@@ -335,27 +354,27 @@ def _credits(world: World) -> dict[str, float | None]:
     if world.policy.credit.scheme == "steps":
         return {call.call_id: step.get(call.call_id) for call in eligible}
     if world.policy.credit.scheme == "equal_shares":
-        calls_of = Counter(call.attempt_id for call in eligible)
+        calls_of = Counter(call.attempt_id for call in steps)
         return {
             call.call_id: outcome[call.attempt_id] / calls_of[call.attempt_id] if call.attempt_id in outcome else None
             for call in eligible
         }
     if world.policy.credit.scheme == "magrpo":
-        return _joint_returns(eligible, group_of, outcome, step)
+        return _joint_returns(world, group_of, outcome, step)
     credits: dict[str, float | None] = {}
     for call in eligible:
-        own = [other for other in eligible if _owner(other) == _owner(call)]
+        own = [other for other in steps if _owner(other) == _owner(call)]
         compared = [
             other
-            for other in eligible
+            for other in steps
             if other.agent == call.agent and group_of[other.attempt_id or ""] == group_of[call.attempt_id or ""]
         ]
-        parents = _parents(own)
+        parents = _parents(own, world)
         stepwise = any(other.call_id in step for other in compared)
         outcomes = any(other.attempt_id in outcome for other in compared)
 
         def value(call: Call, own=own, parents=parents, stepwise=stepwise, outcomes=outcomes) -> float | None:
-            reward = step.get(call.call_id) if stepwise else 0.0
+            reward = step.get(call.call_id, None if call.call_id in trainable else 0.0) if stepwise else 0.0
             children = [other for other in own if parents[other.call_id] is call]
             values = [value(child) for child in children]
             if not children:
@@ -369,25 +388,27 @@ def _credits(world: World) -> dict[str, float | None]:
     return credits
 
 
-def _joint_returns(eligible, group_of, outcome, step) -> dict[str, float | None]:
+def _joint_returns(world, group_of, outcome, step) -> dict[str, float | None]:
     """MAGRPO: everything that the team earned from the call's turn on, if nothing of it is missing."""
+    eligible, steps = _eligible(world), _taking_part(world)
+    trainable = {call.call_id for call in eligible}
     turn = {}
-    for call in eligible:
-        parents = _parents([other for other in eligible if _owner(other) == _owner(call)])
+    for call in steps:
+        parents = _parents([other for other in steps if _owner(other) == _owner(call)], world)
         count, before = 0, parents[call.call_id]
         while before is not None:
             count, before = count + 1, parents[before.call_id]
         turn[call.call_id] = count
     credits: dict[str, float | None] = {}
     for call in eligible:
-        group = [other for other in eligible if group_of[other.attempt_id] == group_of[call.attempt_id]]
+        group = [other for other in steps if group_of[other.attempt_id] == group_of[call.attempt_id]]
         stepwise = {other.agent for other in group if other.call_id in step}
         outcomes = any(other.attempt_id in outcome for other in group)
         parts = [outcome.get(call.attempt_id)] if outcomes else []
         for other in group:
             later = other.attempt_id == call.attempt_id and turn[other.call_id] >= turn[call.call_id]
             if later and other.agent in stepwise:
-                parts.append(step.get(other.call_id))
+                parts.append(step.get(other.call_id, None if other.call_id in trainable else 0.0))
         known = [part for part in parts if part is not None]
         complete = len(known) == len(parts) and (stepwise or outcomes)
         credits[call.call_id] = sum(known) if complete else None
@@ -608,16 +629,16 @@ def test_a_reward_moves_only_the_credit_of_what_led_to_it(world, which):
         for e in world.evaluations
     )
     before, after = _segments(world), _segments(replace(world, evaluations=raised))
-    eligible = _eligible(world)
+    eligible, steps = _eligible(world), _taking_part(world)
     allowed: set[str] = set()
-    call = next((call for call in eligible if call.call_id == chosen.span_id), None)
+    call = next((call for call in steps if call.call_id == chosen.span_id), None)
     if call is not None:
-        parents = _parents([other for other in eligible if _owner(other) == _owner(call)])
+        parents = _parents([other for other in steps if _owner(other) == _owner(call)], world)
         while call is not None:
             allowed.add(call.call_id)
             call = parents[call.call_id]
     if world.policy.credit.scheme == "magrpo":
-        changed = {other.attempt_id for other in eligible if other.call_id in allowed}
+        changed = {other.attempt_id for other in steps if other.call_id in allowed}
         allowed = {other.call_id for other in eligible if other.attempt_id in changed}
     moved = {name for name in before.keys() & after.keys() if before[name] != after[name]}
     assert moved <= allowed
@@ -647,7 +668,7 @@ def test_the_generator_reaches_every_fate():
         if build.batch and world.policy.credit.scheme == "discounted":
             eligible = _eligible(world)
             for owner in {_owner(call) for call in eligible}:
-                parents = _parents([call for call in eligible if _owner(call) == owner])
+                parents = _parents([call for call in eligible if _owner(call) == owner], world)
                 followed = Counter(parent.call_id for parent in parents.values() if parent is not None)
                 seen["forks"] += any(count > 1 for count in followed.values())
 

@@ -107,7 +107,8 @@ def test_of_equal_answers_one_that_can_be_trained_is_extended(make_call):
     calls = [make_call("stale", (1,), (2,), start=0), make_call("trained", (1,), (2,), start=10)]
     calls.append(make_call("next", (1, 2, 3), (4,), start=20))
     assert lineage_of(calls).extends == (None, None, 0)
-    assert lineage_of(calls, {"trained/0", "next/0"}).extends == (None, None, 1)
+    lineage = lineage_of(calls, {"trained/0", "next/0"})
+    assert (lineage.extends, lineage.parents) == ((None, None, 1), (None, None, 1))
 
 
 def test_nothing_follows_nothing():

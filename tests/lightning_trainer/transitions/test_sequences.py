@@ -26,7 +26,7 @@ def test_calls_that_extend_each_other_are_one_sequence(make_transition, make_tra
     assert sample.token_ids == (1, 2, 3, 4, 5, 6)
     assert sample.loss_mask == (0, 0, 1, 1, 0, 1)
     assert sample.behaviour_logprobs == (0.0, 0.0, -0.1, -0.2, 0.0, -0.3)
-    assert sample.segments == (Segment(2, 4, "1", 0, 1.0, "row"), Segment(5, 6, "2", 7, 1.0, "row"))
+    assert sample.segments == (Segment(2, 4, "1", 0, 1.0, "row"), Segment(5, 6, "2", 7, 1.0, "row", order=1))
     assert (sample.sample_id, sample.group_id, sample.attempt_id) == ("a1/2", "g", "a1")
 
 

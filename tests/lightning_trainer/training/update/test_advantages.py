@@ -382,3 +382,24 @@ def test_tokens_without_a_choice_are_no_part_of_their_row(group, advantages, est
     expected, found = advantages(whole, estimator), advantages(holes, estimator)
     assert found == {name: pytest.approx(row) for name, row in expected.items()}
     assert all(row[:3] == (0.0, 0.0, 0.0) for row in found.values())
+
+
+def test_a_row_is_in_the_order_of_sampling_and_not_of_the_batch(sample):
+    """A side call between two turns, whose sample comes first. With gamma 1 and lambda 0 what the critic should have
+    said is what it says at the next token, and at the last one the reward."""
+    from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+    from lightning_trainer.training.update.advantages import estimate
+
+    side = sample("side", [1, 2], [0, 1], group="g", credit=1.0)
+    turns = sample("turns", [1, 2, 3, 4], [0, 1, 0, 1], group="g", credit=1.0)
+    other = sample("other", [1, 2], [0, 1], group="g", credit=0.0)
+    of_row = {"attempt_id": "a", "row_id": "a"}
+    side = replace(side, segments=(replace(side.segments[0], order=1, **of_row),))
+    segments = (replace(one, order=2 * place, **of_row) for place, one in enumerate(turns.segments))
+    turns = replace(turns, segments=tuple(segments))
+    values = {"side": [9.0, 0.5], "turns": [9.0, 0.25, 9.0, 0.0], "other": [9.0, 0.0]}
+    algorithm = AlgorithmConfig(gamma=1.0, lam=0.0)
+    found = estimate([side, turns, other], "gae", algorithm, measured={"values": values})
+    assert found.returns["turns"][1] == pytest.approx(0.5)
+    assert found.returns["side"][1] == pytest.approx(0.0)
+    assert found.returns["turns"][3] == pytest.approx(1.0)

@@ -85,3 +85,57 @@ def test_a_token_without_a_choice_is_no_part_of_a_turn(sample):
     found = value_estimate([one], values, None, GaeTokensCredit(gamma=0.5, lam=0.5))
     assert found.advantages["a"] == pytest.approx([0.0, 0.25, 0.0, 1.0, 0.0])
     assert found.return_masks["a"] == [0, 1, 0, 1, 0]
+
+
+@pytest.fixture
+def advantage_of_the_first_call(make_call, make_attempt, make_evaluation, make_policy):
+    """By ``gae_turns`` with lambda 0.95, where the critic says 0.25 everywhere and the attempt earned 1."""
+    from lightning_trainer.training.batches import build_batch
+    from lightning_trainer.training.update.value_credit import value_estimate
+
+    def advantage(calls, samples="merged"):
+        calls = [*calls, make_call("other", (1,), (7,), attempt_id="a2")]
+        policy = make_policy(agents=("solver", "worker"), credit={"scheme": "gae_turns"}, samples=samples)
+        workers = [make_call("aside", (2,), (7,), attempt_id="a2", agent="worker", start=5)]
+        evaluations = [make_evaluation(1.0, agent="solver"), make_evaluation(0.0, "a2", agent="solver")]
+        evaluations += [make_evaluation(0.0, name, agent="worker") for name in ("a1", "a2")]
+        attempts = [make_attempt(), make_attempt("a2")]
+        batch = build_batch([*calls, *workers], attempts, evaluations, policy, 1).batch
+        values = {sample.sample_id: [0.25] * len(sample.token_ids) for sample in batch.samples}
+        found = value_estimate(batch.samples, values, None, GaeTurnsCredit(gamma=1.0, lam=0.95))
+        return next(
+            found.advantages[sample.sample_id][segment.start]
+            for sample in batch.samples
+            for segment in sample.segments
+            if segment.transition_id == calls[0].call_id
+        )
+
+    return advantage
+
+
+@pytest.mark.parametrize("samples", ["merged", "tree"])
+def test_an_agents_turns_are_its_own_whoevers_sample_they_are_in(samples, make_call, advantage_of_the_first_call):
+    """A planner, a worker on its tokens, the planner again: 0.25 - 0.25 + 0.95 * (1 - 0.25)."""
+    calls = [
+        make_call("plan", (1,), (2,)),
+        make_call("work", (1, 2, 3), (4,), start=10, agent="worker"),
+        make_call("plan again", (1, 2, 3, 4, 5), (6,), start=20),
+    ]
+    assert advantage_of_the_first_call(calls, samples) == pytest.approx(0.7125)
+
+
+@pytest.mark.parametrize("samples", ["merged", "tree"])
+def test_reward_gets_across_a_call_that_is_dropped(samples, make_call, advantage_of_the_first_call):
+    """Its value is what followed, 0.25: 0.25 - 0.25 + 0.95 * 0.95 * (1 - 0.25). The history is rendered anew."""
+    calls = [
+        make_call("1", (1,), (2,)),
+        make_call("sums up", (8,), (9,), start=10, behaviour_logprobs=None),
+        make_call("2", (1, 9), (4,), start=20),
+    ]
+    assert advantage_of_the_first_call(calls, samples) == pytest.approx(0.676875)
+
+
+def test_the_outcome_gets_across_a_last_call_that_is_dropped(make_call, advantage_of_the_first_call):
+    """1 - 0.25."""
+    calls = [make_call("1", (1,), (2,)), make_call("2", (1, 2), (9,), start=10, complete=False)]
+    assert advantage_of_the_first_call(calls) == pytest.approx(0.75)
