@@ -17,6 +17,7 @@ import pytest
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.algorithms.losses import POLICY_LOSSES
 from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+from lightning_trainer.training.lora import LoraConfig
 from lightning_trainer.training.tree.mini_batches import cut, visits
 from lightning_trainer.types import TrainingBatch
 
@@ -322,6 +323,15 @@ def test_demonstrations_are_learned_in_epochs_of_mini_batches(trainer, batch):
     first = once.step(batch()).metrics["sft/loss"]
     assert report.metrics["optimizer/updates"] == 12.0
     assert report.metrics["sft/loss"] < first
+
+
+def test_an_adapter_is_trained_in_mini_batches_and_the_model_below_it_rests(trainer, batch):
+    trained = trainer(lora=LoraConfig(rank=4), mini_batches=4, kl_loss_coef=0.1)
+    before = _weights(trained._learner.policy)
+    assert trained.step(batch()).metrics["optimizer/updates"] == 8.0
+    after = _weights(trained._learner.policy)
+    moved = {name for name in after if not bool((after[name] == before[name]).all())}
+    assert moved == {name for name in after if ".lora_" in name}
 
 
 _KILLED = """
