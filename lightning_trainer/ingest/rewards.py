@@ -48,7 +48,9 @@ class KnownRollouts(Protocol):
 
     async def has_rollout(self, rollout_id: str) -> bool: ...
 
-    async def has_response(self, response_id: str) -> bool: ...
+    async def has_response(self, response_id: str, *, attempt_id: str | None = None) -> bool: ...
+
+    async def attempts_of_response(self, response_id: str) -> list[str]: ...
 
     async def consumed(
         self,
@@ -120,10 +122,25 @@ async def _score_rollout(store: KnownRollouts, rollout_id: str, body: RewardBody
 async def _score_response(store: KnownRollouts, response_id: str, body: RewardBody) -> _Scored:
     if not await store.has_response(response_id):
         raise JsonBodyError(404, f"no span of response {response_id!r} has been seen; check the id, or send it later")
-    if body.attempt_id is not None or body.agent is not None:
-        raise JsonBodyError(404, f"response {response_id!r} is one call: leave attempt_id and agent out")
-    consumed = await store.consumed(response_ids=[response_id])
-    return _Scored({semconv.RESPONSE_ID: response_id}, next(iter(consumed.values()), None))
+    if body.agent is not None:
+        raise JsonBodyError(404, f"response {response_id!r} is one call: leave agent out")
+    about = {semconv.RESPONSE_ID: response_id}
+    if body.attempt_id is None:
+        if len(attempts := await store.attempts_of_response(response_id)) > 1:
+            # Servers repeat their ids: without more, the reward would score a call in each attempt's step.
+            raise JsonBodyError(
+                409,
+                f"calls of several attempts have the response id {response_id!r} ({', '.join(attempts)} ...): name one "
+                "with attempt_id",
+            )
+        consumed = await store.consumed(response_ids=[response_id])
+    else:
+        attempt = await store.attempt(body.attempt_id)
+        if attempt is None or not await store.has_response(response_id, attempt_id=body.attempt_id):
+            raise JsonBodyError(404, f"no call of attempt {body.attempt_id!r} has the response id {response_id!r}")
+        about |= {semconv.ROLLOUT_ID: attempt.rollout_id, semconv.ATTEMPT_ID: attempt.attempt_id}
+        consumed = await store.consumed(attempt_ids=[attempt.attempt_id])
+    return _Scored(about, next(iter(consumed.values()), None))
 
 
 def finite(value: float, field: str = "value") -> None:
@@ -145,7 +162,7 @@ def reward_span(about: Mapping[str, str], body: RewardBody) -> Span:
         name: text for name, text in about.items() if name in (semconv.EVALUATION_AGENT, semconv.RESPONSE_ID)
     }
     attributes: dict[str, AttributeValue] = dict(about)
-    subject = about.get(semconv.ROLLOUT_ID) or about[semconv.RESPONSE_ID]
+    subject = about.get(semconv.RESPONSE_ID) or about[semconv.ROLLOUT_ID]
     digits = os.urandom(24) if body.id is None else _digest(subject, body.id)
     return Span(
         trace_id=digits[:16].hex(),

@@ -72,9 +72,23 @@ def _columns(span: Span, resource_id: int) -> tuple:
     )
 
 
-def has_response(connection: sqlite3.Connection, response_id: str) -> bool:
-    found = connection.execute("SELECT 1 FROM spans WHERE response_id = ? LIMIT 1", (response_id,)).fetchone()
+def has_response(connection: sqlite3.Connection, response_id: str, attempt_id: str | None = None) -> bool:
+    """Whether a span names the response; with ``attempt_id`` one of that attempt."""
+    found = connection.execute(
+        "SELECT 1 FROM spans WHERE response_id = ?1 AND (?2 IS NULL OR attempt_id = ?2) LIMIT 1",
+        (response_id, attempt_id),
+    ).fetchone()
     return found is not None
+
+
+def attempts_of_response(connection: sqlite3.Connection, response_id: str, most: int = 3) -> list[str]:
+    """Return the first attempts whose calls have the response id, not more than so many."""
+    rows = connection.execute(
+        """SELECT DISTINCT attempt_id FROM spans WHERE response_id = ? AND attempt_id IS NOT NULL
+           AND name NOT LIKE 'evaluate %' ORDER BY attempt_id LIMIT ?""",
+        (response_id, most),
+    )
+    return [attempt_id for (attempt_id,) in rows]
 
 
 def has_rollout(connection: sqlite3.Connection, rollout_id: str) -> bool:

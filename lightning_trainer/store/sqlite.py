@@ -94,8 +94,12 @@ class SqliteStore:
     async def has_rollout(self, rollout_id: str) -> bool:
         return await self._read(lambda connection: span_table.has_rollout(connection, rollout_id))
 
-    async def has_response(self, response_id: str) -> bool:
-        return await self._read(lambda connection: span_table.has_response(connection, response_id))
+    async def has_response(self, response_id: str, *, attempt_id: str | None = None) -> bool:
+        return await self._read(lambda connection: span_table.has_response(connection, response_id, attempt_id))
+
+    async def attempts_of_response(self, response_id: str) -> list[str]:
+        """Return the first attempts whose calls have the response id; more than one where a server repeats its ids."""
+        return await self._read(lambda connection: span_table.attempts_of_response(connection, response_id))
 
     async def consumed(
         self,

@@ -113,7 +113,27 @@ async def test_a_reward_of_a_response_that_nobody_gave_is_refused(client, call) 
     unknown = await client.post("/lightning/responses/y/rewards", json={"value": 1})
     assert (unknown.status_code, "no span of response 'y'" in unknown.text) == (404, True)
     both = await client.post(_RESPONSE_URL, json={"value": 1, "agent": "planner"})
-    assert (both.status_code, "is one call: leave attempt_id and agent out" in both.text) == (404, True)
+    assert (both.status_code, "is one call: leave agent out" in both.text) == (404, True)
+
+
+async def test_where_calls_of_two_attempts_have_one_response_id_the_reward_names_the_attempt(
+    client, call, store
+) -> None:
+    for number, attempt in enumerate("ab", start=4):
+        chat = {
+            semconv.ROLLOUT_ID: "r",
+            semconv.ATTEMPT_ID: attempt,
+            semconv.RESPONSE_ID: "x",
+            semconv.OPERATION: "chat",
+        }
+        await store.append([Span(f"{number}" * 32, f"{number}" * 16, None, "chat", 3, 4, chat, scope="openai")])
+    refused = await client.post(_RESPONSE_URL, json={"value": 1})
+    assert (refused.status_code, "name one with attempt_id" in refused.text) == (409, True)
+    assert (await client.post(_RESPONSE_URL, json={"value": 1, "attempt_id": "c"})).status_code == 404
+    assert (await client.post(_RESPONSE_URL, json={"value": 1, "attempt_id": "b"})).status_code == 200
+    (evaluation,) = read_spans(await store.spans_of_attempts(["b"])).evaluations
+    assert (evaluation.attempt_id, evaluation.response_id, evaluation.span_id) == ("b", "x", None)
+    assert read_spans(await store.spans_of_attempts(["a"])).evaluations == ()
 
 
 @pytest.mark.parametrize("url", [_URL, _RESPONSE_URL])

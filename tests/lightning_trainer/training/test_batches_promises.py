@@ -65,6 +65,7 @@ FLAWS = (
     {"agent": "bystander"},
     {"attempt_id": None},
     {"attempt_id": "elsewhere"},
+    {"rollout_id": "another-of-that-attempt-id"},
     {"fidelity": Fidelity.VERIFIED},
     {"fidelity": Fidelity.TEXT_ONLY, "prompt_ids": (), "response_ids": (), "behaviour_logprobs": None},
 )
@@ -276,11 +277,18 @@ def _play(attempt, moves, serial: bool, calls: list[Call], evaluations: list[Eva
 # -- the rules again, slowly --------------------------------------------------------------------------------------
 
 
+def _named(world: World) -> list[Call]:
+    """The calls once each; where the policy claims all agents, what nobody names is one agent more."""
+    everybody = "*" in world.policy.agents
+    kept = deduplicate(world.calls).kept
+    return [replace(call, agent="(no agent)") if everybody and call.agent is None else call for call in kept]
+
+
 def _eligible(world: World) -> list[Call]:
     attempts = {attempt.attempt_id: attempt for attempt in world.attempts}
     return [
         call
-        for call in deduplicate(world.calls).kept
+        for call in _named(world)
         if reason_against(call, world.policy, attempts, world.oldest_version) is None
     ]
 
@@ -524,7 +532,7 @@ def check_groups(world: World, build: Build) -> None:
             casts = {
                 frozenset(
                     call.agent
-                    for call in deduplicate(world.calls).kept
+                    for call in _named(world)
                     if call.attempt_id == name and world.policy.claims(call.agent)
                 )
                 for name in members
