@@ -17,7 +17,7 @@ BENCH ?= $(wildcard benchmarks/*.py)
 help:
 	@echo 'make quickstart [SEED=0] [STEPS=] [HELDOUT=] [OUT=]   watch a real agent learn; writes runs/.../report.html'
 	@echo 'make test [ARGS="-k words"]                           all tests, with real engines and a tiny model'
-	@echo 'make test-slow [ARGS="tests/loop/test_team.py"]       the tests that take too long for it; hours in all'
+	@echo 'make test-slow [ARGS="tests/loop/test_team.py"]       the tests that take too long for make test'
 	@echo 'make bench [BENCH=benchmarks/loop.py]                 benchmarks; each prints a table'
 	@echo 'make crewai                                           CrewAI adapter and example, in .venv-crewai'
 	@echo 'make check                                            ruff and pyright; make format mends what can be mended'

@@ -15,7 +15,7 @@ ends it with one line and exit status 130.
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import chain
 from typing import Generic, NamedTuple
 
@@ -121,15 +121,16 @@ class Runner(Generic[TaskT]):
         with Crew(attempted, self._concurrency) as crew:
             while done < steps:
                 began = time.monotonic()
-                # What other runs have on its way is not counted on: it may take as long as it likes.
-                wanted = len(self._daemon.groups(f"{run}/step-", taken_until=done))
+                # What other runs have on their way is not counted on: it may take as long as it likes.
+                taken = self._daemon.groups(f"{run}/step-", taken_until=done)
+                wanted = len(taken)
                 wanted += status["groups_wanted"] * _with_attempts(status, done + 1, done + 1)
                 wanted += status["groups_per_step"] * _with_attempts(status, done + 2, min(done + 1 + ahead, steps))
                 while _with_attempts(status, first, started) * status["groups_per_step"] < wanted:
                     started += 1
                     if not _with_attempts(status, started, started):
                         continue
-                    groups = self._groups(run, tasks_of_step(started), started, status)
+                    groups = self._groups(run, tasks_of_step(started), started, status, taken)
                     for batch in groups if ahead else [list(chain.from_iterable(groups))]:
                         crew.add(batch)
                 status = self._daemon.wait_for_step(done + 1, groups_wanted=status["groups_wanted"])
@@ -178,8 +179,13 @@ class Runner(Generic[TaskT]):
             started += 1
         return first, started
 
-    def _groups(self, run: str, tasks: Sequence[TaskT], step: int, status: dict) -> list[list[_Work[TaskT]]]:
-        """Return the attempts of a step that the daemon has not seen the end of, group by group."""
+    def _groups(
+        self, run: str, tasks: Sequence[TaskT], step: int, status: dict, taken: Container[str]
+    ) -> list[list[_Work[TaskT]]]:
+        """Return the attempts of a step that the daemon has not seen the end of, group by group.
+
+        What was taken before it was whole (``group_timeout_s``) stays as it is: more attempts would be a group anew.
+        """
         different = len({task.id for task in tasks})
         if different != status["groups_per_step"]:
             raise LightningError(
@@ -197,6 +203,7 @@ class Runner(Generic[TaskT]):
                 for _ in range(wanted[mode] - ended.get(work.group_id, 0))
             ]
             for work in works
+            if work.group_id not in taken
         ]
 
     def _attempted(self, work: _Work[TaskT], on_attempt: Callable[[AttemptEnded], None]) -> AttemptEnded:

@@ -436,6 +436,21 @@ def test_a_run_whose_groups_another_run_finds_taken_first_goes_on_with_its_own(s
     assert len(daemon.consumed) == len(daemon.complete), "nothing is left over"
 
 
+def test_a_group_that_was_taken_before_it_was_whole_gets_no_more_attempts(serve) -> None:
+    daemon = Daemon(None)
+    daemon.before.update({f"{RUN}/step-1/task-0": 1, f"{RUN}/step-1/task-1": 1})
+    daemon.steps_done, daemon.consumed_by = 1, [0, 2]
+    daemon.consumed = [f"{RUN}/step-1/task-0", "other/step-1/task-0"]
+    daemon.complete = list(daemon.consumed)
+    begun: Counter[tuple[int, str]] = Counter()
+
+    def attempt(task: Task) -> None:
+        begun[task.step, task.id] += 1
+
+    Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event).train(tasks_of, steps=2)
+    assert begun == {(1, "task-1"): 2, (2, "task-0"): 3, (2, "task-1"): 3}
+
+
 def test_an_attempt_belongs_to_a_group_of_its_run(serve) -> None:
     groups: set[str | None] = set()
 
