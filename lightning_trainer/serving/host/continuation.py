@@ -92,13 +92,14 @@ class _Keeping:
         """Wraps ``_tokenize_prompt_async``."""
         tokens = await self._tokenize(prompt, params)
         turn = current_turn.get()
-        # Placeholders of images stand for more tokens than the text says, and offsets belong to the text's own tokens.
-        if turn is None or prompt.get("multi_modal_data") or "prompt_token_offsets" in tokens:
+        if turn is None or _bound_to_its_tokens(prompt, params, tokens):
             return tokens
         text, ids, after = prompt["prompt"], tokens["prompt_token_ids"], None
         if beginnings := self._conversations.beginnings(turn.owner, text):
             found = await self._run(continued, text, ids, beginnings, self._encode, self._decode)
-            if found is not None:
+            longest = params.max_input_tokens
+            # As sampled, words may need more tokens: a prompt that fits must not be refused for that.
+            if found is not None and (longest is None or len(found[1]) <= longest):
                 after, continued_ids = found
                 if continued_ids != ids:
                     turn.kept_tokens = len(after.ids)
@@ -151,3 +152,10 @@ class _Keeping:
 
     def _decode(self, ids: Sequence[int]) -> str:
         return self._renderer.get_tokenizer().decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def _bound_to_its_tokens(prompt: Mapping[str, Any], params: Any, tokens: Mapping[str, Any]) -> bool:
+    """Whether something else than the text says what the tokens are: images, a cut by number, offsets in the text."""
+    return bool(
+        prompt.get("multi_modal_data") or params.truncate_prompt_tokens is not None or "prompt_token_offsets" in tokens
+    )

@@ -141,3 +141,26 @@ async def test_an_answer_that_was_given_up_is_not_remembered(gateway) -> None:
     await gateway.http.post(place, json={**body, "messages": history, "max_tokens": 2}, timeout=120)
     span = await gateway.record(2)
     assert semconv.PROMPT_KEPT_TOKENS not in span.attributes
+
+
+async def test_a_prompt_that_fits_as_words_is_not_refused_for_the_ids_that_were_sampled(gateway, engine) -> None:
+    place = "/rollouts/run-1/agents/solver/v1/chat/completions"
+
+    async def ask(history: list[dict[str, str]], limit: int) -> str:
+        body = {**_ASKED, "messages": history, "max_tokens": limit}
+        answer = await gateway.http.post(place, json=body, timeout=120)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["choices"][0]["message"]["content"]
+
+    history = [{"role": "user", "content": "?"}]
+    said = await ask(history, 60)
+    history += [{"role": "assistant", "content": said}, {"role": "user", "content": "?"}]
+    await ask(history, 2)
+    kept = (await gateway.record(2)).attributes
+    as_sampled = int(kept[semconv.INPUT_TOKENS])
+    assert semconv.PROMPT_KEPT_TOKENS in kept
+    assert len(said) < 59, "the words alone are two tokens shorter or more"
+    await ask(history, engine.settings.max_model_len - as_sampled + 1)
+    words = (await gateway.record(3)).attributes
+    assert semconv.PROMPT_KEPT_TOKENS not in words
+    assert words[semconv.INPUT_TOKENS] == as_sampled - (60 - len(said))
