@@ -12,7 +12,7 @@ from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update import value_engines as _  # registers them with verl  # noqa: F401
 from lightning_trainer.training.update.configuration import value_loss_config, worker_config
 from lightning_trainer.training.update.host import ModelHost
-from lightning_trainer.training.update.metrics import TokenWeighted, Update
+from lightning_trainer.training.update.metrics import Update
 from lightning_trainer.training.update.tensors import TokenValues, training_tensors
 from lightning_trainer.types import Sample
 
@@ -28,7 +28,7 @@ class Critic(ModelHost):
         """
         lr = settings.algorithm.critic.lr
         super().__init__(settings, worker_config(settings, settings.model_dir, "value_model", lr))
-        self.worker.set_loss_fn(TokenWeighted(partial(value_loss, config=value_loss_config(settings))))
+        self.worker.set_loss_fn(partial(value_loss, config=value_loss_config(settings)))
 
     def values(self, samples: Sequence[Sample]) -> dict[str, list[float]]:
         """Return the value before every trained token, 0.0 elsewhere, by sample id."""

@@ -1,48 +1,16 @@
-"""verl's metrics as plain numbers, and means over tokens that do not depend on the split into micro-batches."""
+"""verl's metrics as plain numbers."""
 
 import logging
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-import torch
-from tensordict import TensorDict
-from verl.utils.metric import AggregationType, Metric
+from verl.utils.metric import Metric
 
 _log = logging.getLogger(__name__)
 
 _ABOUT_GPUS = "perf/"
 """Prefix of verl's memory figures."""
-
-
-Loss: TypeAlias = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
-
-_TOKEN_MEANS = (
-    "actor/ppo_kl",
-    "actor/pg_clipfrac",
-    "actor/pg_clipfrac_lower",
-    "critic/vf_clipfrac",
-    "critic/vpred_mean",
-)
-"""Means over the tokens of a micro-batch, of which verl takes the mean over micro-batches."""
-
-
-class TokenWeighted:
-    """A loss of verl's whose means over tokens are those of the whole batch, whatever its split.
-
-    Micro-batches hold different numbers of tokens: each counts by its share of the batch's, and the shares add up.
-    """
-
-    def __init__(self, loss: Loss) -> None:
-        self._loss = loss
-
-    def __call__(self, model_output: Any, data: TensorDict, dp_group: Any = None) -> tuple[torch.Tensor, dict]:
-        loss, metrics = self._loss(model_output=model_output, data=data, dp_group=dp_group)
-        tokens = float(data["response_mask"].values().sum())
-        share = tokens * data["dp_size"] / data["batch_num_tokens"]
-        for name in metrics.keys() & _TOKEN_MEANS:
-            metrics[name] = Metric(AggregationType.SUM, _number(metrics[name]) * share)
-        return loss, metrics
 
 
 class Update(NamedTuple):

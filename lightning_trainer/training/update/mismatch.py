@@ -4,6 +4,7 @@ Measured inside of the loss, on what the update computes anyway. On fresh sample
 difference; on stale ones the distance that the weights have moved since is in it too.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,8 +12,9 @@ from tensordict import TensorDict
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.utils.padding import no_padding_2_padding
 
-from lightning_trainer.training.update.metrics import Loss
 from lightning_trainer.training.update.tensors import BEHAVIOUR
+
+Loss = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
 
 
 class MeasuresMismatch:

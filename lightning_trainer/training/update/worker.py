@@ -17,7 +17,7 @@ from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import require_layers
 from lightning_trainer.training.update.configuration import loss_config, worker_config
 from lightning_trainer.training.update.host import ModelHost
-from lightning_trainer.training.update.metrics import TokenWeighted, Update
+from lightning_trainer.training.update.metrics import Update
 from lightning_trainer.training.update.mismatch import MeasuresMismatch
 from lightning_trainer.training.update.tensors import TokenValues, scoring_tensors, training_tensors
 from lightning_trainer.types import Sample
@@ -48,7 +48,7 @@ class UpdateWorker(ModelHost):
 
     def begin(self, settings: TrainerSettings) -> None:
         """Train by these settings from now on: loss, entropy bonus, learning rate."""
-        loss = TokenWeighted(partial(ppo_loss, config=loss_config(settings)))
+        loss = partial(ppo_loss, config=loss_config(settings))
         # What is shown was not sampled by the engine, or not to be compared with it.
         self.worker.set_loss_fn(MeasuresMismatch(loss) if settings.algorithm.objective == "rl" else loss)
         self._with_entropy = settings.algorithm.entropy_coeff > 0
