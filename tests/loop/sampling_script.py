@@ -23,7 +23,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "named tool": {"tools": [_TOOL], "tool_choice": {"type": "function", "function": {"name": "paint"}}},
     "top_p": {"top_p": 0.3},
     "top_k": {"extra_body": {"top_k": 5}},
-    "min_p": {"temperature": 0.8, "extra_body": {"min_p": 0.2}},
+    "min_p": {"temperature": 0.8, "extra_body": {"min_p": 0.7}},
     "logit_bias": {"logit_bias": {"40": 6, "41": -100, "90": 3}},
     "penalties": {
         "presence_penalty": 0.6,

@@ -32,7 +32,7 @@ agents = ["tester"]
 model = "random:tiny"
 group_size = 2
 groups_per_step = 2
-max_sample_tokens = 256
+max_sample_tokens = 512
 optimizer.lr = 1e-3
 """
 
@@ -41,6 +41,8 @@ optimizer.lr = 1e-3
 def steps(make_daemon) -> dict[str, dict[str, float]]:
     """The metrics of each way's step."""
     daemon = make_daemon(POLICY, engine='tool_call_parser = "hermes"', training='backend = "inprocess"')
+    # A tool's description takes a part of the prompt.
+    daemon.config.write_text(daemon.config.read_text().replace("max_model_len = 256", "max_model_len = 512"))
     with daemon.running("tiny"):
         daemon.script(AGENT)
     lines = (daemon.folder / "state" / "metrics" / "tiny.jsonl").read_text().splitlines()
