@@ -97,6 +97,8 @@ def advantage_of_the_first_call(make_call, make_attempt, make_evaluation, make_p
         calls = [*calls, make_call("other", (1,), (7,), attempt_id="a2")]
         policy = make_policy(agents=("solver", "worker"), credit={"scheme": "gae_turns"}, samples=samples)
         workers = [make_call("aside", (2,), (7,), attempt_id="a2", agent="worker", start=5)]
+        if all(call.agent == "solver" for call in calls):
+            workers.append(make_call("aside too", (2,), (7,), agent="worker", start=5))
         evaluations = [make_evaluation(1.0, agent="solver"), make_evaluation(0.0, "a2", agent="solver")]
         evaluations += [make_evaluation(0.0, name, agent="worker") for name in ("a1", "a2")]
         attempts = [make_attempt(), make_attempt("a2")]
