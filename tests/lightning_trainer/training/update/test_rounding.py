@@ -6,19 +6,26 @@ pytest -m slow tests/lightning_trainer/training/update/test_rounding.py      # s
 import asyncio
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.training.algorithms.settings import AlgorithmConfig
-from lightning_trainer.training.settings import TrainerSettings
-from lightning_trainer.types import Sample, TrainingBatch
+from lightning_trainer.training.settings import StageSettings, TrainerSettings
+from lightning_trainer.types import Sample, Segment, TrainingBatch
 
 pytestmark = [pytest.mark.engine, pytest.mark.verl, pytest.mark.slow]
 
-_GROUPS, _MEMBERS, _TOKENS = 8, 4, 32
+_GROUPS, _MEMBERS, _TOKENS = 8, 3, 24
 _AT_REST = 1e-30
 """A learning rate that moves no weight: every update of the step is one with the weights that sampled."""
+
+_ALGORITHMS = {
+    "gspo": AlgorithmConfig(preset="gspo"),
+    "dapo": AlgorithmConfig(preset="dapo"),
+    "gspo against the engine": AlgorithmConfig(preset="gspo", old_logprobs="behaviour"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +58,6 @@ def batch(model_dir, start_engine, tmp_path_factory) -> TrainingBatch:
 
 
 def _samples(answers) -> Iterator[Sample]:
-    from lightning_trainer.types import Segment
-
     source = random.Random(0)
     for group, choices in enumerate(answers):
         for member, choice in enumerate(choices):
@@ -71,27 +76,34 @@ def _samples(answers) -> Iterator[Sample]:
             )
 
 
-def _clipped(model_dir, batch, **algorithm) -> dict[str, float]:
+@pytest.fixture(scope="module")
+def metrics(model_dir, batch) -> dict[str, dict[str, float]]:
+    """By algorithm, of the same batch and the same weights: each is a stage of one trainer."""
     from lightning_trainer.training.trainer import Trainer
 
-    chosen = AlgorithmConfig.model_validate(algorithm)
-    settings = TrainerSettings(
-        policy="p", model_dir=model_dir, advantage=chosen.advantage, algorithm=chosen, lr=_AT_REST, dtype="bfloat16"
+    stages = tuple(
+        StageSettings(step, algorithm.advantage, algorithm, value_credit=None, lr=_AT_REST)
+        for step, algorithm in enumerate(_ALGORITHMS.values(), start=1)
     )
-    return dict(Trainer(settings).step(batch).metrics)
+    first = stages[0]
+    settings = TrainerSettings(
+        "p", model_dir, first.advantage, first.algorithm, lr=_AT_REST, dtype="bfloat16", stages=stages
+    )
+    trainer = Trainer(settings)
+    found = {name: dict(trainer.step(replace(batch, step=n)).metrics) for n, name in enumerate(_ALGORITHMS, start=1)}
+    for name, row in found.items():
+        print(f"\n{name}: clipped {row['actor/pg_clipfrac']:.2%}, mismatch {row['mismatch/abs_mean']:.4f} nats a token")
+    return found
 
 
 @pytest.mark.parametrize("preset", ["gspo", "dapo"])
-def test_a_preset_clips_next_to_nothing_before_its_weights_move(preset, model_dir, batch):
-    metrics = _clipped(model_dir, batch, preset=preset)
-    print(f"\n{preset}: clipped {metrics['actor/pg_clipfrac']:.2%}, mismatch {metrics['mismatch/abs_mean']:.4f} nats")
-    assert metrics["optimizer/updates"] == 4
-    assert metrics["mismatch/abs_mean"] > 1e-3, "engine and trainer round alike: nothing is shown"
-    assert metrics["actor/pg_clipfrac"] < 0.01
+def test_a_preset_clips_next_to_nothing_before_its_weights_move(preset, metrics):
+    row = metrics[preset]
+    assert row["optimizer/updates"] == _GROUPS / 2
+    assert row["mismatch/abs_mean"] > 1e-3, "engine and trainer round alike: nothing is shown"
+    assert row["actor/pg_clipfrac"] < 0.01
 
 
-def test_against_the_engine_rounding_alone_fills_the_range_of_gspo(model_dir, batch):
+def test_against_the_engine_rounding_alone_fills_the_range_of_gspo(metrics):
     """Why the preset takes its ratio against the trainer."""
-    metrics = _clipped(model_dir, batch, preset="gspo", old_logprobs="behaviour")
-    print(f"\ngspo against the engine: clipped {metrics['actor/pg_clipfrac']:.2%}")
-    assert metrics["actor/pg_clipfrac"] > 0.05
+    assert metrics["gspo against the engine"]["actor/pg_clipfrac"] > 0.05
