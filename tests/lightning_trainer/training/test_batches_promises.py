@@ -287,9 +287,7 @@ def _named(world: World) -> list[Call]:
 def _eligible(world: World) -> list[Call]:
     attempts = {attempt.attempt_id: attempt for attempt in world.attempts}
     return [
-        call
-        for call in _named(world)
-        if reason_against(call, world.policy, attempts, world.oldest_version) is None
+        call for call in _named(world) if reason_against(call, world.policy, attempts, world.oldest_version) is None
     ]
 
 
@@ -531,9 +529,7 @@ def check_groups(world: World, build: Build) -> None:
             assert {attempts[name].task_id for name in members} == {group.task_id}
             casts = {
                 frozenset(
-                    call.agent
-                    for call in _named(world)
-                    if call.attempt_id == name and world.policy.claims(call.agent)
+                    call.agent for call in _named(world) if call.attempt_id == name and world.policy.claims(call.agent)
                 )
                 for name in members
             }
