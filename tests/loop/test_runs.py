@@ -132,6 +132,6 @@ def test_an_example_trains_a_policy_on_what_the_agents_of_its_framework_do(daemo
         failed = database.execute(
             "SELECT error FROM attempts WHERE state = 'failed' AND group_id LIKE ?", [f"{run}/%"]
         ).fetchall()
-    assert len(failed) <= 2, failed  # what a random model says is now and then nothing, which some frameworks refuse
+    assert not failed
     spoken = tokens_of_agents(daemon) - spoken
     assert spoken.keys() == {"planner", "worker"}, "each is known by its name, and its tokens are accounted for"
