@@ -14,6 +14,10 @@ from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
+"""By process: one that was forked has none of its parent's threads and gets its own."""
+_making = threading.Lock()
+
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling it does nothing but make something to be awaited."""
@@ -49,9 +53,9 @@ async def _awaited(value: Awaitable[T]) -> T:
         raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
-@functools.cache
 def _loop_of(pid: int) -> asyncio.AbstractEventLoop:
-    """The loop of this process; one that was forked has none of its parent's threads and gets its own."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="attempts", daemon=True).start()
-    return loop
+    with _making:  # the first attempts of a run ask at the same moment
+        if pid not in _loops:
+            _loops[pid] = asyncio.new_event_loop()
+            threading.Thread(target=_loops[pid].run_forever, name="attempts", daemon=True).start()
+        return _loops[pid]

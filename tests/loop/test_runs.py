@@ -80,7 +80,8 @@ def test_two_runners_and_the_command_line_share_no_group_wait_for_nobody_and_tra
         "team:runs_script.train.attempt-2",
         "command",
     }
-    daemon.wait_until(lambda: not unconsumed(daemon))
+    steps = sum(made.values()) // (GROUPS * SIZE)
+    daemon.wait_until(lambda: daemon.policy("team")["steps_done"] == steps and not unconsumed(daemon))
     with daemon.database() as database:
         batches = select_batches(database, "team", after=0)
         members = database.execute("SELECT count(*) FROM attempts WHERE mode = 'train' GROUP BY group_id").fetchall()

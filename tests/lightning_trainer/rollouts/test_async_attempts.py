@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import lightning_instrumentation as lightning
 import pytest
 from lightning_instrumentation.scope import current
 
-from lightning_trainer.rollouts import Runner
+from lightning_trainer.rollouts import Runner, awaiting
 from lightning_trainer.rollouts.attempt import AttemptFunction, run_attempt
 from lightning_trainer.rollouts.events import AttemptEnded
 
@@ -146,6 +147,14 @@ def test_whatever_it_raises_is_a_failed_attempt(attempt: AttemptFunction[Task], 
     ended = run(attempt)
     assert (ended.reward, ended.error) == (None, error)
     assert run(half).reward == 0.5, "the loop is alive"
+
+
+def test_attempts_that_begin_at_the_same_moment_get_one_loop(monkeypatch) -> None:
+    make = asyncio.new_event_loop
+    monkeypatch.setattr(awaiting, "_loops", {})
+    monkeypatch.setattr(asyncio, "new_event_loop", lambda: (time.sleep(0.05), make())[1])
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(lambda _: awaiting._loop_of(1), range(8)))) == 1
 
 
 def test_a_client_that_belongs_to_a_loop_can_be_kept_between_runs() -> None:
