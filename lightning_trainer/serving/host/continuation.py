@@ -120,9 +120,7 @@ class _Keeping:
     async def _remembering(
         self, outputs: AsyncGenerator[Any], owner: str, prompt: _Prompt, sampling_params: Any
     ) -> AsyncGenerator[Any]:
-        from vllm.sampling_params import RequestOutputKind
-
-        pieces = sampling_params.output_kind == RequestOutputKind.DELTA
+        pieces = sampling_params.output_kind.name == "DELTA"
         answers: dict[int, list[int]] = {}
         ended: set[int] = set()
         async with aclosing(outputs):

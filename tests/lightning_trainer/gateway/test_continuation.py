@@ -126,23 +126,6 @@ async def test_two_attempts_keep_each_their_own(gateway, make_attempt) -> None:
     assert [len(sample.segments) for sample in _merged(list(every.values()), make_attempt)] == [3, 3, 3, 3]
 
 
-async def test_an_answer_that_was_given_up_is_not_remembered(gateway) -> None:
-    body = {**_ASKED, "messages": [{"role": "user", "content": _QUESTIONS[0]}], "max_tokens": 200}
-    said = ""
-    place = "/rollouts/run-1/agents/solver/v1/chat/completions"
-    async with gateway.http.stream("POST", place, json={**body, "stream": True}, timeout=120) as answer:
-        async for line in answer.aiter_lines():
-            if line.startswith("data: {"):
-                said += json.loads(line[6:])["choices"][0]["delta"].get("content") or ""
-            if len(said) > 8:
-                break
-    await gateway.record()
-    history = [*body["messages"], {"role": "assistant", "content": said}, {"role": "user", "content": "And now?"}]
-    await gateway.http.post(place, json={**body, "messages": history, "max_tokens": 2}, timeout=120)
-    span = await gateway.record(2)
-    assert semconv.PROMPT_KEPT_TOKENS not in span.attributes
-
-
 async def test_a_prompt_that_fits_as_words_is_not_refused_for_the_ids_that_were_sampled(gateway, engine) -> None:
     place = "/rollouts/run-1/agents/solver/v1/chat/completions"
 
