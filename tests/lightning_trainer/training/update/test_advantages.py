@@ -145,13 +145,13 @@ def test_remax_is_verls(rewards, baseline, group, advantages):
     from verl.trainer.ppo.core_algos import compute_remax_outcome_advantage
 
     verls, _ = compute_remax_outcome_advantage(
-        token_level_rewards=torch.tensor([[0.0, reward] for reward in rewards]),
-        reward_baselines=torch.full((len(rewards),), baseline),
-        response_mask=torch.ones(len(rewards), 2),
+        token_level_rewards=torch.tensor([[0.0, reward] for reward in rewards], dtype=torch.float64),
+        reward_baselines=torch.full((len(rewards),), baseline, dtype=torch.float64),
+        response_mask=torch.ones(len(rewards), 2, dtype=torch.float64),
     )
     found = advantages(group(*rewards, baseline=baseline), "remax")
     ours = [[found[f"g{i}"][1], found[f"g{i}"][3]] for i in range(len(rewards))]
-    assert torch.allclose(torch.tensor(ours), verls, rtol=0.0, atol=1e-6)
+    assert torch.allclose(torch.tensor(ours, dtype=torch.float64), verls, rtol=0.0, atol=1e-9)
 
 
 def test_remax_without_a_baseline_is_refused(group, advantages):
