@@ -86,8 +86,8 @@ def compare(case: Case, policy_dir: Path, reference_dir: Path, attention: str) -
     gradients, value_gradients = _kept(learner.policy), _kept(learner.critic)
     learned = learner.learn(batch, step=1)
     differences = [
-        learned.metrics["actor/pg_loss"] / expected.policy_loss - 1,
-        learned.metrics["loss"] / expected.loss - 1,
+        _off(learned.metrics["actor/pg_loss"], expected.policy_loss),
+        _off(learned.metrics["loss"], expected.loss),
     ]
     furthest = _furthest(gradients, expected.gradients)
     if learner.critic is not None:
@@ -108,6 +108,11 @@ def compare(case: Case, policy_dir: Path, reference_dir: Path, attention: str) -
         ),
         tokens_trained=learned.tokens_trained,
     )
+
+
+def _off(ours: float, theirs: float) -> float:
+    """As a share; as it is where the loss is nothing, as with a ratio of 1 and advantages that add up to 0."""
+    return ours / theirs - 1 if abs(theirs) > 1e-6 else ours - theirs
 
 
 def _mask(batch: list, name: str) -> torch.Tensor:
