@@ -111,7 +111,8 @@ def _learner(case: Case, policy_dir: Path, reference_dir: Path, attention: str) 
             model_dir=policy_dir,
             reference_dir=reference_dir,
             advantage="credit" if case.value_credit else case.algorithm.advantage,
-            algorithm=case.algorithm,
+            # One update: the loss, whatever schedule its paper has. ``tests/.../update/test_schedule.py`` has the others.
+            algorithm=case.algorithm.model_copy(update={"mini_batches": 1, "ppo_epochs": 1}),
             value_credit=case.value_credit,
             horizon=HORIZON,
             clip_grad=1e9,
@@ -123,8 +124,8 @@ def _learner(case: Case, policy_dir: Path, reference_dir: Path, attention: str) 
 
 def _beside(case: Case, ours: Ours, expected: plain.Step, name: str) -> Comparison:
     differences = [
-        ours.metrics["actor/pg_loss"] / expected.policy_loss - 1,
-        ours.metrics["loss"] / expected.loss - 1,
+        _off(ours.metrics["actor/pg_loss"], expected.policy_loss),
+        _off(ours.metrics["loss"], expected.loss),
     ]
     furthest = _furthest(ours.gradients, expected.gradients)
     if expected.value_loss is not None:
@@ -158,6 +159,11 @@ def _beside_library(case: Case, ours: Ours, answer: Answer, name: str, loss: flo
         else _advantages_off(ours, {name: torch.tensor(value) for name, value in answer.advantages.items()}),
         tokens_trained=ours.tokens_trained,
     )
+
+
+def _off(ours: float, theirs: float) -> float:
+    """As a share; as it is where the loss is nothing, as with a ratio of 1 and advantages that add up to 0."""
+    return ours / theirs - 1 if abs(theirs) > 1e-6 else ours - theirs
 
 
 def _advantages_off(ours: Ours, theirs: Mapping[str, torch.Tensor]) -> float:
