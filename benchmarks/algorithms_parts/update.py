@@ -111,7 +111,7 @@ def _learner(case: Case, policy_dir: Path, reference_dir: Path, attention: str) 
             model_dir=policy_dir,
             reference_dir=reference_dir,
             advantage="credit" if case.value_credit else case.algorithm.advantage,
-            # One update: the loss, whatever schedule its paper has. ``tests/.../update/test_schedule.py`` has the others.
+            # One update: the loss alone, whatever schedule its paper has (``update/test_schedule.py`` has those).
             algorithm=case.algorithm.model_copy(update={"mini_batches": 1, "ppo_epochs": 1}),
             value_credit=case.value_credit,
             horizon=HORIZON,
