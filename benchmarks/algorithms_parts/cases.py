@@ -114,19 +114,20 @@ def _imitations() -> Iterator[Case]:
     mode = "seq-mean-token-mean"
     sft = AlgorithmConfig(preset="sft", loss_agg_mode=mode)
     yield Case("imitation", "sft, mean of means", sft, Formula(objective="sft", loss_agg_mode=mode))
-    for name, settings in (
-        ("dpo, beta 1", {"beta": 1.0}),
-        ("dpo, label smoothing", {"beta": 1.0, "label_smoothing": 0.2}),
-        ("dpo, length normalised", {"beta": 5.0, "length_normalized": True}),
-    ):
+    variants: Mapping[str, Mapping[str, Any]] = {
+        "dpo, beta 1": {"beta": 1.0},
+        "dpo, label smoothing": {"beta": 1.0, "label_smoothing": 0.2},
+        "dpo, length normalised": {"beta": 5.0, "length_normalized": True},
+    }
+    for name, settings in variants.items():
         dpo = AlgorithmConfig(preset="dpo", dpo=DpoConfig(**settings))
         yield Case("imitation", name, dpo, Formula(objective="dpo", **settings))
 
 
-_PPO = {"epsilon": 0.2, "epsilon_high": 0.28, "delta": 3.0}
+_PPO: Mapping[str, Any] = {"epsilon": 0.2, "epsilon_high": 0.28, "delta": 3.0}
 """The defaults of ``Formula`` by TRL's names; its ``dapo`` is the mean over all tokens."""
-_WIDE_TRL = {"loss_type": "dapo", "epsilon": 0.15, "epsilon_high": 0.15}
-_PLAIN_KL = {"use_bias_correction_kl": False}
+_WIDE_TRL: Mapping[str, Any] = {"loss_type": "dapo", "epsilon": 0.15, "epsilon_high": 0.15}
+_PLAIN_KL: Mapping[str, Any] = {"use_bias_correction_kl": False}
 """Not times the ratio, as DeepSeek-V3.2 has it and TRL by default: the papers here have the divergence alone."""
 _SCALED = {
     ("estimator", "grpo"): by_trl("GRPOTrainer", loss_type="dapo", **_PPO),

@@ -71,7 +71,7 @@ class LikeOurs(GRPOTrainer):
 
     def __init__(self, *, model: str, **settings: Any) -> None:
         super().__init__(model=model, **settings)
-        self._copy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
+        self._copy: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
         trained: Any = self.model
         trained.generate = self._copy.generate  # unwrapped, this is the model that TRL draws with
 

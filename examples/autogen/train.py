@@ -17,8 +17,8 @@ from autogen_ext.models.openai import OpenAIChatCompletionClient
 
 sys.path.append(str(Path(__file__).parents[1] / "two_agents"))
 
-from team import calculate
-from training import EXPRESSIONS, MAX_TOKENS, PLANNER, PLANS, POLICY, WORKER, main
+from team import calculate  # pyright: ignore[reportMissingImports]
+from team_training import EXPRESSIONS, MAX_TOKENS, PLANNER, PLANS, POLICY, WORKER, main  # pyright: ignore[reportMissingImports]
 
 
 @cache

@@ -19,8 +19,8 @@ from crewai import LLM, Agent, Crew, Task
 
 sys.path.append(str(Path(__file__).parents[1] / "two_agents"))
 
-from team import calculate
-from training import EXPRESSIONS, MAX_TOKENS, PLANNER, PLANS, POLICY, WORKER, main
+from team import calculate  # pyright: ignore[reportMissingImports]
+from team_training import EXPRESSIONS, MAX_TOKENS, PLANNER, PLANS, POLICY, WORKER, main  # pyright: ignore[reportMissingImports]
 
 
 def shown(examples: tuple[tuple[str, str], ...]) -> str:

@@ -16,8 +16,8 @@ from langgraph.graph import END, START, StateGraph
 
 sys.path.append(str(Path(__file__).parents[1] / "two_agents"))
 
-from team import calculate
-from training import EXPRESSIONS, MAX_TOKENS, PLANNER, PLANS, POLICY, WORKER, conversation, main
+from team import calculate  # pyright: ignore[reportMissingImports]
+from team_training import EXPRESSIONS, MAX_TOKENS, PLANNER, PLANS, POLICY, WORKER, conversation, main  # pyright: ignore[reportMissingImports]
 
 
 class Team(TypedDict):

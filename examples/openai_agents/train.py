@@ -13,8 +13,8 @@ from agents import Agent, ModelSettings, Runner, set_default_openai_api, set_tra
 
 sys.path.append(str(Path(__file__).parents[1] / "two_agents"))
 
-from team import calculate
-from training import EXPRESSIONS, MAX_TOKENS, PLANNER, PLANS, POLICY, WORKER, conversation, main
+from team import calculate  # pyright: ignore[reportMissingImports]
+from team_training import EXPRESSIONS, MAX_TOKENS, PLANNER, PLANS, POLICY, WORKER, conversation, main  # pyright: ignore[reportMissingImports]
 
 # Servers other than OpenAI's know chat completions; the SDK's own traces would go to OpenAI.
 set_default_openai_api("chat_completions")

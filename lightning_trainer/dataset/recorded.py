@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from lightning_trainer.errors import MalformedCallError
 from lightning_trainer.sampling import Shaping, Support
@@ -209,7 +209,7 @@ def _number(value: Any) -> float | None:
     try:
         return float(value)
     except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        return math.inf if cast(Any, value) > 0 else -math.inf
 
 
 def _shown(value: object) -> str:

@@ -42,7 +42,8 @@ class TokenWeighted:
 
     def __call__(self, model_output: Any, data: TensorDict, dp_group: Any = None) -> tuple[torch.Tensor, dict]:
         loss, metrics = self._loss(model_output=model_output, data=data, dp_group=dp_group)
-        tokens = float(data["response_mask"].values().sum())
+        mask: Any = data["response_mask"]
+        tokens = float(mask.values().sum())
         share = tokens * data["dp_size"] / data["batch_num_tokens"]
         for name in metrics.keys() & _TOKEN_MEANS:
             metrics[name] = Metric(AggregationType.SUM, _number(metrics[name]) * share)

@@ -387,11 +387,12 @@ def test_a_policy_that_needs_no_baseline_has_none(rollouts, make_attempt, make_e
 
 
 def test_calls_without_an_agents_name_are_trained_as_one_agent_where_a_policy_claims_all(rollouts, make_policy):
-    calls = [replace(call, agent=None) for call in rollouts[0]]
-    everybody = build_batch(calls, *rollouts[1:], make_policy(agents=("*",)), step=1)
+    calls, attempts, evaluations = rollouts
+    calls = [replace(call, agent=None) for call in calls]
+    everybody = build_batch(calls, attempts, evaluations, make_policy(agents=("*",)), step=1)
     assert everybody.batch is not None
     assert {sample.agent for sample in everybody.batch.samples} == {"(no agent)"}
     assert everybody.ledger == (LedgerRow("(no agent)", "math", 3, Outcome.TRAINED, "sampled", tokens=6, calls=3),)
-    named = build_batch(calls, *rollouts[1:], make_policy(agents=("?*", "solver")), step=1)
+    named = build_batch(calls, attempts, evaluations, make_policy(agents=("?*", "solver")), step=1)
     assert named.batch is None
     assert named.ledger == (LedgerRow("(no agent)", "math", 3, Outcome.DROPPED, "no_agent", tokens=6, calls=3),)

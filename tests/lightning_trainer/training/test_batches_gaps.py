@@ -114,6 +114,7 @@ def test_segments_are_ordered_by_time_and_not_by_their_place_in_the_batch(
     ]
     evaluations = [make_evaluation(1.0), make_evaluation(0.0, "a2")]
     built = build_batch(calls, [make_attempt(), make_attempt("a2")], evaluations, make_policy(), 1)
+    assert built.batch is not None
     found = [[(s.transition_id, s.order) for s in sample.segments] for sample in built.batch.samples]
     assert found == [[("side/0", 1)], [("turn 1/0", 0), ("turn 2/0", 2)], [("other/0", 0)]]
 

@@ -41,7 +41,7 @@ def causes(calls, parents=None) -> dict[str, set[str]]:
     own = [call for call in calls if call.agent != "bystander"]
     trajectories = with_causes(trajectories_of(own, {"a": attempt}, {}, {}), calls, parents or {})
     return {
-        step.transition_id.removesuffix("/0"): {name.removesuffix("/0") for name in step.causes}
+        step.transition_id.removesuffix("/0"): {name.removesuffix("/0") for name in step.causes or ()}
         for trajectory in trajectories
         for step in trajectory.transitions
     }

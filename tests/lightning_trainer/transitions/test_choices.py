@@ -63,7 +63,7 @@ def test_what_is_cut_what_had_no_choice_and_what_is_trained_are_told_apart(make_
     )
     assert build.batch is not None
     assert [sample.loss_mask for sample in build.batch.samples] == [(0,) * 7 + (1,)] * 2
-    assert [len(segment.support) for sample in build.batch.samples for segment in sample.segments] == [2, 2]
+    assert [len(segment.support or ()) for sample in build.batch.samples for segment in sample.segments] == [2, 2]
     assert _accounts(build) == {
         (Outcome.TRAINED, "sampled"): (2, 2),
         (Outcome.MASKED, "no_choice"): (2, 2),

@@ -1,6 +1,7 @@
 """What the engine writes down of each token is what vLLM's own sampler left of the vocabulary."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def test_the_sets_are_what_vllms_sampler_leaves_finite():
         allowed[3, 17:] = True  # vLLM's mask is of what is not allowed
         metadata = _metadata([VOCABULARY, 5, VOCABULARY, VOCABULARY], [0.8, 1.0, 1.0, 1.0], allowed)
         output = Sampler("processed_logprobs")(logits.clone(), metadata)
-        sampler = Sampler("processed_logprobs")
+        sampler: Any = Sampler("processed_logprobs")
         _, left = sampler.sample(sampler.apply_logits_processors(logits.clone(), metadata, False), metadata)
     noted_by_row = {row: Noted() for row in range(ROWS)}
     sets = _sets(note_rows(left, noted_by_row), noted_by_row, {})

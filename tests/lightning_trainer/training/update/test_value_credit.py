@@ -103,6 +103,7 @@ def advantage_of_the_first_call(make_call, make_attempt, make_evaluation, make_p
         evaluations += [make_evaluation(0.0, name, agent="worker") for name in ("a1", "a2")]
         attempts = [make_attempt(), make_attempt("a2")]
         batch = build_batch([*calls, *workers], attempts, evaluations, policy, 1).batch
+        assert batch is not None
         values = {sample.sample_id: [0.25] * len(sample.token_ids) for sample in batch.samples}
         found = value_estimate(batch.samples, values, None, GaeTurnsCredit(gamma=1.0, lam=0.95))
         return next(
