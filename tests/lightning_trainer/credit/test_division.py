@@ -41,7 +41,7 @@ def _play(number: int, outcome: float, agents, *, steps: bool, own: bool) -> lis
                     reward=reward if steps else None,
                     start_ns=len(past),
                     parent_id=parent,
-                    causes=tuple(sorted({past[cause] for cause in causes if cause < len(past)})),
+                    causes=tuple(sorted({past[cause] for cause in causes if cause < len(past)})) or None,
                 )
             )
             past.append(name)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lightning_trainer.sampling import support_of
 from lightning_trainer.training.batches import build_batch
 from lightning_trainer.transitions.reasons import Reason
 
@@ -12,6 +13,7 @@ DROPS = {
     "incomplete_stream": {"complete": False},
     "no_policy_version": {"policy_version": None},
     "other_policy": {"policy": "another"},
+    "no_choice": {"response_ids": (9, 9), "support": support_of(50, [[9], [9]])},
 }
 SCHEMES = (
     "terminal",
