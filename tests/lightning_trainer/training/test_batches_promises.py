@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.sampling import support_of
 from lightning_trainer.token_ids import TokenIds, packed
 from lightning_trainer.training.batches import Build, build_batch
 from lightning_trainer.transitions.deduplication import deduplicate
@@ -51,6 +52,8 @@ MOVES = (
 )
 PICTURES = (Media("image", "https://host/cat.png"), Media("image", "sha256:00", "image/png"))
 NAN_THROUGHOUT = (math.nan,)
+ALL_FORCED, FIRST_FORCED = support_of(16, [[0]]), support_of(16, [[0], None])
+"""Stand for a grammar that left one token at every place of the response, or at the first."""
 FLAWS = (
     {"behaviour_logprobs": None},
     {"behaviour_logprobs": (-1.0,) * 9},
@@ -66,6 +69,9 @@ FLAWS = (
     {"attempt_id": None},
     {"attempt_id": "elsewhere"},
     {"rollout_id": "another-of-that-attempt-id"},
+    {"sampling_unknown": "top_p = 0.5, and the engine did not say what it left"},
+    {"support": ALL_FORCED},
+    {"support": FIRST_FORCED},
     {"fidelity": Fidelity.VERIFIED},
     {"fidelity": Fidelity.TEXT_ONLY, "prompt_ids": (), "response_ids": (), "behaviour_logprobs": None},
 )
@@ -264,6 +270,10 @@ def _play(attempt, moves, serial: bool, calls: list[Call], evaluations: list[Eva
                 call = replace(call, **FLAWS[flaw])
             if call.behaviour_logprobs is NAN_THROUGHOUT:
                 call = replace(call, behaviour_logprobs=NAN_THROUGHOUT * len(call.response_ids))
+            if call.support is not None:
+                forced = len(response) if call.support is ALL_FORCED else 1
+                left = [[token] if place < forced else None for place, token in enumerate(response)]
+                call = replace(call, support=support_of(16, left))
             calls.append(call)
             if flaw == len(FLAWS):
                 calls.append(call)
@@ -327,7 +337,7 @@ def _taking_part(world: World) -> list[Call]:
     }
     calls = [
         call
-        for call in deduplicate(world.calls).kept
+        for call in _named(world)
         if call.agent is not None and call.attempt_id in attempts and world.policy.claims(call.agent)
     ]
     owners = {_owner(call) for call in calls}
@@ -433,8 +443,11 @@ def check_conservation(world: World, build: Build) -> None:
         calls += row.calls
     assert accounted == delivered
     cut = sum(row.calls for row in build.ledger if row.reason == Reason.CUT)
-    assert calls == len(world.calls) + cut
     samples = build.batch.samples if build.batch else ()
+    partly_forced = sum(
+        not all(sample.loss_mask[segment.start : segment.end]) for sample in samples for segment in sample.segments
+    )
+    assert calls == len(world.calls) + cut + partly_forced
     trained = sum(row.tokens for row in build.ledger if row.outcome is Outcome.TRAINED)
     assert trained == sum(sum(sample.loss_mask) for sample in samples)
 
@@ -458,17 +471,25 @@ def check_samples(world: World, build: Build) -> None:
             assert kept > 0
             assert sample.token_ids[segment.start : segment.end] == call.response_ids[:kept]
             assert call.behaviour_logprobs is not None
-            assert sample.behaviour_logprobs[segment.start : segment.end] == call.behaviour_logprobs[:kept]
+            with_choice = [size > 1 for size in _sizes(call)[:kept]]
+            assert any(with_choice)
+            for place, (logprob, chosen) in enumerate(zip(call.behaviour_logprobs, with_choice, strict=False)):
+                assert sample.behaviour_logprobs[segment.start + place] == (logprob if chosen else 0.0)
             assert segment.policy_version == call.policy_version
             assert sample.temperature == call.temperature
             assert _trained_for(sample, segment) == _owner(call)
-            sampled[segment.start : segment.end] = [True] * (segment.end - segment.start)
+            sampled[segment.start : segment.end] = with_choice
         assert [bool(mask) for mask in sample.loss_mask] == sampled
         assert all(lp == 0.0 for lp, mask in zip(sample.behaviour_logprobs, sample.loss_mask, strict=True) if not mask)
         last = calls[sample.segments[-1].transition_id]
         assert sample.token_ids == _path(last)[: len(last.prompt_ids) + _kept(world, last)]
         assert (sample.attempt_id, sample.agent) == _owner(last)
         assert sample.media == last.media
+
+
+def _sizes(call: Call) -> list[int]:
+    """How many entries of the vocabulary each token of a response could have been."""
+    return [16] * len(call.response_ids) if call.support is None else call.support.sizes_L
 
 
 def _trained_for(sample: Sample, segment: Segment) -> tuple[str, str]:
