@@ -10,6 +10,8 @@ STEPS ?=
 HELDOUT ?=
 OUT ?=
 ARGS ?=
+# tests/conftest.py says what runs beside what.
+TWO_AT_A_TIME := -n 2 --dist loadgroup
 BENCH ?= $(wildcard benchmarks/*.py)
 
 .PHONY: help setup quickstart test test-slow bench check format doctor crewai clean
@@ -36,7 +38,7 @@ quickstart: setup
 	    $(if $(HELDOUT),--heldout $(HELDOUT)) $(if $(OUT),--out "$(OUT)")
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(TWO_AT_A_TIME) $(ARGS)
 
 test-slow: setup
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)

@@ -2,7 +2,7 @@
 
     python benchmarks/sampling.py                 # both sections
     python benchmarks/sampling.py --only cost     # one
-    python benchmarks/sampling.py --quick         # smaller; the section ``learning`` then takes minutes, not an hour
+    python benchmarks/sampling.py --quick         # smaller; ``learning`` then takes ten minutes, not an hour
     python benchmarks/sampling.py --json FILE     # figures, goals and verdicts, for machines
 
 The sections are described in ``sampling_parts``. The exit status is 0 even where a goal is missed: the table says so.

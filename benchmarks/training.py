@@ -15,9 +15,15 @@ from types import ModuleType
 
 from capture_parts.rows import Row, as_json, print_table
 from capture_parts.sections import among
-from training_parts import asynchronous, publish, tree, trl
+from training_parts import asynchronous, publish, schedule, tree, trl
 
-SECTIONS: dict[str, ModuleType] = {"tree": tree, "asynchronous": asynchronous, "publish": publish, "trl": trl}
+SECTIONS: dict[str, ModuleType] = {
+    "tree": tree,
+    "asynchronous": asynchronous,
+    "publish": publish,
+    "schedule": schedule,
+    "trl": trl,
+}
 
 
 def main() -> None:

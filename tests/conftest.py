@@ -30,6 +30,21 @@ settings.register_profile("lightning", deadline=None, suppress_health_check=[Hea
 settings.load_profile("lightning")
 
 
+_ENGINES = {"engine", "verl", "loop"}
+"""Marks of tests that take most of the machine while they run."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let one process run all tests with engines, trainers and Ray, one after the other, and another the rest by file.
+
+    Two engines that begin at once on two cores take so long that Ray gives up waiting for its own node.
+    """
+    if item.get_closest_marker("xdist_group"):
+        return
+    heavy = any(item.get_closest_marker(mark) for mark in _ENGINES)
+    item.add_marker(pytest.mark.xdist_group("engines" if heavy else str(item.path)))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def spool_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What tests record goes nowhere near the spool of whoever runs them, from which their own daemon would get it."""

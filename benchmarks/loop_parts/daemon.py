@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 
 @contextmanager
 def running_daemon(folder: Path, policy: str) -> Iterator[str]:
@@ -35,6 +37,18 @@ def running_daemon(folder: Path, policy: str) -> Iterator[str]:
 def policy_status(url: str, policy: str) -> dict:
     with urllib.request.urlopen(f"{url}/lightning/policies/{policy}", timeout=30) as response:
         return json.load(response)
+
+
+def cpu_s_of_all() -> float:
+    """CPU-seconds of this process and of those that it began (agent, daemon, engine and trainer) up to now."""
+    total = 0.0
+    for process in (me := psutil.Process(), *me.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total
 
 
 def _wait_until_collecting(daemon: subprocess.Popen, folder: Path, policy: str) -> str:

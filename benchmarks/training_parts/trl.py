@@ -1,7 +1,8 @@
 """The quickstart's task beside TRL's GRPOTrainer: the same model, tasks, reward and machine, 64 samples a step.
 
-Both make 8 attempts at each of the same 8 tasks a step on the CPU, with float32 weights, bfloat16 matrix products,
-and the same loss, optimiser and schedule of the learning rate. TRL generates by itself, in an environment of its own;
+Both make 8 attempts at each of the same 8 tasks a step on the CPU, with float32 weights, matrix products in
+bfloat16 where the processor has instructions for it and else in float32, and the same loss, optimiser and schedule of
+the learning rate. TRL generates by itself, in an environment of its own;
 ours is the whole loop: agent, gateway, engine, trainer, publication. TRL gets its best of a small search: of micro-
 batches, by a step's time, and in full of learning rates too, by what is earned at the end of six steps. Ours stays at
 the quickstart's settings. What was searched is printed. Quick is three steps of each; in full each side trains until
@@ -44,8 +45,8 @@ _RATE_STEPS, _RATE_JUDGED = 6, 2
 _DIFFERENCES = (
     "ours: tokens from the project's engine over HTTP with shared prefixes cached, the update computes a shared prefix "
     "once and leaves out groups that all earned the same, publication is in the time; TRL: generate() in the same "
-    "process from a bfloat16 copy, padded micro-batches of all samples; on both sides: float32 weights and optimiser, "
-    "bfloat16 products, loss, clip range, optimiser, tasks, reward, tokens of a call, temperature"
+    "process from a copy of its weights, padded micro-batches of all samples; on both sides: float32 weights and "
+    "optimiser, dtype of the products, loss, clip range, optimiser, tasks, reward, tokens of a call, temperature"
 )
 
 
@@ -102,13 +103,12 @@ def _beside(plan: Plan, ours: Record) -> Plan:
 
 
 def _plan(quick: bool) -> Plan:
+    from lightning_trainer.cores import fast_dtype
     from lightning_trainer.models.resolve import model_cache, resolve_model
 
     model_dir = str(resolve_model("embedded:smollm2-135m-instruct", model_cache()))
-    plan = Plan(model_dir, str(_EXAMPLES), _before_question(), _QUICK_STEPS)
-    if quick:
-        return plan
-    return Plan(model_dir, str(_EXAMPLES), plan.before_question, plan.schedule_steps, _TARGET)
+    plan = Plan(model_dir, str(_EXAMPLES), _before_question(), _QUICK_STEPS, dtype=fast_dtype())
+    return plan if quick else replace(plan, run_steps=plan.schedule_steps, target=_TARGET)
 
 
 def _before_question() -> list[dict[str, Any]]:

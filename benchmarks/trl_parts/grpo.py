@@ -1,9 +1,10 @@
 """TRL's side: its GRPOTrainer with its own generation and its own loop of tool calls, in its own environment.
 
-As in ours, weights and optimiser are float32 and matrix products bfloat16 (a step of 5e-5 changes 8 % of bfloat16
-weights), tokens are drawn from a bfloat16 copy of the weights, and loss, clip range and optimiser are the same. Set
-up for speed on a CPU: no gradient checkpointing, no reference model, one pass over each batch. A model call may
-sample as many tokens as in ours, and one use of the tool is allowed. Learning rate and micro-batches are the plan's.
+As in ours, weights and optimiser are float32 (a step of 5e-5 changes 8 % of bfloat16 weights), matrix products and
+the copy of the weights that tokens are drawn from have the plan's dtype, and loss, clip range and optimiser are the
+same. Set up for speed on a CPU: no gradient checkpointing, no reference model, one pass over each batch. A model call
+may sample as many tokens as in ours, and one use of the tool is allowed. Learning rate and micro-batches are the
+plan's.
 """
 
 import sys
@@ -67,11 +68,11 @@ class WritesDown(TrainerCallback):
 
 
 class LikeOurs(GRPOTrainer):
-    """Draws tokens from a bfloat16 copy of its float32 weights, and evaluates with the most likely ones."""
+    """Draws tokens from a copy of its float32 weights in another dtype, and evaluates with the most likely ones."""
 
-    def __init__(self, *, model: str, **settings: Any) -> None:
+    def __init__(self, *, model: str, drawn_with: torch.dtype, **settings: Any) -> None:
         super().__init__(model=model, **settings)
-        self._copy: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
+        self._copy: Any = AutoModelForCausalLM.from_pretrained(model, dtype=drawn_with).eval()
         trained: Any = self.model
         trained.generate = self._copy.generate  # unwrapped, this is the model that TRL draws with
 
@@ -103,6 +104,7 @@ def main(folder: Path) -> None:
     tokenizer.response_schema = qwen3_schema  # Hermes' form of tool calls, which the model's template asks for
     trainer = LikeOurs(
         model=plan.model_dir,
+        drawn_with=getattr(torch, plan.dtype),
         reward_funcs=score,
         args=_arguments(plan, folder),
         train_dataset=_dataset(plan, train),
@@ -127,7 +129,7 @@ def _arguments(plan: Plan, folder: Path) -> GRPOConfig:
     return GRPOConfig(
         output_dir=str(folder),
         use_cpu=True,
-        bf16=True,
+        bf16=plan.dtype == "bfloat16",
         model_init_kwargs={"dtype": "float32"},
         gradient_checkpointing=False,
         per_device_train_batch_size=plan.micro_batch,

@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
-from loop_parts.daemon import policy_status, running_daemon
+from loop_parts.daemon import cpu_s_of_all, policy_status, running_daemon
 
 from trl_parts.record import Plan, Record, Watch
 
@@ -44,7 +43,7 @@ def main(folder: Path) -> None:
         for step in range(done + 1, plan.schedule_steps + 1):
             if record.done:
                 break
-            watch = Watch(_cpu_of_all)
+            watch = Watch(cpu_s_of_all)
             trained.train(lambda number: train_tasks(number, plan.groups), steps=step)
             record.step(watch.ended(step, _mean(rewards), partial=went_on and step == done + 1))
             if plan.target is not None and step % plan.evaluate_every == 0:
@@ -78,18 +77,6 @@ def _mean(rewards: list[float]) -> float:
     mean = sum(rewards) / len(rewards) if rewards else 0.0
     rewards.clear()
     return mean
-
-
-def _cpu_of_all() -> float:
-    """CPU-seconds of agent, daemon, engine and trainer up to now."""
-    total = 0.0
-    for process in (me := psutil.Process(), *me.children(recursive=True)):
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system
-    return total
 
 
 if __name__ == "__main__":

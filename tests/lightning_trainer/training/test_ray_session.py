@@ -8,6 +8,8 @@ import pytest
 
 from lightning_trainer.training.ray_environment import set_ray_environment
 
+pytestmark = pytest.mark.xdist_group("engines")
+
 SCRIPT = """
 import asyncio, os, sys, threading, time
 from types import SimpleNamespace
@@ -58,7 +60,7 @@ def _survives(server: str, away_s: float) -> None:
     assert "the trainer's process died" in done.stdout
 
 
-@pytest.mark.parametrize("server", ["gcs_server", "raylet"])
+@pytest.mark.parametrize("server", [pytest.param("gcs_server", marks=pytest.mark.slow), "raylet"])
 def test_a_server_that_dies_fails_what_waits_and_the_next_start_is_a_new_ray(server):
     _survives(server, 0.0)
 
