@@ -1,6 +1,5 @@
 """What ``lightning.toml`` may say: every setting with its range; ``config_file`` reads it."""
 
-import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -212,9 +211,10 @@ class PolicyConfig(Section):
         if not reward:
             raise ValueError("name at least one evaluation, as in {score = 1.0, format = 0.2}")
         for name, weight in reward.items():
-            if not name or not math.isfinite(weight) or weight == 0:
+            if not name or not 0 < abs(weight) <= 1000:
                 raise ValueError(
-                    f"the weight of {name!r} is {weight}; give a finite number other than 0, or leave it out"
+                    f"the weight of {name!r} is {weight}; give a number other than 0 between -1000 and 1000, or leave "
+                    "it out"
                 )
         return reward
 

@@ -1,12 +1,11 @@
 """``lightning.reward(0.7)``: one observation of how good an attempt was; sent at once and never an exception.
 
-A value that is not a finite number is recorded as missing, which is not zero. Source: OpenTelemetry GenAI semantic
-conventions, event ``gen_ai.evaluation.result``.
+A value that is not a number, or beyond ``LARGEST_REWARD``, is recorded as missing, which is not zero. Source:
+OpenTelemetry GenAI semantic conventions, event ``gen_ai.evaluation.result``.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,9 @@ from lightning_instrumentation import semconv, spans
 from lightning_instrumentation.failures import failures, guarded, log
 from lightning_instrumentation.runtime import Runtime, runtime
 from lightning_instrumentation.scope import Identity, Scope, current, entered
+
+LARGEST_REWARD = 1e9
+"""Sums and squares of rewards up to this are numbers in every precision that credit and training use."""
 
 
 def reward(
@@ -72,9 +74,11 @@ def _record(
     if score is None:
         failures.count("reward-not-a-number")
         log.error(
-            "reward %s=%r of rollout %s is not a finite number; it is recorded as missing, not as zero",
+            "reward %s=%r of rollout %s is not a number between -%g and %g; it is recorded as missing, not as zero",
             name,
             value,
+            LARGEST_REWARD,
+            LARGEST_REWARD,
             target.identity.rollout_id if target.identity else None,
         )
     started = runtime()
@@ -106,4 +110,4 @@ def _finite(value: Any) -> float | None:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) else None
+    return number if abs(number) <= LARGEST_REWARD else None

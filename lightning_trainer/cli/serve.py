@@ -27,6 +27,7 @@ def serve(config_path: Path, *, verbose: bool) -> None:
     Raises:
         LightningError: it cannot start; the message is for the user.
     """
+    os.umask(0o077)  # prompts and answers are in the store, the logs and the weights' folders: the owner's alone
     config = load_config(config_path)
     console = Console(stderr=True)
     logging.basicConfig(

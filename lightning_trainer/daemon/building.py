@@ -2,18 +2,25 @@
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.credit.groups import GroupSummary
 from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.daemon.rollback import RollbackRequests
+from lightning_trainer.errors import StoreError
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.batches import Build, build_batch
+from lightning_trainer.training.judging import quarantined
 from lightning_trainer.transitions.causes import span_parents
+from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Attempt, Span
+
+_log = logging.getLogger(__name__)
 
 
 class Builder:
@@ -37,13 +44,17 @@ class Builder:
     async def build(self, attempts: Sequence[Attempt], step: int, oldest_version: int = 0) -> Build | None:
         """Build the step, and build it again when spans arrive, while rewards are missing that may still come.
 
-        None when a rollback is asked for meanwhile.
+        None when a rollback is asked for meanwhile. Groups that cannot be built are set aside, and the others go on.
+
+        Raises:
+            StoreError: the store cannot be read.
         """
-        wait_until_ns = max(attempt.ended_ns or 0 for attempt in attempts) + int(self._policy.reward_wait_s * 1e9)
+        # Whose clock runs ahead says that its attempt will end; the waiting has an end by ours.
+        ended_ns = min(max(attempt.ended_ns or 0 for attempt in attempts), time.time_ns())
+        wait_until_ns = ended_ns + int(self._policy.reward_wait_s * 1e9)
         while True:
             self._stored.clear()
-            spans = await self._store.spans_of_attempts([attempt.attempt_id for attempt in attempts])
-            build = await asyncio.to_thread(self._build, spans, attempts, step, oldest_version)
+            build = await self._without_poison(attempts, step, oldest_version)
             left_s = (wait_until_ns - time.time_ns()) / 1e9
             if not build.unscored or left_s <= 0:
                 return build
@@ -54,6 +65,36 @@ class Builder:
                         await self._stored.wait()
             if self._rollbacks.pending is not None:
                 return None
+
+    async def _without_poison(self, attempts: Sequence[Attempt], step: int, oldest_version: int) -> Build:
+        """Build; when that ends in an error, find the groups that it comes from, and build the others."""
+        try:
+            return await self._once(attempts, step, oldest_version)
+        except StoreError:
+            raise
+        except Exception:
+            _log.exception("step %d cannot be built as it is; looking for the groups that this comes from", step)
+        groups: dict[str, list[Attempt]] = {}
+        for attempt in attempts:
+            groups.setdefault(attempt.group_id, []).append(attempt)
+        sound: list[Attempt] = []
+        aside: list[GroupSummary] = []
+        for group_id, members in groups.items():
+            try:
+                await self._once(members, step, oldest_version)
+            except StoreError:
+                raise
+            except Exception as error:
+                aside.append(_set_aside(group_id, members, error))
+            else:
+                sound += members
+        build = await self._once(sound, step, oldest_version)
+        sentences = [sentence for group in aside if (sentence := group.refused_reason) is not None]
+        return replace(build, groups=(*build.groups, *aside), problems=(*sentences, *build.problems))
+
+    async def _once(self, attempts: Sequence[Attempt], step: int, oldest_version: int) -> Build:
+        spans = await self._store.spans_of_attempts([attempt.attempt_id for attempt in attempts])
+        return await asyncio.to_thread(self._build, spans, attempts, step, oldest_version)
 
     def _build(self, spans: Sequence[Span], attempts: Sequence[Attempt], step: int, oldest_version: int) -> Build:
         reading = read_spans(spans)
@@ -67,3 +108,15 @@ class Builder:
             oldest_version=oldest_version,
         )
         return replace(build, problems=(*reading.problems, *build.problems))
+
+
+def _set_aside(group_id: str, members: Sequence[Attempt], error: Exception) -> GroupSummary:
+    return GroupSummary(
+        group_id=group_id,
+        task_id=None,
+        size=len(members),
+        comparable=0,
+        rewards=(None,) * len(members),
+        verdict=Reason.QUARANTINED,
+        refused_reason=quarantined(group_id, error),
+    )

@@ -12,6 +12,8 @@ class Phase(StrEnum):
     TRAINING = "training"
     PUBLISHING = "publishing"
     RECOVERING = "recovering"
+    WAITING = "waiting"
+    """The store cannot be used (a full disk, a lock of another program): it is tried again and again."""
     PAUSED = "paused"
     """Training has stopped and says why; serving and capture go on."""
     FINISHED = "finished"

@@ -22,6 +22,7 @@ from lightning_trainer.daemon.runs import runs_router
 from lightning_trainer.daemon.selection import selection_router
 from lightning_trainer.daemon.sockets import listen
 from lightning_trainer.daemon.spools import drain_spools
+from lightning_trainer.daemon.state_folder import close_to_others
 from lightning_trainer.daemon.status import status_router
 from lightning_trainer.daemon.trusted_hosts import TrustedHosts, hosts_of_environment
 from lightning_trainer.gateway.auth import require_token
@@ -59,7 +60,7 @@ class Daemon:
         """
         config = self.config
         state_dir = config.daemon.state_dir
-        state_dir.mkdir(parents=True, exist_ok=True)
+        close_to_others(state_dir)
         async with AsyncExitStack() as stack:
             listener = stack.enter_context(contextlib.closing(listen(config.daemon.host, config.daemon.port)))
             url = f"http://{config.daemon.host}:{listener.getsockname()[1]}"

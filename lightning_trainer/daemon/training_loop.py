@@ -28,7 +28,7 @@ from lightning_trainer.daemon.publishing import Publisher
 from lightning_trainer.daemon.recovery import recover
 from lightning_trainer.daemon.rollback import RollbackRequests
 from lightning_trainer.daemon.staleness import oldest_allowed, served
-from lightning_trainer.errors import LightningError, PublicationError, TrainingError
+from lightning_trainer.errors import EngineError, LightningError, PublicationError, StoreError, TrainingError
 from lightning_trainer.metrics.groups import group_metrics
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.metrics.sampling import sampling_metrics
@@ -41,14 +41,16 @@ from lightning_trainer.versions.rollback import record_rollback
 
 _log = logging.getLogger(__name__)
 
-_MAX_TRAINER_FAILURES = 3
+_MAX_FAILURES = 3
+"""Of the trainer, or of what nobody has thought of, in a row; the store is waited for however long it takes."""
+_LONGEST_WAIT_S = 30.0
 _LOOK_AGAIN_S = 1.0
 """Group time-outs are noticed this late at most; new spans wake the loop at once."""
 
 
 class TrainingLoop:
     """Runs until cancelled. After ``max_steps``, or when training cannot go on (it says why), it rests until somebody
-    asks for a rollback."""
+    asks for a rollback. A store that cannot be used is waited for: serving and capture are not this loop's to end."""
 
     def __init__(
         self,
@@ -95,6 +97,7 @@ class TrainingLoop:
         self._completeness = Completeness(policy.span_timeout_s)
         self._arrivals = Arrivals(time.time_ns())
         self._collecting_since = time.monotonic()
+        self._store_wait_s = 1.0
 
     async def run(self) -> None:
         failures = 0
@@ -119,9 +122,24 @@ class TrainingLoop:
                 failures, recovered = failures + 1, False
                 self._progress.say(f"the trainer failed ({error}); restarting it from the last checkpoint")
                 _log.error("trainer failed: %s", error)
-                if failures >= _MAX_TRAINER_FAILURES:
+                if failures >= _MAX_FAILURES:
                     await self._pause(f"the trainer failed {failures} times in a row, last: {error}")
                     failures = 1
+            except StoreError as error:
+                # Unless it was only looked at, nobody knows how far the step has come: the records do.
+                recovered = recovered and self._progress.phase is Phase.COLLECTING
+                await self._wait_for_the_store(error)
+            except EngineError:
+                raise
+            except Exception as error:
+                failures, recovered = failures + 1, False
+                _log.exception("step %d ended in an error that nobody has thought of", self._step + 1)
+                self._progress.say(f"{type(error).__name__} ({error}); going on from what is recorded")
+                if failures >= _MAX_FAILURES:
+                    await self._pause(f"{failures} errors in a row, last: {type(error).__name__}: {error}")
+                    failures = 1
+            else:
+                self._store_wait_s = 1.0
             if self._publisher.refused_in_a_row > 1:
                 await self._pause(f"two publications in a row were refused, last: {self._publisher.last_reason}")
                 self._publisher.refused_in_a_row = 0
@@ -352,6 +370,14 @@ class TrainingLoop:
         await self.save()
         self._progress.enter(Phase.FINISHED, f"{self._step} steps are done, the last that were asked for")
         await self._progress.wake_waiters()
+
+    async def _wait_for_the_store(self, error: StoreError) -> None:
+        sentence = f"training waits for the store ({error}); serving goes on"
+        self._progress.say(sentence)
+        self._progress.enter(Phase.WAITING, str(error))
+        _log.error("%s; the next try is in %.0f s", sentence, self._store_wait_s)
+        await asyncio.sleep(self._store_wait_s)
+        self._store_wait_s = min(2 * self._store_wait_s, _LONGEST_WAIT_S)
 
     async def _pause(self, reason: str) -> None:
         """Say so, and wait until somebody rolls back."""

@@ -1,29 +1,98 @@
 """Request bodies under a bound: neither a large body nor a small one that inflates may fill the memory."""
 
+import asyncio
 import gzip
 import zlib
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
 
 from lightning_trainer.errors import LightningError, MalformedTelemetryError
+
+_IDLE_S, _TOTAL_S = 15.0, 300.0
+_CHUNK_BYTES = 2**14
 
 
 class BodyTooLargeError(LightningError, ValueError):
     """A body, or what it inflates to, is beyond the limit."""
 
 
-async def read_body(chunks: AsyncIterable[bytes], *, limit: int) -> bytes:
+class BodyTooSlowError(LightningError, TimeoutError):
+    """A body stopped coming, or comes too slowly to be waited for."""
+
+
+class TooManyBodiesError(LightningError, RuntimeError):
+    """The bodies that are held already leave no room for another one."""
+
+
+class BodyMemory:
+    """The bytes of all bodies that are being read and worked on at once, under one bound.
+
+    Bytes are counted as they come: a body of which nothing comes takes no room from others.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._held_bytes = 0
+
+    @asynccontextmanager
+    async def body(self, chunks: AsyncIterable[bytes], *, limit: int) -> AsyncIterator[bytes]:
+        """Hold a body while the block runs.
+
+        Raises:
+            TooManyBodiesError: there is no room for all of it beside the others.
+            BodyTooLargeError, BodyTooSlowError: as ``read_body`` does.
+        """
+        held = 0
+
+        async def counted() -> AsyncIterator[bytes]:
+            nonlocal held
+            async for chunk in chunks:
+                if self._held_bytes > held and self._held_bytes + len(chunk) > self._most_bytes:
+                    raise TooManyBodiesError(
+                        f"{self._held_bytes} bytes of other bodies are being stored already; try again"
+                    )
+                held += len(chunk)
+                self._held_bytes += len(chunk)
+                yield chunk
+
+        try:
+            yield await read_body(counted(), limit=limit)
+        finally:
+            self._held_bytes -= held
+
+
+async def read_body(
+    chunks: AsyncIterable[bytes], *, limit: int, idle_s: float = _IDLE_S, total_s: float = _TOTAL_S
+) -> bytes:
     """Collect a body.
+
+    Args:
+        limit: in bytes.
+        idle_s: longest pause between two parts of it.
+        total_s: longest time for all of it.
 
     Raises:
         BodyTooLargeError: it has more than ``limit`` bytes; reading stops there.
+        BodyTooSlowError: it stopped coming.
     """
     parts: list[bytes] = []
     size = 0
-    async for chunk in chunks:
-        size += len(chunk)
-        if size > limit:
-            raise BodyTooLargeError(f"the body has more than {limit} bytes; send less at once, or raise the limit")
-        parts.append(chunk)
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + total_s
+    try:
+        async with asyncio.timeout(idle_s) as patience:
+            async for chunk in chunks:
+                size += len(chunk)
+                if size > limit:
+                    raise BodyTooLargeError(
+                        f"the body has more than {limit} bytes; send less at once, or raise the limit"
+                    )
+                parts.append(chunk)
+                patience.reschedule(min(loop.time() + idle_s, give_up))
+    except TimeoutError:
+        raise BodyTooSlowError(
+            f"{size} bytes of the body came, and then none for {idle_s:g} s or not all in {total_s:g} s; send it again"
+        ) from None
     return b"".join(parts)
 
 
@@ -35,21 +104,27 @@ def gunzip(body: bytes, *, limit: int) -> bytes:
         MalformedTelemetryError: it is not gzip, or is cut short.
     """
     parts: list[bytes] = []
-    size = 0
-    rest = body
+    size = at = 0
+    view = memoryview(body)
+    member = None
     try:
-        while rest:
-            member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-            part = member.decompress(rest, limit - size + 1)
+        while at < len(body):
+            if member is None:
+                member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+            # Parts of it: what lies behind a member's end is copied, and a body may have a member in every 20 bytes.
+            chunk = view[at : at + _CHUNK_BYTES]
+            part = member.decompress(chunk, limit - size + 1)
             size += len(part)
             if size > limit:
                 raise BodyTooLargeError(
                     f"the body inflates to more than {limit} bytes; send less at once, or raise the limit"
                 )
-            if not member.eof:
-                raise MalformedTelemetryError("the gzip body is cut short")
             parts.append(part)
-            rest = member.unused_data
+            at += len(chunk) - len(member.unused_data)
+            if member.eof:
+                member = None
+        if member is not None:
+            raise MalformedTelemetryError("the gzip body is cut short")
     except (zlib.error, gzip.BadGzipFile) as error:
         raise MalformedTelemetryError(f"the body is said to be gzip and is not: {error}") from error
     return b"".join(parts)

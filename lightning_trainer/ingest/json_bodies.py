@@ -7,7 +7,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 
-from lightning_trainer.ingest.bodies import BodyTooLargeError, read_body
+from lightning_trainer.ingest.bodies import BodyTooLargeError, BodyTooSlowError, read_body
 
 _MAX_BODY_BYTES = 2**20
 Body = TypeVar("Body", bound=BaseModel)
@@ -28,7 +28,8 @@ async def read_json(request: Request, model: type[Body]) -> Body:
     """Read a request's body.
 
     Raises:
-        JsonBodyError: it is not said to be JSON (415), is not (400), is too large (413), or has a wrong field (422).
+        JsonBodyError: it is not said to be JSON (415), is not (400), is too large (413) or
+            too slow (408), or has a wrong field (422).
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         # Asked for, since a web page may post anything else to a loopback port without the browser's consent.
@@ -38,6 +39,8 @@ async def read_json(request: Request, model: type[Body]) -> Body:
         return model.model_validate(json.loads(raw))
     except BodyTooLargeError as error:
         raise JsonBodyError(413, str(error)) from error
+    except BodyTooSlowError as error:
+        raise JsonBodyError(408, str(error)) from error
     except ValidationError as error:
         raise JsonBodyError(422, _sentence(error)) from error
     except (ValueError, RecursionError) as error:

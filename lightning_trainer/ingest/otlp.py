@@ -20,7 +20,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from lightning_trainer.errors import MalformedTelemetryError, StoreError
-from lightning_trainer.ingest.bodies import BodyTooLargeError, gunzip, read_body
+from lightning_trainer.ingest.bodies import BodyMemory, BodyTooLargeError, BodyTooSlowError, TooManyBodiesError, gunzip
 from lightning_trainer.store.span_codec import attributes_from_proto, received_span
 from lightning_trainer.types import AttributeValue, Span, SpanSink
 
@@ -74,7 +74,8 @@ def otlp_router(sink: SpanSink, *, max_body_bytes: int = 64 * 2**20, max_in_flig
     Args:
         sink: where spans are made durable.
         max_body_bytes: of a body, as sent and inflated; more is answered 413.
-        max_in_flight: bodies held in memory at once; more are answered 503 and come again later.
+        max_in_flight: bodies decoded and stored at once; more are answered 503 and come again later, as are bodies
+            beyond four times ``max_body_bytes`` of memory in all.
     """
     # One thread: decoding holds the interpreter's lock, and several of them would only take it from each other.
     decoder = ThreadPoolExecutor(1, thread_name_prefix="ingest-decoder")
@@ -88,6 +89,7 @@ def otlp_router(sink: SpanSink, *, max_body_bytes: int = 64 * 2**20, max_in_flig
 
     router = APIRouter(lifespan=lifespan)
     in_flight = 0
+    memory = BodyMemory(4 * max_body_bytes)
 
     @router.post("/v1/traces")
     async def traces(request: Request) -> Response:
@@ -98,17 +100,24 @@ def otlp_router(sink: SpanSink, *, max_body_bytes: int = 64 * 2**20, max_in_flig
         encoding = request.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", "gzip", ""):
             return _refusal(415, f"content encoding {encoding!r}: send gzip or none")
-        if in_flight >= max_in_flight:
-            return _refusal(503, f"{in_flight} bodies are being stored already; try again", retry=True)
-        in_flight += 1
         try:
-            return await _receive(request, encoding)
-        finally:
-            in_flight -= 1
+            async with memory.body(request.stream(), limit=max_body_bytes) as body:
+                if in_flight >= max_in_flight:
+                    raise TooManyBodiesError(f"{in_flight} bodies are being stored already; try again")
+                in_flight += 1
+                try:
+                    return await _receive(body, encoding)
+                finally:
+                    in_flight -= 1
+        except BodyTooLargeError as error:
+            return _refusal(413, str(error))
+        except BodyTooSlowError as error:
+            return _refusal(408, str(error), retry=True)
+        except TooManyBodiesError as error:
+            return _refusal(503, str(error), retry=True)
 
-    async def _receive(request: Request, encoding: str) -> Response:
+    async def _receive(body: bytes, encoding: str) -> Response:
         try:
-            body = await read_body(request.stream(), limit=max_body_bytes)
             # A few spans are decoded faster than a thread is woken; what is packed may be large.
             small = encoding != "gzip" and len(body) <= _SMALL_BYTES
             export = _decode(body, encoding) if small else await _off_the_loop(body, encoding)

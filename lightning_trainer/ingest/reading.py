@@ -6,12 +6,12 @@ and no tokens that were recorded are lost; the result depends neither on the ord
 is linear in their number.
 """
 
-import math
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from operator import attrgetter
 
 from lightning_instrumentation import semconv
+from lightning_instrumentation.reward import LARGEST_REWARD
 
 from lightning_trainer.garbage_collection import without_garbage_collection
 from lightning_trainer.ingest.abandoned import without_abandoned
@@ -103,7 +103,7 @@ def _evaluation(
         return None
     score = event.attributes.get(semconv.EVALUATION_SCORE)
     value = float(score) if isinstance(score, int | float) and not isinstance(score, bool) else None
-    if score is not None and (value is None or not math.isfinite(value)):
+    if score is not None and (value is None or not abs(value) <= LARGEST_REWARD):
         problems.append(f"span {span.span_id}: the score of evaluation {name!r} is {score!r} and counts as missing")
         value = None
     explanation = event.attributes.get(semconv.EVALUATION_EXPLANATION)

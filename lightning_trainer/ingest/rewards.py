@@ -8,7 +8,6 @@ It is stored as what it is everywhere else: an ``evaluate`` span with the event 
 
 import hashlib
 import json
-import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -18,6 +17,7 @@ from typing import Annotated, Protocol
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from lightning_instrumentation import semconv
+from lightning_instrumentation.reward import LARGEST_REWARD
 from pydantic import BaseModel, ConfigDict, Field
 
 from lightning_trainer.errors import StoreError
@@ -79,7 +79,7 @@ def rewards_router(store: KnownRollouts, sink: SpanSink) -> APIRouter:
     async def _take(request: Request, score: Callable[[RewardBody], Awaitable[_Scored]]) -> JSONResponse:
         try:
             body = await read_json(request, RewardBody)
-            finite(body.value)
+            in_range(body.value)
             scored = await score(body)
             new = await sink.append([reward_span(scored.about, body)])
         except JsonBodyError as error:
@@ -143,10 +143,14 @@ async def _score_response(store: KnownRollouts, response_id: str, body: RewardBo
     return _Scored(about, next(iter(consumed.values()), None))
 
 
-def finite(value: float, field: str = "value") -> None:
-    """Refuse what is no reward; raises JsonBodyError."""
-    if not math.isfinite(value):
-        raise JsonBodyError(422, f"{field} is {value}: a reward is a finite number; leave it out when there is none")
+def in_range(value: float, field: str = "value") -> None:
+    """Refuse what is not a reward; raises JsonBodyError."""
+    if not abs(value) <= LARGEST_REWARD:  # NaN is not, either
+        raise JsonBodyError(
+            422,
+            f"{field} is {value}: a reward is a number between -{LARGEST_REWARD:g} and {LARGEST_REWARD:g}; leave it "
+            "out when there is none",
+        )
 
 
 def reward_span(about: Mapping[str, str], body: RewardBody) -> Span:

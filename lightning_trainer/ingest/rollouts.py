@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.ingest.json_bodies import JsonBodyError, error_response, read_json
-from lightning_trainer.ingest.rewards import RewardBody, finite, reward_span
+from lightning_trainer.ingest.rewards import RewardBody, in_range, reward_span
 from lightning_trainer.ingest.rollout_urls import root_span_ids
 from lightning_trainer.types import (
     Attempt,
@@ -63,7 +63,7 @@ def rollouts_router(store: KnownAttempts, sink: SpanSink) -> APIRouter:
         try:
             body = await read_json(request, EndBody)
             if body.reward is not None:
-                finite(body.reward, "reward")
+                in_range(body.reward, "reward")
             attempt = await store.attempt(body.attempt_id or rollout_id)
             if attempt is None or attempt.rollout_id != rollout_id:
                 named = body.attempt_id or rollout_id

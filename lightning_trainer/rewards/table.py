@@ -16,9 +16,10 @@ undo a number that was given before.
 Of several reward names the weighted sum counts (``weighting.py``).
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from lightning_instrumentation.reward import LARGEST_REWARD
 
 from lightning_trainer.rewards.targets import Scope, Target, Targets
 from lightning_trainer.rewards.weighting import weigh
@@ -74,7 +75,7 @@ def read_rewards(
             ambiguous.add((target.name, name))
         elif target.scope is Scope.SHARED:
             shared.add((target.name, name))
-        elif evaluation.value is None or not math.isfinite(evaluation.value):
+        elif evaluation.value is None or not abs(evaluation.value) <= LARGEST_REWARD:
             not_numbers.add(f"{target}: evaluation {name!r} gave no number ({evaluation.value})")
         else:
             observed = (evaluation.time_ns, float(evaluation.value))

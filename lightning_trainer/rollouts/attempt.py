@@ -1,7 +1,6 @@
 """One attempt: the agent's code under a rollout, with a time limit; whatever it raises is data, not a crash."""
 
 import contextvars
-import math
 import threading
 import time
 import uuid
@@ -9,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias, TypeVar
 
 import lightning_instrumentation as lightning
+from lightning_instrumentation.reward import LARGEST_REWARD
 
 from lightning_trainer.rollouts.awaiting import is_async, result_of
 from lightning_trainer.rollouts.events import AttemptEnded
@@ -58,9 +58,10 @@ def run_attempt(
                     stage = "retried"
                 raise
             if reward is not None:
-                lightning.reward(reward)  # what is not a finite number is recorded as missing
-                if not math.isfinite(reward):
-                    reward, error = None, f"the reward is {reward}; it must be a finite number, or None"
+                lightning.reward(reward)  # what is not a number is recorded as missing
+                if not abs(reward) <= LARGEST_REWARD:
+                    limits = f"a number between -{LARGEST_REWARD:g} and {LARGEST_REWARD:g}"
+                    reward, error = None, f"the reward is {reward}; it must be {limits}, or None"
     except Exception as raised:  # the attempt boundary: a failed attempt is data
         error = f"{type(raised).__name__}: {raised}"
     return AttemptEnded(stage, step, task.id, reward, time.monotonic() - began, error)

@@ -1,4 +1,4 @@
-"""Keeps one engine alive: after a crash it is started again and given what was live.
+"""Keeps one engine alive: after a crash, or when it hangs, it is started again and given what was live.
 
 Invariant: ``ready`` returns only while the engine serves the live version. A version becomes live when its publication
 is accepted; one that brings the engine down is refused, and the one before it is served again.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from lightning_trainer.errors import EngineError
+from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.serving.engine import EngineProcess
 from lightning_trainer.serving.publication import Publication, PublicationReport
 from lightning_trainer.serving.settings import EngineSettings
@@ -61,6 +61,15 @@ class Backoff:
         return min(self.longest_s, self.first_s * self.factor ** max(0, failures - 1))
 
 
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """How an engine is found out that lives and answers nobody; patient, since a machine may be busy."""
+
+    every_s: float = 10.0
+    patience_s: float = 45.0
+    missed: int = 3
+
+
 class EngineSupervisor:
     """An engine that comes back. What the gateway needs of it: ``base_url``, ``headers``, ``ready``."""
 
@@ -70,6 +79,7 @@ class EngineSupervisor:
         *,
         live: Sequence[Publication] = (),
         backoff: Backoff | None = None,
+        heartbeat: Heartbeat | None = None,
         make: Callable[[EngineSettings], EngineProcess] = EngineProcess,
     ) -> None:
         """Keep what is needed; nothing starts before ``start``.
@@ -82,6 +92,7 @@ class EngineSupervisor:
         self.settings = settings
         self._make = make
         self._backoff = backoff or Backoff()
+        self._heartbeat = heartbeat or Heartbeat()
         self._live = {publication.policy: publication for publication in live}
         self._engine: EngineProcess | None = None
         self._changed = asyncio.Condition()
@@ -263,11 +274,29 @@ class EngineSupervisor:
             served = ", ".join(f"{policy}@v{version}" for policy, version in self._versions().items())
             logger.info("the engine serves %s after %.1f s", served, startup_s)
             await self._set(state=EngineState.READY, versions=self._versions(), startup_s=startup_s)
-            return f"the engine ended: {await asyncio.shield(engine.exited)}"
+            return await self._end_of(engine)
         except EngineError as error:
             return str(error)
         finally:
             await engine.stop()
+
+    async def _end_of(self, engine: EngineProcess) -> str:
+        """Return why it ended, or that it answers nobody any longer."""
+        missed = 0
+        while missed < self._heartbeat.missed:
+            await asyncio.wait({engine.exited}, timeout=self._heartbeat.every_s)
+            if engine.exited.done():
+                return f"the engine ended: {engine.exited.result()}"
+            try:
+                async with asyncio.timeout(self._heartbeat.patience_s):
+                    await engine.version()
+                missed = 0
+            except (EngineError, PublicationError, TimeoutError):
+                missed += 1
+        return (
+            f"the engine hangs: {missed} times in a row it did not say within {self._heartbeat.patience_s:g} s which "
+            "version it serves"
+        )
 
     async def _until_not(self, engine: EngineProcess) -> None:
         async with self._changed:

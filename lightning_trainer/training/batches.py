@@ -10,18 +10,15 @@ from functools import cache
 from operator import attrgetter
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.credit.assignment import Assignment, assign, refuse_all
+from lightning_trainer.credit.assignment import Assignment
 from lightning_trainer.credit.baselines import Baselines, read_baselines
 from lightning_trainer.credit.grouping import regroup
-from lightning_trainer.credit.groups import GroupSummary, Member, judge_group
-from lightning_trainer.credit.overlong import OverlongShaping
-from lightning_trainer.credit.registry import credit_scheme
-from lightning_trainer.credit.scheme import CreditScheme
-from lightning_trainer.credit.uncertainty import keep_most_uncertain
+from lightning_trainer.credit.groups import GroupSummary
 from lightning_trainer.garbage_collection import without_garbage_collection
 from lightning_trainer.rewards.table import RewardTable, read_rewards
 from lightning_trainer.training import problems
-from lightning_trainer.training.picking import as_the_model_itself, judge_best, picked
+from lightning_trainer.training.judging import judge_groups
+from lightning_trainer.training.picking import as_the_model_itself, picked
 from lightning_trainer.transitions.causes import with_causes
 from lightning_trainer.transitions.choices import chosen
 from lightning_trainer.transitions.deduplication import by_trace, deduplicate
@@ -112,7 +109,7 @@ def build_batch(
         read_baselines(attempt_of.values(), rewards.of_attempts) if policy.algorithm.needs_baseline else Baselines()
     )
     casts = _casts(deliveries.kept, policy)
-    groups = _judged(_trainable(attempt_of.values()), _by_group(paths), casts, rewards, baselines, limit, policy)
+    groups = judge_groups(_trainable(attempt_of.values()), _by_group(paths), casts, rewards, baselines, limit, policy)
     samples: list[Sample] = []
     unscored = set(baselines.unscored)
     for group in groups:
@@ -166,15 +163,6 @@ _OUTCOMES = {
 """By what was decided of a transition or of its group; all other reasons drop it."""
 
 
-def _shaped(scheme: CreditScheme, policy: PolicyConfig) -> CreditScheme:
-    """Return the scheme with the penalties that the algorithm takes off its credits."""
-    overlong = policy.algorithm.overlong
-    if overlong is None:
-        return scheme
-    longest = overlong.max_response_tokens or policy.max_sample_tokens
-    return OverlongShaping(scheme, longest, overlong.buffer_tokens or max(longest // 5, 1), overlong.penalty)
-
-
 def _eligible(
     calls: Iterable[Call],
     policy: PolicyConfig,
@@ -199,64 +187,6 @@ def _eligible(
             if took_part(call, attempts, policy, claims):
                 gaps.append(call)
     return eligible, gaps
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """A group with the credits of its transitions and the verdict on it."""
-
-    trajectories: Sequence[Trajectory]
-    members: Sequence[Member]
-    assignment: Assignment
-    summary: GroupSummary
-
-
-def _judged(
-    attempts: Mapping[str, Sequence[Attempt]],
-    trajectories: Mapping[str, Sequence[Trajectory]],
-    casts: Mapping[str, frozenset[str]],
-    rewards: RewardTable,
-    baselines: Baselines,
-    limit: Limit,
-    policy: PolicyConfig,
-) -> list[_Group]:
-    """Give credit in each group and judge it, by itself and then among the others.
-
-    Args:
-        attempts: those to be trained, by group id.
-        trajectories: by group id.
-        casts: which of the policy's agents made calls, by attempt id.
-    """
-    scheme = _shaped(credit_scheme(policy.credit), policy)
-    groups: list[_Group] = []
-    for group_id, attempts_G in sorted(attempts.items()):
-        trajectories_G = trajectories.get(group_id, [])
-        if group_id in rewards.incomplete:
-            assignment = refuse_all(trajectories_G, Reason.NO_REWARD)
-        else:
-            assignment = assign(trajectories_G, scheme, limit, gives_rewards=policy.credit.needs_values)
-        members = [
-            Member(
-                attempt=attempt,
-                agents=casts.get(attempt.attempt_id, frozenset()),
-                reward=rewards.of_attempts.get(attempt.attempt_id),
-                row_credits=assignment.row_credits.get(attempt.attempt_id, {}),
-            )
-            for attempt in attempts_G
-        ]
-        summary = judge_group(
-            group_id,
-            members,
-            drop_zero_variance=policy.algorithm.drop_zero_variance_groups,
-            group_by=policy.group_by,
-            needs_baseline=policy.algorithm.needs_baseline,
-            baseline=baselines.of_groups.get(group_id),
-        )
-        groups.append(_Group(trajectories_G, members, assignment, judge_best(policy.algorithm, members, summary)))
-    if policy.algorithm.keep_most_uncertain is None:
-        return groups
-    summaries = keep_most_uncertain([group.summary for group in groups], policy.algorithm.keep_most_uncertain)
-    return [replace(group, summary=summary) for group, summary in zip(groups, summaries, strict=True)]
 
 
 def _settle_group(

@@ -4,12 +4,16 @@ The last ``stop`` returns when every process of it is gone. After a ``kill -9`` 
 last of them within two minutes, and the next start removes the folder.
 """
 
+import ctypes
 import logging
 import os
 import re
 import shutil
+import signal
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -23,6 +27,8 @@ _SHORT_TEMP = Path("/tmp")
 """Ray's sockets live under its folder and a socket's path is limited to 107 bytes."""
 _FOLDER = re.compile(r"lt-ray-(\d+)-\w+")
 _EXIT_TIMEOUT_S = 15.0
+_SIGACTION_BYTES = 256
+"""More than a ``struct sigaction`` has anywhere."""
 
 
 class RaySession:
@@ -66,17 +72,18 @@ class RaySession:
         _remove_abandoned(parent)
         self._folder = Path(tempfile.mkdtemp(prefix=f"lt-ray-{os.getpid()}-", dir=parent))
         try:
-            ray.init(
-                address="local",
-                num_cpus=self._processes,
-                num_gpus=0,
-                include_dashboard=False,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                log_to_driver=False,
-                logging_level=logging.ERROR,  # it warns of the signal handler that it leaves to us
-                _node_ip_address="127.0.0.1",
-                _temp_dir=str(self._folder),
-            )
+            with _termination_kept():
+                ray.init(
+                    address="local",
+                    num_cpus=self._processes,
+                    num_gpus=0,
+                    include_dashboard=False,
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,  # it warns of the signal handler that it leaves to us
+                    _node_ip_address="127.0.0.1",
+                    _temp_dir=str(self._folder),
+                )
         except Exception as error:
             self._end()
             if type(error) is Exception and tries > 1:  # its servers took longer than its 30 s: the machine is busy
@@ -95,6 +102,23 @@ class RaySession:
         psutil.wait_procs(alive, timeout=_EXIT_TIMEOUT_S)
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder, self._servers = None, []
+
+
+@contextmanager
+def _termination_kept() -> Iterator[None]:
+    """Keep what the process does at SIGTERM.
+
+    Ray's core replaces it by a handler that prints a stack and aborts, from whatever thread; Python can put its own
+    back from the main thread alone, the C library from any.
+    """
+    library = ctypes.CDLL(None)
+    action = ctypes.create_string_buffer(_SIGACTION_BYTES)
+    known = library.sigaction(signal.SIGTERM, None, action) == 0
+    try:
+        yield
+    finally:
+        if known:
+            library.sigaction(signal.SIGTERM, action, None)
 
 
 def _is_server(process: psutil.Process) -> bool:

@@ -102,6 +102,7 @@ class Reason(StrEnum):
     )
 
     # dropped: what can be made of it
+    QUARANTINED = "quarantined", "Working on its group ended in an error, so the group is set aside; the others go on."
     NO_REWARD = "no_reward", "The credit scheme needs a reward that is missing; missing is not zero."
     OVER_LENGTH = "over_length", "Prompt and response together are longer than max_sample_tokens."
     CUT = "cut", "These tokens of a response lie beyond max_sample_tokens; the ones before them are trained."

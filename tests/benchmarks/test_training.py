@@ -1,6 +1,7 @@
 """``benchmarks/training.py``: its sections run as they stand and fill their rows.
 
-The sections ``trl`` and ``schedule`` train real models for an hour and are run by hand; ``test_trl`` has what is written down.
+The sections ``trl`` and ``schedule`` train real models for an hour and are run by
+hand; ``test_trl`` has what is written down.
 """
 
 import json

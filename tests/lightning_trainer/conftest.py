@@ -144,12 +144,12 @@ def make_trajectory() -> Callable[..., Trajectory]:
     return _trajectory
 
 
-def _attempt_spans(attempt: str, prompt: list[int], start_ns: int) -> list[Span]:
-    """Return an ended attempt of task ``t`` with one call of ``solver`` through the gateway."""
+def _attempt_spans(attempt: str, prompt: list[int], start_ns: int, *, task: str = "t") -> list[Span]:
+    """Return an ended attempt of a task with one call of ``solver`` through the gateway."""
     own: dict[str, AttributeValue] = {
         semconv.ROLLOUT_ID: f"r-{attempt}",
         semconv.ATTEMPT_ID: attempt,
-        semconv.TASK_ID: "t",
+        semconv.TASK_ID: task,
         semconv.AGENT_NAME: "solver",
     }
     call: dict[str, AttributeValue] = {

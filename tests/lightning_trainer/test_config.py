@@ -66,7 +66,10 @@ def test_relative_paths_are_relative_to_the_file(tmp_path):
             POLICY + 'credit = { scheme = "gigpo" }\nalgorithm = { advantage = "rloo" }',
             "'gigpo' takes off its baseline itself, and algorithm.advantage = 'rloo' would take off another",
         ),
-        (POLICY + "reward = { score = 0.0 }", "the weight of 'score' is 0.0; give a finite number other than 0"),
+        (
+            POLICY + "reward = { score = 0.0 }",
+            "the weight of 'score' is 0.0; give a number other than 0 between",
+        ),
         (POLICY + "reward = { score = nan }", "the weight of 'score' is nan"),
         (POLICY + "reward = {}", "name at least one evaluation, as in {score = 1.0, format = 0.2}"),
         (POLICY + 'group_by = "colour"', "policy.0.group_by = 'colour': Input should be 'key', 'task' or 'prompt'"),

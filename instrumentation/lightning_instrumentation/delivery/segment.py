@@ -25,6 +25,9 @@ SUFFIX = ".spans"
 _MAGIC = b"LTSPANS1"
 _HEAD = struct.Struct("<8sQQ")
 _RECORD = struct.Struct("<IIQ")
+_NUMBER = struct.Struct("<Q")
+_MOST_DAMAGED = 64
+"""So many records in a row are looked beyond."""
 
 
 class SegmentError(ValueError):
@@ -74,10 +77,11 @@ class Segment:
                 raise SegmentError(f"{path} does not begin as a file of spans does")
             segment = cls(path, descriptor, position, number)
             segment._find_records()
+            behind = segment._behind_damage(size)
         except BaseException:
             os.close(descriptor)
             raise
-        return segment
+        return segment._without_damage(behind) if behind else segment
 
     @property
     def full(self) -> bool:
@@ -164,3 +168,50 @@ class Segment:
             return None
         body = os.pread(self._descriptor, length, self._end + _RECORD.size)
         return body if len(body) == length and zlib.crc32(body) == checksum else None
+
+    def _behind_damage(self, size: int) -> list[bytes]:
+        """Return the bodies of sound records with higher numbers than the next one has; a write that was cut off has
+        none behind it, so then there are none."""
+        rest = os.pread(self._descriptor, max(0, size - self._end), self._end)
+        bodies: list[bytes] = []
+        at, number = 0, self._next_number
+        while number <= self._next_number + len(bodies) + _MOST_DAMAGED:
+            found = rest.find(_NUMBER.pack(number), at)
+            while found >= 0:
+                start = found - (_RECORD.size - _NUMBER.size)
+                body = _record(rest, start) if start >= at else None
+                if body is not None:
+                    bodies.append(body)
+                    at = start + _RECORD.size + len(body)
+                    break
+                found = rest.find(_NUMBER.pack(number), found + 1)  # that was within a body
+            number += 1
+        return bodies
+
+    def _without_damage(self, behind: Sequence[bytes]) -> Segment:
+        """Write the sound records anew, in the place of this file, and say what was lost.
+
+        Raises OSError: they cannot be written; the file is as it was.
+        """
+        sound = self.read(self.rows, self.bytes) if self.rows else []
+        mended = self.path.with_suffix(".mended")
+        mended.unlink(missing_ok=True)
+        segment = Segment.create(mended)
+        for body in (*sound, *behind):
+            segment.append(body)
+        os.replace(mended, self.path)
+        segment.path = self.path
+        os.close(self._descriptor)
+        failures.note(
+            "spool-damaged",
+            f"a record of the spool {self.path} is damaged and lost; the {len(sound) + len(behind)} others are "
+            "delivered",
+        )
+        return segment
+
+
+def _record(data: bytes, start: int) -> bytes | None:
+    """Return the body of the record that begins there, None where there is no sound one."""
+    length, checksum, _ = _RECORD.unpack_from(data, start)
+    body = data[start + _RECORD.size : start + _RECORD.size + length]
+    return body if len(body) == length and zlib.crc32(body) == checksum else None

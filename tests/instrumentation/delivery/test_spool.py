@@ -13,6 +13,7 @@ from lightning_instrumentation.delivery import segment
 from lightning_instrumentation.delivery.memory import MemorySpool
 from lightning_instrumentation.delivery.segment import Segment, SegmentError
 from lightning_instrumentation.delivery.spool import Spool, default_spool_dir, endpoint_folder, orphaned_spools
+from lightning_instrumentation.failures import failures
 
 ENDPOINT = "http://127.0.0.1:8321"
 
@@ -281,3 +282,28 @@ def test_the_folder_comes_from_the_environment(monkeypatch, tmp_path):
     monkeypatch.delenv("LIGHTNING_SPOOL_DIR")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "b"))
     assert default_spool_dir() == tmp_path / "b" / "lightning-trainer" / "spool"
+
+
+@pytest.mark.parametrize("where", ["a body", "a number", "a length"])
+def test_a_damaged_record_is_said_and_the_others_are_kept(folder, where):
+    with Spool.create(folder) as spool:
+        for number in range(100):
+            spool.append(b"%04d" % number * 20)
+        path = spool._segments[0].path
+        abandon(spool)
+    record = segment._RECORD.size + 80
+    at = segment._HEAD.size + 3 * record + {"a length": 0, "a number": 8, "a body": segment._RECORD.size}[where]
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    before = failures.counts().get("spool-damaged", 0)
+    mended = Segment.open(path)
+    lost = 4 if where == "a number" else 3  # what took the fifth one's number is sound itself
+    assert mended.read(100, 10**6) == [b"%04d" % number * 20 for number in range(100) if number != lost]
+    assert failures.counts()["spool-damaged"] == before + 1
+    mended.close(delete=False)
+    again = Segment.open(path)
+    assert again.rows == 99
+    again.append(b"another")
+    assert again.read(100, 10**6)[-1] == b"another"
+    again.close(delete=True)

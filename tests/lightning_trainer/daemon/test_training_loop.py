@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.daemon import training_loop
 from lightning_trainer.daemon.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.daemon.rollback import RollbackRequests
 from lightning_trainer.daemon.training_loop import TrainingLoop
-from lightning_trainer.errors import PublicationError, RollbackError, TrainingError
+from lightning_trainer.errors import PublicationError, RollbackError, StoreError, TrainingError
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
@@ -233,3 +234,41 @@ async def test_a_frozen_policy_lets_its_trainer_go_and_has_it_again_for_a_rollba
     async with asyncio.timeout(10):
         while not run.trainer.closed:
             await asyncio.sleep(0.01)
+
+
+async def test_a_store_that_cannot_be_read_is_waited_for_and_the_loop_goes_on_by_itself(make_run, monkeypatch):
+    monkeypatch.setattr(training_loop, "_LONGEST_WAIT_S", 0.01)
+    run = await make_run(1, 2)
+    await run.until(Phase.COLLECTING)
+    ended_attempts, left = run.store.ended_attempts, 3
+
+    async def away(**asked):
+        nonlocal left
+        if left:
+            left -= 1
+            raise StoreError("the store could not be read: database is locked")
+        return await ended_attempts(**asked)
+
+    run.loop._store_wait_s = 0.01
+    monkeypatch.setattr(run.store, "ended_attempts", away)
+    await run.until(Phase.WAITING)
+    await run.until(Phase.COLLECTING)
+    assert left == 0
+    assert run.trainer.weights == (0, 1, 2)
+    assert run.progress.problems == [
+        "training waits for the store (the store could not be read: database is locked); serving goes on"
+    ]
+
+
+async def test_an_error_that_nobody_has_thought_of_pauses_training_and_not_the_daemon(make_run, monkeypatch):
+    run = await make_run(1, 2)
+    await run.until(Phase.COLLECTING)
+
+    async def broken(**_):
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(run.store, "ended_attempts", broken)
+    run.loop._stored.set()
+    await run.until(Phase.PAUSED)
+    assert "3 errors in a row, last: ZeroDivisionError: division by zero" in run.progress.detail
+    run.rollbacks.end()

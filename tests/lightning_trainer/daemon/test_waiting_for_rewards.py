@@ -68,3 +68,12 @@ async def test_a_rollback_does_not_wait_for_rewards(daemon):
         assert await building is None
     builder._rollbacks.end()
     await asked
+
+
+async def test_a_clock_that_runs_ahead_holds_nobody_up(daemon, attempt_spans, monkeypatch):
+    """By the clock of its client the attempt ends in an hour."""
+    builder, sink, _ = await daemon(reward_wait_s=0.05)
+    await sink.append(attempt_spans("c", [1, 2], time.time_ns() + 3600 * 10**9))
+    async with asyncio.timeout(60):
+        build = await builder.build(await builder._store.ended_attempts(), 1)
+    assert build.unscored == {"b", "c"}

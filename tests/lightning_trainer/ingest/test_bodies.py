@@ -1,14 +1,23 @@
 """Bodies stay under their bound, whatever they claim to be."""
 
+import asyncio
 import gzip
 import zlib
+from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_trainer.errors import MalformedTelemetryError
-from lightning_trainer.ingest.bodies import BodyTooLargeError, gunzip, read_body
+from lightning_trainer.ingest.bodies import (
+    BodyMemory,
+    BodyTooLargeError,
+    BodyTooSlowError,
+    TooManyBodiesError,
+    gunzip,
+    read_body,
+)
 
 
 async def _chunks(*parts: bytes):
@@ -57,3 +66,44 @@ def test_a_body_exactly_as_large_as_the_limit_passes() -> None:
 def test_what_is_not_gzip_is_refused(body: bytes, sentence: str) -> None:
     with pytest.raises(MalformedTelemetryError, match=sentence):
         gunzip(body, limit=1000)
+
+
+async def _parts(*parts: bytes, then: float = 0.0) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+    await asyncio.sleep(then)
+
+
+async def test_a_body_that_stops_coming_is_not_waited_for() -> None:
+    with pytest.raises(BodyTooSlowError, match=r"3 bytes of the body came, and then none for 0\.05 s"):
+        await read_body(_parts(b"abc", then=60), limit=10, idle_s=0.05)
+
+
+async def test_a_body_that_drips_for_ever_is_not_waited_for() -> None:
+    async def dripping() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x"
+            await asyncio.sleep(0.01)
+
+    with pytest.raises(BodyTooSlowError, match=r"not all in 0\.1 s"):
+        await read_body(dripping(), limit=10**6, idle_s=0.05, total_s=0.1)
+
+
+async def test_bodies_that_nothing_comes_of_take_no_room_and_those_that_are_held_do() -> None:
+    memory = BodyMemory(8)
+
+    async def silent() -> None:
+        async with memory.body(_parts(then=60), limit=10):
+            pytest.fail("its body never came")
+
+    waiting = [asyncio.create_task(silent()) for _ in range(100)]
+    await asyncio.sleep(0)
+    async with memory.body(_parts(b"abcd", b"efgh"), limit=10) as body:
+        assert body == b"abcdefgh"
+        with pytest.raises(TooManyBodiesError, match="8 bytes of other bodies are being stored already"):
+            async with memory.body(_parts(b"i"), limit=10):
+                pytest.fail("there was no room")
+    async with memory.body(_parts(b"123456789"), limit=10) as alone:
+        assert alone == b"123456789"
+    for task in waiting:
+        task.cancel()

@@ -53,7 +53,8 @@ async def test_a_reward_with_an_id_counts_once(client, store: SqliteStore) -> No
     [
         ("/lightning/rollouts/z/rewards", b'{"value": 1}', 404, "no span of rollout 'z' has been seen"),
         (_URL, b'{"value": 1, "attempt_id": "z"}', 404, "rollout 'r' has no attempt 'z'"),
-        (_URL, b'{"value": NaN}', 422, "value is nan: a reward is a finite number"),
+        (_URL, b'{"value": NaN}', 422, "value is nan: a reward is a number between -1e+09 and 1e+09"),
+        (_URL, b'{"value": 1.7e308}', 422, "value is 1.7e+308: a reward is a number"),
         (_URL, b'{"value": -Infinity}', 422, "value is -inf"),
         (_URL, b'{"value": "good"}', 422, "value: Input should be a valid number"),
         (_URL, b'{"value": true}', 422, "value: Input should be a valid number"),

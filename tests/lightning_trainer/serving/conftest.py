@@ -10,7 +10,7 @@ import pytest
 from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
 from lightning_trainer.serving.settings import EngineSettings
-from lightning_trainer.serving.supervisor import Backoff, EngineSupervisor
+from lightning_trainer.serving.supervisor import Backoff, EngineSupervisor, Heartbeat
 
 QUICK = Backoff(first_s=0.001, longest_s=0.002, attempts=3)
 
@@ -51,6 +51,11 @@ class FakeEngine:
         self.published.append(publication.version)
         return PublicationReport(True, publication.version)
 
+    async def version(self, policy: str | None = None) -> int:
+        if self.plan.hanging is self:
+            await asyncio.Event().wait()
+        return self.published[-1] if self.published else 0
+
     def die(self, reason: str) -> None:
         if not self.exited.done():
             self.exited.set_result(reason)
@@ -68,6 +73,8 @@ class Plan:
         self.deadly: set[int] = set()
         self.deadly_once: set[int] = set()
         self.refused: set[int] = set()
+        self.hanging: FakeEngine | None = None
+        """It lives and answers nobody."""
         self.drained = asyncio.Event()
         """A publication waits for it, as an engine does for its running requests."""
         self.drained.set()
@@ -95,10 +102,14 @@ def make_supervisor(tmp_path: Path) -> Callable[..., EngineSupervisor]:
     """``make_supervisor(plan, **settings)``: of policy ``math``, unless ``policies`` says others."""
 
     def make(
-        plan: Plan, policies: tuple[str, ...] = ("math",), backoff: Backoff = QUICK, **settings: Any
+        plan: Plan,
+        policies: tuple[str, ...] = ("math",),
+        backoff: Backoff = QUICK,
+        heartbeat: Heartbeat | None = None,
+        **settings: Any,
     ) -> EngineSupervisor:
         of_engine = EngineSettings(tmp_path, policies, tmp_path, tmp_path, startup_timeout_s=5, **settings)
-        return EngineSupervisor(of_engine, backoff=backoff, make=lambda _: FakeEngine(plan))  # pyright: ignore[reportArgumentType]
+        return EngineSupervisor(of_engine, backoff=backoff, heartbeat=heartbeat, make=lambda _: FakeEngine(plan))  # pyright: ignore[reportArgumentType]
 
     return make
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.serving.supervisor import EngineState
+from lightning_trainer.serving.supervisor import EngineState, Heartbeat
 
 
 @pytest.fixture
@@ -60,6 +60,22 @@ async def test_a_crashed_engine_comes_back_with_the_live_version(supervisor, pla
     assert supervisor.base_url == plan.engines[1].base_url
     assert supervisor.status.restarts == 1
     assert "killed" in (supervisor.status.last_error or "")
+
+
+async def test_one_that_hangs_is_found_out_and_started_again(make_supervisor, plan, publication):
+    supervisor = make_supervisor(plan, heartbeat=Heartbeat(every_s=0.01, patience_s=0.01, missed=3))
+    await supervisor.start()
+    await supervisor.publish(publication(1))
+    plan.hanging = plan.engines[0]
+    while len(plan.engines) < 2:
+        await asyncio.sleep(0.001)
+    await supervisor.ready(1)
+    assert plan.engines[0].stopped
+    assert plan.engines[1].published == [1]
+    assert supervisor.status.last_error == (
+        "the engine hangs: 3 times in a row it did not say within 0.01 s which version it serves"
+    )
+    await supervisor.stop()
 
 
 async def test_callers_wait_while_it_restarts(supervisor, plan):

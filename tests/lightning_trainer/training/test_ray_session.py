@@ -93,3 +93,29 @@ def test_servers_that_took_too_long_on_a_busy_machine_are_started_once_more(monk
         with pytest.raises(TrainingError, match=r"Ray did not start .*timed out.*backend"):
             session.start()
     assert len(begun) == starts
+
+
+TERMINATED = """
+import asyncio, os, signal, time
+from lightning_trainer.training.ray_environment import set_ray_environment
+set_ray_environment()
+from lightning_trainer.training.ray_session import RaySession
+
+async def main():
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    session = RaySession()
+    await asyncio.to_thread(session.start)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(stop.wait(), 60)
+    await asyncio.to_thread(session.stop)
+    print("stopped in good order")
+
+asyncio.run(main())
+"""
+
+
+def test_sigterm_stays_the_daemons_own():
+    """Ray's core would take it from whoever starts Ray, and abort."""
+    done = subprocess.run([sys.executable, "-c", TERMINATED], capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stdout) == (0, "stopped in good order\n"), done.stderr[-3000:]
