@@ -70,7 +70,6 @@ def test_relative_paths_are_relative_to_the_file(tmp_path):
         (POLICY + "reward = { score = nan }", "the weight of 'score' is nan"),
         (POLICY + "reward = {}", "name at least one evaluation, as in {score = 1.0, format = 0.2}"),
         (POLICY + 'group_by = "colour"', "policy.0.group_by = 'colour': Input should be 'key', 'task' or 'prompt'"),
-        ("[daemon]", "policy is missing"),
         ("[[policy]", "is not valid TOML"),
     ],
 )
