@@ -40,7 +40,9 @@ def _show_agents(report: AgentsReport, console: Console) -> None:
         console.print("which policy claims an agent is in the configuration: name it with --config", style="dim")
     elif not report["policies"]:
         console.print(
-            "everything is recorded and nothing trained: there is no [[policy]] that claims an agent yet", style="dim"
+            "everything is recorded and nothing trained: there is no [[policy]] that claims an agent yet",
+            style="dim",
+            markup=False,
         )
 
 

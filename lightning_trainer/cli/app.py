@@ -9,6 +9,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from lightning_trainer import __version__
 from lightning_trainer.errors import ConfigError, LightningError
@@ -33,7 +34,7 @@ def _one_sentence() -> Iterator[None]:
     try:
         yield
     except LightningError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {error}", markup=True, highlight=False)
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         sys.exit(_EXIT_USER_ERROR)
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted")

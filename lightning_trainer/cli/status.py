@@ -74,6 +74,7 @@ def _recorded(url: str, config: Config, *, as_json: bool, watch_s: float | None)
             console.print(
                 f"recording at {url}: {counts['spans']:,} spans, {counts['rollouts']:,} rollouts; there is no "
                 "[[policy]], so nothing is served or trained; `lightning-trainer agents` shows who made which calls",
+                markup=False,
                 highlight=False,
                 soft_wrap=True,
             )
