@@ -8,9 +8,8 @@ broke off before its turn is part of the comparison too. Other groups are none o
 from collections.abc import Sequence, Set
 from functools import partial
 
-from lightning_instrumentation import semconv
-
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.ingest.calls import server_of
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store import participations
 from lightning_trainer.store.sqlite import SqliteStore
@@ -47,6 +46,7 @@ class TrustedCalls:
             await self._store.take_part(self._policy.name, found)
 
     def _takes_part(self, span: Span) -> bool:
-        if semconv.SERVER_ADDRESS not in span.attributes:
+        server, model = server_of(span)
+        if server is None or model is None or not any(one.serves(server, model) for one in self._policy.trusted):
             return False
         return any(call.policy == self._policy.name for call in with_trusted(read_spans([span]).calls, self._policy))

@@ -214,7 +214,7 @@ def test_what_a_trusted_engine_answered_is_the_policys_where_it_says_so(recordin
 @pytest.mark.engine
 @pytest.mark.verl
 def test_recorded_at_a_real_engine_and_trained_later(make_daemon):
-    """The engine elsewhere is another daemon's with the same weights, so engine and trainer must agree on each token."""
+    """The engine elsewhere is another daemon's, with the same weights: engine and trainer must agree on each token."""
     elsewhere = make_daemon(POLICY.format(more="train = false"), training='backend = "inprocess"')
     daemon = make_daemon("", training='backend = "inprocess"')
     without_policy = daemon.config.read_text()
@@ -233,10 +233,10 @@ def test_recorded_at_a_real_engine_and_trained_later(make_daemon):
     with daemon.running():
         daemon.wait_until(lambda: daemon.policy("tiny")["steps_done"] == 1)
         policy = daemon.policy("tiny")
+        told = daemon.command("explain", "rain-1")
     (step,) = policy["steps"]
     assert step["tokens_trained"] > 0
     assert step["metrics"]["mismatch/abs_max"] < 1e-2
     assert "staleness/mean" not in step["metrics"]  # nobody knows how old they are
     assert {row["policy_version"] for row in policy["ledger"] if row["outcome"] == "trained"} == {None}
-    told = daemon.command("explain", "rain-1")
     assert "rollout rain-1 is trained" in told
