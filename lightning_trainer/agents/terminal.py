@@ -37,7 +37,7 @@ def _show_agents(report: AgentsReport, console: Console) -> None:
         for sentence in row["not_captured"]:
             console.print(f"[bold]{escape(name(row))}[/]: {escape(sentence)}", highlight=False)
     if report["policies"] is None:
-        console.print("which policy claims an agent is in the configuration: name it with --config", style="dim")
+        console.print("a configuration says which policy claims an agent: --config names one", style="dim")
     elif not report["policies"]:
         console.print(
             "everything is recorded and nothing trained: there is no [[policy]] that claims an agent yet",

@@ -97,8 +97,8 @@ def _not_ours(
         return Reason.FAILED_ATTEMPT
     if attempt.state is AttemptState.RUNNING:
         return Reason.ATTEMPT_RUNNING
-    known = call.policy_version is not None
-    return Reason.STALE if known and call.policy_version < oldest_version else None
+    version = call.policy_version
+    return Reason.STALE if version is not None and version < oldest_version else None
 
 
 def _not_recorded(call: Call, policy: PolicyConfig) -> Reason | None:

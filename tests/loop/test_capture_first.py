@@ -250,5 +250,6 @@ def test_recorded_at_a_real_engine_and_trained_later(make_daemon):
     assert step["tokens_trained"] > 0
     assert step["metrics"]["mismatch/abs_max"] < 1e-2
     assert "staleness/mean" not in step["metrics"]  # nobody knows how old they are
+    assert any(name.startswith("rollout_corr/") for name in step["metrics"])  # truncated importance weights
     assert {row["policy_version"] for row in policy["ledger"] if row["outcome"] == "trained"} == {None}
     assert "rollout rain-1 is trained" in told
