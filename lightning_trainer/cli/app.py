@@ -21,9 +21,7 @@ app = typer.Typer(
     context_settings={"max_content_width": 120},
 )
 
-_Configuration: TypeAlias = Annotated[
-    Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
-]
+_Configuration: TypeAlias = Annotated[Path | None, typer.Option(help="The configuration file; else lightning.toml.")]
 _EXIT_USER_ERROR = 2
 _EXIT_INTERRUPTED = 130
 
@@ -81,9 +79,7 @@ def run(context: typer.Context) -> None:
 def rollouts(
     command: Annotated[list[str], typer.Argument(help="The program, after `--`: its standard input is the task.")],
     tasks: Annotated[Path, typer.Option(help="The tasks: one JSON object a line.")],
-    policy: Annotated[
-        str | None, typer.Option(help="The policy to train or evaluate; --evaluate records without one too.")
-    ] = None,
+    policy: Annotated[str | None, typer.Option(help="The policy; --evaluate records without one too.")] = None,
     steps: Annotated[int | None, typer.Option(help="Train until this many steps are done.", min=1)] = None,
     evaluate: Annotated[
         str | None, typer.Option(help="Instead: one attempt a task, recorded under this name and never trained.")
