@@ -19,6 +19,7 @@ from lightning_trainer.training.algorithms.presets import PRESETS
 from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.training.lora import LoraConfig
 from lightning_trainer.training.stages import StageConfig, first_steps, last_step
+from lightning_trainer.transitions.trusted import TrustedEngine
 from lightning_trainer.versions.settings import GuardConfig, VersionsConfig
 
 _AUTO = "auto"
@@ -169,6 +170,10 @@ class PolicyConfig(Section):
     allow_retokenised: bool = False
     """Also train on ids that were made again from words and verified (``lightning-trainer build --retokenise``), where
     the engine scored them: the policy ratio against the scores corrects for what the model may have sampled instead."""
+    trusted: tuple[TrustedEngine, ...] = ()
+    """Engines beside the daemon's own whose exact calls are the policy's too; without any, no such call is trained."""
+    train_recorded: bool = False
+    """Also train attempts that were recorded before the policy was first started."""
     train: bool = True
     """False: record and serve, never update."""
     max_steps: int | None = Field(default=None, ge=1)
@@ -225,6 +230,26 @@ class PolicyConfig(Section):
         models = sorted({named for one in self.of_stages if (named := one.algorithm.reference_model) is not None})
         if len(models) > 1:
             raise ValueError(f"the stages name the reference models {', '.join(models)}; one is loaded, name one")
+        return self
+
+    @model_validator(mode="after")
+    def _trusted_can_be_trained(self) -> Self:
+        if self.train_recorded and not self.trusted:
+            raise ValueError(
+                "train_recorded = true trains calls of engines that [[policy.trusted]] names, and there is none; add it"
+            )
+        if not self.takes_unknown_versions:
+            return self
+        if self.max_staleness is not None:
+            raise ValueError(
+                f"max_staleness = {self.max_staleness} bounds how old a trained token is, and of trusted engines with "
+                'version = "unknown" that is not known; leave max_staleness out, or give the version'
+            )
+        if any(one.algorithm.objective == "rl" and one.algorithm.rollout_is is None for one in self.of_stages):
+            raise ValueError(
+                'a trusted engine with version = "unknown" may have sampled with any weights, so its tokens need '
+                'truncated importance weights; set rollout_is = "token" in [policy.algorithm], or give the version'
+            )
         return self
 
     @model_validator(mode="after")
@@ -312,6 +337,11 @@ class PolicyConfig(Section):
         return next((model for model in named if model is not None), None)
 
     @property
+    def takes_unknown_versions(self) -> bool:
+        """Whether calls are trained of which it is not known which version sampled them."""
+        return any(engine.version == "unknown" for engine in self.trusted)
+
+    @property
     def reward_weights(self) -> Mapping[str, float]:
         """By the name of the evaluation."""
         return {self.reward: 1.0} if isinstance(self.reward, str) else self.reward
@@ -348,6 +378,14 @@ class PolicyConfig(Section):
         policy = self.model_copy()
         policy._taken = tuple(pattern for other in before for pattern in other.agents)
         return policy
+
+
+def any_agent() -> PolicyConfig:
+    """Return what recorded calls are looked at with while there is no policy: one that claims every agent.
+
+    It has no model, so it can be judged by, and neither served nor trained.
+    """
+    return PolicyConfig(name="no-policy", agents=(ALL_AGENTS,), model="none")
 
 
 def matches(agent: str | None, patterns: Iterable[str]) -> bool:
@@ -399,7 +437,8 @@ class Config(Section):
     gateway: GatewayConfig = GatewayConfig()
     training: TrainingConfig = TrainingConfig()
     metrics: MetricsConfig = MetricsConfig()
-    policy: tuple[PolicyConfig, ...] = Field(min_length=1)
+    policy: tuple[PolicyConfig, ...] = ()
+    """Without any the daemon records, and neither routes, serves nor trains."""
 
     @field_validator("policy")
     @classmethod
@@ -421,6 +460,11 @@ class Config(Section):
         Raises:
             ConfigError: there is none, or the name is needed.
         """
+        if not self.policy:
+            raise ConfigError(
+                f"there is no policy{'' if name is None else f' {name!r}'}: the configuration has no [[policy]]; add "
+                "one, or name another configuration with --config"
+            )
         if name is None and len(self.policy) == 1:
             return self.policy[0]
         for policy in self.policy:

@@ -14,6 +14,20 @@ from lightning_trainer.errors import ConfigError
 from lightning_trainer.training.stages import StageConfig
 from lightning_trainer.versions.settings import GuardConfig
 
+USUAL_CONFIG = Path("lightning.toml")
+
+
+def load_usual_config(path: Path | None) -> Config:
+    """Read the configuration that was named; without a name, ``lightning.toml`` where it is there, else nothing but
+    defaults: a daemon without a policy records.
+
+    Raises:
+        ConfigError: as ``load_config``.
+    """
+    if path is not None or USUAL_CONFIG.exists():
+        return load_config(path or USUAL_CONFIG)
+    return _resolve_paths(Config(), Path())
+
 
 def load_config(path: Path) -> Config:
     """Read and check a configuration file.

@@ -182,6 +182,10 @@ class Call:
     """Why it cannot be said what they were drawn from, as a sentence without its full stop; None where it can."""
     state: str | None = None
     """The state of the environment that the agent says it was made in (``lightning.state``); None: it says nothing."""
+    server: str | None = None
+    """``host:port`` of what answered, by the client's record of it; None where the gateway recorded it."""
+    model: str | None = None
+    """As that server calls it; None where the gateway recorded it."""
 
 
 @made_quickly
@@ -194,7 +198,7 @@ class Transition:
     attempt_id: str
     policy: str
     policy_version: int | None
-    """None only where ``gap`` is true."""
+    """None where ``gap`` is true, and where an engine sampled that is trusted and whose version nobody knows."""
     prompt_ids: Ids
     response_ids: Ids
     behaviour_logprobs: tuple[float, ...]
@@ -263,7 +267,8 @@ class Segment:
     start: int
     end: int
     transition_id: str
-    policy_version: int
+    policy_version: int | None
+    """None: an engine sampled it that is trusted, and nobody knows which version it served."""
     credit: float | None
     """What the credit scheme gives this transition, in reward units."""
     row_id: str

@@ -35,6 +35,8 @@ def test_every_command_in_the_readme_is_known_here():
         "lightning-trainer run --agent support -- python agent.py",  # tests/docs runs it
         "lightning-trainer doctor --config lightning.toml",
         "lightning-trainer serve --config lightning.toml",  # tests/loop runs it
+        'pip install "lightning-trainer[daemon]"',
+        "lightning-trainer serve",  # tests/loop/test_capture_first.py runs it
         "export LIGHTNING_ENDPOINT=http://127.0.0.1:8321",
         "export OPENAI_BASE_URL=http://127.0.0.1:8321/v1",
         "export OPENAI_API_KEY=not-needed-on-loopback",

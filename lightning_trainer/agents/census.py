@@ -20,7 +20,7 @@ from lightning_instrumentation.packing import pack_token_ids
 
 from lightning_trainer.ingest.agreement import Statement, parted, statement_of
 from lightning_trainer.ingest.ancestry import resolve_identities, unique
-from lightning_trainer.ingest.calls import JoinedCall, fidelity_of, joined_calls, tokens_of
+from lightning_trainer.ingest.calls import JoinedCall, fidelity_of, joined_calls, server_of, tokens_of
 from lightning_trainer.ingest.dialects.lightning import is_gateway
 from lightning_trainer.ingest.dialects.record import ModelCall
 from lightning_trainer.ingest.dialects.registry import dialect_of
@@ -54,6 +54,8 @@ class AgentCensus:
     tools: set[str] = field(default_factory=set)
     served_by: set[str] = field(default_factory=set)
     """Policies that answered its calls."""
+    elsewhere: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Exact calls that did not go through the gateway: by the server that answered, and the model as it calls it."""
     interrupted: int = 0
     """Streams that ended before their last chunk."""
     failed_by_scope: Counter[str] = field(default_factory=Counter)
@@ -115,8 +117,9 @@ def count_agents(traces: Iterable[list[Span]]) -> list[AgentCensus]:
 
 _COLUMNS = (
     "response, rank, agent, source, prompt_tokens, sampled_tokens, fidelity, interrupted, policy, tools, single, "
-    "statements"
+    "statements, server, model"
 )
+_STATEMENTS = _COLUMNS.split(", ").index("statements")
 _CREATE = f"CREATE TABLE calls({_COLUMNS})"
 _INSERT = f"INSERT INTO calls VALUES ({', '.join('?' * len(_COLUMNS.split(',')))})"
 
@@ -158,6 +161,7 @@ def _row(call: JoinedCall) -> tuple:
         f"{best.span.trace_id}{best.span.span_id}",
         # What a call without an id states is asked by nobody.
         response_id and pickle.dumps([tuple(statement_of(record, call.identities)) for record in call.records]),
+        *(server_of(best.span) if exact and policy is None else (None, None)),
     )
 
 
@@ -179,7 +183,7 @@ def _responses(rows: sqlite3.Connection) -> Iterator[list[tuple]]:
         if len(found) == 1:
             yield found
             continue
-        statements = [[Statement(*stated) for stated in pickle.loads(row[-2])] for row in found]
+        statements = [[Statement(*stated) for stated in pickle.loads(row[_STATEMENTS])] for row in found]
         for places in parted(statements):
             yield [found[place] for place in places]
 
@@ -204,6 +208,8 @@ def _add(calls: list[tuple], counted: dict[str | None, AgentCensus]) -> None:
     one.interrupted += interrupted
     one.sources.update([source or _BY_THE_GATEWAY] if agent else [])
     one.served_by.update([policy] if policy else [])
+    if calls[0][-3] is not None:
+        one.elsewhere[calls[0][-3], calls[0][-2] or ""] += 1
     for row in calls:
         _note_tools(one, row[9].split("\n") if row[9] else [])
 

@@ -29,7 +29,7 @@ class AgentRow(TypedDict):
 
 class AgentsReport(TypedDict):
     policies: list[str] | None
-    """Of the configuration; None where none was given, so that nothing is known of claims."""
+    """Of the configuration, which may have none; None where none was given, so that nothing is known of claims."""
     agents: list[AgentRow]
     programs: list[ProgramLosses]
     """What the agents' processes say that they could not capture."""
@@ -47,16 +47,16 @@ def agents_report(
     """
     return AgentsReport(
         policies=None if policies is None else [policy.name for policy in policies],
-        agents=[_row(one, policies or ()) for one in census],
+        agents=[_row(one, policies) for one in census],
         programs=list(losses),
     )
 
 
-def _row(one: AgentCensus, policies: Sequence[PolicyConfig]) -> AgentRow:
-    claiming = next((policy.name for policy in policies if policy.claims(one.agent)), None)
+def _row(one: AgentCensus, policies: Sequence[PolicyConfig] | None) -> AgentRow:
+    claiming = next((policy for policy in policies or () if policy.claims(one.agent)), None)
     return AgentRow(
         agent=one.agent,
-        policy=claiming,
+        policy=claiming and claiming.name,
         served_by=sorted(one.served_by),
         calls=one.calls,
         prompt_tokens=one.prompt_tokens,
@@ -64,20 +64,28 @@ def _row(one: AgentCensus, policies: Sequence[PolicyConfig]) -> AgentRow:
         tools=sorted(one.tools),
         recognised_by=sorted(one.sources),
         fidelity={grade.value: one.fidelity[grade] for grade in Fidelity},
-        not_captured=_not_captured(one, claiming),
+        not_captured=_not_captured(one, claiming, some_policy=policies is None or bool(policies)),
     )
 
 
-def _not_captured(one: AgentCensus, claiming: str | None) -> list[str]:
+def _not_captured(one: AgentCensus, claiming: PolicyConfig | None, *, some_policy: bool) -> list[str]:
     said = []
     if one.agent is None and one.calls and claiming is None:
+        who = 'only a policy with agents = ["*"] claims such calls; ' if some_policy else ""
         said.append(
-            f'{_calls(one.calls)} without an agent\'s name: only a policy with agents = ["*"] claims such calls; put '
-            "@lightning.agent(...) around the code that makes them"
+            f"{_calls(one.calls)} without an agent's name: {who}put @lightning.agent(...) around the code that makes "
+            "them"
         )
     text_only = one.fidelity[Fidelity.TEXT_ONLY]
     if text_only:
         said.append(f"{_calls(text_only)} without token ids ({_why_no_ids(one, claiming)})")
+    if claiming is not None:
+        said += [
+            f"{_calls(count)} with exact token ids of {model!r} at {server}: "
+            + _why_not_trained(server, model, claiming)
+            for (server, model), count in sorted(one.elsewhere.items())
+            if not any(engine.serves(server, model) for engine in claiming.trusted)
+        ]
     if one.interrupted:
         said.append(f"{_calls(one.interrupted)} cut short: the stream ended before its last chunk")
     if one.failed:
@@ -89,9 +97,17 @@ def _not_captured(one: AgentCensus, claiming: str | None) -> list[str]:
     return said
 
 
-def _why_no_ids(one: AgentCensus, claiming: str | None) -> str:
+def _why_not_trained(server: str, model: str, policy: PolicyConfig) -> str:
+    return (
+        f"they did not go through the gateway, so it is not known which version of policy {policy.name} sampled them, "
+        "and they are not trained (no_policy_version); if that engine serves the policy's weights, add "
+        f'[[policy.trusted]] with host = "{server}", model = "{model}" and version = 0, another number or "unknown"'
+    )
+
+
+def _why_no_ids(one: AgentCensus, claiming: PolicyConfig | None) -> str:
     if claiming is not None:
-        return f"not made through the gateway, so policy {claiming} did not answer and cannot learn from them"
+        return f"not made through the gateway, so policy {claiming.name} did not answer and cannot learn from them"
     if one.fidelity[Fidelity.EXACT]:
         return "made to a server that was not asked for them or does not give them"
     return "made to a server that is not the gateway and not a trusted host"

@@ -37,7 +37,13 @@ def _show_agents(report: AgentsReport, console: Console) -> None:
         for sentence in row["not_captured"]:
             console.print(f"[bold]{escape(name(row))}[/]: {escape(sentence)}", highlight=False)
     if report["policies"] is None:
-        console.print("which policy claims an agent is in the configuration: name it with --config", style="dim")
+        console.print("a configuration says which policy claims an agent: --config names one", style="dim")
+    elif not report["policies"]:
+        console.print(
+            "everything is recorded and nothing trained: there is no [[policy]] that claims an agent yet",
+            style="dim",
+            markup=False,
+        )
 
 
 def name(row: AgentRow) -> str:
@@ -47,7 +53,7 @@ def name(row: AgentRow) -> str:
 def _table(report: AgentsReport) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     grades = [grade for grade in Fidelity if grade is not Fidelity.VERIFIED or _any(report, grade)]
-    served = report["policies"] is None
+    served = not report["policies"]
     table.add_column("agent", overflow="fold")
     table.add_column("served by" if served else "claimed by", overflow="fold")
     for heading in ("calls", "prompt", "sampled", *(_HEADINGS[grade] for grade in grades)):
@@ -76,7 +82,7 @@ def _any(report: AgentsReport, grade: Fidelity) -> bool:
 def _block(row: AgentRow, report: AgentsReport, console: Console) -> None:
     grades = ", ".join(f"{count:,} {grade.replace('_', ' ')}" for grade, count in row["fidelity"].items() if count)
     lines = (
-        ("served by" if report["policies"] is None else "claimed by", _policy(row, report)),
+        ("served by" if not report["policies"] else "claimed by", _policy(row, report)),
         ("calls", f"{row['calls']:,}{f' ({grades})' if grades else ''}"),
         ("tokens", f"{row['prompt_tokens']:,} prompt, {row['sampled_tokens']:,} sampled"),
         ("tools", ", ".join(_tools(row)) or "-"),
@@ -88,7 +94,7 @@ def _block(row: AgentRow, report: AgentsReport, console: Console) -> None:
 
 
 def _policy(row: AgentRow, report: AgentsReport) -> str:
-    if report["policies"] is None:
+    if not report["policies"]:
         return ", ".join(row["served_by"]) or "-"
     return row["policy"] or "none"
 

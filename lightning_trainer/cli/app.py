@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from lightning_trainer import __version__
 from lightning_trainer.errors import ConfigError, LightningError
@@ -20,6 +21,7 @@ app = typer.Typer(
     context_settings={"max_content_width": 120},
 )
 
+_Configuration: TypeAlias = Annotated[Path | None, typer.Option(help="The configuration file; else lightning.toml.")]
 _EXIT_USER_ERROR = 2
 _EXIT_INTERRUPTED = 130
 
@@ -30,7 +32,7 @@ def _one_sentence() -> Iterator[None]:
     try:
         yield
     except LightningError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {error}", markup=True, highlight=False)
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         sys.exit(_EXIT_USER_ERROR)
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted")
@@ -52,10 +54,12 @@ def root(
 
 @app.command()
 def serve(
-    config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
+    config: Annotated[
+        Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:
-    """Run the daemon: gateway, ingest, store, trainer and engine. Ctrl-C stops all of it."""
+    """Run the daemon: gateway, ingest, store, trainer and engine; without a policy it records. Ctrl-C stops all."""
     with _one_sentence():
         from lightning_trainer.cli.serve import serve as run
 
@@ -75,7 +79,7 @@ def run(context: typer.Context) -> None:
 def rollouts(
     command: Annotated[list[str], typer.Argument(help="The program, after `--`: its standard input is the task.")],
     tasks: Annotated[Path, typer.Option(help="The tasks: one JSON object a line.")],
-    policy: Annotated[str, typer.Option(help="The policy to train or evaluate.")],
+    policy: Annotated[str | None, typer.Option(help="The policy; --evaluate records without one too.")] = None,
     steps: Annotated[int | None, typer.Option(help="Train until this many steps are done.", min=1)] = None,
     evaluate: Annotated[
         str | None, typer.Option(help="Instead: one attempt a task, recorded under this name and never trained.")
@@ -148,7 +152,9 @@ def build(
     calls: Annotated[
         list[Path] | None, typer.Option(help="Instead of spans: JSON lines of calls, as build_samples takes them.")
     ] = None,
-    config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
+    config: Annotated[
+        Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
+    ] = None,
     policy: Annotated[str | None, typer.Option(help="Its name, where there are several.")] = None,
     agent: Annotated[
         list[str] | None,
@@ -223,7 +229,9 @@ def versions(
 
 @app.command()
 def status(
-    config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
+    config: Annotated[
+        Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
+    ] = None,
     policy: Annotated[str | None, typer.Option(help="Only this one.")] = None,
     watch: Annotated[float | None, typer.Option(help="Look again every so many seconds.", min=0.2)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
@@ -258,7 +266,9 @@ def explain(
         list[Path] | None,
         typer.Option(help="Instead of a store: a file of OTLP JSON lines (or .gz); may be repeated."),
     ] = None,
-    config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
+    config: Annotated[
+        Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
+    ] = None,
     state_dir: Annotated[Path | None, typer.Option(help="The daemon's folder, where it is another one.")] = None,
     html: Annotated[Path | None, typer.Option(help="Also draw the tree, with its tokens, into this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lightning_trainer.config import Config, PolicyConfig
-from lightning_trainer.config_file import load_config
+from lightning_trainer.config import Config, PolicyConfig, any_agent
+from lightning_trainer.config_file import load_usual_config
 from lightning_trainer.dataset.calls import build_calls
 from lightning_trainer.dataset.forms import (
     Form,
@@ -43,7 +43,7 @@ _SHOW_PROGRESS_FROM_BYTES = 8 * 2**20
 class Options:
     """What was asked on the command line."""
 
-    config: Path
+    config: Path | None
     out: Path
     policy: str | None = None
     spans: tuple[Path, ...] = ()
@@ -67,7 +67,7 @@ def build(options: Options) -> int:
         LightningError: something that was named cannot be read, used or written.
     """
     _check(options)
-    config = load_config(options.config)
+    config = load_usual_config(options.config)
     policy = _policy(config, options.policy)
     if options.agents:
         try:
@@ -108,7 +108,9 @@ def _policy(config: Config, name: str | None) -> PolicyConfig:
     found = [policy for policy in config.policy if name in (None, policy.name)]
     if len(found) == 1:
         return found[0]
-    known = ", ".join(policy.name for policy in config.policy)
+    if not config.policy and name is None:
+        return any_agent()
+    known = ", ".join(policy.name for policy in config.policy) or "none is there"
     said = f"there is no policy {name!r}" if name else "there are several policies"
     raise ConfigError(f"{said} in the configuration; name one with --policy: {known}")
 
@@ -150,6 +152,11 @@ def _recording(options: Options, config: Config, policy: PolicyConfig, errors: C
 def _tokenizer(config: Config, policy: PolicyConfig) -> PolicyTokenizer:
     from lightning_trainer.models.resolve import model_cache, resolve_model
 
+    if not config.policy:
+        raise ConfigError(
+            "--retokenise makes ids with the tokenizer of a policy's model, and there is no [[policy]]; add one to the "
+            "configuration"
+        )
     template = config.engine.chat_template
     return PolicyTokenizer(
         resolve_model(policy.model, model_cache()), None if template is None else template.read_text(encoding="utf-8")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lightning_trainer.config import PolicyConfig
-from lightning_trainer.config_file import load_config
+from lightning_trainer.config import PolicyConfig, any_agent
+from lightning_trainer.config_file import load_usual_config
 from lightning_trainer.dataset.sources import read_source
 from lightning_trainer.errors import ConfigError, StoreError
 from lightning_trainer.explain.as_json import as_json
@@ -37,7 +37,7 @@ _SEARCHED = 500
 class Options:
     """What was asked on the command line."""
 
-    config: Path
+    config: Path | None
     rollout: str | None = None
     last: bool = False
     spans: tuple[Path, ...] = ()
@@ -64,8 +64,8 @@ def explain_rollouts(options: Options) -> None:
     Raises:
         LightningError: the configuration, the store or a file cannot be read, or there is no such rollout.
     """
-    config = load_config(options.config)
-    policy = config.named_policy(options.policy)
+    config = load_usual_config(options.config)
+    policy = config.named_policy(options.policy) if config.policy or options.policy else any_agent()
     console = Console()
     with _source(options) as source:
         if options.rollout is None and not options.last and options.html is None:
@@ -78,7 +78,13 @@ def explain_rollouts(options: Options) -> None:
                 f"{options.rollout!r} names {len(named)} rollouts, and one is drawn at a time: name it more exactly"
             )
         others = [one.name for one in config.policy if one is not policy]
-        gathering = Gathering(source.connection, policy, others, from_files=bool(options.spans))
+        gathering = Gathering(
+            source.connection,
+            policy,
+            others,
+            from_files=bool(options.spans),
+            no_policy=not config.policy,
+        )
         newest = [explain(gathering.cases(rollout_id)) for rollout_id in named[-_EXPLAINED:]]
     if options.as_json:
         _print_json([as_json(explanation) for explanation in newest], source, left_out=len(named) - len(newest))
@@ -89,7 +95,7 @@ def explain_rollouts(options: Options) -> None:
     if not options.as_json:
         show_problems(source.problems, console)
     if options.html is not None:
-        _draw(newest[0], policy.model, options.html)
+        _draw(newest[0], policy.model if config.policy else None, options.html)
         if not options.as_json:
             console.print(f"drawn in {options.html}", style="dim", highlight=False, soft_wrap=True)
 
@@ -97,7 +103,7 @@ def explain_rollouts(options: Options) -> None:
 @contextmanager
 def _source(options: Options) -> Iterator[_Source]:
     if not options.spans:
-        store = (options.state_dir or load_config(options.config).daemon.state_dir) / "lightning.sqlite"
+        store = (options.state_dir or load_usual_config(options.config).daemon.state_dir) / "lightning.sqlite"
         with read_only(store) as connection:
             yield _Source(connection, f"the store {store}")
         return
@@ -173,7 +179,7 @@ def _print_json(rollouts: Sequence[dict], source: _Source, left_out: int = 0) ->
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
-def _draw(explanation: Explanation, model: str, html: Path) -> None:
+def _draw(explanation: Explanation, model: str | None, html: Path) -> None:
     from lightning_trainer.explain.page import render
     from lightning_trainer.explain.texts import texts_of
 

@@ -1,10 +1,12 @@
 """What ``lightning-trainer serve`` says while it runs: a line when a phase begins and for every step, and problems."""
 
 import asyncio
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
+from lightning_trainer.config_file import USUAL_CONFIG
 from lightning_trainer.daemon.policy_runtime import PolicyRuntime
 from lightning_trainer.daemon.progress import Phase
 from lightning_trainer.daemon.service import Daemon
@@ -13,10 +15,17 @@ from lightning_trainer.metrics.terminal import step_line
 _LOOK_AGAIN_S = 0.2
 
 
-async def narrate(daemon: Daemon, console: Console) -> None:
-    """Look at the daemon until cancelled; where there are several policies, each line begins with its name."""
+async def narrate(daemon: Daemon, console: Console, config_path: Path | None = None) -> None:
+    """Look at the daemon until cancelled; where there are several policies, each line begins with its name.
+
+    Args:
+        config_path: as it was named on the command line.
+    """
     while daemon.url is None:
         await asyncio.sleep(_LOOK_AGAIN_S)
+    if not daemon.config.policy:
+        _say_what_is_recorded(daemon.url, daemon.config.daemon.state_dir, config_path, console)
+        return
     console.print(f"listening on {daemon.url}; engine and trainer are starting, calls wait until then")
     several = len(daemon.policies) > 1
     narrators = [_Narrator(policy, console, f"{policy.policy.name}: " * several) for policy in daemon.policies]
@@ -24,6 +33,28 @@ async def narrate(daemon: Daemon, console: Console) -> None:
         for narrator in narrators:
             narrator.say_what_is_new()
         await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+def _say_what_is_recorded(url: str, state_dir: Path, config_path: Path | None, console: Console) -> None:
+    """What somebody needs to know who looks before they train, in one screen."""
+    named = "" if config_path is None else f" --config {config_path}"
+    lines = (
+        ("", f"listening on {url} and recording; there is no [[policy]], so nothing is routed, served or trained"),
+        ("what", "model calls, agents, tool calls and rewards of every program that sends its spans here"),
+        ("where", str(state_dir / "lightning.sqlite")),
+        ("begin", f"LIGHTNING_ENDPOINT={url} lightning-trainer run --agent NAME -- python agent.py"),
+        ("look", f"lightning-trainer agents{named}: who made which calls, and what was not captured"),
+        ("", f"lightning-trainer explain{named}: the newest rollouts, and one of them call by call"),
+        ("", f"lightning-trainer build --for sft --out shown.jsonl{named}: a file of what was said"),
+        (
+            "train",
+            f"add a [[policy]] to {config_path or USUAL_CONFIG} and start again: what was recorded stays readable, "
+            "and training begins with what comes after",
+        ),
+    )
+    for heading, text in lines:
+        indent = "" if heading == "" and text.startswith("listening") else f"  {heading:<6} "
+        console.print(f"{indent}{text}", markup=False, highlight=False, soft_wrap=True)
 
 
 class _Narrator:

@@ -27,7 +27,8 @@ _GRACE_S = 30.0
 class Options:
     command: tuple[str, ...]
     tasks: Path
-    policy: str
+    policy: str | None
+    """None: of an evaluation that no policy answers, which is recorded all the same."""
     steps: int | None
     evaluate: str | None
     endpoint: str
@@ -48,6 +49,8 @@ def rollouts(options: Options) -> None:
     """
     if (options.steps is None) == (options.evaluate is None):
         raise ConfigError("say what the rollouts are for: --steps N to train, or --evaluate NAME")
+    if options.steps is not None and options.policy is None:
+        raise ConfigError("--steps trains a policy: name it with --policy, or record with --evaluate NAME")
     if shutil.which(options.command[0]) is None:
         raise ConfigError(f"there is no command {options.command[0]!r} on PATH; check its spelling, or give its path")
     try:
@@ -71,6 +74,7 @@ def rollouts(options: Options) -> None:
 
 def _train(options: Options, endpoint: str, command: Command, tasks: Sequence[FileTask], console: Console) -> None:
     assert options.steps is not None
+    assert options.policy is not None
     status = DaemonClient(endpoint, options.policy, token=os.environ.get("LIGHTNING_TOKEN")).policy()
     order = Epochs(tasks, per_step=status["groups_per_step"], seed=options.seed)
     if status["steps_done"] >= options.steps:
@@ -95,7 +99,7 @@ def _evaluate(options: Options, endpoint: str, command: Command, tasks: Sequence
 
 def _runner(options: Options, endpoint: str, command: Command, show: "_Show") -> Runner[FileTask]:
     return Runner(
-        options.policy,
+        options.policy or "recorded",
         command,
         endpoint=endpoint,
         concurrency=options.concurrency,

@@ -13,7 +13,7 @@ from rich.logging import RichHandler
 
 from lightning_trainer.cli.narration import narrate
 from lightning_trainer.config import Config
-from lightning_trainer.config_file import load_config
+from lightning_trainer.config_file import load_usual_config
 from lightning_trainer.daemon.memory import settle_memory
 from lightning_trainer.daemon.service import Daemon
 
@@ -21,14 +21,17 @@ _SAME_KEYSTROKE_S = 1.0
 """A shell, make or a time-out may pass one Ctrl-C on twice."""
 
 
-def serve(config_path: Path, *, verbose: bool) -> None:
+def serve(config_path: Path | None, *, verbose: bool) -> None:
     """Run until SIGINT or SIGTERM.
+
+    Args:
+        config_path: None: ``lightning.toml`` where it is there, else the defaults, with which it records.
 
     Raises:
         LightningError: it cannot start; the message is for the user.
     """
     os.umask(0o077)  # prompts and answers are in the store, the logs and the weights' folders: the owner's alone
-    config = load_config(config_path)
+    config = load_usual_config(config_path)
     console = Console(stderr=True)
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,
@@ -38,10 +41,11 @@ def serve(config_path: Path, *, verbose: bool) -> None:
     for noisy in ("httpx", "httpcore", "asyncio", "urllib3", "filelock"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     settle_memory()
-    uvloop.run(_run(config, console))  # an eighth less CPU a call of the gateway than on asyncio's own loop
+    # An eighth less CPU a call of the gateway than on asyncio's own loop.
+    uvloop.run(_run(config, config_path, console))
 
 
-async def _run(config: Config, console: Console) -> None:
+async def _run(config: Config, config_path: Path | None, console: Console) -> None:
     daemon = Daemon(config)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -59,7 +63,7 @@ async def _run(config: Config, console: Console) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
-    watcher = asyncio.create_task(narrate(daemon, console))
+    watcher = asyncio.create_task(narrate(daemon, console, config_path))
     try:
         await daemon.run(stop)
     finally:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from lightning_trainer.cli.running_daemon import running_daemon
 from lightning_trainer.config import Config
-from lightning_trainer.config_file import load_config
+from lightning_trainer.config_file import load_usual_config
 from lightning_trainer.errors import LightningError
 
 _STEPS_SHOWN = 5
@@ -29,20 +29,23 @@ _FIGURES = (
 )
 
 
-def status(config_path: Path, policy: str | None, *, as_json: bool, watch_s: float | None) -> None:
+def status(config_path: Path | None, policy: str | None, *, as_json: bool, watch_s: float | None) -> None:
     """Print it, once or again and again.
 
     Raises:
         LightningError: the configuration cannot be read, there is no such policy, or no daemon answers.
     """
-    config = load_config(config_path)
+    config = load_usual_config(config_path)
     names = [one.name for one in config.policy] if policy is None else [config.named_policy(policy).name]
     url = running_daemon(config)
     if url is None:
         raise LightningError(
             f"no daemon runs on {config.daemon.state_dir}; "
-            f"start it with: lightning-trainer serve --config {config_path}"
+            f"start it with: lightning-trainer serve{'' if config_path is None else f' --config {config_path}'}"
         )
+    if not names:
+        _recorded(url, config, as_json=as_json, watch_s=watch_s)
+        return
     if as_json:
         print(json.dumps(_ask(url, config, names), indent=2))
         return
@@ -56,11 +59,39 @@ def status(config_path: Path, policy: str | None, *, as_json: bool, watch_s: flo
             live.update(_blocks(_ask(url, config, names)), refresh=True)
 
 
+def _recorded(url: str, config: Config, *, as_json: bool, watch_s: float | None) -> None:
+    """Print what a daemon without policies has recorded, once or again and again."""
+    console = Console()
+    while True:
+        try:
+            with _client(url, config) as client:
+                counts = client.get("/lightning/status").raise_for_status().json()["counts"]
+        except (httpx.HTTPError, KeyError, ValueError) as error:
+            raise LightningError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
+        if as_json:
+            print(json.dumps({"counts": counts}, indent=2))
+        else:
+            console.print(
+                f"recording at {url}: {counts['spans']:,} spans, {counts['rollouts']:,} rollouts; there is no "
+                "[[policy]], so nothing is served or trained; `lightning-trainer agents` shows who made which calls",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+        if watch_s is None or as_json:
+            return
+        time.sleep(watch_s)
+
+
+def _client(url: str, config: Config) -> httpx.Client:
+    headers = {} if config.daemon.token is None else {"authorization": f"Bearer {config.daemon.token}"}
+    return httpx.Client(base_url=url, headers=headers, timeout=30.0, trust_env=False)
+
+
 def _ask(url: str, config: Config, names: list[str]) -> dict[str, dict[str, Any]]:
     """What the daemon says of each policy, and the rows of its newest steps."""
-    headers = {} if config.daemon.token is None else {"authorization": f"Bearer {config.daemon.token}"}
     try:
-        with httpx.Client(base_url=url, headers=headers, timeout=30.0, trust_env=False) as client:
+        with _client(url, config) as client:
             whole = client.get("/lightning/status").raise_for_status().json()["policies"]
             found = {}
             newest = {"limit": _STEPS_SHOWN}

@@ -5,9 +5,8 @@ Formula: ``x - mean``, divided by ``F_norm``, which is the standard deviation (o
 2402.03300), section 4.1.2; Feng et al., GiGPO (arXiv 2505.10978), equations 3 and 7.
 """
 
+import math
 from collections.abc import Sequence
-
-import numpy as np
 
 _EPSILON = 1e-6
 """Added to the deviation, as verl does: equal values give 0 and not 0 / 0."""
@@ -17,6 +16,9 @@ def relative(values_G: Sequence[float], *, normalize_by_std: bool) -> list[float
     """Return the advantages ``[G]`` of values that are compared with each other."""
     if len(values_G) < 2:
         return [0.0] * len(values_G)
-    values = np.asarray(values_G, dtype=np.float64)
-    centred = values - values.mean()
-    return (centred / (values.std(ddof=1) + _EPSILON) if normalize_by_std else centred).tolist()
+    mean = math.fsum(values_G) / len(values_G)
+    centred_G = [value - mean for value in values_G]
+    if not normalize_by_std:
+        return centred_G
+    deviation = math.sqrt(math.fsum(value * value for value in centred_G) / (len(values_G) - 1))
+    return [value / (deviation + _EPSILON) for value in centred_G]

@@ -34,6 +34,8 @@ async def compose(
 ) -> list[PolicyRuntime]:
     """Return the policies in the order of the configuration; nothing of them is started.
 
+    Without any, nothing that computes is even imported: a daemon that only records needs no such package.
+
     Args:
         stack: gets the files of weights, which go when it is left.
         url: where the daemon listens.
@@ -43,6 +45,8 @@ async def compose(
         ModelError: a policy's model cannot be used.
         DatasetError: what a stage is to be shown cannot be.
     """
+    if not config.policy:
+        return []
     model_dirs = {
         policy.name: await asyncio.to_thread(resolve_model, policy.model, model_cache()) for policy in config.policy
     }
@@ -83,7 +87,18 @@ async def compose(
     for policy in policies:
         for sentence in (*said.get(policy.policy.name, ()), *schedule_notes(config, policy.policy)):
             policy.progress.say(sentence)
+        recorded = await store.begin_policy(policy.policy.name)
+        if recorded:
+            policy.progress.say(_what_of_recorded(policy.policy, recorded))
     return policies
+
+
+def _what_of_recorded(policy: PolicyConfig, rollouts: int) -> str:
+    """What a policy that is started for the first time does with what it finds."""
+    some = f"{rollouts:,} rollout{'s' * (rollouts != 1)} recorded before policy {policy.name!r} was first started"
+    if policy.train_recorded:
+        return f"{some}: those are trained too in which an engine of its [[policy.trusted]] answered (train_recorded)"
+    return f"{some} stay readable and are not trained: training begins with what comes after"
 
 
 async def _reference_dir(policy: PolicyConfig) -> Path | None:

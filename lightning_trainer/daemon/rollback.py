@@ -1,7 +1,7 @@
 """``POST /lightning/policies/{name}/rollback``: back to a version, between two steps of a running daemon."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from fastapi import APIRouter, Request
@@ -65,8 +65,13 @@ class RollbackBody(BaseModel):
     version: int = Field(ge=0, strict=True)
 
 
-def no_policy(name: str, known: Iterable[str]) -> str:
+def no_policy(name: str, known: Collection[str]) -> str:
     """What to answer who asks for a policy that there is not."""
+    if not known:
+        return (
+            f"there is no policy {name!r}: this daemon only records; add a [[policy]] to its configuration and start "
+            "it again"
+        )
     return f"there is no policy {name!r}; this daemon has {', '.join(map(repr, known))}"
 
 

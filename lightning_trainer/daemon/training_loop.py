@@ -22,7 +22,7 @@ from lightning_trainer.daemon.completeness import Completeness
 from lightning_trainer.daemon.demonstrations import Demonstrations
 from lightning_trainer.daemon.dynamic_sampling import groups_wanted
 from lightning_trainer.daemon.grouping import Grouping
-from lightning_trainer.daemon.participation import concerned
+from lightning_trainer.daemon.participation import TrustedCalls, concerned
 from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.daemon.publishing import Publisher
 from lightning_trainer.daemon.recovery import recover
@@ -83,7 +83,9 @@ class TrainingLoop:
         self._rollbacks = rollbacks
         self._stored = stored
         self._demonstrations = demonstrations or Demonstrations(policy)
-        self._one_of_several = one_of_several
+        # What was recorded without the policy is mostly not its: there, too, it takes what it had a part in.
+        self._took_part = one_of_several or policy.train_recorded
+        self._trusted_calls = TrustedCalls(policy, store)
         self._grouping = Grouping(policy, store)
         self._builder = Builder(policy, store=store, progress=progress, rollbacks=rollbacks, stored=stored)
         self._step = 0
@@ -248,10 +250,14 @@ class TrainingLoop:
         policy = self._policy.name
         needs_baseline = self._policy.at_step(self._step + 1).algorithm.needs_baseline
         ended: list[Attempt] = []
+        if self._took_part:
+            await self._trusted_calls.note()
         for mode in (RolloutMode.TRAIN, RolloutMode.BASELINE) if needs_baseline else (RolloutMode.TRAIN,):
-            ended += await self._store.ended_attempts(mode=mode, policy=policy, took_part=self._one_of_several)
+            ended += await self._store.ended_attempts(
+                mode=mode, policy=policy, took_part=self._took_part, earlier=self._policy.train_recorded
+            )
         ended = await self._grouping.regrouped(ended)
-        if self._one_of_several:
+        if self._took_part:
             ended = list(concerned(ended, await self._store.participations(policy)))
         # Asked second, so that of an attempt in the list nothing counts as missing that has come since.
         arrived = self._completeness.sort(ended, await self._store.missing_spans(policy), time.monotonic())

@@ -49,7 +49,7 @@ _SEGMENT = pa.struct(
         pa.field("start", pa.int32(), nullable=False),
         pa.field("end", pa.int32(), nullable=False),
         pa.field("transition_id", _text, nullable=False),
-        pa.field("policy_version", pa.int64(), nullable=False),
+        pa.field("policy_version", pa.int64()),
         pa.field("credit", pa.float64()),
         pa.field("row_id", _text, nullable=False),
         pa.field("peers", _text, nullable=False),

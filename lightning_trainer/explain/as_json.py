@@ -29,7 +29,7 @@ def _attempt(explained: ExplainedAttempt) -> dict[str, Any]:
         "error": None if attempt is None else attempt.error,
         "started_ns": None if attempt is None else attempt.started_ns,
         "ended_ns": None if attempt is None else attempt.ended_ns,
-        "policy": case.policy.name,
+        "policy": None if case.no_policy else case.policy.name,
         "step": None if step is None else step.step,
         "reward": explained.reward,
         "spans": len(case.spans),

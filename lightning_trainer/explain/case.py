@@ -53,6 +53,10 @@ class Case:
     """Groups that the next step could take now; only of an attempt that waits for one."""
     from_files: bool = False
     """No step will take the attempt: it is judged with everything that was read, as ``build`` does."""
+    no_policy: bool = False
+    """The configuration has none, and ``policy`` is ``config.any_agent``."""
+    earlier: bool = False
+    """It was recorded before the policy was first started, and the policy does not train such attempts."""
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -120,4 +124,4 @@ class Case:
         """Whether the attempt is to be trained, has ended, and no step has consumed it yet."""
         attempt = self.attempt
         ended = attempt is not None and attempt.ended_ns is not None and attempt.mode is RolloutMode.TRAIN
-        return ended and self.judged.step is None and not self.from_files
+        return ended and self.judged.step is None and not (self.from_files or self.no_policy or self.earlier)

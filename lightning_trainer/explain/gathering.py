@@ -7,6 +7,7 @@ comes from files is judged all together. Each such set is judged once, however m
 import sqlite3
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from lightning_trainer.config import PolicyConfig
@@ -16,12 +17,14 @@ from lightning_trainer.errors import ConfigError
 from lightning_trainer.explain.case import Case, Judged
 from lightning_trainer.ingest.reading import Reading, read_spans
 from lightning_trainer.store import attempts as attempt_table
+from lightning_trainer.store import participations
 from lightning_trainer.store import rollouts as rollout_queries
 from lightning_trainer.store import spans as span_table
 from lightning_trainer.store import steps as step_table
 from lightning_trainer.store.records import StepRecord
 from lightning_trainer.training.batches import build_batch
 from lightning_trainer.transitions.causes import span_parents
+from lightning_trainer.transitions.trusted import with_trusted
 from lightning_trainer.types import Attempt, AttemptState, Call, RolloutMode, Span
 
 _JUDGED_AT_ONCE = 4
@@ -36,6 +39,7 @@ class Gathering:
         policy: the one that trains the agents.
         others: names of those beside it; what their steps consumed may still be the policy's as well.
         from_files: the snapshot is of files (``store.memory.in_memory``), so no step has taken or will take anything.
+        no_policy: the configuration has none; ``policy`` is ``config.any_agent``.
     """
 
     def __init__(
@@ -45,11 +49,13 @@ class Gathering:
         others: Sequence[str] = (),
         *,
         from_files: bool = False,
+        no_policy: bool = False,
     ) -> None:
         self._connection = connection
         self._policy = policy
         self._others = others
         self._from_files = from_files
+        self._no_policy = no_policy
         self._judged: dict[tuple, Judged] = {}
 
     def cases(self, rollout_id: str) -> tuple[Case, ...]:
@@ -61,7 +67,7 @@ class Gathering:
         attempts = attempt_table.select(self._connection, rollout_id=rollout_id)
         if not attempts:
             spans = rollout_queries.select_spans_without_attempt(self._connection, rollout_id)
-            reading = read_spans(spans)
+            reading = self._read(spans)
             return (self._case(rollout_id, None, spans, reading, self._judge(reading, spans, ())),)
         return tuple(self._case_of(attempt) for attempt in attempts)
 
@@ -75,8 +81,8 @@ class Gathering:
         elif attempt.mode is RolloutMode.TRAIN and attempt.state is not AttemptState.RUNNING:
             judged = self._of_group(attempt)
         else:
-            judged = self._judge(read_spans(spans), spans, (attempt,))
-        return self._case(attempt.rollout_id, attempt, spans, read_spans(spans), judged)
+            judged = self._judge(self._read(spans), spans, (attempt,))
+        return self._case(attempt.rollout_id, attempt, spans, self._read(spans), judged)
 
     def _case(
         self, rollout_id: str, attempt: Attempt | None, spans: list[Span], reading: Reading, judged: Judged
@@ -94,7 +100,21 @@ class Gathering:
             lost=rollout_queries.without_parent(self._connection, spans),
             groups_ready=self._groups_ready(judged),
             from_files=self._from_files,
+            no_policy=self._no_policy,
+            earlier=judged.step is None and self._is_earlier(attempt),
         )
+
+    def _is_earlier(self, attempt: Attempt | None) -> bool:
+        """Whether the policy leaves the attempt out because it was recorded before it."""
+        if attempt is None or attempt.mode is not RolloutMode.TRAIN:
+            return False
+        if self._from_files or self._no_policy or self._policy.train_recorded:
+            return False
+        return participations.is_earlier(self._connection, self._policy.name, attempt.attempt_id)
+
+    def _read(self, spans: Sequence[Span]) -> Reading:
+        reading = read_spans(spans)
+        return replace(reading, calls=tuple(with_trusted(reading.calls, self._policy)))
 
     def _of_all(self) -> Judged:
         if (known := self._judged.get(())) is not None:
@@ -103,9 +123,10 @@ class Gathering:
 
     def _of_step(self, policy: str, step: int) -> Judged:
         if policy != self._policy.name:
+            ours = "has no policy" if self._no_policy else f"is of policy {self._policy.name!r}"
             raise ConfigError(
-                f"a step of policy {policy!r} took this rollout, and the configuration is of policy "
-                f"{self._policy.name!r}: name the configuration of {policy!r} with --config"
+                f"a step of policy {policy!r} took this rollout, and the configuration {ours}: name the "
+                f"configuration of {policy!r} with --config"
             )
         if (known := self._judged.get((policy, step))) is not None:
             return known
@@ -118,11 +139,11 @@ class Gathering:
         calls: Sequence[Call] = ()
         if self._policy.group_by == "prompt":
             ids = [one.attempt_id for one in waiting]
-            calls = read_spans(span_table.select_of_attempts(self._connection, ids)).calls
+            calls = self._read(span_table.select_of_attempts(self._connection, ids)).calls
         group_of = {one.attempt_id: one.group_id for one in regroup(waiting, calls, self._policy)}
         if attempt.attempt_id not in group_of:  # the policy took no part in its group
             spans = span_table.select_of_attempts(self._connection, [attempt.attempt_id])
-            return self._judge(read_spans(spans), spans, (attempt,))
+            return self._judge(self._read(spans), spans, (attempt,))
         group_id = group_of[attempt.attempt_id]
         if (known := self._judged.get((group_id,))) is not None:
             return known
@@ -137,7 +158,11 @@ class Gathering:
             attempt
             for mode in modes
             for attempt in attempt_table.select_ended(
-                self._connection, mode=mode, policy=self._policy.name, took_part=bool(self._others)
+                self._connection,
+                mode=mode,
+                policy=self._policy.name,
+                took_part=bool(self._others),
+                earlier=self._policy.train_recorded,
             )
         ]
 
@@ -151,7 +176,7 @@ class Gathering:
 
     def _judged_together(self, attempts: Sequence[Attempt], record: StepRecord | None) -> Judged:
         spans = span_table.select_of_attempts(self._connection, [attempt.attempt_id for attempt in attempts])
-        return self._judge(read_spans(spans), spans, attempts, record)
+        return self._judge(self._read(spans), spans, attempts, record)
 
     def _judge(
         self, reading: Reading, spans: Sequence[Span], attempts: Sequence[Attempt], record: StepRecord | None = None

@@ -82,7 +82,9 @@ def _calls(attempt: ExplainedAttempt) -> Table:
     for heading in ("prompt", "sampled"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("version", overflow="fold")
-    table.add_column("would be" if attempt.case.waits or attempt.case.from_files else "fate", overflow="fold")
+    case = attempt.case
+    would_be = case.waits or case.from_files or case.no_policy or case.earlier
+    table.add_column("would be" if would_be else "fate", overflow="fold")
     graded = [
         (heading, text)
         for heading, text in (

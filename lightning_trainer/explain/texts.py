@@ -9,13 +9,13 @@ from lightning_trainer.models.resolve import found_model, model_cache
 TextOf: TypeAlias = Callable[[int], str]
 
 
-def texts_of(model: str) -> TextOf | None:
+def texts_of(model: str | None) -> TextOf | None:
     """Return how to spell ids; None where the model or its tokenizer is not here, for nothing is downloaded for it.
 
     Args:
-        model: as in the configuration.
+        model: as in the configuration; None where it has no policy.
     """
-    folder = found_model(model, model_cache())
+    folder = None if model is None else found_model(model, model_cache())
     if folder is None or not (folder / "tokenizer.json").is_file():
         return None
     try:

@@ -22,7 +22,7 @@ def facts(attempt: ExplainedAttempt) -> str:
             f"task {one.task_id}",
             f"group {group} ({counted(max(1, len(case.members)), 'attempt')})",
             f"{one.state}{took}" + (f": {one.error}" if one.error else ""),
-            f"policy {case.policy.name}{_taken(case)}",
+            "no policy" if case.no_policy else f"policy {case.policy.name}{_taken(case)}",
             f"reward {number(attempt.reward)}",
             counted(len(case.spans), "span"),
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lightning_trainer.gateway.errors import RefusalError
 from lightning_trainer.gateway.old_versions import OldVersions
-from lightning_trainer.gateway.request import unknown_model
+from lightning_trainer.gateway.request import no_policy, unknown_model
 from lightning_trainer.gateway.upstream import Upstream
 
 
@@ -66,6 +66,8 @@ class ServedPolicies:
         Raises:
             RefusalError: it names no model (400), or none that there is, and no policy claims its agent (404).
         """
+        if not self._policies:
+            raise no_policy()
         if not isinstance(model, str):
             named = " or ".join(map(repr, self.names))
             raise RefusalError(400, f"model is {model!r}; name {named}", param="model", code="missing_model")

@@ -126,8 +126,21 @@ def _one_prompt(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
+def no_policy() -> RefusalError:
+    """404 of a daemon that only records: another try would not help."""
+    return RefusalError(
+        404,
+        "this daemon only records: its configuration has no [[policy]], so it serves no model; leave the client's base "
+        "URL at your provider (calls are recorded all the same), or add a [[policy]] and start the daemon again",
+        param="model",
+        code="model_not_found",
+    )
+
+
 def unknown_model(model: str, known: list[str]) -> RefusalError:
     """404 that names what is served."""
+    if not known:
+        return no_policy()
     return RefusalError(
         404,
         f"there is no model {model!r} here; known models: {', '.join(known)}",

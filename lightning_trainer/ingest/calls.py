@@ -114,6 +114,7 @@ def _choices(joined: JoinedCall, problems: list[str]) -> list[Call]:
     version = attributes.get(semconv.POLICY_VERSION)
     complete = best.complete is not False
     asked = asked_of(span)
+    server, model = (None, None) if policy is not None else server_of(span)
     drawn = [drawn_from(span, c.index, c.response_ids, complete, asked, problems) for c in tokens.choices]
     # By position: naming twenty fields takes longer than setting them.
     return [
@@ -142,6 +143,8 @@ def _choices(joined: JoinedCall, problems: list[str]) -> list[Call]:
             support,
             unknown,
             state,
+            server,
+            model,
         )
         for choice, (support, unknown) in zip(tokens.choices, drawn, strict=True)
     ]
@@ -153,6 +156,17 @@ def _state(records: Sequence[ModelCall]) -> str | None:
         if isinstance(value, str | int | float) and str(value):
             return str(value)
     return None
+
+
+def server_of(span: Span) -> tuple[str | None, str | None]:
+    """Return where a call went (``host:port``) and which model answered, by a client's record of it."""
+    attributes = span.attributes
+    host, port = attributes.get(semconv.SERVER_ADDRESS), attributes.get(semconv.SERVER_PORT)
+    model = attributes.get(semconv.RESPONSE_MODEL) or attributes.get(semconv.REQUEST_MODEL)
+    if not isinstance(host, str) or not host:
+        return None, model if isinstance(model, str) else None
+    named = f"[{host}]" if ":" in host else host
+    return f"{named}:{port}" if isinstance(port, int) else named, model if isinstance(model, str) else None
 
 
 def _media(records: Sequence[ModelCall]) -> tuple[Media, ...]:

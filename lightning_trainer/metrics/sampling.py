@@ -11,7 +11,8 @@ def sampling_metrics(batch: TrainingBatch, versions: Sequence[int]) -> dict[str,
 
     ``entropy/sampled`` is the mean of ``-log p`` of the sampled tokens under what sampled them, nats a token: an
     unbiased estimate of that distribution's entropy (at the temperature of the calls) which costs nothing.
-    ``staleness/*`` counts the versions that were published after the one that sampled a token. Of the tokens that were
+    ``staleness/*`` counts the versions that were published after the one that sampled a token, of those whose version
+    is known. Of the tokens that were
     sampled, ``sampling/restricted`` is the share of those whose distribution a request's parameters changed beyond the
     temperature, and ``sampling/no_choice`` the share of those that they left one entry for, which are not trained.
 
@@ -21,6 +22,7 @@ def sampling_metrics(batch: TrainingBatch, versions: Sequence[int]) -> dict[str,
     """
     surprise = count = sampled = restricted = 0.0
     by_version: dict[int, int] = {}
+    of_known = 0
     for sample in batch.samples:
         for segment in sample.segments:
             length = sum(sample.loss_mask[segment.start : segment.end])
@@ -31,12 +33,17 @@ def sampling_metrics(batch: TrainingBatch, versions: Sequence[int]) -> dict[str,
                 restricted += sum(index >= 0 for index in segment.support.pattern_L)
             surprise -= sum(sample.behaviour_logprobs[segment.start : segment.end])
             count += length
-            by_version[segment.policy_version] = by_version.get(segment.policy_version, 0) + length
+            if segment.policy_version is not None:
+                by_version[segment.policy_version] = by_version.get(segment.policy_version, 0) + length
+                of_known += length
+    found: dict[str, float] = {}
     staleness = {version: len(versions) - bisect_right(versions, version) for version in by_version}
+    if of_known:
+        found["staleness/mean"] = sum(staleness[version] * tokens for version, tokens in by_version.items()) / of_known
+        found["staleness/max"] = float(max(staleness.values()))
     return {
+        **found,
         "entropy/sampled": surprise / count,
-        "staleness/mean": sum(staleness[version] * tokens for version, tokens in by_version.items()) / count,
-        "staleness/max": float(max(staleness.values())),
         "sampling/restricted": restricted / sampled,
         "sampling/no_choice": 1 - count / sampled,
     }

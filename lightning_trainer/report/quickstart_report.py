@@ -113,7 +113,7 @@ class ExampleSegment:
     """One call's sampled tokens."""
 
     call: str
-    policy_version: int
+    policy_version: int | None
     credit: float | None = None
 
 

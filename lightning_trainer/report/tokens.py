@@ -62,7 +62,8 @@ def _runs(rollout: ExampleRollout, tokens: Sequence[ExampleToken], largest: floa
     for segment, run in groupby(tokens, key=lambda token: token.segment):
         if segment is not None:
             version = rollout.segments[segment].policy_version
-            parts.append(f'<b class="call" title="policy version {version}">call {segment + 1}</b>')
+            named = "unknown" if version is None else version
+            parts.append(f'<b class="call" title="policy version {named}">call {segment + 1}</b>')
         parts += [_token(rollout, token, largest) for token in run]
     return "".join(parts)
 
@@ -99,5 +100,5 @@ def _title(rollout: ExampleRollout, token: ExampleToken) -> str:
     if token.segment is not None:
         segment = rollout.segments[token.segment]
         facts.append(f"call {token.segment + 1} ({segment.call})")
-        facts.append(f"version {segment.policy_version}")
+        facts.append(f"version {'unknown' if segment.policy_version is None else segment.policy_version}")
     return " · ".join(facts)

@@ -52,8 +52,9 @@ class Targets:
                 self._by_response.setdefault(record.response_id, set()).add(call.call_id)
             for trace_id in (record.trace_id, None):
                 self._by_span.setdefault((trace_id, record.span_id), set()).add(call.call_id)
-                # A record without a policy version is the client's own chat span: what is above it is an agent.
-                if record.parent_span_id is not None and record.policy_version is not None and record.complete:
+                # The client's own chat span, which names its server, or has no policy version, is below an agent's.
+                of_gateway = record.policy_version is not None and record.server is None
+                if record.parent_span_id is not None and of_gateway and record.complete:
                     below.setdefault((trace_id, record.parent_span_id), set()).add(call.call_id)
         self._chat_spans = {
             parent: call_ids for parent, call_ids in below.items() if len({self._span_of[one] for one in call_ids}) == 1

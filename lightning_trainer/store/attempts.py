@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
+from lightning_trainer.store import participations
 from lightning_trainer.types import Attempt, AttemptState, AttributeValue, RolloutMode, Span, SpanStatus
 
 _COLUMNS = "attempt_id, rollout_id, task_id, group_id, mode, state, started_ns, ended_ns, error"
@@ -126,12 +127,18 @@ def _write(connection: sqlite3.Connection, statement: str, seen: _Sighting, root
 
 
 def select_ended(
-    connection: sqlite3.Connection, *, mode: RolloutMode | None, policy: str | None, took_part: bool = False
+    connection: sqlite3.Connection,
+    *,
+    mode: RolloutMode | None,
+    policy: str | None,
+    took_part: bool = False,
+    earlier: bool = True,
 ) -> list[Attempt]:
     """Return ended attempts that no step (of that policy, or of any) has consumed, oldest end first.
 
     Args:
         took_part: only those that share their group or their task with one that the policy answered calls of.
+        earlier: also those that had begun when the policy was first started.
     """
     rows = connection.execute(
         f"""WITH waiting AS MATERIALIZED (
@@ -142,8 +149,15 @@ def select_ended(
             AND (:mode IS NULL OR coalesce(mode, 'train') = :mode) AND {_NOT_CONSUMED}
             AND (NOT :took_part OR {_GROUP} IN (SELECT "group" FROM waiting)
                  OR coalesce(task_id, rollout_id) IN (SELECT task FROM waiting))
+            AND (:last_earlier = 0 OR NOT EXISTS (SELECT 1 FROM spans
+                 WHERE spans.attempt_id = attempts.attempt_id AND spans.seq <= :last_earlier))
             ORDER BY ended_ns, attempt_id""",
-        {"mode": mode, "policy": policy, "took_part": took_part},
+        {
+            "mode": mode,
+            "policy": policy,
+            "took_part": took_part,
+            "last_earlier": 0 if earlier else participations.last_earlier(connection, policy) or 0,
+        },
     )
     return [_read(row) for row in rows]
 

@@ -1,13 +1,15 @@
-"""Which policies answered calls of which attempts, as the gateway's records say.
+"""Which policies answered calls of which attempts, as the gateway's records say, or those of engines that they trust.
 
-Only where there are several policies does it matter: a step of one takes the groups that it took part in.
+It matters where there are several policies, or one that trains what was recorded before it: a step takes the groups
+that its policy took part in. And when each policy was first started: attempts that had begun by then are earlier ones.
 """
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from lightning_instrumentation import semconv
 
+from lightning_trainer.store.span_codec import decode_resource, decode_span
 from lightning_trainer.types import Span
 
 
@@ -20,9 +22,58 @@ def note(connection: sqlite3.Connection, spans: Iterable[Span]) -> None:
         and isinstance(policy := span.attributes.get(semconv.POLICY), str)
         and isinstance(attempt_id := span.attributes.get(semconv.ATTEMPT_ID), str)
     }
+    put(connection, seen)
+
+
+def put(connection: sqlite3.Connection, seen: Iterable[tuple[str, str]]) -> None:
+    """Note policies with the ids of attempts that they answered a call of."""
     connection.executemany(
         "INSERT INTO participations(policy, attempt_id) VALUES (?, ?) ON CONFLICT DO NOTHING", sorted(seen)
     )
+
+
+def find(connection: sqlite3.Connection, takes_part: Callable[[Span], bool], *, after: int = 0) -> tuple[set[str], int]:
+    """Return the attempts that one of the calls stored behind row ``after`` makes a policy take part in, and the last
+    row there is."""
+    (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
+    rows = connection.execute(
+        """SELECT attempt_id, spans.body, scope, resources.body FROM spans JOIN resources ON resources.id = resource_id
+           WHERE seq > ? AND seq <= ? AND attempt_id IS NOT NULL AND operation IS NOT NULL AND scope != ?""",
+        (after, last, semconv.GATEWAY_SCOPE),
+    )
+    found: set[str] = set()
+    for attempt_id, body, scope, resource in rows:
+        if attempt_id not in found and takes_part(decode_span(body, scope=scope, resource=decode_resource(resource))):
+            found.add(attempt_id)
+    return found, last
+
+
+def begin(connection: sqlite3.Connection, policy: str) -> int | None:
+    """Note that a policy is started; the first time return how many rollouts were recorded before, later None."""
+    new = connection.execute(
+        "INSERT INTO policies SELECT ?, coalesce(max(seq), 0) FROM spans WHERE true ON CONFLICT DO NOTHING", (policy,)
+    ).rowcount
+    return connection.execute("SELECT count(DISTINCT rollout_id) FROM attempts").fetchone()[0] if new else None
+
+
+def last_earlier(connection: sqlite3.Connection, policy: str | None) -> int | None:
+    """Return the last span that was there when a policy was first started; None where it never was.
+
+    In a store of an early schema, opened for reading only, nothing is known to be earlier.
+    """
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'policies'").fetchone() is None:
+        return 0
+    row = connection.execute("SELECT last_seq FROM policies WHERE policy = ?", (policy,)).fetchone()
+    return None if row is None else row[0]
+
+
+def is_earlier(connection: sqlite3.Connection, policy: str, attempt_id: str) -> bool:
+    """Whether an attempt was recorded before a policy was first started; of one that never was, every attempt is."""
+    last = last_earlier(connection, policy)
+    found = connection.execute(
+        "SELECT 1 FROM spans WHERE attempt_id = ?1 AND (?2 IS NULL OR seq <= ?2) LIMIT 1", (attempt_id, last)
+    ).fetchone()
+    return found is not None
 
 
 def select_waiting(connection: sqlite3.Connection, policy: str) -> set[str]:

@@ -125,6 +125,13 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (policy, attempt_id)
     ) WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE policies (
+        policy   TEXT PRIMARY KEY,
+        last_seq INTEGER NOT NULL               -- of the spans that were there when it was first started
+    ) WITHOUT ROWID;
+    INSERT INTO policies SELECT policy, 0 FROM versions UNION SELECT policy, 0 FROM steps;
+    """,
 )
 
 

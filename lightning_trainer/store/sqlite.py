@@ -137,6 +137,7 @@ class SqliteStore:
         mode: RolloutMode | str | None = RolloutMode.TRAIN,
         policy: str | None = None,
         took_part: bool = False,
+        earlier: bool = True,
     ) -> list[Attempt]:
         """Return ended attempts that no step has consumed (of ``policy``, or of any), oldest end first.
 
@@ -144,12 +145,25 @@ class SqliteStore:
         """
         wanted = None if mode is None else RolloutMode(mode)
         return await self._read(
-            lambda connection: attempt_table.select_ended(connection, mode=wanted, policy=policy, took_part=took_part)
+            lambda connection: attempt_table.select_ended(
+                connection, mode=wanted, policy=policy, took_part=took_part, earlier=earlier
+            )
         )
 
     async def participations(self, policy: str) -> set[str]:
         """Return the attempts that a policy answered calls of and that no step of it has consumed."""
         return await self._read(lambda connection: participation_table.select_waiting(connection, policy))
+
+    async def take_part(self, policy: str, attempt_ids: Collection[str]) -> None:
+        """Note that a policy's calls are among those of the attempts."""
+        if attempt_ids:
+            await self._write(
+                lambda connection: participation_table.put(connection, [(policy, one) for one in attempt_ids])
+            )
+
+    async def begin_policy(self, policy: str) -> int | None:
+        """Note that a policy is started; the first time return how many rollouts were recorded before, later None."""
+        return await self._write(lambda connection: participation_table.begin(connection, policy))
 
     async def ended_by_group(
         self,

@@ -28,6 +28,7 @@ from lightning_trainer.transitions.limits import Limit
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.transitions.sequences import samples_of
 from lightning_trainer.transitions.trajectories import trajectories_of
+from lightning_trainer.transitions.trusted import with_trusted
 from lightning_trainer.types import (
     Attempt,
     AttemptState,
@@ -87,7 +88,7 @@ def build_batch(
     Raises:
         LedgerImbalanceError: the result does not account for every sampled token exactly once (a defect).
     """
-    calls = sorted(with_names(calls, policy), key=by_trace)
+    calls = sorted(with_trusted(with_names(calls, policy), policy), key=by_trace)
     ledger = Ledger()
     for call in calls:
         ledger.receive(call)

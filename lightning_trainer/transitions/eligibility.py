@@ -78,7 +78,7 @@ def _not_ours(
         return Reason.FIDELITY_TOO_LOW
     if call.fidelity is Fidelity.VERIFIED and not policy.allow_retokenised:
         return Reason.RETOKENISED
-    if call.policy is None or call.policy_version is None:
+    if call.policy is None or (call.policy_version is None and not policy.takes_unknown_versions):
         return Reason.NO_POLICY_VERSION
     if call.attempt_id is None:
         return Reason.NO_ATTEMPT
@@ -97,7 +97,8 @@ def _not_ours(
         return Reason.FAILED_ATTEMPT
     if attempt.state is AttemptState.RUNNING:
         return Reason.ATTEMPT_RUNNING
-    return Reason.STALE if call.policy_version < oldest_version else None
+    version = call.policy_version
+    return Reason.STALE if version is not None and version < oldest_version else None
 
 
 def _not_recorded(call: Call, policy: PolicyConfig) -> Reason | None:

@@ -64,7 +64,8 @@ class Reason(StrEnum):
     )
     NO_POLICY_VERSION = (
         "no_policy_version",
-        "It is not known which policy version sampled these tokens; the call did not go through the gateway.",
+        "It is not known which policy version sampled these tokens: the call did not go through the gateway. Where its "
+        "engine serves the policy's weights, [[policy.trusted]] says which version.",
     )
     STALE = "stale", "More versions than max_staleness have gone live since the one that sampled these tokens."
     NO_ATTEMPT = "no_attempt", "The call belongs to no attempt: it was made outside a rollout."

@@ -126,7 +126,7 @@ def _sample(
     segments: list[Segment] = []
     gaps: list[Gap] = []
     for trajectory, transition in path:
-        if transition.policy_version is None:
+        if transition.gap:
             raise ValueError(f"transition {transition.transition_id} is a gap and cannot be trained; leave it out")
         start = len(transition.prompt_ids)
         end = start + len(transition.response_ids)

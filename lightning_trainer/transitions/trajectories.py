@@ -81,8 +81,8 @@ def _transition(
 ) -> Transition:
     if call.agent is None or call.attempt_id is None:
         raise ValueError(f"call {call.call_id} has no agent or attempt; ask reason_against first")
-    if not gap and (call.policy is None or call.policy_version is None or call.behaviour_logprobs is None):
-        raise ValueError(f"call {call.call_id} has no policy, policy version or logprobs; ask reason_against first")
+    if not gap and (call.policy is None or call.behaviour_logprobs is None):
+        raise ValueError(f"call {call.call_id} has no policy or logprobs; ask reason_against first")
     # By position, as a call is made: naming fields takes longer than setting them.
     return Transition(
         call.call_id,

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.config import DaemonConfig
+from lightning_trainer.config import Config, DaemonConfig
 
 ROOT = Path(__file__).parents[2]
 ZERO_CODE = (ROOT / "docs" / "zero-code.md").read_text(encoding="utf-8")
+CAPTURE = (ROOT / "docs" / "capture.md").read_text(encoding="utf-8")
 DELIVERY = (ROOT / "docs" / "delivery.md").read_text(encoding="utf-8")
 
 
@@ -56,3 +57,10 @@ def test_the_example_of_redaction_starts(tmp_path):
 def test_the_daemons_rules_are_accepted():
     (section,) = blocks(DELIVERY, "toml")
     assert DaemonConfig.model_validate(tomllib.loads(section)["daemon"]).redact
+
+
+def test_the_trusted_engine_is_accepted():
+    (text,) = blocks(CAPTURE, "toml")
+    (policy,) = Config.model_validate(tomllib.loads(text)).policy
+    assert policy.train_recorded
+    assert policy.takes_unknown_versions

@@ -30,6 +30,7 @@ async def test_the_commands_work_as_they_stand(tmp_path, monkeypatch):
     about = {semconv.ROLLOUT_ROOT: True, semconv.ROLLOUT_ID: "ROLLOUT", semconv.ATTEMPT_ID: "a"}
     root = Span("1" * 32, "2" * 16, None, "rollout", 1, 2, about)
     async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
+        await store.begin_policy("p")
         await store.append([root])
     (tmp_path / "spans.jsonl").write_text(ROOT_SPAN)
     (tmp_path / "lightning.toml").write_text('[[policy]]\nname = "p"\nagents = ["*"]\nmodel = "random:tiny"\n')

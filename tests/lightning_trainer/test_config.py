@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.config_file import load_config
+from lightning_trainer.config_file import load_config, load_usual_config
 from lightning_trainer.errors import ConfigError
 
 POLICY = '[[policy]]\nname = "sql"\nagents = ["sql_writer", "fixer*"]\nmodel = "random:tiny"\n'
+TRUSTED = '\n[[policy.trusted]]\nhost = "gpu:8000"\nmodel = "m"\nversion = "unknown"\n'
 
 
 def write(folder: Path, text: str) -> Path:
@@ -73,7 +74,15 @@ def test_relative_paths_are_relative_to_the_file(tmp_path):
         (POLICY + "reward = { score = nan }", "the weight of 'score' is nan"),
         (POLICY + "reward = {}", "name at least one evaluation, as in {score = 1.0, format = 0.2}"),
         (POLICY + 'group_by = "colour"', "policy.0.group_by = 'colour': Input should be 'key', 'task' or 'prompt'"),
-        ("[daemon]", "policy is missing"),
+        (POLICY + "train_recorded = true", "trains calls of engines that [[policy.trusted]] names, and there is none"),
+        (POLICY + TRUSTED, 'so its tokens need truncated importance weights; set rollout_is = "token"'),
+        (
+            POLICY + 'max_staleness = 1\nalgorithm = { rollout_is = "token" }' + TRUSTED,
+            'max_staleness = 1 bounds how old a trained token is, and of trusted engines with version = "unknown"',
+        ),
+        (POLICY + TRUSTED.replace('"unknown"', "-1"), "policy.0.trusted.0.version"),
+        (POLICY + TRUSTED.replace("gpu:8000", ":8000"), "it names no host; write host:port"),
+        (POLICY + TRUSTED.replace("gpu:8000", "gpu:port"), "write host:port"),
         ("[[policy]", "is not valid TOML"),
     ],
 )
@@ -157,3 +166,27 @@ def test_a_policy_is_named_where_there_are_several(tmp_path):
     for name in (None, "third"):
         with pytest.raises(ConfigError, match="name one of the policies sql, rest"):
             config.named_policy(name)
+
+
+@pytest.mark.parametrize("text", ["", "[daemon]\nport = 0\n", "[engine]\nthreads = 1\n"])
+def test_without_a_policy_it_is_a_configuration_for_recording(tmp_path, text):
+    config = load_config(write(tmp_path, text))
+    assert config.policy == ()
+    with pytest.raises(ConfigError, match=r"there is no policy: the configuration has no \[\[policy\]\]"):
+        config.named_policy(None)
+
+
+def test_without_a_name_the_usual_file_is_read_where_it_is_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_usual_config(None).daemon.state_dir == tmp_path / ".lightning"
+    (tmp_path / "lightning.toml").write_text(POLICY)
+    assert len(load_usual_config(None).policy) == 1
+    with pytest.raises(ConfigError, match="cannot read the configuration"):
+        load_usual_config(tmp_path / "absent.toml")
+
+
+def test_an_unknown_version_is_trained_with_importance_weights(tmp_path):
+    text = POLICY + 'algorithm = { rollout_is = "token" }\ntrain_recorded = true' + TRUSTED
+    assert load_config(write(tmp_path, text)).only_policy.takes_unknown_versions
+    stated = load_config(write(tmp_path, POLICY + TRUSTED.replace('"unknown"', "0"))).only_policy
+    assert not stated.takes_unknown_versions

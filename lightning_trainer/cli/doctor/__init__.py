@@ -42,6 +42,8 @@ def doctor(config_path: Path | None) -> int:
 def run_checks(config: Config | None) -> list[Check]:
     """Look at this machine with a configuration's needs in mind; the quickstart's when there is none."""
     config = config or _quickstart()
+    if not config.policy:
+        return [check_python(), *check_packages(config), check_cores(config), *_places(config)]
     parameters = [count_parameters(policy.model) for policy in config.policy]
     return [
         check_python(),
@@ -53,12 +55,16 @@ def run_checks(config: Config | None) -> list[Check]:
         check_memory(config, parameters),
         check_shared_memory(config, parameters),
         check_disk(config, parameters),
-        check_port(config.daemon.host, config.daemon.port),
-        check_state_dir(config.daemon.state_dir),
-        check_spool(),
+        *_places(config),
         *(check_guard(policy.name, policy.guard) for policy in config.policy if policy.guard is not None),
         *(check for policy in config.policy for check in check_schedule(config, policy)),
     ]
+
+
+def _places(config: Config) -> list[Check]:
+    """What a daemon needs that only records."""
+    daemon = config.daemon
+    return [check_port(daemon.host, daemon.port), check_state_dir(daemon.state_dir), check_spool()]
 
 
 def _quickstart() -> Config:

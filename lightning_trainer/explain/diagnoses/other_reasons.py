@@ -10,6 +10,7 @@ from lightning_trainer.types import Outcome
 _DIAGNOSED = frozenset(
     {
         Reason.FIDELITY_TOO_LOW,
+        Reason.NO_POLICY_VERSION,
         Reason.INCOMPLETE_STREAM,
         Reason.SAMPLING_UNKNOWN,
         Reason.OVER_LENGTH,

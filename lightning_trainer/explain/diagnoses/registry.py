@@ -10,6 +10,7 @@ from typing import TypeAlias
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.diagnoses import (
     agent_name,
+    before_policy,
     clock_skew,
     duplicates,
     evaluation,
@@ -34,10 +35,12 @@ Diagnosis: TypeAlias = Callable[[Case], Finding | None]
 DIAGNOSES: tuple[Diagnosis, ...] = (
     evaluation.diagnose,
     no_calls.diagnose,
+    before_policy.diagnose,
     missing_parent.diagnose,
     agent_name.diagnose,
     running.diagnose,
     text_only.diagnose,
+    text_only.diagnose_elsewhere,
     interrupted.diagnose,
     sampling.diagnose,
     over_length.diagnose,
@@ -51,8 +54,19 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     duplicates.diagnose,
 )
 
+OF_WHAT_WAS_RECORDED: tuple[Diagnosis, ...] = (
+    no_calls.diagnose,
+    before_policy.diagnose,
+    missing_parent.diagnose,
+    interrupted.diagnose,
+    clock_skew.diagnose,
+    duplicates.diagnose,
+)
+"""What can be said without a policy: of names, rewards, groups and steps one would have to know its settings."""
+
 
 def findings(case: Case) -> tuple[Finding, ...]:
     """Return what explains the case: what blocks all of it, part of it, nothing; each in the order of the list."""
-    found = [finding for diagnose in DIAGNOSES if (finding := diagnose(case)) is not None]
+    diagnoses = OF_WHAT_WAS_RECORDED if case.no_policy else DIAGNOSES
+    found = [finding for diagnose in diagnoses if (finding := diagnose(case)) is not None]
     return tuple(sorted(found, key=lambda finding: (not finding.blocks, not finding.whole)))

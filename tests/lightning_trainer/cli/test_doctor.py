@@ -38,6 +38,12 @@ def test_everything_is_looked_at_without_importing_anything_heavy():
         assert name in said
 
 
+def test_what_only_records_needs_no_engine_and_no_model():
+    names = {check.name for check in run_checks(Config())}
+    assert {"python", "packages", "cores", "port", "state folder", "spool folder"} <= names
+    assert not {"engine", "model", "training packages", "shared memory"} & names
+
+
 def test_a_check_that_is_not_ok_says_how_to_mend_it():
     with pytest.raises(ValueError, match="port"):
         Check("port", State.FAILURE, "taken")

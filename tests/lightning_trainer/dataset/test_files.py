@@ -51,7 +51,7 @@ def _samples(draw) -> Sample:
                     start,
                     start + length,
                     draw(_names),
-                    draw(st.integers(0, 9)),
+                    draw(st.none() | st.integers(0, 9)),
                     credit,
                     draw(_names),
                     shaping=draw(st.none() | _shapings),

@@ -196,6 +196,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 async def store(folder: Path):
     async with SqliteStore(folder / ".lightning" / "lightning.sqlite") as opened:
+        for policy in load_config(folder / "lightning.toml").policy:
+            await opened.begin_policy(policy.name)
         yield opened
 
 

@@ -1,5 +1,6 @@
 """A row holds what was measured of a step, and nothing for what was not."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -57,7 +58,7 @@ def test_a_skipped_steps_row_has_no_figures_of_an_update():
     assert row.values["groups/total"] == 2.0
 
 
-def _sample(name: str, logprobs: list[float], versions: list[int]) -> Sample:
+def _sample(name: str, logprobs: list[float], versions: Sequence[int | None]) -> Sample:
     """One sampled token a segment, each of a version of its own."""
     count = len(logprobs)
     return Sample(
@@ -80,6 +81,13 @@ def test_entropy_and_staleness_are_means_over_sampled_tokens():
     assert metrics["entropy/sampled"] == pytest.approx((1 + 2 + 3 + 4) / 4)
     assert metrics["staleness/mean"] == pytest.approx((0 + 1 + 2 + 0) / 4)
     assert metrics["staleness/max"] == 2.0
+
+
+def test_tokens_of_an_unknown_version_have_no_age():
+    batch = TrainingBatch("p", 5, (_sample("a", [-1.0, -2.0], [4, None]), _sample("b", [-3.0, -4.0], [0, None])))
+    metrics = sampling_metrics(batch, versions=[0, 1, 4])
+    assert metrics["entropy/sampled"] == pytest.approx((1 + 2 + 3 + 4) / 4)
+    assert (metrics["staleness/mean"], metrics["staleness/max"]) == (1.0, 2.0)  # of the two whose version is known
 
 
 def test_how_much_choice_there_was():
