@@ -6,6 +6,7 @@ Stopping goes backwards and leaves no process, port or shared-memory file behind
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
@@ -105,12 +106,13 @@ class Daemon:
             max_body_bytes=config.gateway.max_body_bytes,
             max_concurrent=config.gateway.max_concurrent,
         )
+        not_kept: Counter[str] = Counter()
         for router in (
-            otlp_router(sink, max_body_bytes=config.daemon.max_body_bytes),
+            otlp_router(sink, max_body_bytes=config.daemon.max_body_bytes, not_kept=not_kept),
             rewards_router(store, sink),
             rollouts_router(store, sink),
             gateway,
-            status_router(policies, store=store),
+            status_router(policies, store=store, not_kept=not_kept),
             runs_router(),
             rollback_router({policy.policy.name: policy.rollbacks for policy in policies}),
             selection_router(config.policy, gateway),

@@ -204,11 +204,9 @@ class Sender:
         self.delivered += len(bodies)
         spool.forget(bodies)
         with self.opening:
-            refused = _refused_spans(answer)
+            refused, why = _refused_spans(answer)
         if refused:
-            failures.note(
-                "spans-refused", f"the daemon at {self._endpoint} did not store {refused} spans: {answer.text()}"
-            )
+            failures.note("spans-refused", f"the daemon at {self._endpoint} did not store {refused} spans: {why}")
         self._limit = min(_MOST_ROWS, self._limit * 2)
         self._pause_s, self._not_before, self._asked_to_wait = 0.0, 0.0, False
         if self._down:
@@ -246,16 +244,17 @@ class Sender:
             )
 
 
-def _refused_spans(answer: Answer) -> int:
+def _refused_spans(answer: Answer) -> tuple[int, str]:
     if not answer.body:
-        return 0
+        return 0, ""
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
     try:
-        return ExportTraceServiceResponse.FromString(answer.body).partial_success.rejected_spans
+        partial = ExportTraceServiceResponse.FromString(answer.body).partial_success
     except DecodeError:
-        return 0
+        return 0, ""
+    return partial.rejected_spans, partial.error_message
 
 
 @contextlib.contextmanager
