@@ -27,6 +27,7 @@ from lightning_trainer.daemon.status import status_router
 from lightning_trainer.daemon.trusted_hosts import TrustedHosts, hosts_of_environment
 from lightning_trainer.gateway.auth import require_token
 from lightning_trainer.gateway.endpoints import EngineChoice, EngineEndpoint
+from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.redacting import RedactingSink
 from lightning_trainer.gateway.routes import gateway_router
@@ -98,6 +99,7 @@ class Daemon:
         config = self.config
         app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
         listed = (*config.daemon.trusted_hosts, *hosts_of_environment())
+        answer_in_the_callers_shape(app)
         app.add_middleware(TrustedHosts, host=config.daemon.host, listed=listed)
         guarded = [Depends(require_token(config.daemon.token))]
         gateway = gateway_router(

@@ -126,11 +126,11 @@ def _one_prompt(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def unknown_model(model: str, known: list[str]) -> RefusalError:
-    """404 that names what is served."""
+def unknown_model(model: str, known: list[str], unclaimed: str = "") -> RefusalError:
+    """404 that names what is served; ``unclaimed`` says why the caller's agent did not decide."""
     return RefusalError(
         404,
-        f"there is no model {model!r} here; known models: {', '.join(known)}",
+        f"there is no model {model!r} here; known models: {', '.join(known)}{unclaimed and f'; {unclaimed}'}",
         param="model",
         code="model_not_found",
     )

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request, Response
 
 from lightning_trainer.gateway.apis import APIS, Api
 from lightning_trainer.gateway.door import Door
+from lightning_trainer.gateway.http_errors import shaped
 from lightning_trainer.gateway.policies import ServedPolicies, ServedPolicy
 from lightning_trainer.gateway.request import unknown_model
 from lightning_trainer.gateway.slots import Slots
@@ -53,8 +53,7 @@ def gateway_router(
         known = {entry["id"]: entry for entry in await _models(served, since)}
         if name in known:
             return known[name]
-        refusal = unknown_model(name, list(known))
-        return Response(orjson.dumps(refusal.body), refusal.status, media_type="application/json")
+        return shaped(request, 404, str(unknown_model(name, list(known))))
 
     router = APIRouter(lifespan=lifespan)
     for base in _BASES:
