@@ -1,7 +1,7 @@
 """Errors that the web framework makes (404, 405, 401, 422, a bug of ours), as the caller's own library prints them.
 
-OpenAI's clients read ``{"error": {"message", ...}}``, Anthropic's ``{"type": "error", "error": {...}}``, OTLP exporters a
-Status in the encoding of their request. Whoever has a base URL that is nearly right is told the right one.
+OpenAI's clients read ``{"error": {"message", ...}}``, Anthropic's ``{"type": "error", "error": {...}}``, OTLP exporters
+a Status in the encoding of their request. Whoever has a base URL that is nearly right is told the right one.
 """
 
 import logging
@@ -95,10 +95,8 @@ def _no_route(request: Request) -> str:
         place, versions = place.removesuffix("/v1"), versions + 1
     right = f"{str(request.base_url).rstrip('/')}{place}{ending}"
     if not _PLACE.fullmatch(place):
-        base = str(request.base_url).rstrip("/")
-        return (
-            f"{said}: set the base URL to {base}{ending} or {base}/rollouts/ID{ending}, with nothing else in its path"
-        )
+        root = str(request.base_url).rstrip("/")
+        return f"{said}: set the base URL to {base}{ending} or {base}/rollouts/ID{ending}, and nothing else in its path"
     if versions == 0:
         return f"{said}: /v1 is missing in it; set the base URL to {right}"
     if versions > 1:

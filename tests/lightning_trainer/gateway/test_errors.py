@@ -64,7 +64,7 @@ async def _of_messages(client: anthropic.AsyncAnthropic, model: str = "sql", **f
         (
             "/openai/v1",
             "there is no route POST /openai/v1/chat/completions here: set the base URL to {url}/v1 or "
-            "{url}/rollouts/ID/v1, with nothing else in its path",
+            "{url}/rollouts/ID/v1, and nothing else in its path",
         ),
     ],
 )
