@@ -96,7 +96,7 @@ def _no_route(request: Request) -> str:
     right = f"{str(request.base_url).rstrip('/')}{place}{ending}"
     if not _PLACE.fullmatch(place):
         root = str(request.base_url).rstrip("/")
-        return f"{said}: set the base URL to {base}{ending} or {base}/rollouts/ID{ending}, and nothing else in its path"
+        return f"{said}: set the base URL to {root}{ending} or {root}/rollouts/ID{ending}, and nothing else in its path"
     if versions == 0:
         return f"{said}: /v1 is missing in it; set the base URL to {right}"
     if versions > 1:
