@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from fastapi import Depends, FastAPI
 from lightning_instrumentation.redaction.rules import redactor
 
-from lightning_trainer.config import Config
+from lightning_trainer.config import Config, GatewayConfig
 from lightning_trainer.daemon.composition import compose
 from lightning_trainer.daemon.http_server import announced, serving
 from lightning_trainer.daemon.notifying import NotifyingSink
@@ -26,6 +26,7 @@ from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.daemon.status import status_router
 from lightning_trainer.daemon.trusted_hosts import TrustedHosts, hosts_of_environment
 from lightning_trainer.gateway.auth import require_token
+from lightning_trainer.gateway.embeddings import EmbeddingsServer, embeddings_router
 from lightning_trainer.gateway.endpoints import EngineChoice, EngineEndpoint
 from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
 from lightning_trainer.gateway.policies import ServedPolicy
@@ -114,6 +115,7 @@ class Daemon:
             rewards_router(store, sink),
             rollouts_router(store, sink),
             gateway,
+            embeddings_router(_embeddings(config.gateway), max_body_bytes=config.gateway.max_body_bytes),
             status_router(policies, store=store, not_kept=not_kept),
             runs_router(),
             rollback_router({policy.policy.name: policy.rollbacks for policy in policies}),
@@ -131,6 +133,10 @@ class Daemon:
             silence_timeout_s=gateway.silence_timeout_s,
             connections=gateway.max_concurrent + 8,
         )
+
+
+def _embeddings(gateway: GatewayConfig) -> EmbeddingsServer | None:
+    return None if gateway.embeddings is None else EmbeddingsServer(gateway.embeddings, gateway.embeddings_key)
 
 
 def _ended(task: asyncio.Task):

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 _ANTHROPIC_TAILS = ("/messages/count_tokens", "/messages")
 _TAILS = ("/chat/completions", "/completions", "/responses", "/embeddings", "/models", *_ANTHROPIC_TAILS)
-_PLACE = re.compile(r"(/rollouts/[^/]+(/agents/[^/]+)?)?")
+_PLACE = re.compile(r"(/rollouts/.+)?")
 _KINDS = {401: "authentication_error", 404: "not_found_error"}
 _CODES = {401: "invalid_api_key", 404: "no_such_route", 405: "method_not_allowed", 500: "internal_error"}
 

@@ -7,7 +7,7 @@ engine makes the response's id. Spans are joined and rewards found by that id, s
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -44,6 +44,15 @@ class EngineRequest:
     @property
     def operation(self) -> str:
         return semconv.CHAT if self.api is EngineApi.CHAT else semconv.TEXT_COMPLETION
+
+    def asking(self, sampling: Mapping[str, float]) -> "EngineRequest":
+        """Return the request with other sampling parameters, in the words of completions (``max_tokens`` ...)."""
+        if not sampling:
+            return self
+        body = {**self.body, **sampling}
+        if "max_tokens" in sampling:
+            body.pop("max_completion_tokens", None)
+        return replace(self, body=body)
 
     def upstream(self, served_name: str) -> bytes:
         """Return the engine's request body."""

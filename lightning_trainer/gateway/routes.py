@@ -14,9 +14,8 @@ from lightning_trainer.gateway.policies import ServedPolicies, ServedPolicy
 from lightning_trainer.gateway.request import unknown_model
 from lightning_trainer.gateway.slots import Slots
 from lightning_trainer.gateway.tries import Tries
+from lightning_trainer.ingest.rollout_urls import BASES
 from lightning_trainer.types import SpanSink
-
-_BASES = ("/v1", "/rollouts/{rollout_id}/v1", "/rollouts/{rollout_id}/agents/{agent}/v1")
 
 
 def gateway_router(
@@ -56,7 +55,7 @@ def gateway_router(
         return shaped(request, 404, str(unknown_model(name, list(known))))
 
     router = APIRouter(lifespan=lifespan)
-    for base in _BASES:
+    for base in BASES:
         for api in APIS:
             router.add_api_route(base + api.path, _endpoint(door, api), methods=["POST"])
         router.add_api_route(f"{base}/models", list_models, methods=["GET"])

@@ -24,6 +24,13 @@ class Answer:
     retry_after_s: float | None
     media_type: str = ""
 
+    @property
+    def by_daemon(self) -> bool:
+        """Whether it can be a daemon's: another service at that address may say 200 to anything."""
+        if 200 <= self.status < 300:
+            return self.media_type in ("", _PROTOBUF)
+        return self.media_type != "text/html" and self.status not in (404, 405, 501)
+
     def text(self) -> str:
         """What it says, shortened."""
         return (self._status_message() or self.body.decode("utf-8", "replace"))[:300].strip()

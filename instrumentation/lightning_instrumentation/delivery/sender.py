@@ -188,16 +188,19 @@ class Sender:
         try:
             answer = self._poster.post(b"".join(bodies))
         except (OSError, http.client.HTTPException) as error:
-            self._retry_later(None, f"is not reachable ({error})")
+            self._retry_later(None, f"is not reachable ({error})", _advice_without_answer(error))
             return
-        if 200 <= answer.status < 300:
+        if not answer.by_daemon:
+            said = f"answers {answer.status} to spans ({answer.text()})"
+            self._retry_later(answer, said, f"{_NOT_A_DAEMON}: check LIGHTNING_ENDPOINT")
+        elif 200 <= answer.status < 300:
             self._accepted(spool, bodies, answer)
         elif answer.status in _TO_BLAME and len(bodies) > 1:
             self._limit = len(bodies) // 2
         elif answer.status in _TO_BLAME:
             self._put_aside(spool, bodies[0], answer)
         else:
-            self._retry_later(answer, f"answers {answer.status} to spans ({answer.text()})")
+            self._retry_later(answer, f"answers {answer.status} to spans ({answer.text()})", _advice(answer.status))
 
     def _accepted(self, spool: AnySpool, bodies: Sequence[bytes], answer: Answer) -> None:
         # Before they are forgotten: whoever waits until nothing is left then reads how many arrived.
@@ -224,7 +227,7 @@ class Sender:
             + (f"kept in {spool.rejected_path}" if spool.rejected_path else "lost, since it waited in memory"),
         )
 
-    def _retry_later(self, answer: Answer | None, what: str) -> None:
+    def _retry_later(self, answer: Answer | None, what: str, advice: str) -> None:
         shortest, longest = _PAUSE_S
         self._pause_s = min(longest, max(shortest, self._pause_s * 2))
         pause_s = self._pause_s * self._random.uniform(0.5, 1.0)
@@ -237,11 +240,22 @@ class Sender:
             self._rounds_failed += 1
         if not self._down:
             self._down = True
-            log.warning(
-                "the daemon at %s %s; spans wait until it takes them. Start it with `lightning-trainer serve`",
-                self._endpoint,
-                what,
-            )
+            log.warning("the daemon at %s %s; spans wait until it takes them. %s", self._endpoint, what, advice)
+
+
+_NOT_A_DAEMON = "What answers there is not a lightning-trainer daemon"
+
+
+def _advice_without_answer(error: Exception) -> str:
+    if isinstance(error, http.client.BadStatusLine) and not isinstance(error, ConnectionError):
+        return f"{_NOT_A_DAEMON}, it does not speak HTTP: check LIGHTNING_ENDPOINT"
+    return "Start it with `lightning-trainer serve`, or set LIGHTNING_ENDPOINT to where it runs"
+
+
+def _advice(status: int) -> str:
+    if status in (401, 403):
+        return "Set LIGHTNING_TOKEN to the daemon's token"
+    return "It is asked again until it does"
 
 
 def _refused_spans(answer: Answer) -> tuple[int, str]:
