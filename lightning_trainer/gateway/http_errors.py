@@ -84,6 +84,9 @@ def _allowed(app: FastAPI, request: Request) -> set[str]:
 def _no_route(request: Request) -> str:
     said = f"there is no route {request.method} {request.url.path} here"
     path = re.sub("/+", "/", request.scope["path"]).rstrip("/")
+    root = str(request.base_url).rstrip("/")
+    if path.endswith(otlp_answers.TAILS):
+        return f"{said}: an exporter's OTEL_EXPORTER_OTLP_ENDPOINT is {root}, and LIGHTNING_ENDPOINT as well"
     tail = next((tail for tail in _TAILS if path.endswith(tail)), None)
     if tail is None:
         return f"{said}; models are called below /v1, spans are sent to /v1/traces, /lightning/status says the rest"
@@ -93,9 +96,8 @@ def _no_route(request: Request) -> str:
     versions = 0
     while place.endswith("/v1"):
         place, versions = place.removesuffix("/v1"), versions + 1
-    right = f"{str(request.base_url).rstrip('/')}{place}{ending}"
+    right = f"{root}{place}{ending}"
     if not _PLACE.fullmatch(place):
-        root = str(request.base_url).rstrip("/")
         return f"{said}: set the base URL to {root}{ending} or {root}/rollouts/ID{ending}, and nothing else in its path"
     if versions == 0:
         return f"{said}: /v1 is missing in it; set the base URL to {right}"

@@ -14,6 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
 SIGNALS = ("traces", "logs", "metrics")
+TAILS = tuple(f"/{signal}" for signal in SIGNALS)
 PATHS = frozenset(f"/v1/{signal}" for signal in SIGNALS)
 
 

@@ -167,6 +167,13 @@ async def test_an_exporter_of_spans_reads_errors_as_otlp_has_them(open_gateway) 
     assert json.loads(in_json.content)["message"].startswith("the daemon's token is missing or wrong")
 
 
+@pytest.mark.parametrize("path", ["/traces", "/v1/v1/traces", "/v1/traces/v1/traces"])
+async def test_an_exporter_with_a_wrong_url_is_told_the_right_one(gateway, path: str) -> None:
+    answer = await gateway.http.post(path, json={})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_such_route")
+    assert _sentence(answer).endswith(f"OTEL_EXPORTER_OTLP_ENDPOINT is {gateway.url}, and LIGHTNING_ENDPOINT as well")
+
+
 async def test_what_is_no_route_of_ours_says_where_the_routes_are(gateway) -> None:
     answer = await gateway.http.get("/favicon.ico")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_such_route")
