@@ -56,7 +56,7 @@ def checked_endpoint(endpoint: str | None) -> str:
         ConfigurationError: it is no http(s) URL.
     """
     # Spans go to /v1/traces and model calls to /v1 below it: who wrote one of these meant the daemon.
-    endpoint = (endpoint or DEFAULT_ENDPOINT).rstrip("/").removesuffix("/traces").removesuffix("/v1")
+    endpoint = (endpoint or DEFAULT_ENDPOINT).rstrip("/").removesuffix("/v1/traces").removesuffix("/v1")
     try:
         parts = urlsplit(endpoint)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -61,7 +61,7 @@ def lead(environment: MutableMapping[str, str], program: str, agent: str | None)
         return (
             f"{program!r} is not a Python program, and of one in another language nothing is captured here: {reason}. "
             f"Its calls are recorded where its client has the base URL {place}/v1 (OPENAI_BASE_URL; ANTHROPIC_BASE_URL "
-            "without /v1)"
+            "without /v1) and a policy claims its agent, or is the model that it names"
         )
     urls = {"OPENAI_BASE_URL": f"{place}/v1", "OPENAI_API_BASE": f"{place}/v1", "ANTHROPIC_BASE_URL": place}
     environment.update(urls)

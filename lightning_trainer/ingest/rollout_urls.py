@@ -42,6 +42,7 @@ _LONGEST = 256
 _LONGEST_VALUE = 1024
 _MOST_METADATA = 32
 _ENCODED = re.compile(rb"/rollouts/([^/]+)(?:/agents/([^/]+))?(?:/with/([^/]+))?/(?:v1/.*|reward|end)")
+_WORDS = ("/agents/", "/with/")
 _PARTS = ("rollout_id", "agent", "settings")
 
 
@@ -70,10 +71,20 @@ def names_in(path_params: Mapping[str, str], raw_path: bytes | None) -> dict[str
 
     Where each is one segment of the path as it was sent, a ``%2F`` in it is a slash of that name; else the framework's
     reading counts, for which a slash of a name and one between names are the same.
+
+    Raises:
+        ValueError: it cannot be told which slash is which.
     """
     exact = None if raw_path is None else _ENCODED.fullmatch(raw_path)
     if exact is None:
-        return {name: path_params[name] for name in _PARTS if name in path_params}
+        read = {name: path_params[name] for name in _PARTS if name in path_params}
+        for name, value in read.items():
+            if any(word in f"/{value}/" for word in _WORDS):
+                raise ValueError(
+                    f"{name} {value[:_LONGEST]!r} in the URL has {' or '.join(_WORDS)} in it: the order is "
+                    "/rollouts/ID/agents/AGENT/with/SETTINGS/v1, and a slash of a name itself is %2F"
+                )
+        return read
     found = dict(zip(_PARTS, exact.groups(), strict=True))
     read = {name: value.decode("ascii", "replace") for name, value in found.items() if value is not None}
     # `&` and `=` of settings are told from those in their values only before they are decoded.

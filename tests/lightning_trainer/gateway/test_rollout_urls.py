@@ -146,6 +146,14 @@ async def test_a_setting_that_is_none_is_refused(gateway, settings: str, sentenc
     assert answer.json()["error"]["message"].startswith(sentence)
 
 
+@pytest.mark.parametrize("base", ["/rollouts/r/with/seed=1/agents/a/v1", "/rollouts/a/agents/b/agents/c/v1"])
+async def test_a_url_of_which_it_cannot_be_told_what_is_what_is_refused(gateway, base: str) -> None:
+    answer = await gateway.http.post(f"{base}/chat/completions", json=_BODY)
+    assert answer.status_code == 400
+    assert "the order is /rollouts/ID/agents/AGENT/with/SETTINGS/v1" in answer.json()["error"]["message"]
+    assert gateway.engine.requests == []
+
+
 @pytest.mark.parametrize("name", ["x" * 257, "a%00b", "%20a", "%FF%7F"])
 async def test_a_name_that_is_none_is_refused(gateway, name: str) -> None:
     for base in (f"/rollouts/{name}/v1", f"/rollouts/r/agents/{name}/v1"):
