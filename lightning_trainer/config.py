@@ -97,6 +97,23 @@ class GatewayConfig(Section):
     """How long a call is held while the engine is starting or changing weights; then 503 with Retry-After."""
     silence_timeout_s: float = Field(default=600.0, gt=0)
     """How long the engine may send nothing; then 503, or an error that ends the stream."""
+    embeddings: str | None = None
+    """Base URL, with ``/v1``, of the server that embeddings are passed on to; absent: they are refused."""
+    embeddings_key: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """The environment variable that holds its API key."""
+
+    @field_validator("embeddings")
+    @classmethod
+    def _a_url(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ValueError(f"embeddings is {url!r}; write a base URL, like https://api.openai.com/v1")
+        return url
+
+    @model_validator(mode="after")
+    def _a_key_for_somebody(self) -> Self:
+        if self.embeddings_key is not None and self.embeddings is None:
+            raise ValueError(f"embeddings_key = {self.embeddings_key!r} is for nobody: set embeddings, or leave it out")
+        return self
 
 
 class OptimizerConfig(Section):

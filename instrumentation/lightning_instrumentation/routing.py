@@ -132,6 +132,9 @@ class Router:
             self._select(Selection())
         if isinstance(error, SelectionError) and error.status in (401, 403):
             words = "token", "the daemon at %s refuses our token and no call is routed: set LIGHTNING_TOKEN (%s)"
+        elif isinstance(error, SelectionError) and error.status in (200, 404, 405, 501):
+            sentence = "what answers at %s is not a lightning-trainer daemon: check LIGHTNING_ENDPOINT (%s)"
+            words = "other", sentence
         elif isinstance(error, SelectionError):
             words = "answer", "the daemon at %s names no agents whose calls to route: %s"
         else:

@@ -83,6 +83,9 @@ BAGGAGE_KEYS: Final = (ROLLOUT_ID, ATTEMPT_ID, TASK_ID, GROUP_ID, ROLLOUT_MODE, 
 STATE: Final = "lightning.state"
 """On a model call: the state of the environment that it was made in, any text; equal texts are the same state."""
 
+METADATA: Final = "lightning.metadata."
+"""Before the name of what somebody noted of a rollout: text that nothing of ours reads."""
+
 GATEWAY_BAGGAGE_KEYS: Final = (*BAGGAGE_KEYS, SEQUENCE, SEQUENCE_STARTED, STATE)
 """What the gateway copies to its record: identity, how many spans of the caller's it has to expect, and the state."""
 

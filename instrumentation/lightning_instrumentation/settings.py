@@ -55,7 +55,8 @@ def checked_endpoint(endpoint: str | None) -> str:
     Raises:
         ConfigurationError: it is no http(s) URL.
     """
-    endpoint = (endpoint or DEFAULT_ENDPOINT).rstrip("/")
+    # Spans go to /v1/traces and model calls to /v1 below it: who wrote one of these meant the daemon.
+    endpoint = (endpoint or DEFAULT_ENDPOINT).rstrip("/").removesuffix("/v1/traces").removesuffix("/v1")
     try:
         parts = urlsplit(endpoint)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

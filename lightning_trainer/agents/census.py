@@ -24,7 +24,7 @@ from lightning_trainer.ingest.calls import JoinedCall, fidelity_of, joined_calls
 from lightning_trainer.ingest.dialects.lightning import is_gateway
 from lightning_trainer.ingest.dialects.record import ModelCall
 from lightning_trainer.ingest.dialects.registry import dialect_of
-from lightning_trainer.ingest.dialects.tokens import Tokens, carries_tokens, read_tokens
+from lightning_trainer.ingest.dialects.tokens import FOREIGN_NAMES, Tokens, carries_tokens, read_tokens
 from lightning_trainer.ingest.joining import faithfulness
 from lightning_trainer.token_ids import Ids, packed
 from lightning_trainer.types import Fidelity, Span
@@ -84,6 +84,7 @@ def slim(span: Span) -> Span:
             semconv.OUTPUT_TOKENS: sum(len(choice.response_ids) for choice in tokens.choices),
             # A few ids of many: the call stays one whose ids are known, and can be told from others.
             semconv.PROMPT_TOKEN_IDS: _abridged(tokens.prompt_ids),
+            **{name: () for name in FOREIGN_NAMES if name in kept},  # so that it stays in its dialect
             **{
                 semconv.response_token_ids(c.index): (
                     pack_token_ids(c.response_ids[:1])

@@ -1,16 +1,18 @@
-"""The report for a terminal: a table where there are 80 columns, one block an agent where there are fewer."""
+"""The report for a terminal: a table where it fits without breaking a name, else one block an agent."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from lightning_trainer.agents.losses import in_words
 from lightning_trainer.agents.report import AgentRow, AgentsReport
 from lightning_trainer.types import Fidelity
 
-_TABLE_FROM = 80
+_WIDEST = 10_000
+"""Columns that a table is measured in, to know how many it needs."""
 NO_NAME = "(no name)"
 
 
@@ -28,8 +30,9 @@ def show(report: AgentsReport, console: Console) -> None:
 
 
 def _show_agents(report: AgentsReport, console: Console) -> None:
-    if console.width >= _TABLE_FROM:
-        console.print(_table(report))
+    table = _table(report)
+    if Measurement.get(console, console.options.update(max_width=_WIDEST), table).minimum <= console.width:
+        console.print(table)
     else:
         for row in report["agents"]:
             _block(row, report, console)
@@ -54,12 +57,15 @@ def _table(report: AgentsReport) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     grades = [grade for grade in Fidelity if grade is not Fidelity.VERIFIED or _any(report, grade)]
     served = not report["policies"]
-    table.add_column("agent", overflow="fold")
-    table.add_column("served by" if served else "claimed by", overflow="fold")
+    for heading, words_of in (
+        ("agent", lambda row: [name(row)]),
+        ("served by" if served else "claimed by", lambda row: _policy(row, report).split()),
+    ):
+        table.add_column(heading, min_width=_longest(report, words_of, heading))
     for heading in ("calls", "prompt", "sampled", *(_HEADINGS[grade] for grade in grades)):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("tools", overflow="fold")
-    table.add_column("known by", overflow="fold")
+    for heading, words_of in (("tools", _tools), ("known by", _known_by)):
+        table.add_column(heading, min_width=_longest(report, words_of, heading))
     for row in report["agents"]:
         table.add_row(
             escape(name(row)),
@@ -67,7 +73,7 @@ def _table(report: AgentsReport) -> Table:
             *(_short(count) for count in (row["calls"], row["prompt_tokens"], row["sampled_tokens"])),
             *(_short(row["fidelity"][grade]) for grade in grades),
             escape(", ".join(_tools(row))) or "-",
-            escape(", ".join(row["recognised_by"])) or "-",
+            escape(", ".join(_known_by(row))) or "-",
         )
     return table
 
@@ -104,6 +110,15 @@ def _tools(row: AgentRow) -> Iterator[str]:
     yield from shown
     if len(row["tools"]) > len(shown):
         yield f"and {len(row['tools']) - len(shown)} more"
+
+
+def _longest(report: AgentsReport, words_of: Callable[[AgentRow], Iterable[str]], heading: str) -> int:
+    """Columns that a table's column needs to be wrapped between names (and commas), and never inside of one."""
+    return max(len(heading), *(len(word) + 1 for row in report["agents"] for word in words_of(row)), 1)
+
+
+def _known_by(row: AgentRow) -> list[str]:
+    return row["recognised_by"]
 
 
 def _short(count: int) -> str:

@@ -13,5 +13,7 @@ def main() -> None:
     try:
         from lightning_trainer.cli.app import app
     except ImportError as error:
-        sys.exit(f'error: {error.name} is not installed; run: pip install "lightning-trainer[daemon]"')
+        from lightning_trainer.cli.light import main as light
+
+        light(sys.argv[1:], missing=error.name or "a package")
     app()

@@ -32,6 +32,7 @@ def _one_sentence() -> Iterator[None]:
     try:
         yield
     except LightningError as error:
+        # Escaped: "[daemon] token" is a section of the file, not markup.
         Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         sys.exit(_EXIT_USER_ERROR)
     except KeyboardInterrupt:
@@ -79,12 +80,24 @@ def run(context: typer.Context) -> None:
 def rollouts(
     command: Annotated[list[str], typer.Argument(help="The program, after `--`: its standard input is the task.")],
     tasks: Annotated[Path, typer.Option(help="The tasks: one JSON object a line.")],
-    policy: Annotated[str | None, typer.Option(help="The policy; --evaluate records without one too.")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="The policy to train or evaluate; may be left out where --config has only one, and with --evaluate, "
+            "which records without one too."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="The daemon's configuration: it says where the daemon is, and its token.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Train until this many steps are done.", min=1)] = None,
     evaluate: Annotated[
         str | None, typer.Option(help="Instead: one attempt a task, recorded under this name and never trained.")
     ] = None,
-    endpoint: Annotated[str, typer.Option(envvar="LIGHTNING_ENDPOINT", help="The daemon.")] = "http://127.0.0.1:8321",
+    endpoint: Annotated[
+        str | None,
+        typer.Option(envvar="LIGHTNING_ENDPOINT", help="The daemon; http://127.0.0.1:8321 unless --config says it."),
+    ] = None,
     agent: Annotated[str | None, typer.Option(help="Name for calls that nothing in the program names.")] = None,
     concurrency: Annotated[int, typer.Option(help="Programs at once.", min=1)] = 8,
     timeout: Annotated[float, typer.Option(help="Seconds after which a program is killed.", min=0.1)] = 120.0,
@@ -103,6 +116,7 @@ def rollouts(
             command=tuple(command),
             tasks=tasks,
             policy=policy,
+            config=config,
             steps=steps,
             evaluate=evaluate,
             endpoint=endpoint,
@@ -273,6 +287,7 @@ def explain(
     html: Annotated[Path | None, typer.Option(help="Also draw the tree, with its tokens, into this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only rollouts in which this agent (or pattern) spoke.")] = None,
 ) -> None:
     """Say why a rollout was trained or not: the cause first, then its calls, token tree and ledger."""
     with _one_sentence():
@@ -288,6 +303,7 @@ def explain(
                 html=html,
                 as_json=as_json,
                 policy=policy,
+                agent=agent,
             )
         )
 

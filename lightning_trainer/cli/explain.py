@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lightning_trainer.config import PolicyConfig, any_agent
+from lightning_trainer.config import PolicyConfig, any_agent, matches
 from lightning_trainer.config_file import load_usual_config
 from lightning_trainer.dataset.sources import read_source
 from lightning_trainer.errors import ConfigError, StoreError
@@ -25,7 +25,7 @@ from lightning_trainer.store import spans as span_table
 from lightning_trainer.store.memory import in_memory
 from lightning_trainer.store.rollouts import RolloutRow, has_part, nearest_names, select_named, select_recent
 from lightning_trainer.store.scan import read_only
-from lightning_trainer.types import Span
+from lightning_trainer.types import Call, Span
 
 _LISTED = 20
 _EXPLAINED = 200
@@ -47,6 +47,8 @@ class Options:
     as_json: bool = False
     policy: str | None = None
     """Its name, where there are several."""
+    agent: str | None = None
+    """Name or pattern: only rollouts in which it spoke."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def explain_rollouts(options: Options) -> None:
             # All of them, unless one of several policies is named.
             _list(source, options, policy if options.policy and len(config.policy) > 1 else None, console)
             return
-        named = _named(source, options.rollout, policy if len(config.policy) > 1 else None)
+        named = _named(source, options, policy if len(config.policy) > 1 else None)
         if len(named) > 1 and options.html is not None:
             raise StoreError(
                 f"{options.rollout!r} names {len(named)} rollouts, and one is drawn at a time: name it more exactly"
@@ -119,13 +121,20 @@ def _source(options: Options) -> Iterator[_Source]:
         yield _Source(connection, ", ".join(map(str, options.spans)), problems)
 
 
-def _named(source: _Source, rollout: str | None, policy: PolicyConfig | None) -> list[str]:
+def _named(source: _Source, options: Options, policy: PolicyConfig | None) -> list[str]:
     """Return the rollouts of that name; without a name the newest, of the policy where it is one of several."""
-    connection = source.connection
-    newest = [] if rollout else [row.rollout_id for row in _newest(connection, 1, policy)]
+    connection, rollout, agent = source.connection, options.rollout, options.agent
+    newest = [] if rollout else [row.rollout_id for row in _newest(connection, 1, policy, agent)]
     if found := select_named(connection, rollout) if rollout else newest:
-        return found
+        if spoken := [one for one in found if agent is None or _speaks(connection, one, agent)]:
+            return spoken
+        raise StoreError(f"agent {agent!r} made no call in rollout {rollout!r}; see `lightning-trainer agents`")
     if not rollout:
+        if agent is not None and select_recent(connection, 1):
+            raise StoreError(
+                f"agent {agent!r} made no call in the newest {_SEARCHED} rollouts in {source.place}; see "
+                "`lightning-trainer agents`"
+            )
         if policy is not None and select_recent(connection, 1):
             raise StoreError(
                 f"there is no rollout of policy {policy.name!r} among the newest {_SEARCHED} in {source.place}: it "
@@ -137,24 +146,38 @@ def _named(source: _Source, rollout: str | None, policy: PolicyConfig | None) ->
     raise StoreError(f"there is no rollout, attempt or task {rollout!r} in {source.place}: {hint}")
 
 
-def _newest(connection: sqlite3.Connection, count: int, policy: PolicyConfig | None) -> list[RolloutRow]:
-    if policy is None:
+def _newest(
+    connection: sqlite3.Connection, count: int, policy: PolicyConfig | None, agent: str | None
+) -> list[RolloutRow]:
+    if policy is None and agent is None:
         return select_recent(connection, count)
-    newest = select_recent(connection, _SEARCHED)
-    return list(islice((row for row in newest if _concerns(connection, row.rollout_id, policy)), count))
+    newest = (
+        row
+        for row in select_recent(connection, _SEARCHED)
+        if (policy is None or _concerns(connection, row.rollout_id, policy))
+        and (agent is None or _speaks(connection, row.rollout_id, agent))
+    )
+    return list(islice(newest, count))
+
+
+def _speaks(connection: sqlite3.Connection, rollout_id: str, agent: str) -> bool:
+    return any(call.agent is not None and matches(call.agent, [agent]) for call in _calls(connection, rollout_id))
+
+
+def _calls(connection: sqlite3.Connection, rollout_id: str) -> Sequence[Call]:
+    attempts = [one.attempt_id for one in attempt_table.select(connection, rollout_id=rollout_id)]
+    return read_spans(span_table.select_of_attempts(connection, attempts)).calls
 
 
 def _concerns(connection: sqlite3.Connection, rollout_id: str, policy: PolicyConfig) -> bool:
     if has_part(connection, rollout_id, policy.name):
         return True
     # It answered none of the calls; what it claims may still be among them, and then that is what there is to explain.
-    attempts = [one.attempt_id for one in attempt_table.select(connection, rollout_id=rollout_id)]
-    calls = read_spans(span_table.select_of_attempts(connection, attempts)).calls
-    return any(call.policy is None and policy.claims(call.agent) for call in calls)
+    return any(call.policy is None and policy.claims(call.agent) for call in _calls(connection, rollout_id))
 
 
 def _list(source: _Source, options: Options, policy: PolicyConfig | None, console: Console) -> None:
-    rows = _newest(source.connection, _LISTED, policy)
+    rows = _newest(source.connection, _LISTED, policy, options.agent)
     if options.as_json:
         _print_json([asdict(row) for row in rows], source)
         return

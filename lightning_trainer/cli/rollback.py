@@ -79,8 +79,7 @@ def _ask(url: str, token: str | None, policy: str, version: int) -> None:
 
 def _reason(answer: httpx.Response) -> str:
     try:
-        body = answer.json()
-        return body["error"]["message"] if "error" in body else body["detail"]
+        return answer.json()["error"]["message"]
     except (ValueError, KeyError, TypeError):
         return f"the daemon answered {answer.status_code}: {answer.text[:200]}"
 

@@ -5,7 +5,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lightning_instrumentation.errors import ConfigurationError
@@ -13,6 +13,8 @@ from lightning_instrumentation.settings import checked_endpoint
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from lightning_trainer.cli.running_daemon import running_daemon
+from lightning_trainer.config_file import load_config
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.rollouts import AttemptEnded, Command, Event, Runner, StepEnded
 from lightning_trainer.rollouts.daemon_client import DaemonClient
@@ -31,13 +33,14 @@ class Options:
     """None: of an evaluation that no policy answers, which is recorded all the same."""
     steps: int | None
     evaluate: str | None
-    endpoint: str
+    endpoint: str | None
     agent: str | None
     concurrency: int
     timeout_s: float
     retries: int
     seed: int
     run: str | None = None
+    config: Path | None = None
 
 
 def rollouts(options: Options) -> None:
@@ -49,10 +52,14 @@ def rollouts(options: Options) -> None:
     """
     if (options.steps is None) == (options.evaluate is None):
         raise ConfigError("say what the rollouts are for: --steps N to train, or --evaluate NAME")
-    if options.steps is not None and options.policy is None:
-        raise ConfigError("--steps trains a policy: name it with --policy, or record with --evaluate NAME")
     if shutil.which(options.command[0]) is None:
         raise ConfigError(f"there is no command {options.command[0]!r} on PATH; check its spelling, or give its path")
+    options = _placed(options)
+    if options.steps is not None and options.policy is None:
+        raise ConfigError(
+            "--steps trains a policy: name it with --policy NAME, or give the daemon's configuration with --config FILE; "
+            "--evaluate NAME records without one"
+        )
     try:
         endpoint = checked_endpoint(options.endpoint)
     except ConfigurationError as error:
@@ -70,6 +77,25 @@ def rollouts(options: Options) -> None:
             _train(options, endpoint, command, tasks, console)
     finally:
         command.stop()
+
+
+def _placed(options: Options) -> Options:
+    """Fill in what the configuration says: where the daemon is, its token, and the policy where there is one."""
+    if options.config is None:
+        return options
+    config = load_config(options.config)
+    if config.daemon.token is not None:
+        os.environ.setdefault("LIGHTNING_TOKEN", config.daemon.token)  # the programs need it too
+    endpoint = options.endpoint or running_daemon(config)
+    if endpoint is None:
+        if config.daemon.port == 0:
+            raise ConfigError(
+                f"no daemon runs on {config.daemon.state_dir}, and port = 0 does not say where one will be: start it "
+                f"with: lightning-trainer serve --config {options.config}"
+            )
+        endpoint = f"http://{config.daemon.host}:{config.daemon.port}"
+    named = config.policy or options.policy  # a daemon that only records has none
+    return replace(options, endpoint=endpoint, policy=config.named_policy(options.policy).name if named else None)
 
 
 def _train(options: Options, endpoint: str, command: Command, tasks: Sequence[FileTask], console: Console) -> None:

@@ -19,10 +19,14 @@ from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.settings import checked_endpoint
 from lightning_instrumentation.zero_code.environment import ProgramRollout, with_site, write_rollout
 
+from lightning_trainer.cli import other_languages
+
 _USAGE = """\
 usage: lightning-trainer run [OPTIONS] -- COMMAND [ARGUMENT ...]
 
 Run a program with every model call captured, in it and in its Python subprocesses. Nothing in it is changed.
+A program in another language is captured at the gateway, where a policy claims its agent: its clients find the
+base URL in OPENAI_BASE_URL and ANTHROPIC_BASE_URL.
 
   --endpoint URL   the daemon (LIGHTNING_ENDPOINT, else http://127.0.0.1:8321)
   --agent NAME     name for calls that no framework and no decorator names
@@ -89,6 +93,10 @@ def _environment(order: _Order) -> dict[str, str]:
         environment["LIGHTNING_AGENT"] = options["agent"]
     environment["PYTHONPATH"] = with_site(environment.get("PYTHONPATH"))
     write_rollout(environment, _rollout(order))
+    path = shutil.which(order.command[0])
+    if path is not None and other_languages.other_language(path):
+        said = other_languages.lead(environment, order.command[0], options.get("agent"))
+        print(f"lightning-trainer: {said}", file=sys.stderr)
     return environment
 
 
@@ -104,10 +112,11 @@ def _rollout(order: _Order) -> ProgramRollout | None:
             raise ConfigurationError(f"{' and '.join(given)} says something of a rollout: name it with --task ID")
         return None
     path = shutil.which(order.command[0])
-    if path is not None and not _may_become_python(path):
+    if path is not None and (not other_languages.is_python(path) or other_languages.other_language(path)):
         raise ConfigurationError(
-            f"{order.command[0]!r} is no Python program, so nothing in it can begin and end the rollout {task_id!r}; "
-            "run the Python program in it with `lightning-trainer run --task`, or leave --task out"
+            f"{order.command[0]!r} is not a Python program, so nothing in it can begin and end the rollout "
+            f"{task_id!r}; run the Python program in it with `lightning-trainer run --task`, leave --task out, or use "
+            "`lightning-trainer rollouts`, which runs programs in any language"
         )
     return ProgramRollout(
         pid=os.getpid(),
@@ -117,17 +126,6 @@ def _rollout(order: _Order) -> ProgramRollout | None:
         group_id=options.get("group") or task_id,
         mode=mode,
     )
-
-
-def _may_become_python(path: str) -> bool:
-    """An interpreter, or a script: console scripts name one, and version managers' shims become one."""
-    if os.path.basename(path).startswith(("python", "pypy")):
-        return True
-    try:
-        with open(path, "rb") as program:
-            return program.read(2) == b"#!"
-    except OSError:
-        return False
 
 
 def _become(command: list[str], environment: dict[str, str]) -> NoReturn:

@@ -15,6 +15,7 @@ from lightning_trainer.cli.running_daemon import running_daemon
 from lightning_trainer.config import Config
 from lightning_trainer.config_file import load_usual_config
 from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts.answers import refusal
 
 _STEPS_SHOWN = 5
 _FIGURES = (
@@ -104,6 +105,8 @@ def _ask(url: str, config: Config, names: list[str]) -> dict[str, dict[str, Any]
                 )
                 found[name] = {**whole[name], "live_version": live, **metrics}
             return found
+    except httpx.HTTPStatusError as error:
+        raise LightningError(refusal(url, error.response.status_code, error.response.content)) from error
     except (httpx.HTTPError, KeyError, ValueError) as error:
         raise LightningError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
 

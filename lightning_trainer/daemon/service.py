@@ -6,13 +6,14 @@ Stopping goes backwards and leaves no process, port or shared-memory file behind
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from fastapi import Depends, FastAPI
 from lightning_instrumentation.redaction.rules import redactor
 
-from lightning_trainer.config import Config
+from lightning_trainer.config import Config, GatewayConfig
 from lightning_trainer.daemon.composition import compose
 from lightning_trainer.daemon.http_server import announced, serving
 from lightning_trainer.daemon.notifying import NotifyingSink
@@ -26,7 +27,9 @@ from lightning_trainer.daemon.state_folder import close_to_others
 from lightning_trainer.daemon.status import status_router
 from lightning_trainer.daemon.trusted_hosts import TrustedHosts, hosts_of_environment
 from lightning_trainer.gateway.auth import require_token
+from lightning_trainer.gateway.embeddings import EmbeddingsServer, embeddings_router
 from lightning_trainer.gateway.endpoints import EngineChoice, EngineEndpoint
+from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.redacting import RedactingSink
 from lightning_trainer.gateway.routes import gateway_router
@@ -98,6 +101,7 @@ class Daemon:
         config = self.config
         app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
         listed = (*config.daemon.trusted_hosts, *hosts_of_environment())
+        answer_in_the_callers_shape(app)
         app.add_middleware(TrustedHosts, host=config.daemon.host, listed=listed)
         guarded = [Depends(require_token(config.daemon.token))]
         gateway = gateway_router(
@@ -106,12 +110,14 @@ class Daemon:
             max_body_bytes=config.gateway.max_body_bytes,
             max_concurrent=config.gateway.max_concurrent,
         )
+        not_kept: Counter[str] = Counter()
         for router in (
-            otlp_router(sink, max_body_bytes=config.daemon.max_body_bytes),
+            otlp_router(sink, max_body_bytes=config.daemon.max_body_bytes, not_kept=not_kept),
             rewards_router(store, sink),
             rollouts_router(store, sink),
             gateway,
-            status_router(policies, store=store),
+            embeddings_router(_embeddings(config.gateway), max_body_bytes=config.gateway.max_body_bytes),
+            status_router(policies, store=store, not_kept=not_kept),
             runs_router(),
             rollback_router({policy.policy.name: policy.rollbacks for policy in policies}),
             selection_router(config.policy, gateway),
@@ -128,6 +134,10 @@ class Daemon:
             silence_timeout_s=gateway.silence_timeout_s,
             connections=gateway.max_concurrent + 8,
         )
+
+
+def _embeddings(gateway: GatewayConfig) -> EmbeddingsServer | None:
+    return None if gateway.embeddings is None else EmbeddingsServer(gateway.embeddings, gateway.embeddings_key)
 
 
 def _ended(task: asyncio.Task):

@@ -6,7 +6,7 @@ Below a policy: ``/versions`` and ``/metrics``.
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Protocol
 
@@ -44,7 +44,10 @@ class WatchedPolicy(Protocol):
     old_versions: OldVersionEngine | OldAdapters
 
 
-def status_router(policies: Sequence[WatchedPolicy], *, store: SqliteStore) -> APIRouter:
+def status_router(
+    policies: Sequence[WatchedPolicy], *, store: SqliteStore, not_kept: Mapping[str, int] | None = None
+) -> APIRouter:
+    """Return the routes; ``not_kept`` counts requests of signals that are answered and not kept (logs, metrics)."""
     router = APIRouter()
     census = LiveCensus(store)
     by_name = {watched.policy.name: watched for watched in policies}
@@ -59,6 +62,7 @@ def status_router(policies: Sequence[WatchedPolicy], *, store: SqliteStore) -> A
             "version": __version__,
             "pid": os.getpid(),
             "counts": await store.counts(),
+            "not_kept": dict(not_kept or {}),
             "policies": {name: {**_phase(one.progress), **_processes(one)} for name, one in by_name.items()},
         }
 

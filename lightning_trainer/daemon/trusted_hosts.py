@@ -10,10 +10,11 @@ import os
 import socket
 from collections.abc import Iterable
 
-from starlette.responses import JSONResponse
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lightning_trainer.errors import ConfigError
+from lightning_trainer.gateway.http_errors import shaped
 
 VARIABLE = "LIGHTNING_DAEMON_TRUSTED_HOSTS"
 """Names separated by commas, beside those of ``[daemon] trusted_hosts``: what a container is called is in no file."""
@@ -40,7 +41,7 @@ class TrustedHosts:
                     f"the request is for the host {shown!r}; if that is this daemon, list it in [daemon] trusted_hosts "
                     f"or {VARIABLE}"
                 )
-                await JSONResponse({"error": {"message": message}}, 421)(scope, receive, send)
+                await shaped(Request(scope), 421, message)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

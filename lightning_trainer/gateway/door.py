@@ -33,7 +33,7 @@ from lightning_trainer.gateway.slots import Slot, Slots
 from lightning_trainer.gateway.tries import Tries, try_key
 from lightning_trainer.gateway.upstream import Upstream
 from lightning_trainer.ingest.bodies import BodyTooLargeError, read_body
-from lightning_trainer.ingest.rollout_urls import DEFAULT_AGENT, RolloutUrl
+from lightning_trainer.ingest.rollout_urls import RolloutUrl, names_in, rollout_url
 from lightning_trainer.types import SpanSink
 
 _POLICY_HEADER = "x-lightning-policy"
@@ -73,6 +73,8 @@ class Door:
             caller = read_caller(request.headers, place)
             chosen = self.policies.choose(body.get("model"), caller.attributes.get(semconv.AGENT_NAME))
             policy, asked = chosen.policy, api.read(body, chosen.version)
+            if place is not None:
+                asked = asked.asking(place.sampling)
             settlement = Settlement(self.sink)
             exchange = Exchange(asked, caller, Sampler(policy.name, None), settlement)
             if (key := try_key(request.scope["path"], request.headers, raw, caller.attributes)) is not None:
@@ -173,11 +175,8 @@ async def _ask(
 
 
 def _place(request: Request) -> RolloutUrl | None:
-    named = request.path_params
-    if "rollout_id" not in named:
-        return None
     try:
-        return RolloutUrl(named["rollout_id"], named.get("agent", DEFAULT_AGENT))
+        return rollout_url(names_in(request.path_params, request.scope.get("raw_path")))
     except ValueError as error:
         raise RefusalError(400, str(error)) from error
 

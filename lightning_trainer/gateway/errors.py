@@ -4,6 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 
+def openai_error(message: str, *, kind: str, code: str | None = None, param: str | None = None) -> Mapping[str, Any]:
+    """Return an error's body."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
 class RefusalError(Exception):
     """A request that ends here; the message is what the caller reads."""
 
@@ -19,7 +24,7 @@ class RefusalError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.body: Mapping[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+        self.body = openai_error(message, kind=kind, code=code, param=param)
         self.headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
 
 

@@ -50,7 +50,8 @@ def read_caller(headers: Mapping[str, str], place: RolloutUrl | None = None) -> 
     }
     if place is not None:
         named = {semconv.ROLLOUT_ID: place.rollout_id, semconv.ATTEMPT_ID: place.rollout_id}
-        attributes = {**named, semconv.AGENT_NAME: place.agent, **attributes}
+        metadata = {f"{semconv.METADATA}{name}": value for name, value in place.metadata.items()}
+        attributes = {**named, semconv.AGENT_NAME: place.agent, **metadata, **attributes}
     if not parent.is_valid:
         if place is not None:
             return Caller(*root_span_ids(attributes[semconv.ROLLOUT_ID], attributes[semconv.ATTEMPT_ID]), attributes)

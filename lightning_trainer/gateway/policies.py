@@ -13,6 +13,12 @@ from lightning_trainer.gateway.request import no_policy, unknown_model
 from lightning_trainer.gateway.upstream import Upstream
 
 
+def _unclaimed(agent: str | None) -> str:
+    if agent is None:
+        return "the call names no agent, so no policy claims it: name one of these models, or the agent"
+    return f"no policy claims the agent {agent!r}: name one of these models, or add it to a policy's `agents`"
+
+
 def _nobody(_: str | None) -> bool:
     return False
 
@@ -82,7 +88,7 @@ class ServedPolicies:
         for policy in self._policies:
             if policy.claims(agent):
                 return Chosen(policy, None)
-        raise unknown_model(model, self.names)
+        raise unknown_model(model, self.names, _unclaimed(agent))
 
     async def close(self) -> None:
         for policy in self._policies:

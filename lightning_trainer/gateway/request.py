@@ -7,7 +7,7 @@ engine makes the response's id. Spans are joined and rewards found by that id, s
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -44,6 +44,15 @@ class EngineRequest:
     @property
     def operation(self) -> str:
         return semconv.CHAT if self.api is EngineApi.CHAT else semconv.TEXT_COMPLETION
+
+    def asking(self, sampling: Mapping[str, float]) -> "EngineRequest":
+        """Return the request with other sampling parameters, in the words of completions (``max_tokens`` ...)."""
+        if not sampling:
+            return self
+        body = {**self.body, **sampling}
+        if "max_tokens" in sampling:
+            body.pop("max_completion_tokens", None)
+        return replace(self, body=body)
 
     def upstream(self, served_name: str) -> bytes:
         """Return the engine's request body."""
@@ -137,13 +146,13 @@ def no_policy() -> RefusalError:
     )
 
 
-def unknown_model(model: str, known: list[str]) -> RefusalError:
-    """404 that names what is served."""
+def unknown_model(model: str, known: list[str], unclaimed: str = "") -> RefusalError:
+    """404 that names what is served; ``unclaimed`` says why the caller's agent did not decide."""
     if not known:
         return no_policy()
     return RefusalError(
         404,
-        f"there is no model {model!r} here; known models: {', '.join(known)}",
+        f"there is no model {model!r} here; known models: {', '.join(known)}{unclaimed and f'; {unclaimed}'}",
         param="model",
         code="model_not_found",
     )

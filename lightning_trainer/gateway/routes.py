@@ -5,18 +5,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request, Response
 
 from lightning_trainer.gateway.apis import APIS, Api
 from lightning_trainer.gateway.door import Door
+from lightning_trainer.gateway.http_errors import shaped
 from lightning_trainer.gateway.policies import ServedPolicies, ServedPolicy
 from lightning_trainer.gateway.request import unknown_model
 from lightning_trainer.gateway.slots import Slots
 from lightning_trainer.gateway.tries import Tries
+from lightning_trainer.ingest.rollout_urls import BASES
 from lightning_trainer.types import SpanSink
-
-_BASES = ("/v1", "/rollouts/{rollout_id}/v1", "/rollouts/{rollout_id}/agents/{agent}/v1")
 
 
 def gateway_router(
@@ -53,11 +52,10 @@ def gateway_router(
         known = {entry["id"]: entry for entry in await _models(served, since)}
         if name in known:
             return known[name]
-        refusal = unknown_model(name, list(known))
-        return Response(orjson.dumps(refusal.body), refusal.status, media_type="application/json")
+        return shaped(request, 404, str(unknown_model(name, list(known))))
 
     router = APIRouter(lifespan=lifespan)
-    for base in _BASES:
+    for base in BASES:
         for api in APIS:
             router.add_api_route(base + api.path, _endpoint(door, api), methods=["POST"])
         router.add_api_route(f"{base}/models", list_models, methods=["GET"])

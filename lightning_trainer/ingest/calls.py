@@ -15,6 +15,7 @@ from typing import NamedTuple
 from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.ancestry import Identity, SpanKey, key_of
+from lightning_trainer.ingest.dialects import lightning
 from lightning_trainer.ingest.dialects.record import ModelCall
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.dialects.tokens import Choice, Tokens, carries_tokens, read_tokens
@@ -187,7 +188,13 @@ def _temperature(value: AttributeValue | None) -> float:
 def tokens_of(record: ModelCall) -> Tokens:
     """Return the tokens that the record has; choices without any where it has words only."""
     if record.span.scope == semconv.GATEWAY_SCOPE or carries_tokens(record.span):
-        return read_tokens(record.span)
+        tokens = read_tokens(record.span)
+        if record.dialect == lightning.NAME:
+            return tokens
+        said = (*record.finish_reasons, *(None,) * len(tokens.choices))
+        return tokens._replace(
+            choices=tuple(c._replace(finish_reason=c.finish_reason or said[c.index]) for c in tokens.choices)
+        )
     return Tokens((), tuple(Choice(i, (), None, reason) for i, reason in enumerate(record.finish_reasons)), ())
 
 

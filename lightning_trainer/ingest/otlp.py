@@ -1,34 +1,45 @@
-"""``POST /v1/traces``: the OTLP/HTTP receiver.
+"""``POST /v1/traces``: the OTLP/HTTP receiver; ``/v1/logs`` and ``/v1/metrics`` are answered and not kept.
 
 Invariant: 2xx is answered only after the commit, so whoever reads it may forget the spans. A span that cannot be
 stored is counted in ``partial_success`` and the rest goes on; a body that cannot be read is refused as a whole.
-Source: OpenTelemetry Protocol specification 1.x, section OTLP/HTTP (binary protobuf).
+Source: OpenTelemetry Protocol specification 1.x, section OTLP/HTTP (binary protobuf and JSON).
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
+import orjson
 from fastapi import APIRouter, Request, Response
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from lightning_trainer.errors import MalformedTelemetryError, StoreError
-from lightning_trainer.ingest.bodies import BodyMemory, BodyTooLargeError, BodyTooSlowError, TooManyBodiesError, gunzip
+from lightning_trainer.ingest.bodies import (
+    BodyMemory,
+    BodyTooLargeError,
+    BodyTooSlowError,
+    TooManyBodiesError,
+    gunzip,
+)
+from lightning_trainer.ingest.otlp_answers import JSON, PROTOBUF, acceptance, media_type_of, refusal
+from lightning_trainer.ingest.otlp_json import spans_of
 from lightning_trainer.store.span_codec import attributes_from_proto, received_span
 from lightning_trainer.types import AttributeValue, Span, SpanSink
 
 logger = logging.getLogger(__name__)
 
-_PROTOBUF = "application/x-protobuf"
 _RETRY_AFTER_S = 1
 _SMALL_BYTES = 2**15
+_WHY_NOT_KEPT = {
+    "logs": "words that an instrumentation sends as log records are not read: turn its content on for spans",
+    "metrics": "calls and tokens are counted from spans",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,8 @@ class Export:
 
     spans: tuple[Span, ...]
     rejected: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """One sentence for each other thing that was left out."""
 
 
 def decode_request(body: bytes) -> Export:
@@ -68,7 +81,34 @@ def decode_request(body: bytes) -> Export:
     return Export(tuple(spans), tuple(rejected))
 
 
-def otlp_router(sink: SpanSink, *, max_body_bytes: int = 64 * 2**20, max_in_flight: int = 32) -> APIRouter:
+def decode_json_request(body: bytes) -> Export:
+    """Read an ExportTraceServiceRequest in JSON.
+
+    Raises:
+        MalformedTelemetryError: it is not one.
+    """
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MalformedTelemetryError(f"the body is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise MalformedTelemetryError(f"the body is a JSON {type(document).__name__}, not an ExportTraceServiceRequest")
+    rejected: list[str] = []
+    warnings: list[str] = []
+    spans = tuple(spans_of(document, rejected, warnings, read=received_span))
+    return Export(spans, tuple(rejected), tuple(warnings))
+
+
+_DECODERS: dict[str, Callable[[bytes], Export]] = {PROTOBUF: decode_request, JSON: decode_json_request}
+
+
+def otlp_router(
+    sink: SpanSink,
+    *,
+    max_body_bytes: int = 64 * 2**20,
+    max_in_flight: int = 32,
+    not_kept: Counter[str] | None = None,
+) -> APIRouter:
     """Return the receiver.
 
     Args:
@@ -76,6 +116,7 @@ def otlp_router(sink: SpanSink, *, max_body_bytes: int = 64 * 2**20, max_in_flig
         max_body_bytes: of a body, as sent and inflated; more is answered 413.
         max_in_flight: bodies decoded and stored at once; more are answered 503 and come again later, as are bodies
             beyond four times ``max_body_bytes`` of memory in all.
+        not_kept: counts the requests of each signal that is answered and not kept.
     """
     # One thread: decoding holds the interpreter's lock, and several of them would only take it from each other.
     decoder = ThreadPoolExecutor(1, thread_name_prefix="ingest-decoder")
@@ -90,68 +131,84 @@ def otlp_router(sink: SpanSink, *, max_body_bytes: int = 64 * 2**20, max_in_flig
     router = APIRouter(lifespan=lifespan)
     in_flight = 0
     memory = BodyMemory(4 * max_body_bytes)
+    dropped: Counter[str] = Counter() if not_kept is None else not_kept
 
     @router.post("/v1/traces")
     async def traces(request: Request) -> Response:
         nonlocal in_flight
-        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type != _PROTOBUF:
-            return _refusal(415, f"content type {media_type or 'missing'!r}: send OTLP as {_PROTOBUF}")
+        refuse = partial(_refuse, media_type := media_type_of(request.headers))
+        if media_type not in _DECODERS:
+            return refuse(415, _unknown_type(media_type))
         encoding = request.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", "gzip", ""):
-            return _refusal(415, f"content encoding {encoding!r}: send gzip or none")
+            return refuse(415, f"content encoding {encoding!r}: send gzip or none")
         try:
             async with memory.body(request.stream(), limit=max_body_bytes) as body:
                 if in_flight >= max_in_flight:
                     raise TooManyBodiesError(f"{in_flight} bodies are being stored already; try again")
                 in_flight += 1
                 try:
-                    return await _receive(body, encoding)
+                    return await _receive(body, media_type, encoding)
                 finally:
                     in_flight -= 1
         except BodyTooLargeError as error:
-            return _refusal(413, str(error))
+            return refuse(413, str(error))
+        except MalformedTelemetryError as error:
+            return refuse(400, str(error))
         except BodyTooSlowError as error:
-            return _refusal(408, str(error), retry=True)
-        except TooManyBodiesError as error:
-            return _refusal(503, str(error), retry=True)
+            return refuse(408, str(error), retry=True)
+        except (TooManyBodiesError, StoreError) as error:
+            return refuse(503, str(error), retry=True)
 
-    async def _receive(body: bytes, encoding: str) -> Response:
-        try:
-            # A few spans are decoded faster than a thread is woken; what is packed may be large.
-            small = encoding != "gzip" and len(body) <= _SMALL_BYTES
-            export = _decode(body, encoding) if small else await _off_the_loop(body, encoding)
-        except BodyTooLargeError as error:
-            return _refusal(413, str(error))
-        except MalformedTelemetryError as error:
-            return _refusal(400, str(error))
-        try:
-            await sink.append(export.spans)
-        except MalformedTelemetryError as error:
-            return _refusal(400, str(error))
-        except StoreError as error:
-            return _refusal(503, str(error), retry=True)
-        return _acceptance(export)
+    def not_kept_signal(signal: str) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            media_type = media_type_of(request.headers)
+            if media_type not in _DECODERS:
+                return _refuse(media_type, 415, _unknown_type(media_type))
+            try:
+                async with memory.body(request.stream(), limit=max_body_bytes):
+                    pass
+            except BodyTooLargeError as error:
+                return _refuse(media_type, 413, str(error))
+            except (BodyTooSlowError, TooManyBodiesError) as error:
+                return _refuse(media_type, 503, str(error), retry=True)
+            if not dropped[signal]:
+                logger.warning("%s are sent to /v1/%s and are not kept: %s", signal, signal, _WHY_NOT_KEPT[signal])
+            dropped[signal] += 1
+            return acceptance(media_type)
 
-    async def _off_the_loop(body: bytes, encoding: str) -> Export:
-        return await asyncio.get_running_loop().run_in_executor(decoder, _decode, body, encoding)
+        return answer
 
-    def _decode(body: bytes, encoding: str) -> Export:
-        return decode_request(gunzip(body, limit=max_body_bytes) if encoding == "gzip" else body)
+    for signal in _WHY_NOT_KEPT:
+        router.add_api_route(f"/v1/{signal}", not_kept_signal(signal), methods=["POST"])
+
+    async def _receive(body: bytes, media_type: str, encoding: str) -> Response:
+        # A few spans are decoded faster than a thread is woken; what is packed may be large.
+        if encoding != "gzip" and len(body) <= _SMALL_BYTES:
+            export = _decode(body, media_type, encoding)
+        else:
+            loop = asyncio.get_running_loop()
+            export = await loop.run_in_executor(decoder, _decode, body, media_type, encoding)
+        await sink.append(export.spans)
+        return _acceptance(media_type, export)
+
+    def _decode(body: bytes, media_type: str, encoding: str) -> Export:
+        return _DECODERS[media_type](gunzip(body, limit=max_body_bytes) if encoding == "gzip" else body)
 
     return router
 
 
-def _acceptance(export: Export) -> Response:
-    answer = ExportTraceServiceResponse()
+def _acceptance(media_type: str, export: Export) -> Response:
     if export.rejected:
         logger.warning("%d spans were rejected, the first because: %s", len(export.rejected), export.rejected[0])
-        answer.partial_success.rejected_spans = len(export.rejected)
-        answer.partial_success.error_message = export.rejected[0]
-    return Response(answer.SerializeToString(), media_type=_PROTOBUF)
+    message = next(iter((*export.rejected, *export.warnings)), "")
+    return acceptance(media_type, rejected_spans=len(export.rejected), message=message)
 
 
-def _refusal(status: int, sentence: str, *, retry: bool = False) -> Response:
+def _unknown_type(media_type: str) -> str:
+    return f"content type {media_type or 'missing'!r}: send OTLP as {PROTOBUF} or {JSON}"
+
+
+def _refuse(media_type: str, status: int, sentence: str, *, retry: bool = False) -> Response:
     logger.warning("OTLP request refused with %d: %s", status, sentence)
-    headers = {"retry-after": str(_RETRY_AFTER_S)} if retry else None
-    return Response(sentence, status_code=status, media_type="text/plain", headers=headers)
+    return refusal(media_type, status, sentence, {"retry-after": str(_RETRY_AFTER_S)} if retry else None)

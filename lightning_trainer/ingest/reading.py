@@ -17,6 +17,7 @@ from lightning_trainer.garbage_collection import without_garbage_collection
 from lightning_trainer.ingest.abandoned import without_abandoned
 from lightning_trainer.ingest.ancestry import Identity, SpanKey, key_of, resolve_identities, unique
 from lightning_trainer.ingest.calls import joined_calls, read_calls
+from lightning_trainer.ingest.dialects import agentops, lightning
 from lightning_trainer.store.attempts import attempt_of
 from lightning_trainer.types import Attempt, Call, Evaluation, Span, SpanEvent
 
@@ -57,6 +58,12 @@ def read_spans(spans: Sequence[Span]) -> Reading:
         for event in span.events
         if event.name == semconv.EVALUATION_EVENT
         and (evaluation := _evaluation(span, event, identities[key_of(span)], roots, problems)) is not None
+    ]
+    evaluations += [
+        Evaluation(name, value, identities[key].rollout_id, identities[key].attempt_id, None, span.end_ns)
+        for key, span in known.items()
+        if not lightning.is_ours(span)
+        for name, value in agentops.rewards(span)
     ]
     evaluations.sort(key=lambda e: (e.time_ns, e.name, e.attempt_id or "", e.span_id or "", repr(e.value)))
     return Reading(calls, _read_attempts(telling, problems), tuple(evaluations), tuple(sorted(set(problems))))

@@ -67,12 +67,12 @@ def rewards_router(store: KnownRollouts, sink: SpanSink) -> APIRouter:
     """Return the route; ``sink`` commits the span, ``store`` knows the rollouts."""
     router = APIRouter()
 
-    @router.post("/rollouts/{rollout_id}/reward")
-    @router.post("/lightning/rollouts/{rollout_id}/rewards")
+    @router.post("/rollouts/{rollout_id:path}/reward")
+    @router.post("/lightning/rollouts/{rollout_id:path}/rewards")
     async def of_rollout(rollout_id: str, request: Request) -> JSONResponse:
         return await _take(request, lambda body: _score_rollout(store, rollout_id, body))
 
-    @router.post("/lightning/responses/{response_id}/rewards")
+    @router.post("/lightning/responses/{response_id:path}/rewards")
     async def of_response(response_id: str, request: Request) -> JSONResponse:
         return await _take(request, lambda body: _score_response(store, response_id, body))
 

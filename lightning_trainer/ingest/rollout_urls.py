@@ -1,35 +1,130 @@
 """A rollout that is known by its URL alone: ``/rollouts/{id}/v1`` and ``/rollouts/{id}/agents/{agent}/v1``.
 
 Whoever can set a base URL takes part, in any language. The id names the rollout and its one attempt. The ids of the
-attempt's root span follow from it, so calls can be put below that span before it exists.
+attempt's root span follow from it, so calls can be put below that span before it exists. Settings of the rollout may
+stand before ``/v1``: ``/rollouts/{id}/with/temperature=0.7&metadata.split=train/v1``.
 """
 
 import hashlib
 import json
+import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote
 
 DEFAULT_AGENT = "default"
 """Who is speaking where the URL names no agent; a policy that shall train it lists it."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:~-]{0,127}")
+BASES = (
+    "/v1",
+    # The first that matches is taken: the ones that say more come first.
+    "/rollouts/{rollout_id:path}/agents/{agent:path}/with/{settings:path}/v1",
+    "/rollouts/{rollout_id:path}/agents/{agent:path}/v1",
+    "/rollouts/{rollout_id:path}/with/{settings:path}/v1",
+    "/rollouts/{rollout_id:path}/v1",
+)
+"""Of every call, as the web framework writes paths."""
+SAMPLING = {
+    "temperature": float,
+    "top_p": float,
+    "top_k": int,
+    "min_p": float,
+    "seed": int,
+    "max_tokens": int,
+    "min_tokens": int,
+    "frequency_penalty": float,
+    "presence_penalty": float,
+    "repetition_penalty": float,
+}
+"""What a URL may set of a request, and its type."""
+METADATA = "metadata."
+_LONGEST = 256
+_LONGEST_VALUE = 1024
+_MOST_METADATA = 32
+_ENCODED = re.compile(rb"/rollouts/([^/]+)(?:/agents/([^/]+))?(?:/with/([^/]+))?/(?:v1/.*|reward|end)")
+_WORDS = ("/agents/", "/with/")
+_PARTS = ("rollout_id", "agent", "settings")
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutUrl:
-    """What a URL says. Raises ValueError for a name that is too long or has other characters than letters, digits
-    and ``. _ : ~ -``."""
+    """What a URL says. Raises ValueError for a name that is too long or has characters that are not printed."""
 
     rollout_id: str
     agent: str = DEFAULT_AGENT
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """Goes in place of what the program asks."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for what, name in (("rollout id", self.rollout_id), ("agent name", self.agent)):
-            if not _NAME.fullmatch(name):
-                shown = name if len(name) <= 128 else f"{name[:64]}..."
+            if not 0 < len(name) <= _LONGEST or not name.isprintable() or name != name.strip() or name in (".", ".."):
+                shown = name if len(name) <= _LONGEST else f"{name[:64]}..."
                 raise ValueError(
-                    f"{what} {shown!r} in the URL: use 1 to 128 letters, digits and . _ : ~ - and begin with a letter "
-                    "or digit"
+                    f"{what} {shown!r} in the URL: use 1 to {_LONGEST} printable characters, percent-encoded where a "
+                    "URL wants it, without a space at either end"
                 )
+
+
+def names_in(path_params: Mapping[str, str], raw_path: bytes | None) -> dict[str, str]:
+    """Return rollout id, agent and settings of a request, each where its URL has it.
+
+    Where each is one segment of the path as it was sent, a ``%2F`` in it is a slash of that name; else the framework's
+    reading counts, for which a slash of a name and one between names are the same.
+
+    Raises:
+        ValueError: it cannot be told which slash is which.
+    """
+    exact = None if raw_path is None else _ENCODED.fullmatch(raw_path)
+    if exact is None:
+        read = {name: path_params[name] for name in _PARTS if name in path_params}
+        for name, value in read.items():
+            if any(word in f"/{value}/" for word in _WORDS):
+                raise ValueError(
+                    f"{name} {value[:_LONGEST]!r} in the URL has {' or '.join(_WORDS)} in it: the order is "
+                    "/rollouts/ID/agents/AGENT/with/SETTINGS/v1, and a slash of a name itself is %2F"
+                )
+        return read
+    found = dict(zip(_PARTS, exact.groups(), strict=True))
+    read = {name: value.decode("ascii", "replace") for name, value in found.items() if value is not None}
+    # `&` and `=` of settings are told from those in their values only before they are decoded.
+    return {name: value if name == "settings" else unquote(value) for name, value in read.items()}
+
+
+def rollout_url(names: Mapping[str, str]) -> RolloutUrl | None:
+    """Return what :func:`names_in` found; None where it names no rollout.
+
+    Raises:
+        ValueError: a name or a setting cannot be used.
+    """
+    if "rollout_id" not in names:
+        return None
+    sampling: dict[str, float] = {}
+    metadata: dict[str, str] = {}
+    for name, value in parse_qsl(names.get("settings", ""), keep_blank_values=True, max_num_fields=100):
+        if name.startswith(METADATA) and 0 < len(name.removeprefix(METADATA)) <= 64 and len(value) <= _LONGEST_VALUE:
+            metadata[name.removeprefix(METADATA)] = value
+        elif name in SAMPLING:
+            sampling[name] = _number(name, value)
+        else:
+            raise ValueError(
+                f"{name[:64]!r} in the URL after /with/: set {', '.join(SAMPLING)}, or {METADATA}NAME of up to 64 "
+                f"characters with a value of up to {_LONGEST_VALUE}"
+            )
+    if len(metadata) > _MOST_METADATA:
+        raise ValueError(f"the URL sets {len(metadata)} fields of metadata: {_MOST_METADATA} at most")
+    return RolloutUrl(names["rollout_id"], names.get("agent", DEFAULT_AGENT), sampling, metadata)
+
+
+def _number(name: str, value: str) -> float:
+    kind = SAMPLING[name]
+    try:
+        number = kind(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is {value[:64]!r} in the URL: it is {'a whole' if kind is int else 'a'} number")
+    return number
 
 
 def root_span_ids(rollout_id: str, attempt_id: str) -> tuple[str, str]:

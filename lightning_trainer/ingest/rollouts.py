@@ -58,7 +58,7 @@ def rollouts_router(store: KnownAttempts, sink: SpanSink) -> APIRouter:
     """Return the route; ``sink`` commits the span, ``store`` knows the attempts."""
     router = APIRouter()
 
-    @router.post("/rollouts/{rollout_id}/end")
+    @router.post("/rollouts/{rollout_id:path}/end")
     async def end(rollout_id: str, request: Request) -> JSONResponse:
         try:
             body = await read_json(request, EndBody)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
+from urllib.parse import quote
 
 import lightning_instrumentation as lightning
 from lightning_instrumentation.scope import current
@@ -108,8 +109,9 @@ class Command:
         )
         write_rollout(environment, rollout)
         environment[BEGUN] = "1"
-        agent = f"/agents/{self._agent}" if self._agent is not None else ""
-        environment["LIGHTNING_ROLLOUT_URL"] = f"{self._endpoint}/rollouts/{identity.rollout_id}{agent}/v1"
+        agent = f"/agents/{quote(self._agent, safe='')}" if self._agent is not None else ""
+        named = quote(identity.rollout_id, safe="")
+        environment["LIGHTNING_ROLLOUT_URL"] = f"{self._endpoint}/rollouts/{named}{agent}/v1"
         return environment
 
 

@@ -1,5 +1,6 @@
 """The few questions a runner asks the daemon, over plain HTTP; a daemon that is restarting is waited for."""
 
+import http.client
 import json
 import time
 import urllib.error
@@ -8,8 +9,10 @@ import urllib.request
 from typing import Any
 
 from lightning_trainer.errors import LightningError, TrainingError
+from lightning_trainer.rollouts.answers import not_a_daemon, refusal
 
 _POLL_S = 30.0
+_LONGEST_ERROR = 65536
 
 
 class DaemonClient:
@@ -54,7 +57,11 @@ class DaemonClient:
                 ) as response:
                     return json.load(response)
             except urllib.error.HTTPError as error:
-                raise LightningError(f"{url}: {error.code}: {error.read(500).decode(errors='replace')}") from error
+                raise LightningError(refusal(url, error.code, error.read(_LONGEST_ERROR))) from error
+            except ValueError as error:
+                raise LightningError(not_a_daemon(url, "its answer is not JSON")) from error
+            except http.client.HTTPException as error:
+                raise LightningError(not_a_daemon(url, "it does not speak HTTP")) from error
             except OSError as error:
                 if time.monotonic() > give_up:
                     raise LightningError(

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts.answers import refusal
 
 _LONGEST = 120
 _NAME = re.compile(rf"[^\s/]{{1,{_LONGEST}}}")
@@ -128,6 +129,7 @@ class _Hold:
             timeout=_SILENCE_S,
         )
         self._path = f"{parts.path.rstrip('/')}/lightning/runs/{urllib.parse.quote(name, safe='')}/hold"
+        self._url = f"{endpoint.rstrip('/')}/lightning/runs"
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._name = name
         self._ended = threading.Event()
@@ -152,8 +154,8 @@ class _Hold:
             if response.status == 409:
                 raise _HeldError
             if response.status != 200:
-                said = response.read(500).decode(errors="replace")
-                raise LightningError(f"the run {self._name!r} cannot begin: {response.status}: {said}")
+                said = refusal(self._url, response.status, response.read(65536))
+                raise LightningError(f"the run {self._name!r} cannot begin: {said}")
         except BaseException:
             connection.close()
             raise

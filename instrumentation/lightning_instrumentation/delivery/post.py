@@ -14,6 +14,7 @@ from lightning_instrumentation.hosts import LOOPBACK, canonical_host
 _CONNECT_TIMEOUT_S = 2.0
 _ANSWER_TIMEOUT_S = 30.0
 _WORTH_COMPRESSING = 1024
+_PROTOBUF = "application/x-protobuf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +22,30 @@ class Answer:
     status: int
     body: bytes
     retry_after_s: float | None
+    media_type: str = ""
+
+    @property
+    def by_daemon(self) -> bool:
+        """Whether it can be a daemon's: another service at that address may say 200 to anything."""
+        if 200 <= self.status < 300:
+            return self.media_type in ("", _PROTOBUF)
+        return self.media_type != "text/html" and self.status not in (404, 405, 501)
 
     def text(self) -> str:
-        return self.body[:300].decode("utf-8", "replace").strip()
+        """What it says, shortened."""
+        return (self._status_message() or self.body.decode("utf-8", "replace"))[:300].strip()
+
+    def _status_message(self) -> str:
+        """OTLP writes an error as google.rpc.Status; a span's Status has its message in the same field."""
+        if self.media_type != _PROTOBUF:
+            return ""
+        from google.protobuf.message import DecodeError
+        from opentelemetry.proto.trace.v1.trace_pb2 import Status
+
+        try:
+            return Status.FromString(self.body).message
+        except DecodeError:
+            return ""
 
 
 class Poster:
@@ -35,7 +57,7 @@ class Poster:
         self._host, self._port = parts.hostname or "", parts.port
         self.is_local = canonical_host(self._host) == LOOPBACK
         self._path = f"{parts.path.rstrip('/')}/v1/traces"
-        self._headers = {"Content-Type": "application/x-protobuf", "User-Agent": "lightning-trainer"}
+        self._headers = {"Content-Type": _PROTOBUF, "User-Agent": "lightning-trainer"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._connection: http.client.HTTPConnection | None = None
@@ -73,7 +95,12 @@ class Poster:
             self._connection, self.connected = connection, True
         self._connection.request("POST", self._path, body, headers)
         response = self._connection.getresponse()
-        answer = Answer(response.status, response.read(), _retry_after_s(response.getheader("Retry-After")))
+        answer = Answer(
+            response.status,
+            response.read(),
+            _retry_after_s(response.getheader("Retry-After")),
+            response.getheader("Content-Type", "").partition(";")[0].strip().lower(),
+        )
         if response.will_close:
             self.close()
         return answer

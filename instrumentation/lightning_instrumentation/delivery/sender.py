@@ -188,27 +188,28 @@ class Sender:
         try:
             answer = self._poster.post(b"".join(bodies))
         except (OSError, http.client.HTTPException) as error:
-            self._retry_later(None, f"is not reachable ({error})")
+            self._retry_later(None, f"is not reachable ({error})", _advice_without_answer(error))
             return
-        if 200 <= answer.status < 300:
+        if not answer.by_daemon:
+            said = f"answers {answer.status} to spans ({answer.text()})"
+            self._retry_later(answer, said, f"{_NOT_A_DAEMON}: check LIGHTNING_ENDPOINT")
+        elif 200 <= answer.status < 300:
             self._accepted(spool, bodies, answer)
         elif answer.status in _TO_BLAME and len(bodies) > 1:
             self._limit = len(bodies) // 2
         elif answer.status in _TO_BLAME:
             self._put_aside(spool, bodies[0], answer)
         else:
-            self._retry_later(answer, f"answers {answer.status} to spans ({answer.text()})")
+            self._retry_later(answer, f"answers {answer.status} to spans ({answer.text()})", _advice(answer.status))
 
     def _accepted(self, spool: AnySpool, bodies: Sequence[bytes], answer: Answer) -> None:
         # Before they are forgotten: whoever waits until nothing is left then reads how many arrived.
         self.delivered += len(bodies)
         spool.forget(bodies)
         with self.opening:
-            refused = _refused_spans(answer)
+            refused, why = _refused_spans(answer)
         if refused:
-            failures.note(
-                "spans-refused", f"the daemon at {self._endpoint} did not store {refused} spans: {answer.text()}"
-            )
+            failures.note("spans-refused", f"the daemon at {self._endpoint} did not store {refused} spans: {why}")
         self._limit = min(_MOST_ROWS, self._limit * 2)
         self._pause_s, self._not_before, self._asked_to_wait = 0.0, 0.0, False
         if self._down:
@@ -226,7 +227,7 @@ class Sender:
             + (f"kept in {spool.rejected_path}" if spool.rejected_path else "lost, since it waited in memory"),
         )
 
-    def _retry_later(self, answer: Answer | None, what: str) -> None:
+    def _retry_later(self, answer: Answer | None, what: str, advice: str) -> None:
         shortest, longest = _PAUSE_S
         self._pause_s = min(longest, max(shortest, self._pause_s * 2))
         pause_s = self._pause_s * self._random.uniform(0.5, 1.0)
@@ -239,23 +240,35 @@ class Sender:
             self._rounds_failed += 1
         if not self._down:
             self._down = True
-            log.warning(
-                "the daemon at %s %s; spans wait until it takes them. Start it with `lightning-trainer serve`",
-                self._endpoint,
-                what,
-            )
+            log.warning("the daemon at %s %s; spans wait until it takes them. %s", self._endpoint, what, advice)
 
 
-def _refused_spans(answer: Answer) -> int:
+_NOT_A_DAEMON = "What answers there is not a lightning-trainer daemon"
+
+
+def _advice_without_answer(error: Exception) -> str:
+    if isinstance(error, http.client.BadStatusLine) and not isinstance(error, ConnectionError):
+        return f"{_NOT_A_DAEMON}, it does not speak HTTP: check LIGHTNING_ENDPOINT"
+    return "Start it with `lightning-trainer serve`, or set LIGHTNING_ENDPOINT to where it runs"
+
+
+def _advice(status: int) -> str:
+    if status in (401, 403):
+        return "Set LIGHTNING_TOKEN to the daemon's token"
+    return "It is asked again until it does"
+
+
+def _refused_spans(answer: Answer) -> tuple[int, str]:
     if not answer.body:
-        return 0
+        return 0, ""
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
     try:
-        return ExportTraceServiceResponse.FromString(answer.body).partial_success.rejected_spans
+        partial = ExportTraceServiceResponse.FromString(answer.body).partial_success
     except DecodeError:
-        return 0
+        return 0, ""
+    return partial.rejected_spans, partial.error_message
 
 
 @contextlib.contextmanager

@@ -45,15 +45,15 @@ def recognises(span: Span) -> bool:
 
 
 def model_call(span: Span) -> ModelCall | None:
-    if not _is_call(span) or not _is_answered(span):
+    if not is_call(span) or not is_answered(span):
         return None
-    reasons = _finish_reasons(span)
+    reasons = finish_reasons(span)
     return ModelCall(
         span=span,
         dialect=NAME,
         response_id=text(span, semconv.RESPONSE_ID),
         finish_reasons=reasons or (None,),
-        complete=_complete(span, reasons),
+        complete=is_complete(span, reasons),
     )
 
 
@@ -66,18 +66,18 @@ def usage(span: Span) -> Usage:
 
 
 def failed(span: Span) -> bool:
-    return _is_call(span) and not _is_answered(span) and span.status is SpanStatus.ERROR
+    return is_call(span) and not is_answered(span) and span.status is SpanStatus.ERROR
 
 
-def _is_call(span: Span) -> bool:
+def is_call(span: Span) -> bool:
     return genai.is_call(span) or span.attributes.get("llm.request.type") in ("chat", "completion")
 
 
-def _is_answered(span: Span) -> bool:
+def is_answered(span: Span) -> bool:
     return genai.is_answered(span) or f"{_COMPLETION}.0.role" in span.attributes
 
 
-def _finish_reasons(span: Span) -> tuple[str | None, ...]:
+def finish_reasons(span: Span) -> tuple[str | None, ...]:
     said = span.attributes.get(semconv.FINISH_REASONS)
     reasons = said if isinstance(said, tuple) else ()
     if not reasons:
@@ -89,7 +89,7 @@ def _finish_reasons(span: Span) -> tuple[str | None, ...]:
     return tuple(reason if isinstance(reason, str) and reason else None for reason in reasons)
 
 
-def _complete(span: Span, reasons: tuple[str | None, ...]) -> bool | None:
+def is_complete(span: Span, reasons: tuple[str | None, ...]) -> bool | None:
     if span.status is SpanStatus.ERROR:
         return False
     if any(reasons) or count(span, semconv.OUTPUT_TOKENS, "gen_ai.usage.completion_tokens") is not None:

@@ -1,12 +1,14 @@
 """Which dialect a span is written in: the first that recognises it; the conventions' own reads everything else."""
 
-from lightning_trainer.ingest.dialects import genai, lightning, openinference, openllmetry
+from lightning_trainer.ingest.dialects import agentops, aisdk, genai, lightning, openinference, openllmetry
 from lightning_trainer.ingest.dialects.record import Dialect
 from lightning_trainer.types import Span
 
 DIALECTS: tuple[Dialect, ...] = (
+    agentops.DIALECT,  # before ours, which has every other span with token ids
     lightning.DIALECT,
     openinference.DIALECT,
+    aisdk.DIALECT,
     openllmetry.DIALECT,
     genai.DIALECT,
 )

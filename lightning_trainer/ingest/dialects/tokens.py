@@ -1,5 +1,10 @@
-"""Exact tokens of a span: ids and log-probabilities, per choice, as the gateway and the client write them."""
+"""Exact tokens of a span: ids and log-probabilities, per choice, as the gateway and the client write them.
 
+Agent Lightning's are read too: arrays of integers under names of its own, of the first choice alone.
+"""
+
+import math
+import struct
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
@@ -7,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import pack_token_ids, unpack_logprobs, unpack_token_ids
 
+from lightning_trainer.ingest.dialects.values import json_of
 from lightning_trainer.token_ids import Ids, TokenIds, packed
 from lightning_trainer.types import Span
 
@@ -37,8 +43,21 @@ _response_logprobs = lru_cache(semconv.response_logprobs)
 _FIRST_RESPONSE = _response_token_ids(0)
 
 
+FOREIGN_NAMES = ("prompt_token_ids", "response_token_ids", "logprobs.content")
+_FOREIGN_PROMPT, _FOREIGN_RESPONSE, _FOREIGN_LOGPROBS = FOREIGN_NAMES
+
+
 def carries_tokens(span: Span) -> bool:
     """Whether the span itself has the ids of a call."""
+    return _carries_own_tokens(span) or carries_foreign_tokens(span)
+
+
+def carries_foreign_tokens(span: Span) -> bool:
+    """Whether it has them under Agent Lightning's names."""
+    return _FOREIGN_PROMPT in span.attributes and _FOREIGN_RESPONSE in span.attributes
+
+
+def _carries_own_tokens(span: Span) -> bool:
     return semconv.PROMPT_TOKEN_IDS in span.attributes and _FIRST_RESPONSE in span.attributes
 
 
@@ -59,6 +78,8 @@ def token_bytes(span: Span) -> tuple[bytes, ...] | None:
 
 def read_tokens(span: Span) -> Tokens:
     """Read a span's tokens; what is missing or unreadable is empty, never guessed."""
+    if not _carries_own_tokens(span) and carries_foreign_tokens(span):
+        return _read_foreign(span)
     problems: list[str] = []
     finish_reasons = span.attributes.get(semconv.FINISH_REASONS)
     reasons = finish_reasons if isinstance(finish_reasons, tuple) else ()
@@ -70,6 +91,35 @@ def read_tokens(span: Span) -> Tokens:
         choices.append(Choice(index, _NO_IDS if response_ids is None else response_ids, logprobs, reason))
     prompt_ids = _numbers(span, semconv.PROMPT_TOKEN_IDS, TokenIds, _ids_of_text, problems)
     return Tokens(_NO_IDS if prompt_ids is None else prompt_ids, tuple(choices), tuple(problems))
+
+
+def _read_foreign(span: Span) -> Tokens:
+    problems: list[str] = []
+    prompt_ids, response_ids = (_foreign_ids(span, name, problems) for name in (_FOREIGN_PROMPT, _FOREIGN_RESPONSE))
+    logprobs = None
+    listed = json_of(span.attributes.get(_FOREIGN_LOGPROBS))
+    if isinstance(listed, list):
+        read = [one.get("logprob") if isinstance(one, dict) else None for one in listed]
+        if all(isinstance(value, int | float) and math.isfinite(value) for value in read):
+            logprobs = tuple(map(float, read))  # type: ignore[arg-type]
+        else:
+            problems.append(
+                f"span {span.span_id}: {_FOREIGN_LOGPROBS} has a token without a number; it counts as missing"
+            )
+    return Tokens(prompt_ids, (Choice(0, response_ids, logprobs, None),), tuple(problems))
+
+
+def _foreign_ids(span: Span, name: str, problems: list[str]) -> Ids:
+    value = span.attributes.get(name)
+    try:
+        if isinstance(value, tuple):
+            return TokenIds(pack_token_ids(value))  # type: ignore[arg-type]
+        if isinstance(value, str):
+            return _ids_of_text(value)
+        raise ValueError(f"it is a {type(value).__name__}")
+    except (ValueError, TypeError, OverflowError, struct.error) as error:
+        problems.append(f"span {span.span_id}: {name} cannot be read as token ids ({error}); it counts as missing")
+        return _NO_IDS
 
 
 def _choice_count(span: Span) -> int:

@@ -3,8 +3,10 @@
 import errno
 import json
 import logging
+import socket
 import threading
 import time
+from contextlib import suppress
 from email.utils import formatdate
 
 import lightning_instrumentation as lightning
@@ -13,6 +15,7 @@ from lightning_instrumentation import runtime
 from lightning_instrumentation.delivery import sender as sender_module
 from lightning_instrumentation.delivery.spool import endpoint_folder
 from lightning_instrumentation.losses import Losses
+from lightning_instrumentation.settings import checked_endpoint
 
 
 @lightning.agent("a")
@@ -67,6 +70,67 @@ def test_a_daemon_in_trouble_is_tried_again(recording, status):
     work()
     recording.receiver.wait_for(1)
     assert [status for _, status, _ in recording.receiver.posts] == [status, status, 200]
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        # Before, for each: "Start it with `lightning-trainer serve`", though something runs there
+        (
+            {"status": 401, "body": b"no"},
+            "answers 401 to spans (no); spans wait until it takes them. Set LIGHTNING_TOKEN",
+        ),
+        ({"status": 404}, "answers 404 to spans (); spans wait until it takes them. What answers there is not a light"),
+        (
+            {"status": 400, "headers": {"Content-Type": "text/html"}},
+            "What answers there is not a lightning-trainer daemon",
+        ),
+        (
+            {"status": 200, "headers": {"Content-Type": "text/html"}},
+            "What answers there is not a lightning-trainer daemon",
+        ),
+        ({"status": 200, "headers": {"Content-Type": "application/json"}}, "is not a lightning-trainer daemon: check"),
+        (
+            {"status": 503, "body": b"busy"},
+            "answers 503 to spans (busy); spans wait until it takes them. It is asked",
+        ),
+    ],
+)
+def test_a_daemon_that_is_not_there_is_told_from_one_that_refuses_and_from_another_service(
+    recording, caplog, answer, sentence
+):
+    recording.receiver.decide = after(recording.receiver, 1, **answer)
+    with caplog.at_level(logging.WARNING, logger="lightning"):
+        work()
+        recording.receiver.wait_for(1)
+    assert sentence in caplog.messages[0]
+    assert lightning.flush()
+    assert lightning.stats().waiting == 0
+
+
+def test_what_is_no_http_server_is_called_one(recording, caplog, tmp_path):
+    recording.receiver.stop()
+    with socket.create_server(("127.0.0.1", recording.receiver.port)) as other:
+
+        def greet() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = other.accept()
+                    connection.recv(1 << 16)
+                    connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+                    connection.close()
+
+        threading.Thread(target=greet, daemon=True).start()
+        with caplog.at_level(logging.WARNING, logger="lightning"):
+            work()
+            assert lightning.flush(0.5) is False
+    assert "is not a lightning-trainer daemon, it does not speak HTTP" in caplog.messages[0]
+
+
+def test_the_endpoint_may_be_written_as_an_exporter_has_it(monkeypatch):
+    for written in ("http://d:8321", "http://d:8321/", "http://d:8321/v1", "http://d:8321/v1/traces"):
+        assert checked_endpoint(written) == "http://d:8321"
+    assert checked_endpoint("http://proxy/lightning/v1/") == "http://proxy/lightning"
 
 
 @pytest.mark.parametrize("as_date", [False, True])

@@ -1,17 +1,22 @@
 """``lightning-trainer run``: programs without a line of ours are captured, and behave as they do without us."""
 
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 import sysconfig
 import textwrap
+from http.client import BadStatusLine
 from pathlib import Path
 
 import pytest
 from lightning_instrumentation import semconv
+from lightning_instrumentation.selection import Selection, SelectionError
 from lightning_instrumentation.zero_code.environment import SITE, with_site
+
+from lightning_trainer.cli import other_languages
 
 BIN = Path(sysconfig.get_path("scripts"))
 LAUNCHER = str(BIN / "lightning-trainer")
@@ -184,7 +189,7 @@ class TestRollout:
     def test_what_cannot_begin_a_rollout_is_refused_or_says_so(self, launch, receiver):
         done = launch(["--task", "t"], ["env", "true"])
         assert done.returncode == 2
-        assert "'env' is no Python program" in done.stderr
+        assert "'env' is not a Python program" in done.stderr
         script = launch(["--task", "t"], ["./run.sh"], files={"run.sh": ""})  # not executable
         assert script.returncode == 126
 
@@ -231,6 +236,95 @@ def cpu_s(command: list[str], folder: Path) -> float:
     subprocess.run(command, check=True, cwd=folder)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+class TestOtherLanguages:
+    """A program that is not Python: before, nothing was captured and nothing said."""
+
+    SCRIPT = "console.log(JSON.stringify([process.env.OPENAI_BASE_URL, process.env.ANTHROPIC_BASE_URL]))"
+
+    @pytest.fixture
+    def node(self, tmp_path) -> str:
+        """A script that names node; what runs it is of no matter here."""
+        path = tmp_path / "bin" / "node"
+        path.parent.mkdir()
+        path.write_text("#!/usr/bin/env node\n")
+        path.chmod(0o755)
+        return str(path)
+
+    @staticmethod
+    def select(monkeypatch, answer) -> None:
+        def fetch(endpoint, token):
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(other_languages, "fetch_selection", fetch)
+
+    def test_where_a_policy_claims_its_agent_it_finds_the_gateway(self, monkeypatch) -> None:
+        self.select(monkeypatch, Selection((("sql", ("writer",)),)))
+        environment = {"LIGHTNING_ENDPOINT": "http://d:1", "OPENAI_API_KEY": "sk-mine"}
+        said = other_languages.lead(environment, "node", "writer")
+        base = environment["ANTHROPIC_BASE_URL"]
+        assert re.fullmatch(r"http://d:1/rollouts/[0-9a-f]{32}/agents/writer", base)
+        assert environment["OPENAI_BASE_URL"] == environment["OPENAI_API_BASE"] == f"{base}/v1"
+        assert (environment["OPENAI_API_KEY"], environment["ANTHROPIC_API_KEY"]) == ("sk-mine", "none")
+        assert "'node' is not a Python program: the policy 'sql' answers its agent 'writer'" in said
+        assert "by OPENAI_BASE_URL, OPENAI_API_BASE, ANTHROPIC_BASE_URL" in said
+        assert "/end" in said
+
+    def test_the_daemons_token_is_its_key(self, monkeypatch) -> None:
+        self.select(monkeypatch, Selection((("sql", ("*",)),)))
+        environment = {"LIGHTNING_TOKEN": "token", "OPENAI_API_KEY": "sk-mine"}
+        other_languages.lead(environment, "node", None)
+        assert (environment["OPENAI_API_KEY"], environment["ANTHROPIC_API_KEY"]) == ("token", "token")
+        assert environment["ANTHROPIC_BASE_URL"].endswith("/agents/default")
+
+    @pytest.mark.parametrize(
+        ("answer", "sentence"),
+        [
+            (Selection(), "no policy claims the agent 'writer'; name one that a policy lists with --agent"),
+            (ConnectionRefusedError("refused"), "no daemon answers at http://127.0.0.1:8321 (refused); start it with"),
+            (SelectionError("it answered 401", 401), "refuses our token; set LIGHTNING_TOKEN"),
+            (SelectionError("it answered 404", 404), "is not a lightning-trainer daemon (it answered 404)"),
+            (BadStatusLine("x"), "does not speak HTTP; check --endpoint"),
+        ],
+    )
+    def test_else_it_is_left_as_it_is_and_what_to_do_is_said(self, monkeypatch, answer, sentence) -> None:
+        self.select(monkeypatch, answer)
+        environment = {"OPENAI_BASE_URL": "https://api.example/v1"}
+        said = other_languages.lead(environment, "node", "writer")
+        assert environment == {"OPENAI_BASE_URL": "https://api.example/v1"}
+        assert sentence in said
+        assert "Its calls are recorded where its client has the base URL http://127.0.0.1:8321/rollouts/" in said
+
+    def test_the_launcher_says_it_once_and_the_program_runs(self, launch, node, tmp_path) -> None:
+        done = launch(["--agent", "writer"], [node])
+        assert done.returncode == 0
+        assert done.stderr.startswith(f"lightning-trainer: {node!r} is not a Python program")
+        assert "no policy claims the agent 'writer'" in done.stderr  # the receiver's selection is empty
+        assert done.stderr.count("\n") == 1
+
+    @pytest.mark.parametrize(
+        ("name", "first_line", "other"),
+        [
+            ("node", "#!/bin/sh", False),  # a shim, which becomes whatever it becomes
+            ("agent", "#!/usr/bin/env node", True),
+            ("agent", "#!/usr/bin/env -S deno run", True),
+            ("agent", "#!/usr/bin/env python3", False),
+            ("agent", "#!/opt/venv/bin/python3.11", False),
+            ("agent", "#!/bin/sh", False),
+            ("agent", "\x7fELF", True),
+            ("node", "\x7fELF", True),
+            ("timeout", "\x7fELF", False),
+            ("python3.11", "\x7fELF", False),
+            ("pypy3", "\x7fELF", False),
+            ("bash", "\x7fELF", False),
+        ],
+    )
+    def test_what_is_another_language_is_told_by_name_and_first_line(self, tmp_path, name, first_line, other) -> None:
+        (tmp_path / name).write_text(f"{first_line}\n")
+        assert other_languages.other_language(str(tmp_path / name)) is other
 
 
 def test_starting_adds_little_cpu_time_and_imports_nothing_heavy(tmp_path):

@@ -123,6 +123,30 @@ def test_a_file_that_is_no_store_is_one_clear_sentence(tmp_path):
     assert "cannot be read: file is not a database" in " ".join(done.stderr.split())
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 105, 110, 140])
+def test_no_name_is_broken_at_any_usual_width(width):
+    # Before, at 80: "billing_speciali" and "st_agent" in two lines
+    row = AgentRow(
+        agent="billing_specialist_agent",
+        policy="support",
+        served_by=[],
+        calls=12,
+        prompt_tokens=123_456,
+        sampled_tokens=98_765,
+        tools=["search_knowledge_base", "calculator"],
+        recognised_by=["langchain", "decorator"],
+        fidelity={"exact": 12, "verified": 0, "text_only": 0},
+        not_captured=[],
+    )
+    text = io.StringIO()
+    show(AgentsReport(policies=["support"], agents=[row], programs=[]), Console(file=text, width=width))
+    said = text.getvalue()
+    assert max(map(len, said.splitlines())) <= width
+    for name in ("billing_specialist_agent", "support", "search_knowledge_base", "calculator", "langchain"):
+        assert name in said
+    assert ("claimed by:" in said) is (width < 105)  # one block an agent, where the table does not fit
+
+
 @pytest.mark.parametrize("width", [30, 40, 80, 120])
 def test_long_names_and_many_agents_fit(width):
     row = AgentRow(

@@ -95,6 +95,22 @@ def test_without_a_name_the_newest_are_listed(trained, explain):
     assert lines[1].split()[-2:] == ["succeeded", "1"]
 
 
+async def test_only_rollouts_in_which_an_agent_spoke(store, attempt, ask, explain):
+    await store.append(attempt("a1", begins_s=60).spans)
+    await store.append(attempt("c1", turns=(replace(ask, agent="helper"),)).spans)
+    listed = {agent: " ".join(explain("--agent", agent)) for agent in ("helper", "sol*", "nobody")}
+    assert [("r-a1" in said, "r-c1" in said) for said in listed.values()] == [
+        (False, True),
+        (True, False),
+        (False, False),
+    ]
+    assert explain("--last", "--agent", "helper")[0].startswith("rollout r-c1 ")
+    assert explain("r-*", "--agent", "solver")[0].startswith("rollout r-a1 ")
+    said = " ".join(explain("r-a1", "--agent", "helper", expect=2))
+    assert "agent 'helper' made no call in rollout 'r-a1'; see `lightning-trainer agents`" in said
+    assert "agent 'nobody' made no call in the newest 500" in " ".join(explain("--last", "--agent", "nobody", expect=2))
+
+
 def test_an_unknown_name_is_one_sentence_with_the_nearest(trained, explain):
     said = " ".join(explain("r-a7", expect=2))
     assert "there is no rollout, attempt or task 'r-a7' in the store" in said

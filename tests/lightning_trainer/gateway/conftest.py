@@ -11,10 +11,12 @@ import httpx
 import orjson
 import pytest
 import uvicorn
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from lightning_trainer.errors import EngineError
+from lightning_trainer.gateway.auth import require_token
+from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.routes import gateway_router
 from lightning_trainer.gateway.upstream import Upstream
@@ -332,6 +334,7 @@ def open_gateway():
         queue_timeout_s: float = 5.0,
         policy: str = "sql",
         of_policy: Mapping[str, Any] = MappingProxyType({}),
+        token: str | None = None,
         **options: Any,
     ) -> AsyncIterator[Gateway]:
         engine, sink = StubEngine(), sink or Sink()
@@ -340,9 +343,9 @@ def open_gateway():
             app = FastAPI()
             upstream = Upstream(endpoint, queue_timeout_s=queue_timeout_s)
             policies = [ServedPolicy(policy, upstream, **of_policy), *more]
-            app.include_router(gateway_router(policies, sink, **options))
-            for router in beside:
-                app.include_router(router)
+            answer_in_the_callers_shape(app)
+            for router in (gateway_router(policies, sink, **options), *beside):
+                app.include_router(router, dependencies=[Depends(require_token(token))])
             async with serving(app) as url:
                 gateway = Gateway(url, engine_url, engine, endpoint, sink)
                 async with gateway.http:

@@ -56,8 +56,20 @@ async def test_what_is_no_policy_is_refused_with_the_names_of_those_there_are(ga
     answer = await gateway.post(headers, model=model)
     assert answer.status_code == 404
     known = "prose, prose@v3" if model == "prose@v2" else "sql, prose"
-    assert answer.json()["error"]["message"] == f"there is no model {model!r} here; known models: {known}"
+    said = f"there is no model {model!r} here; known models: {known}"
+    if headers is None:
+        said += "; the call names no agent, so no policy claims it: name one of these models, or the agent"
+    assert answer.json()["error"]["message"] == said
     assert not sql.requests + prose.requests
+
+
+async def test_a_call_of_an_agent_that_no_policy_claims_is_told_which_one(open_gateway) -> None:
+    async with open_gateway(of_policy={"claims": lambda agent: agent == "sql_writer"}) as gateway:
+        answer = await gateway.post(by("planner"), model="gpt-4o")
+    assert answer.json()["error"]["message"] == (
+        "there is no model 'gpt-4o' here; known models: sql; no policy claims the agent 'planner': name one of these "
+        "models, or add it to a policy's `agents`"
+    )
 
 
 async def test_all_are_listed(gateways) -> None:

@@ -65,11 +65,100 @@ async def test_baggage_goes_before_the_url(gateway) -> None:
     assert (span.trace_id, span.parent_span_id) == ("a" * 32, "b" * 16)
 
 
-@pytest.mark.parametrize("name", ["a%20b", "-x", "x" * 129, "%C3%BC", "a;b"])
+@pytest.mark.parametrize(
+    ("base", "identity"),
+    [
+        # Before: 404 for each
+        ("/rollouts/org%2Frepo%2F12/v1", ("org/repo/12", "org/repo/12", "default")),
+        ("/rollouts/org/repo/12/v1", ("org/repo/12", "org/repo/12", "default")),
+        ("/rollouts/org/repo/agents/sql/v1", ("org/repo", "org/repo", "sql")),
+        ("/rollouts/a%2Fagents%2Fb/v1", ("a/agents/b", "a/agents/b", "default")),
+        ("/rollouts/r/agents/team%2Fwriter/v1", ("r", "r", "team/writer")),
+        ("/rollouts/%C3%BC%20%23%3F%3B&%251/v1", ("ü #?;&%1", "ü #?;&%1", "default")),
+        ("/rollouts/-x/v1", ("-x", "-x", "default")),
+    ],
+)
+async def test_an_id_may_have_slashes_and_any_character_that_is_printed(gateway, base: str, identity: tuple) -> None:
+    answer = await gateway.http.post(f"{base}/chat/completions", json=_BODY)
+    assert answer.status_code == 200, answer.text
+    assert _identity(await gateway.record()) == identity
+
+
+async def test_a_rollout_with_slashes_is_rewarded_and_ended(daemon, store) -> None:
+    for name, url in (("org/repo/1", "org%2Frepo%2F1"), ("org/repo/2", "org/repo/2")):
+        await daemon.http.post(f"/rollouts/{url}/v1/chat/completions", json=_BODY)
+        assert (await daemon.http.post(f"/rollouts/{url}/reward", json={"value": 0.5})).json()["new"] is True
+        assert (await daemon.http.post(f"/rollouts/{url}/end", json={})).json()["state"] == "succeeded"
+        reading = read_spans(await store.spans_of_attempts([name]))
+        assert [(e.value, e.rollout_id) for e in reading.evaluations] == [(0.5, name)]
+
+
+async def test_settings_in_the_url_go_in_place_of_what_an_unmodified_program_asks(gateway) -> None:
+    settings = "temperature=0.7&max_tokens=9&seed=3&metadata.split=train%26more&metadata.note=a%2Fb"
+    asked = {
+        "/chat/completions": {**_BODY, "temperature": 0, "max_completion_tokens": 100},
+        "/completions": {"model": "sql", "prompt": "?", "temperature": 0},
+        "/responses": {"model": "sql", "input": "?", "max_output_tokens": 100},
+        "/messages": {**_BODY, "max_tokens": 100},
+    }
+    for path, body in asked.items():
+        for base in ("/rollouts/r", "/rollouts/r/agents/sql_writer"):
+            answer = await gateway.http.post(f"{base}/with/{settings}/v1{path}", json=body)
+            assert answer.status_code == 200, answer.text
+    for sent in gateway.engine.requests:
+        assert (sent["temperature"], sent["max_tokens"], sent["seed"]) == (0.7, 9, 3)
+        assert "max_completion_tokens" not in sent
+    for span in gateway.sink.spans:
+        said = span.attributes
+        assert (said[semconv.REQUEST_TEMPERATURE], said[semconv.REQUEST_MAX_TOKENS], said[semconv.REQUEST_SEED]) == (
+            0.7,
+            9,
+            3,
+        )
+        assert (said["lightning.metadata.split"], said["lightning.metadata.note"]) == ("train&more", "a/b")
+    assert {_identity(span) for span in gateway.sink.spans} == {("r", "r", "default"), ("r", "r", "sql_writer")}
+
+
+async def test_an_openai_client_takes_settings_in_its_base_url(gateway) -> None:
+    base_url = f"{gateway.url}/rollouts/org%2Frepo/with/temperature=0.25&metadata.k=v/v1"
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
+        await client.chat.completions.create(model="sql", messages=[{"role": "user", "content": "?"}])
+    span = await gateway.record()
+    assert span.attributes[semconv.REQUEST_TEMPERATURE] == 0.25
+    assert (span.attributes["lightning.metadata.k"], span.attributes[semconv.ROLLOUT_ID]) == ("v", "org/repo")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ("temperature=hot", "temperature is 'hot' in the URL: it is a number"),
+        ("top_k=1.5", "top_k is '1.5' in the URL: it is a whole number"),
+        ("temperature=nan", "temperature is 'nan' in the URL: it is a number"),
+        ("temprature=1", "'temprature' in the URL after /with/: set temperature, top_p"),
+        ("metadata.=x", "'metadata.' in the URL after /with/: set temperature, top_p"),
+        ("&".join(f"metadata.k{n}=v" for n in range(33)), "the URL sets 33 fields of metadata: 32 at most"),
+        ("&".join(["seed=1"] * 101), "Max number of fields exceeded"),
+    ],
+)
+async def test_a_setting_that_is_none_is_refused(gateway, settings: str, sentence: str) -> None:
+    answer = await gateway.http.post(f"/rollouts/r/with/{settings}/v1/chat/completions", json=_BODY)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(sentence)
+
+
+@pytest.mark.parametrize("base", ["/rollouts/r/with/seed=1/agents/a/v1", "/rollouts/a/agents/b/agents/c/v1"])
+async def test_a_url_of_which_it_cannot_be_told_what_is_what_is_refused(gateway, base: str) -> None:
+    answer = await gateway.http.post(f"{base}/chat/completions", json=_BODY)
+    assert answer.status_code == 400
+    assert "the order is /rollouts/ID/agents/AGENT/with/SETTINGS/v1" in answer.json()["error"]["message"]
+    assert gateway.engine.requests == []
+
+
+@pytest.mark.parametrize("name", ["x" * 257, "a%00b", "%20a", "%FF%7F"])
 async def test_a_name_that_is_none_is_refused(gateway, name: str) -> None:
     for base in (f"/rollouts/{name}/v1", f"/rollouts/r/agents/{name}/v1"):
         answer = await gateway.http.post(f"{base}/chat/completions", json=_BODY)
-        assert (answer.status_code, "in the URL: use 1 to 128" in answer.json()["error"]["message"]) == (400, True)
+        assert (answer.status_code, "in the URL: use 1 to 256" in answer.json()["error"]["message"]) == (400, True)
     assert gateway.engine.requests == []
 
 

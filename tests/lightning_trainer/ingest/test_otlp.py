@@ -1,12 +1,17 @@
 """The OTLP receiver: what OpenTelemetry's own encoder sends arrives whole; everything else gets one sentence."""
 
 import gzip
+import json
+from collections import Counter
 from collections.abc import Sequence
 
 import httpx
 import pytest
+from google.rpc.status_pb2 import Status as RpcStatus
 from lightning_instrumentation.packing import pack_token_ids
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -24,6 +29,15 @@ from lightning_trainer.ingest.otlp import decode_request, otlp_router
 from lightning_trainer.types import Span, SpanEvent, SpanStatus
 
 _HEADERS = {"content-type": "application/x-protobuf"}
+_JSON = {"content-type": "application/json"}
+
+
+def _sentence(answer: httpx.Response) -> str:
+    """What a refusal says, in the encoding of its request: google.rpc.Status, whose message is field 2."""
+    if answer.headers["content-type"] == "application/json":
+        return answer.json()["message"]
+    assert answer.headers["content-type"] == "application/x-protobuf"
+    return RpcStatus.FromString(answer.content).message
 
 
 class Sink:
@@ -125,7 +139,19 @@ async def test_a_span_with_invalid_ids_is_counted_and_the_rest_goes_on(client, s
     ("content", "headers", "status", "sentence"),
     [
         (b"\xff\xff\xff", {}, 400, "not an ExportTraceServiceRequest"),
-        (b"{}", {"content-type": "application/json"}, 415, "'application/json': send OTLP as application/x-protobuf"),
+        (
+            b"{}",
+            {"content-type": "text/plain"},
+            415,
+            "'text/plain': send OTLP as application/x-protobuf or application/json",
+        ),
+        (b"{", _JSON, 400, "the body is not JSON"),
+        (b"[" * 5000 + b"]" * 5000, _JSON, 400, "the body is not JSON"),
+        (b"[]", _JSON, 400, "the body is a JSON list, not an ExportTraceServiceRequest"),
+        (b'{"resourceSpans": {"a": 1}}', _JSON, 400, "resourceSpans is not a list of objects"),
+        (b'{"resourceSpans": [{"scopeSpans": [{"scope": [1]}]}]}', _JSON, 400, "scope is not an object"),
+        (b'{"resourceSpans": [{"scopeSpans": [{"spans": ["x"]}]}]}', _JSON, 400, "spans is not a list of objects"),
+        (b"not gzip", {**_JSON, "content-encoding": "gzip"}, 400, "is said to be gzip and is not"),
         (b"", {"content-type": ""}, 415, "missing"),
         (b"x", {"content-encoding": "br"}, 415, "'br': send gzip or none"),
         (b"not gzip", {"content-encoding": "gzip"}, 400, "is said to be gzip and is not"),
@@ -136,8 +162,9 @@ async def test_a_span_with_invalid_ids_is_counted_and_the_rest_goes_on(client, s
 async def test_what_cannot_be_read_gets_a_status_and_one_sentence(client, sink, content, headers, status, sentence):
     answer = await client.post("/v1/traces", content=content, headers={**_HEADERS, **headers})
     assert answer.status_code == status
-    assert sentence in answer.text
-    assert "\n" not in answer.text
+    said = _sentence(answer)
+    assert sentence in said
+    assert "\n" not in said
     assert sink.spans == []
 
 
@@ -145,7 +172,7 @@ async def test_a_store_that_cannot_commit_asks_for_the_spans_again(client, sink:
     sink.error = StoreError("the disk is full")
     answer = await client.post("/v1/traces", content=_real_body(), headers=_HEADERS)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-    assert answer.text == "the disk is full"
+    assert _sentence(answer) == "the disk is full"
 
 
 async def test_too_many_bodies_at_once_are_asked_to_come_again(sink: Sink, client_of) -> None:
@@ -156,3 +183,134 @@ async def test_too_many_bodies_at_once_are_asked_to_come_again(sink: Sink, clien
 
 def test_an_empty_request_is_an_empty_export() -> None:
     assert decode_request(b"").spans == ()
+
+
+_TRACE, _SPAN, _PARENT = "5b8efff798038103d269b633813fc60c", "EEE19B7EC3C1B174", "eee19b7ec3c1b173"
+
+
+def _json_request(**of_span: object) -> dict:
+    """As the specification's own example has it, with members that no version of ours knows."""
+    span = {
+        "traceId": _TRACE,
+        "spanId": _SPAN,
+        "parentSpanId": _PARENT,
+        "name": "ai.generateText.doGenerate",
+        "kind": 2,
+        "startTimeUnixNano": "1544712660000000000",
+        "endTimeUnixNano": 1544712661000000000,
+        "attributes": [
+            {"key": "ids", "value": {"bytesValue": "AQAAAA=="}},
+            {"key": "n", "value": {"intValue": "3"}},
+            {"key": "ok", "value": {"boolValue": True}},
+            {"key": "reasons", "value": {"arrayValue": {"values": [{"stringValue": "stop"}]}}},
+            {"key": "of a newer version", "value": {"uuidValue": "x"}},
+        ],
+        "events": [
+            {"timeUnixNano": "5", "name": "scored", "attributes": [{"key": "v", "value": {"doubleValue": 0.5}}]}
+        ],
+        "links": [{"traceId": _TRACE, "spanId": _PARENT}],
+        "status": {"code": "STATUS_CODE_ERROR", "message": "it raised"},
+        "aNewMember": {"x": 1},
+        **of_span,
+    }
+    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "node"}}]}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": "ai"}, "spans": [span]}]}]}
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+async def test_json_is_read_as_the_protobuf_that_it_stands_for(client, sink: Sink, compressed: bool) -> None:
+    body = json.dumps(_json_request()).encode()
+    headers = {**_JSON, "content-type": "application/json; charset=utf-8"}
+    if compressed:
+        body, headers = gzip.compress(body), {**headers, "content-encoding": "gzip"}
+    answer = await client.post("/v1/traces", content=body, headers=headers)
+    assert (answer.status_code, answer.headers["content-type"], answer.json()) == (200, "application/json", {})
+    (span,) = sink.spans
+    assert span == Span(
+        trace_id=_TRACE,
+        span_id=_SPAN.lower(),
+        parent_span_id=_PARENT,
+        name="ai.generateText.doGenerate",
+        start_ns=1544712660000000000,
+        end_ns=1544712661000000000,
+        attributes={"ids": b"\x01\0\0\0", "n": 3, "ok": True, "reasons": ("stop",)},
+        events=(SpanEvent("scored", 5, {"v": 0.5}),),
+        status=SpanStatus.ERROR,
+        status_message="it raised",
+        scope="ai",
+        resource={"service.name": "node"},
+    )
+    assert span.received is not None
+    kept = SpanProto.FromString(span.received)  # what Span has no field for is stored too
+    assert (kept.kind, kept.links[0].span_id.hex()) == (SpanProto.SPAN_KIND_SERVER, _PARENT)
+
+
+def _nested(levels: int) -> dict:
+    value: dict = {"stringValue": "x"}
+    for _ in range(levels):
+        value = {"kvlistValue": {"values": [{"key": "k", "value": value}]}}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("of_span", "sentence"),
+    [
+        ({"traceId": "5b8e"}, "trace id 5b8e is not 16 bytes"),
+        ({"spanId": "zz"}, "spanId is 'zz', which is not hex digits"),
+        ({"traceId": 5}, "traceId is 5, which is not hex digits"),
+        ({"startTimeUnixNano": "soon"}, "soon"),
+        ({"attributes": [{"key": "n", "value": {"intValue": "3.x"}}]}, "a intValue cannot be read"),
+        ({"attributes": [{"key": "n", "value": 3}]}, "an attribute's value is 3, not an object"),
+        ({"attributes": [{"key": "n", "value": _nested(31)}]}, "nested more than 30 levels deep"),
+        ({"status": "OK"}, "status is not an object"),
+        ({"kind": "SPAN_KIND_OF_MINE"}, "SPAN_KIND_OF_MINE"),
+    ],
+)
+async def test_a_span_in_json_that_cannot_be_read_is_counted_alone(client, sink: Sink, of_span, sentence) -> None:
+    document = _json_request(**of_span)
+    document["resourceSpans"] += _json_request(name="good")["resourceSpans"]
+    answer = await client.post("/v1/traces", json=document)
+    assert answer.status_code == 200
+    partial = answer.json()["partialSuccess"]
+    assert partial["rejectedSpans"] == "1"
+    assert sentence in partial["errorMessage"]
+    assert [span.name for span in sink.spans] == ["good"]
+
+
+async def test_the_deepest_value_that_is_taken_can_be_read_back_from_the_store(store, client_of) -> None:
+    attempt = {"key": "lightning.attempt.id", "value": {"stringValue": "a"}}
+    rollout = {"key": "lightning.rollout.id", "value": {"stringValue": "a"}}
+    document = _json_request(attributes=[attempt, rollout, {"key": "deep", "value": _nested(30)}])
+    answer = await client_of(otlp_router(store)).post("/v1/traces", json=document)
+    assert (answer.status_code, answer.json()) == (200, {})
+    (span,) = await store.spans_of_attempts(["a"])
+    assert json.loads(span.attributes["deep"])["k"]["k"]
+
+
+async def test_a_resource_that_cannot_be_read_is_named_and_its_spans_are_kept(client, sink: Sink) -> None:
+    document = _json_request()
+    document["resourceSpans"][0]["resource"] = 3
+    answer = await client.post("/v1/traces", json=document)
+    assert answer.json()["partialSuccess"] == {
+        "rejectedSpans": "0",
+        "errorMessage": "the resource's attributes are left out: resource is not an object",
+    }
+    assert len(sink.spans) == 1
+
+
+@pytest.mark.parametrize("headers", [_HEADERS, _JSON], ids=["protobuf", "json"])
+async def test_logs_and_metrics_are_answered_counted_and_not_kept(sink: Sink, client_of, headers, caplog) -> None:
+    not_kept: Counter[str] = Counter()
+    client = client_of(otlp_router(sink, not_kept=not_kept))
+    for _ in range(3):
+        for signal, answered in (("logs", ExportLogsServiceResponse), ("metrics", ExportMetricsServiceResponse)):
+            answer = await client.post(f"/v1/{signal}", content=b"{}", headers=headers)
+            assert (answer.status_code, answer.headers["content-type"]) == (200, headers["content-type"])
+            if headers is _HEADERS:
+                assert answered.FromString(answer.content) == answered()
+            else:
+                assert answer.json() == {}
+    assert not_kept == {"logs": 3, "metrics": 3}
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert said[0].startswith("logs are sent to /v1/logs and are not kept: words that an instrumentation sends")

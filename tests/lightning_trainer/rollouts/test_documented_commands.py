@@ -1,7 +1,11 @@
 """The commands of docs/rollouts.md are taken as they stand."""
 
+import os
 import re
 import shlex
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -43,6 +47,64 @@ def test_there_are_two_of_them() -> None:
 def test_a_mistake_is_one_sentence(options: str, sentence: str) -> None:
     command = f"rollouts --policy p --tasks none.jsonl {options} -- python agent.py"
     done = CliRunner().invoke(app, shlex.split(command), env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert sentence in done.stderr
+
+
+def test_the_configuration_says_where_the_daemon_is_its_token_and_its_only_policy(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("LIGHTNING_TOKEN", "")
+    monkeypatch.delenv("LIGHTNING_TOKEN")
+    monkeypatch.delenv("LIGHTNING_ENDPOINT", raising=False)
+    config = tmp_path / "lightning.toml"
+    config.write_text(
+        f'[daemon]\nport = 9123\nstate_dir = "{tmp_path}"\ntoken = "a-token-of-this-test"\n'
+        '[[policy]]\nname = "math"\nagents = ["*"]\nmodel = "random:tiny"\n'
+    )
+    options = Options(("sh",), tmp_path / "t", None, 1, None, None, None, 1, 1.0, 0, 0, config=config)
+    placed = rollouts._placed(options)
+    assert (placed.endpoint, placed.policy) == ("http://127.0.0.1:9123", "math")
+    assert os.environ["LIGHTNING_TOKEN"] == "a-token-of-this-test"
+    elsewhere = rollouts._placed(replace(options, endpoint="http://gpu-box:1", policy="math"))
+    assert elsewhere.endpoint == "http://gpu-box:1"
+
+
+def test_without_a_policy_and_a_configuration_one_is_asked_for() -> None:
+    done = CliRunner().invoke(app, shlex.split("rollouts --tasks t --steps 1 -- sh"), env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert "name the policy with --policy NAME, or the daemon's configuration with --config FILE" in done.stderr
+
+
+class _Answers(BaseHTTPRequestHandler):
+    status, body, kind = 200, b"<html>hello</html>", "text/html"
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.send_header("content-type", self.kind)
+        self.send_header("content-length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "sentence"),
+    [
+        # Before: a traceback, or "URL: 404: <html>..."
+        (200, b"<html>hello</html>", "is not a lightning-trainer daemon (its answer is not JSON): check --endpoint"),
+        (404, b"<html>not found</html>", "is not a lightning-trainer daemon (it answered 404): check --endpoint"),
+        (401, b'{"error": {"message": "the token"}}', "the daemon refuses the token: set LIGHTNING_TOKEN to [daemon]"),
+        (404, b'{"error": {"message": "there is no policy \'p\'"}}', "the daemon answered 404: there is no policy 'p'"),
+    ],
+)
+def test_another_service_and_a_wrong_token_are_told_from_no_daemon(tmp_path, status, body, sentence) -> None:
+    handler = type("Handler", (_Answers,), {"status": status, "body": body})
+    (tmp_path / "tasks.jsonl").write_text('{"id": "a"}\n')
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = f"rollouts --policy p --tasks {tmp_path}/tasks.jsonl --steps 1 --endpoint http://127.0.0.1:"
+        done = CliRunner().invoke(app, shlex.split(f"{command}{server.server_port} -- sh"), env={"COLUMNS": "300"})
+        server.shutdown()
     assert done.exit_code == 2
     assert sentence in done.stderr
 

@@ -1,11 +1,17 @@
 """Each dialect reads what the real packages of its family sent."""
 
+import json
+from pathlib import Path
+
 import pytest
 
+from lightning_trainer.agents.census import count_agents, slim
 from lightning_trainer.ingest.dialects.openinference import DIALECT as OPENINFERENCE
 from lightning_trainer.ingest.dialects.record import Conversation, Usage
 from lightning_trainer.ingest.dialects.registry import dialect_of
-from lightning_trainer.types import Span
+from lightning_trainer.ingest.otlp import decode_json_request
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.types import Fidelity, Span
 
 WITH_CONTENT = ("genai", "openinference", "openllmetry", "openllmetry_numbered")
 EVERY = pytest.mark.parametrize("name", [*WITH_CONTENT, "genai_without_content"])
@@ -99,6 +105,104 @@ def test_the_agent_and_its_tools_are_named(name, spans):
     assert {naming.agent for naming in namings} == {"solver"}
     assert {naming.source for naming in namings} == {name.removesuffix("_numbered")}
     assert {tool for span in spans if (tool := dialect_of(span).tool(span))} == {"calculator"}
+
+
+@pytest.fixture
+def of_aisdk() -> list[Span]:
+    """What ``ai`` sent through Node's exporter, in OTLP's JSON."""
+    document = json.loads((Path(__file__).parents[3] / "recorded" / "aisdk.json").read_text())
+    return list(decode_json_request(json.dumps(document["otlp_json"]).encode()).spans)
+
+
+def test_every_request_of_the_ai_sdk_is_a_call_and_what_is_around_it_is_none(of_aisdk) -> None:
+    calls = read_spans(of_aisdk).calls
+    assert [(call.agent, call.response_id, call.finish_reason, call.fidelity) for call in calls] == [
+        ("solver", "chatcmpl-1", "stop", Fidelity.TEXT_ONLY),
+        ("solver", "chatcmpl-2", "tool_calls", Fidelity.TEXT_ONLY),
+        ("solver", "chatcmpl-3", "stop", Fidelity.TEXT_ONLY),
+        ("solver", "chatcmpl-4", "stop", Fidelity.TEXT_ONLY),
+        (None, "chatcmpl-5", "stop", Fidelity.TEXT_ONLY),
+    ]
+    assert all(call.complete for call in calls)
+    assert calls[0].temperature == 0.5
+    (solver, nobody) = count_agents([of_aisdk])
+    assert (solver.calls, solver.prompt_tokens, solver.sampled_tokens, solver.failed) == (4, 36, 20, 2)
+    assert (solver.tools, solver.sources) == ({"calculator"}, {"aisdk"})
+    assert (nobody.agent, nobody.calls) == (None, 1)
+
+
+def test_what_was_said_through_the_ai_sdk_is_read(of_aisdk) -> None:
+    first, with_tools, last, *_, quiet = [said(span) for span in of_aisdk if dialect_of(span).model_call(span)]
+    assert [(message["role"], message["parts"]) for message in first.input_messages] == [
+        ("system", [{"type": "text", "content": "be brief"}]),
+        ("user", [{"type": "text", "content": "raw"}]),
+    ]
+    assert first.output_messages == ({"role": "assistant", "parts": [{"type": "text", "content": "answer1"}]},)
+    assert with_tools.tools_called == ("calculator",)
+    (call,) = with_tools.output_messages[0]["parts"]
+    assert (call["id"], call["arguments"]) == ("call_1", {"expression": "2+3"})
+    assert "expression" in with_tools.tools[0]["parameters"]["properties"]
+    assert last.input_messages[-1]["parts"] == [{"type": "tool_call_response", "id": "call_1", "response": "5"}]
+    assert quiet == Conversation()
+
+
+@pytest.mark.parametrize("name", ["agentops"])
+def test_agent_lightnings_calls_are_exact_and_its_rewards_are_read(spans) -> None:
+    reading = read_spans(spans)
+    assert [(call.agent, call.response_id, call.finish_reason, call.fidelity) for call in reading.calls] == [
+        ("solver", "chatcmpl-7", "stop", Fidelity.EXACT),
+        ("solver", "chatcmpl-8", "tool_calls", Fidelity.EXACT),
+        ("solver", "chatcmpl-9", "stop", Fidelity.EXACT),
+        ("solver", "chatcmpl-10", "stop", Fidelity.TEXT_ONLY),  # AgentOps' stream wrapper sees no ids
+    ]
+    first = reading.calls[0]
+    assert (list(first.prompt_ids), list(first.response_ids)) == ([1, 2, 3, 4], [7, 8, 9])
+    assert list(first.behaviour_logprobs or ()) == [-0.5, -0.25, -0.125]
+    assert [(one.name, one.value, one.span_id) for one in reading.evaluations] == [
+        ("reward", 0.75, None),
+        ("reward", 0.5, None),
+    ]
+    assert reading.problems == ()
+
+
+@pytest.mark.parametrize("name", ["agentops"])
+def test_agentops_is_counted_alike_from_a_slim_span(spans) -> None:
+    for seen in (spans, [slim(span) for span in spans]):
+        (solver,) = [one for one in count_agents([seen]) if one.calls]
+        assert (solver.agent, solver.calls, solver.failed, solver.tools) == ("solver", 4, 1, {"calculator"})
+        assert (solver.fidelity[Fidelity.EXACT], solver.fidelity[Fidelity.TEXT_ONLY]) == (3, 1)
+        assert solver.sources == {"agentops"}
+
+
+@pytest.mark.parametrize("name", ["agentops"])
+def test_messages_and_tools_of_agentops_are_read(calls) -> None:
+    first, with_tools, *_ = map(said, calls)
+    assert first.input_messages[0] == {"role": "system", "parts": [{"type": "text", "content": "be brief"}]}
+    assert first.output_messages[0]["parts"] == [{"type": "text", "content": "answer7"}]
+    assert [tool["name"] for tool in with_tools.tools] == ["calculator"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "response", "problem"),
+    [
+        ((1, 2), (2**31,), "response_token_ids cannot be read as token ids"),
+        (("a",), (1,), "prompt_token_ids cannot be read as token ids"),
+        (5, (1,), "prompt_token_ids cannot be read as token ids (it is a int)"),
+    ],
+)
+def test_foreign_ids_that_are_none_are_named_and_count_as_missing(prompt, response, problem) -> None:
+    attributes = {"gen_ai.request.type": "chat", "gen_ai.response.id": "r", "prompt_token_ids": prompt}
+    span = Span("1" * 32, "1" * 16, None, "chat", 1, 2, {**attributes, "response_token_ids": response})
+    reading = read_spans([span])
+    assert len(reading.calls) == 1
+    assert problem in reading.problems[0]
+
+
+def test_the_ids_of_agent_lightning_are_read_from_an_array_and_from_text_alike() -> None:
+    attributes = {"gen_ai.request.type": "chat", "gen_ai.response.id": "r", "response_token_ids": "[7, 8]"}
+    span = Span("1" * 32, "1" * 16, None, "chat", 1, 2, {**attributes, "prompt_token_ids": "[1]"})
+    (call,) = read_spans([span]).calls
+    assert (list(call.prompt_ids), list(call.response_ids)) == ([1], [7, 8])
 
 
 @pytest.mark.parametrize("value", ["{", "[]", "null", '"text"', '{"generations": [[null, 3], 4], "choices": "x"}'])

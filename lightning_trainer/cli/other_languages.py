@@ -1,0 +1,110 @@
+"""What `lightning-trainer run` does for a program that is not Python: it is captured at the gateway, by its base URL.
+
+Nothing can be put into such a program; what its clients read are environment variables. They are set where a policy
+claims the agent, as calls of Python programs are routed; else the one who started it is told what to set.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Mapping, MutableMapping
+from urllib.parse import quote
+
+from lightning_instrumentation.selection import SelectionError, fetch_selection
+from lightning_instrumentation.settings import checked_endpoint
+
+_DEFAULT_AGENT = "default"
+"""As the gateway calls whoever a rollout's URL does not name."""
+_RUNTIMES = frozenset(
+    (
+        *("node", "nodejs", "bun", "deno", "npm", "npx", "pnpm", "yarn", "tsx", "ts-node"),
+        *("ruby", "php", "perl", "java", "kotlin", "go", "dotnet", "cargo", "elixir", "swift"),
+    )
+)
+_STARTERS = frozenset(
+    (
+        *("sh", "bash", "dash", "zsh", "fish", "ksh", "busybox", "env", "time", "timeout", "nice", "nohup", "setsid"),
+        *("stdbuf", "taskset", "xargs", "sudo", "script", "strace", "make", "just", "uv", "uvx", "poetry", "pdm"),
+        *("pipenv", "pipx", "hatch", "rye", "conda", "mamba", "micromamba", "pixi", "tox", "nox"),
+        *("docker", "podman", "ssh", "srun", "mpirun"),
+    )
+)
+"""They start other programs, which are Python for all that is known."""
+_OFF = ("0", "false", "no", "off")
+_HEAD = 256
+
+
+def is_python(path: str) -> bool:
+    """Whether it is an interpreter, or a script: console scripts name one, and version managers' shims become one."""
+    return _name(path).startswith(("python", "pypy")) or _interpreter(path) is not None
+
+
+def other_language(path: str) -> bool:
+    """Whether a program is not Python and starts none either, as far as can be told."""
+    name = _interpreter(path) or _name(path)
+    if name.startswith(("python", "pypy")):
+        return False
+    return name in _RUNTIMES or (_interpreter(path) is None and name not in _STARTERS)
+
+
+def lead(environment: MutableMapping[str, str], program: str, agent: str | None) -> str:
+    """Set base URLs where a policy claims the agent; return what to say to whoever started the program."""
+    endpoint = checked_endpoint(environment.get("LIGHTNING_ENDPOINT"))
+    token = environment.get("LIGHTNING_TOKEN") or None
+    agent = agent or environment.get("LIGHTNING_AGENT") or _DEFAULT_AGENT
+    rollout = uuid.uuid4().hex
+    place = f"{endpoint}/rollouts/{rollout}/agents/{quote(agent, safe='')}"
+    policy, reason = _claiming(endpoint, token, agent, environment)
+    if policy is None:
+        return (
+            f"{program!r} is not a Python program, and of one in another language nothing is captured here: {reason}. "
+            f"Its calls are recorded where its client has the base URL {place}/v1 (OPENAI_BASE_URL; ANTHROPIC_BASE_URL "
+            "without /v1) and a policy claims its agent, or is the model that it names"
+        )
+    urls = {"OPENAI_BASE_URL": f"{place}/v1", "OPENAI_API_BASE": f"{place}/v1", "ANTHROPIC_BASE_URL": place}
+    environment.update(urls)
+    for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        # The daemon's token is what opens it; a client without any key does not start.
+        environment[key] = token or environment.get(key) or "none"
+    return (
+        f"{program!r} is not a Python program: the policy {policy!r} answers its agent {agent!r} through the gateway, "
+        f"by {', '.join(urls)} ({place}). Reward and end it: POST {endpoint}/rollouts/{rollout}/end"
+    )
+
+
+def _claiming(endpoint: str, token: str | None, agent: str, environment: Mapping[str, str]) -> tuple[str | None, str]:
+    """Return the policy that claims the agent; without one, why there is none."""
+    import http.client
+
+    if environment.get("LIGHTNING_ROUTE", "").strip().lower() in _OFF:
+        return None, "LIGHTNING_ROUTE is off"
+    try:
+        policy = fetch_selection(endpoint, token).policy_of(agent)
+    except SelectionError as error:
+        if error.status in (401, 403):
+            return None, f"the daemon at {endpoint} refuses our token; set LIGHTNING_TOKEN"
+        return None, f"what answers at {endpoint} is not a lightning-trainer daemon ({error}); check --endpoint"
+    except OSError as error:
+        return None, f"no daemon answers at {endpoint} ({error}); start it with `lightning-trainer serve`"
+    except http.client.HTTPException:
+        return None, f"what answers at {endpoint} does not speak HTTP; check --endpoint"
+    return policy, f"no policy claims the agent {agent!r}; name one that a policy lists with --agent"
+
+
+def _name(path: str) -> str:
+    return re.sub(r"(\.exe|[-.0-9]+)$", "", os.path.basename(path).lower())
+
+
+def _interpreter(path: str) -> str | None:
+    """The program that a script names in its first line; None for what is not a script."""
+    try:
+        with open(path, "rb") as program:
+            line = program.read(_HEAD).partition(b"\n")[0].decode(errors="replace")
+    except OSError:
+        return None
+    if not line.startswith("#!"):
+        return None
+    words = [word for word in line[2:].split() if not word.startswith("-") and "=" not in word]
+    return _name(words[1] if len(words) > 1 and _name(words[0]) == "env" else words[0] if words else "sh")

@@ -1,0 +1,86 @@
+"""``POST /embeddings``: passed on to where the user says, else refused in one sentence.
+
+No policy embeds, so nothing of it is recorded or trained. Nothing of the caller's headers is sent on: the key is the
+daemon's, from an environment variable that the configuration names.
+"""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+from fastapi import APIRouter, Request, Response
+
+from lightning_trainer.gateway.http_errors import shaped
+from lightning_trainer.ingest.bodies import BodyTooLargeError, read_body
+from lightning_trainer.ingest.rollout_urls import BASES
+
+_TIMEOUT_S = 120.0
+_PASSED_HEADERS = ("content-type", "retry-after")
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingsServer:
+    """Where embeddings are made."""
+
+    base_url: str
+    """As OpenAI's clients have it: with ``/v1``."""
+    key_variable: str | None = None
+    """The environment variable that holds its API key; None: it wants none."""
+
+
+def embeddings_router(server: EmbeddingsServer | None, *, max_body_bytes: int) -> APIRouter:
+    """Return the routes, below each of the gateway's base URLs."""
+    sessions: list[aiohttp.ClientSession] = []
+
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            for session in sessions:
+                await session.close()
+
+    def session() -> aiohttp.ClientSession:
+        # Made on the first request: it belongs to the event loop that it is made on.
+        if not sessions:
+            timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+            sessions.append(aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), trust_env=True))
+        return sessions[0]
+
+    async def embed(request: Request) -> Response:
+        if server is None:
+            return shaped(
+                request,
+                404,
+                "embeddings are not served here: no policy makes them. Set [gateway] embeddings = "
+                '"https://api.openai.com/v1" (or where yours are made) to have them passed on, or give the program '
+                "another base URL for them",
+            )
+        headers = {"content-type": request.headers.get("content-type", "application/json")}
+        if server.key_variable is not None:
+            key = os.environ.get(server.key_variable)
+            if not key:
+                sentence = (
+                    f"the daemon's environment has no {server.key_variable}, which [gateway] embeddings_key names"
+                )
+                return shaped(request, 502, sentence)
+            headers["authorization"] = f"Bearer {key}"
+        url = f"{server.base_url.rstrip('/')}/embeddings"
+        try:
+            body = await read_body(request.stream(), limit=max_body_bytes)
+            # Not to be redirected: the key goes to the host that was named and nowhere else.
+            async with session().post(url, data=body, headers=headers, allow_redirects=False) as answer:
+                passed = {name: answer.headers[name] for name in _PASSED_HEADERS if name in answer.headers}
+                return Response(await answer.read(), answer.status, passed)
+        except BodyTooLargeError as error:
+            return shaped(request, 413, str(error))
+        except (aiohttp.ClientError, TimeoutError) as error:
+            reason = str(error) or type(error).__name__
+            return shaped(request, 502, f"the server of embeddings at {server.base_url} did not answer: {reason}")
+
+    router = APIRouter(lifespan=lifespan)
+    for base in BASES:
+        router.add_api_route(f"{base}/embeddings", embed, methods=["POST"])
+    return router

@@ -1,0 +1,106 @@
+"""Errors that the web framework makes (404, 405, 401, 422, a bug of ours), as the caller's own library prints them.
+
+OpenAI's clients read ``{"error": {"message", ...}}``, Anthropic's ``{"type": "error", "error": {...}}``, OTLP exporters
+a Status in the encoding of their request. Whoever has a base URL that is nearly right is told the right one.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from lightning_trainer.gateway.anthropic_request import error_body
+from lightning_trainer.gateway.errors import openai_error
+from lightning_trainer.ingest import otlp_answers
+
+logger = logging.getLogger(__name__)
+
+_ANTHROPIC_TAILS = ("/messages/count_tokens", "/messages")
+_TAILS = ("/chat/completions", "/completions", "/responses", "/embeddings", "/models", *_ANTHROPIC_TAILS)
+_PLACE = re.compile(r"(/rollouts/.+)?")
+_KINDS = {401: "authentication_error", 404: "not_found_error"}
+_CODES = {401: "invalid_api_key", 404: "no_such_route", 405: "method_not_allowed", 500: "internal_error"}
+
+
+def answer_in_the_callers_shape(app: FastAPI) -> None:
+    """Have an app's own errors written by :func:`shaped`."""
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        sentence = str(error.detail)
+        if error.status_code == 404 and sentence == "Not Found":
+            sentence = _no_route(request)
+        elif error.status_code == 405:
+            allowed = ", ".join(sorted(_allowed(app, request))) or (error.headers or {}).get("allow", "another method")
+            sentence = f"{request.url.path} is not called with {request.method}: send {allowed}"
+        return shaped(request, error.status_code, sentence, error.headers)
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        said = (f"{'.'.join(str(part) for part in one['loc'][1:])}: {one['msg']}" for one in error.errors())
+        return shaped(request, 422, "; ".join(said))
+
+    async def failed(request: Request, error: Exception) -> Response:
+        # The traceback is the server's to log; what a bug says may hold what others sent.
+        sentence = f"the daemon failed on this request ({type(error).__name__}): a bug of its own, its log says more"
+        return shaped(request, 500, sentence)
+
+    app.add_exception_handler(HTTPException, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(Exception, failed)
+
+
+def shaped(request: Request, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an error as whoever sent the request reads it."""
+    path = request.scope["path"]
+    if path in otlp_answers.PATHS:
+        return otlp_answers.refusal(otlp_answers.media_type_of(request.headers), status, sentence, headers)
+    body = openai_error(sentence, kind=_kind(status), code=_CODES.get(status))
+    if path.endswith(_ANTHROPIC_TAILS) or "anthropic-version" in request.headers:
+        body = error_body(status, body)
+    return Response(orjson.dumps(body), status, None if headers is None else dict(headers), "application/json")
+
+
+def _kind(status: int) -> str:
+    return "server_error" if status >= 500 else _KINDS.get(status, "invalid_request_error")
+
+
+def _allowed(app: FastAPI, request: Request) -> set[str]:
+    """Of every route with this path: the framework names those of the first one."""
+    return {
+        method
+        for route in app.routes
+        if route.matches(request.scope)[0] is not Match.NONE
+        for method in getattr(route, "methods", None) or ()
+        if method != "HEAD"
+    }
+
+
+def _no_route(request: Request) -> str:
+    said = f"there is no route {request.method} {request.url.path} here"
+    path = re.sub("/+", "/", request.scope["path"]).rstrip("/")
+    root = str(request.base_url).rstrip("/")
+    if path.endswith(otlp_answers.TAILS):
+        return f"{said}: an exporter's OTEL_EXPORTER_OTLP_ENDPOINT is {root}, and LIGHTNING_ENDPOINT as well"
+    tail = next((tail for tail in _TAILS if path.endswith(tail)), None)
+    if tail is None:
+        return f"{said}; models are called below /v1, spans are sent to /v1/traces, /lightning/status says the rest"
+    # Anthropic's clients add /v1 themselves.
+    ending = "" if tail in _ANTHROPIC_TAILS else "/v1"
+    place = path.removesuffix(tail)
+    versions = 0
+    while place.endswith("/v1"):
+        place, versions = place.removesuffix("/v1"), versions + 1
+    right = f"{root}{place}{ending}"
+    if not _PLACE.fullmatch(place):
+        return f"{said}: set the base URL to {root}{ending} or {root}/rollouts/ID{ending}, and nothing else in its path"
+    if versions == 0:
+        return f"{said}: /v1 is missing in it; set the base URL to {right}"
+    if versions > 1:
+        return f"{said}: /v1 is {versions} times in it; set the base URL to {right}"
+    return f"{said}: models are not called so; the gateway's routes are in docs/gateway.md"

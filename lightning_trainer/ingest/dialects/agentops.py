@@ -1,0 +1,109 @@
+"""AgentOps, and Agent Lightning on top of it: OpenLLMetry's numbered attributes, token ids, and rewards as spans.
+
+Read from ``agentops`` 0.4.21 (MIT) with the attributes that Agent Lightning 0.1 to 0.3 (MIT) adds:
+``prompt_token_ids``, ``response_token_ids`` and ``logprobs.content`` of the first choice (``tokens.py``), rewards as
+spans ``agentlightning.annotation`` (0.3), ``agentlightning.reward`` (0.2) or an operation that returns
+``{"type": "reward", "value": ...}`` (0.1).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.ingest.dialects import openllmetry
+from lightning_trainer.ingest.dialects.record import Conversation, ModelCall, Naming
+from lightning_trainer.ingest.dialects.tokens import carries_foreign_tokens
+from lightning_trainer.ingest.dialects.values import arguments, json_of, numbered, text
+from lightning_trainer.types import Span, SpanStatus
+
+NAME = "agentops"
+_KIND = "agentops.span.kind"
+_REQUEST = "gen_ai.request.type"
+_HEADS = ("agentops.", "agentlightning.")
+_OUTPUTS = ("agentops.task.output", "agentops.operation.output", "agentops.entity.output")
+_REWARD_SPANS = ("agentlightning.annotation", "agentlightning.reward", "agentlightning.operation")
+_MAIN_REWARD = "primary"
+"""Its name for a reward that was given without one; ours is ``reward``."""
+
+
+def recognises(span: Span) -> bool:
+    return (
+        _REQUEST in span.attributes
+        or carries_foreign_tokens(span)
+        or span.name.startswith(_HEADS)
+        or any(name.startswith(_HEADS) for name in span.attributes)
+    )
+
+
+def model_call(span: Span) -> ModelCall | None:
+    if not _is_call(span) or not openllmetry.is_answered(span):
+        return None
+    reasons = openllmetry.finish_reasons(span)
+    return ModelCall(
+        span=span,
+        dialect=NAME,
+        response_id=text(span, semconv.RESPONSE_ID),
+        finish_reasons=reasons or (None,),
+        complete=openllmetry.is_complete(span, reasons),
+    )
+
+
+def failed(span: Span) -> bool:
+    return _is_call(span) and not openllmetry.is_answered(span) and span.status is SpanStatus.ERROR
+
+
+def _is_call(span: Span) -> bool:
+    return span.attributes.get(_REQUEST) in ("chat", "completion") or openllmetry.is_call(span)
+
+
+def conversation(span: Span) -> Conversation:
+    read = openllmetry.conversation(span)
+    if read.tools:
+        return read
+    tools = tuple(
+        {"type": "function", "name": one.get("name"), "parameters": arguments(one.get("parameters"))}
+        for one in numbered(span, "gen_ai.request.functions")
+    )
+    return replace(read, tools=tools)
+
+
+def naming(span: Span) -> Naming | None:
+    agent = text(span, "agent.name")
+    if agent is None and span.attributes.get(_KIND) == "agent":
+        agent = text(span, "operation.name")
+    return None if agent is None else Naming(agent, NAME)
+
+
+def tool(span: Span) -> str | None:
+    return text(span, "operation.name") if span.attributes.get(_KIND) == "tool" else None
+
+
+def rewards(span: Span) -> Iterator[tuple[str, float]]:
+    """Yield name and value of the rewards that a span is; what has no finite number is left out."""
+    if span.name in _REWARD_SPANS:
+        given = [(item.get("name"), item.get("value")) for item in numbered(span, "agentlightning.reward")]
+        given = given or [(_MAIN_REWARD, span.attributes.get("reward"))]
+    else:
+        outputs = (json_of(span.attributes.get(name)) for name in _OUTPUTS)
+        given = [
+            (_MAIN_REWARD, output.get("value"))
+            for output in outputs
+            if isinstance(output, dict) and output.get("type") == "reward"
+        ]
+    for name, value in given:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            yield ("reward" if name in (_MAIN_REWARD, None) else str(name)), float(value)
+
+
+DIALECT = replace(
+    openllmetry.DIALECT,
+    name=NAME,
+    recognises=recognises,
+    model_call=model_call,
+    failed=failed,
+    conversation=conversation,
+    naming=naming,
+    tool=tool,
+)

@@ -1,0 +1,168 @@
+"""Spans of an OTLP request in JSON, each read by way of the protobuf that it stands for.
+
+So a span is the same in either encoding. What cannot be read of one span costs that span alone.
+Source: OpenTelemetry Protocol specification 1.x, JSON Protobuf encoding (ids in hex, 64-bit integers as text or number,
+bytes in base64, enumerations as numbers, keys in lowerCamelCase, unknown keys ignored).
+"""
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanProto
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
+
+from lightning_trainer.errors import MalformedTelemetryError
+from lightning_trainer.store.span_codec import attributes_from_proto
+from lightning_trainer.types import AttributeValue, Span
+
+_DEEPEST = 30
+"""Levels of arrays and maps in one value: protobuf, which spans are stored as, is not read back beyond 100 messages, of
+which a level of a map takes three."""
+_UNREADABLE = (ValueError, TypeError, OverflowError, AttributeError)
+
+
+class SpanReader(Protocol):
+    """Makes a span of its protobuf; raises MalformedTelemetryError for one that cannot be stored."""
+
+    def __call__(self, proto: SpanProto, *, scope: str, resource: Mapping[str, AttributeValue]) -> Span: ...
+
+
+def spans_of(
+    document: Mapping[str, Any], rejected: list[str], warnings: list[str], *, read: SpanReader
+) -> Iterator[Span]:
+    """Yield the spans of an ExportTraceServiceRequest.
+
+    Args:
+        rejected: one sentence is added for each span that cannot be read.
+        warnings: one sentence is added for what is left out around spans that are kept.
+        read: ``span_codec.span_from_proto``, or ``received_span`` to keep the bytes for the store.
+
+    Raises:
+        MalformedTelemetryError: it is not such a request from there on.
+    """
+    for of_resource in _objects(document, "resourceSpans"):
+        try:
+            resource = attributes_from_proto(_key_values(_object(of_resource, "resource"), "attributes"))
+        except MalformedTelemetryError as error:
+            resource = {}
+            warnings.append(f"the resource's attributes are left out: {error}")
+        for of_scope in _objects(of_resource, "scopeSpans"):
+            scope = str(_object(of_scope, "scope").get("name") or "")
+            for span in _objects(of_scope, "spans"):
+                try:
+                    yield read(_span(span), scope=scope, resource=resource)
+                except MalformedTelemetryError as error:
+                    rejected.append(str(error))
+
+
+def _span(document: Mapping[str, Any]) -> SpanProto:
+    name = str(document.get("name") or "")
+    try:
+        status = _object(document, "status")
+        return SpanProto(
+            trace_id=_id(document, "traceId"),
+            span_id=_id(document, "spanId"),
+            parent_span_id=_id(document, "parentSpanId"),
+            trace_state=str(document.get("traceState") or ""),
+            flags=int(document.get("flags") or 0),
+            name=name,
+            kind=_enumerator(SpanProto.SpanKind, document.get("kind")),
+            start_time_unix_nano=int(document.get("startTimeUnixNano") or 0),
+            end_time_unix_nano=int(document.get("endTimeUnixNano") or 0),
+            attributes=_key_values(document, "attributes"),
+            events=[
+                SpanProto.Event(
+                    name=str(event.get("name") or ""),
+                    time_unix_nano=int(event.get("timeUnixNano") or 0),
+                    attributes=_key_values(event, "attributes"),
+                )
+                for event in _objects(document, "events")
+            ],
+            links=[
+                SpanProto.Link(
+                    trace_id=_id(link, "traceId"),
+                    span_id=_id(link, "spanId"),
+                    attributes=_key_values(link, "attributes"),
+                )
+                for link in _objects(document, "links")
+            ],
+            status=Status(
+                code=_enumerator(Status.StatusCode, status.get("code")), message=str(status.get("message") or "")
+            ),
+        )
+    except MalformedTelemetryError as error:
+        raise MalformedTelemetryError(f"span {name!r}: {error}") from error
+    except _UNREADABLE as error:
+        raise MalformedTelemetryError(f"span {name!r}: {error}") from error
+
+
+def _id(document: Mapping[str, Any], key: str) -> bytes:
+    digits = document.get(key) or ""
+    try:
+        return bytes.fromhex(digits)
+    except _UNREADABLE:
+        raise MalformedTelemetryError(f"{key} is {digits!r}, which is not hex digits") from None
+
+
+def _enumerator(enumeration: Any, value: Any) -> Any:
+    # The specification asks for numbers; writers that use protobuf's own JSON give names.
+    return enumeration.Value(value) if isinstance(value, str) else value or 0
+
+
+def _key_values(document: Mapping[str, Any], key: str, depth: int = 0) -> list[KeyValue]:
+    return [
+        KeyValue(key=str(pair.get("key") or ""), value=_any_value(pair.get("value"), depth))
+        for pair in _objects(document, key)
+    ]
+
+
+def _any_value(value: Any, depth: int) -> AnyValue:
+    """Read one value; one that is absent, or of a kind that is not known, is a value that was not set."""
+    if depth > _DEEPEST:
+        raise MalformedTelemetryError(f"an attribute's value is nested more than {_DEEPEST} levels deep; write it flat")
+    if value is not None and not isinstance(value, Mapping):
+        raise MalformedTelemetryError(
+            f"an attribute's value is {value!r}, not an object such as {{'stringValue': ...}}"
+        )
+    for kind, content in (value or {}).items():
+        if content is None:
+            continue
+        try:
+            match kind:
+                case "stringValue":
+                    return AnyValue(string_value=content)
+                case "boolValue":
+                    return AnyValue(bool_value=content)
+                case "intValue":
+                    return AnyValue(int_value=int(content))
+                case "doubleValue":
+                    return AnyValue(double_value=float(content))
+                case "bytesValue":
+                    return AnyValue(bytes_value=base64.b64decode(content, validate=True))
+                case "arrayValue":
+                    elements = [_any_value(element, depth + 1) for element in _objects(content, "values")]
+                    return AnyValue(array_value=ArrayValue(values=elements))
+                case "kvlistValue":
+                    return AnyValue(kvlist_value=KeyValueList(values=_key_values(content, "values", depth + 1)))
+        except MalformedTelemetryError:
+            raise
+        except (*_UNREADABLE, binascii.Error) as error:
+            raise MalformedTelemetryError(f"a {kind} cannot be read: {error}") from error
+    return AnyValue()
+
+
+def _object(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = document.get(key) or {}
+    if not isinstance(found, Mapping):
+        raise MalformedTelemetryError(f"{key} is not an object")
+    return found
+
+
+def _objects(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    found = document.get(key) or []
+    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+        raise MalformedTelemetryError(f"{key} is not a list of objects")
+    return found
