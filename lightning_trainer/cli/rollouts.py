@@ -57,7 +57,7 @@ def rollouts(options: Options) -> None:
     options = _placed(options)
     if options.steps is not None and options.policy is None:
         raise ConfigError(
-            "--steps trains a policy: name it with --policy NAME, or give the daemon's configuration with --config FILE; "
+            "--steps trains a policy: name it with --policy NAME, or the daemon's configuration with --config FILE; "
             "--evaluate NAME records without one"
         )
     try:

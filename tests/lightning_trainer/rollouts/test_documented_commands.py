@@ -71,7 +71,7 @@ def test_the_configuration_says_where_the_daemon_is_its_token_and_its_only_polic
 def test_without_a_policy_and_a_configuration_one_is_asked_for() -> None:
     done = CliRunner().invoke(app, shlex.split("rollouts --tasks t --steps 1 -- sh"), env={"COLUMNS": "200"})
     assert done.exit_code == 2
-    assert "name the policy with --policy NAME, or the daemon's configuration with --config FILE" in done.stderr
+    assert "name it with --policy NAME, or the daemon's configuration with --config FILE" in done.stderr
 
 
 class _Answers(BaseHTTPRequestHandler):
