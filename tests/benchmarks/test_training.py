@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from training_parts import tree  # noqa: E402
 
 
+@pytest.mark.slow
 def test_an_update_is_measured_in_a_process_of_its_own(tmp_path):
     run = tree._measure("tree", "groups", resolve_model("random:tiny", tmp_path / "models"), True, tmp_path)
     assert run["samples"] == 16

@@ -120,6 +120,7 @@ def test_the_stages_after_it_take_what_the_agent_does(daemon):
     assert {row["outcome"] for row in status["ledger"]} == {"trained"}
 
 
+@pytest.mark.slow
 def test_after_the_trainer_was_killed_all_stages_are_repeated_to_the_same_weights(daemon):
     before = {version["version"]: version["checksum"] for version in daemon.policy("tiny")["versions"]}
     os.kill(daemon.processes("tiny")["trainer"], signal.SIGKILL)

@@ -353,6 +353,7 @@ def far_apart(one: list[float], other: list[float]) -> float:
     return max(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.slow
 def test_an_old_version_is_served_beside_the_newest_and_can_be_gone_back_to(run: Run):
     run.run_agent(steps=6)
     sixth = run.probe_logprobs()

@@ -83,6 +83,7 @@ async def test_one_that_was_killed_is_told_from_one_that_ended(tmp_path, killed:
     await engine.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 async def test_a_setting_that_the_model_cannot_meet_is_named(tmp_path, tiny_model):
     message = await failure(settings(tmp_path, tiny_model, max_model_len=99999, kv_cache_gib=0.25))
