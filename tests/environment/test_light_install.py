@@ -80,8 +80,15 @@ def test_a_program_is_run_without_the_daemons_packages(light_python, tmp_path):
     assert (said.returncode, said.stdout, said.stderr) == (0, "True False\n", "")
 
 
-def test_the_command_line_names_what_to_install(light_python):
-    said = subprocess.run([str(light_python.parent / "lightning-trainer")], capture_output=True, text=True)
-    assert said.returncode == 1
-    assert 'pip install "lightning-trainer[daemon]"' in said.stderr
-    assert "Traceback" not in said.stderr
+def test_help_and_version_work_without_the_daemons_packages(light_python, tmp_path):
+    launcher = str(light_python.parent / "lightning-trainer")
+    said = {
+        option: subprocess.run([launcher, *option], capture_output=True, text=True, cwd=tmp_path)
+        for option in ((), ("--help",), ("--version",), ("agents",))
+    }
+    assert [one.returncode for one in said.values()] == [0, 0, 0, 1]
+    assert "run          run a program with every model call captured" in said[("--help",)].stdout
+    assert said[()].stdout == said[("--help",)].stdout
+    assert said[("--version",)].stdout.count(".") == 2
+    assert 'run: pip install "lightning-trainer[daemon]"' in said[("agents",)].stderr
+    assert "Traceback" not in said[("agents",)].stderr

@@ -23,6 +23,7 @@ class Server:
     """Answers as OpenAI does."""
 
     def __init__(self) -> None:
+        self.url = ""
         self.seen: list[tuple[dict, dict]] = []
         self.answer: Response = JSONResponse(_ANSWER)
         self.app = FastAPI()

@@ -10,6 +10,7 @@ import pytest
 from fastapi import APIRouter
 from google.rpc.status_pb2 import Status as RpcStatus
 from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
 
 _TOKEN = "a-token-of-this-test"
 _MESSAGES: list[Any] = [{"role": "user", "content": "Is it open?"}]
@@ -76,7 +77,7 @@ async def test_openai_says_what_is_wrong_with_the_base_url(gateway, base: str, s
 
 
 async def test_langchain_says_what_is_wrong_with_the_base_url(gateway) -> None:
-    model = ChatOpenAI(model="sql", base_url=gateway.url, api_key=_TOKEN, max_retries=0)
+    model = ChatOpenAI(model="sql", base_url=gateway.url, api_key=SecretStr(_TOKEN), max_retries=0)
     with pytest.raises(openai.NotFoundError, match="/v1 is missing in it; set the base URL to"):
         await model.ainvoke("Is it open?")
 
@@ -94,8 +95,9 @@ async def test_every_client_is_told_of_a_wrong_token(gateway) -> None:
     sentence = "the daemon's token is missing or wrong: send it as"
     with pytest.raises(openai.AuthenticationError, match=sentence):
         await _of_chat(_openai(f"{gateway.url}/v1", "wrong"))
+    model = ChatOpenAI(model="sql", base_url=f"{gateway.url}/v1", api_key=SecretStr("wrong"), max_retries=0)
     with pytest.raises(openai.AuthenticationError, match=sentence):
-        await ChatOpenAI(model="sql", base_url=f"{gateway.url}/v1", api_key="wrong", max_retries=0).ainvoke("?")
+        await model.ainvoke("?")
     with pytest.raises(anthropic.AuthenticationError, match=sentence) as raised:
         await _of_messages(_anthropic(gateway.url, "wrong"))
     assert raised.value.body["error"]["type"] == "authentication_error"  # type: ignore[index]
