@@ -11,6 +11,7 @@ import openai
 import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import unpack_token_ids
+from lightning_instrumentation.wire.call import silence
 from opentelemetry import context
 from pydantic import BaseModel
 
@@ -106,9 +107,8 @@ def test_calls_of_others_are_the_same_byte_for_byte(begin, daemon, host, client)
 
     everything()
     watched, host.raw = host.raw, []
-    token = context.attach(context.set_value("suppress_instrumentation", True))
-    everything()
-    context.detach(token)
+    with silence():
+        everything()
     assert watched == host.raw
     assert len(watched) == 3
     assert not daemon.requests
@@ -116,6 +116,20 @@ def test_calls_of_others_are_the_same_byte_for_byte(begin, daemon, host, client)
 
 class Point(BaseModel):
     x: int
+
+
+def test_a_call_that_another_instrumentation_suppresses_is_routed_and_recorded(begin, daemon, host, client):
+    daemon.select("prose", "writer")
+    begin()
+    token = context.attach(context.set_value("suppress_instrumentation", True))
+    try:
+        lightning.agent("writer")(client.chat.completions.create)(**asking("hello"))
+    finally:
+        context.detach(token)
+    assert [body["model"] for body in bodies(daemon)] == ["prose"]
+    assert not host.requests
+    (span,) = daemon.chats()
+    assert span.attributes[semconv.ROUTE_POLICY] == "prose"
 
 
 def test_every_way_of_asking_is_routed(begin, daemon, host, client):
