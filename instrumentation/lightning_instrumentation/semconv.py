@@ -146,6 +146,9 @@ API: Final = "lightning.api"
 """Wire format of a model call: chat_completions, completions, responses or messages."""
 CAPTURED_BY: Final = "lightning.captured_by"
 """The library whose hook recorded a model call: openai, httpx, httpx2, requests or aiohttp."""
+OUTER_SPAN: Final = "lightning.outer_span"
+"""On a model call: the span of another tracer in this process that it was made in, as ``TRACE_ID-SPAN_ID`` in hex. Both
+traces may come to one store, and this says that what records the call there records this one."""
 
 # -- lightning: a call that was routed to the gateway; its own attributes say where it went ----------------------------
 ROUTE_POLICY: Final = "lightning.route.policy"
