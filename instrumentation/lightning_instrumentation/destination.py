@@ -17,6 +17,7 @@ from lightning_instrumentation.failures import failures
 from lightning_instrumentation.hosts import Standing
 from lightning_instrumentation.runtime import Runtime, runtime
 from lightning_instrumentation.scope import speaker
+from lightning_instrumentation.wire.apis import ending_of
 
 _PATHS = ("/chat/completions", "/completions", "/responses", "/messages")
 _KEPT_ELSEWHERE = ("previous_response_id", "conversation", "prompt", "background")
@@ -71,7 +72,7 @@ def fell_back(started: Runtime, destination: Destination, reason: object) -> Non
 
 def _servable(started: Runtime, policy: str, path: str, body: Mapping[str, Any]) -> str | None:
     """Return the gateway's path for a call; None, counted and said once, where the gateway cannot answer it."""
-    path = next((known for known in _PATHS if path.rstrip("/").endswith(known)), path)
+    path = next((known for known in _PATHS if path.rstrip("/").endswith(known)), ending_of(path) or path)
     if path not in started.router.paths:
         failures.note(
             f"not-routed:{path}",

@@ -197,7 +197,7 @@ def readdress(
     span = call.open_span
     if span is None:
         return {}
-    call.describe(request.place(url, body))
+    call.describe(request.place(call.api, url, body))
     call.goes_to(_extras(started, call.api, span, url, body), secret=secret)
     return dict(call.extras.headers)
 
