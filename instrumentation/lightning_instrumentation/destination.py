@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from opentelemetry import baggage
-
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures
 from lightning_instrumentation.hosts import Standing
@@ -51,7 +49,8 @@ def destination_of(url: str, body: Mapping[str, Any]) -> Destination | None:
         return None
     if started.hosts.standing(url) is Standing.DAEMON:
         return None
-    policy = started.router.policy_of(_agent())
+    agent = speaker()
+    policy = started.router.policy_of(None if agent is None else agent.name)
     if policy is None:
         return None
     path = _servable(started, policy, urlsplit(url).path, body)
@@ -89,15 +88,6 @@ def _servable(started: Runtime, policy: str, path: str, body: Mapping[str, Any])
         )
         return None
     return path
-
-
-def _agent() -> str | None:
-    """Whoever the call's span will name."""
-    agent = speaker()
-    if agent is not None:
-        return agent.name
-    carried = baggage.get_baggage(semconv.AGENT_NAME)
-    return carried if isinstance(carried, str) else None
 
 
 def _plain(url: str) -> str:

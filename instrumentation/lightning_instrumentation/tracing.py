@@ -200,8 +200,6 @@ def _identity_attributes(
     if agent is not None:
         attributes[semconv.AGENT_NAME] = agent
         attributes[semconv.AGENT_SOURCE] = source
-    elif semconv.AGENT_NAME in attributes:
-        attributes[semconv.AGENT_SOURCE] = "baggage"
     return attributes
 
 
