@@ -5,6 +5,9 @@
     @lightning.agent("planner")
     def plan(question): ...
 
+    @lightning.tool
+    def look_up(order: str) -> str: ...
+
 Importing is light: what writes and sends spans is imported at the first use.
 """
 
@@ -14,6 +17,7 @@ from lightning_instrumentation.reward import reward
 from lightning_instrumentation.rollout import Rollout, rollout
 from lightning_instrumentation.runtime import Stats, flush, init, shutdown, stats
 from lightning_instrumentation.state import State, state
+from lightning_instrumentation.tool import tool
 
 __all__ = [
     "ConfigurationError",
@@ -29,4 +33,5 @@ __all__ = [
     "shutdown",
     "state",
     "stats",
+    "tool",
 ]

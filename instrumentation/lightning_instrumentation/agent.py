@@ -1,18 +1,18 @@
-"""``@lightning.agent("name")``: everything that happens below the function is said and done by that agent.
+"""``@lightning.agent("name")`` and ``with lightning.agent("name"):``: what happens below is done by that agent.
 
-The function behaves as before: same kind (sync, coroutine, generator, async generator), same values, same exceptions.
-The innermost agent wins. A generator is inside its agent only while its own body runs, never while it is suspended.
+The innermost agent wins. A decorated generator is inside its agent only while its own body runs; a ``with`` block in
+the body of a generator lasts while it is suspended, too, so decorate generators.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lightning_instrumentation import semconv, spans
-from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.decorated import decorated
+from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import Agent, current, entered, speaking
 
@@ -21,30 +21,29 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_USAGE = 'write @lightning.agent("name") above a function'
+_USAGE = 'write @lightning.agent("name") above a function, or `with lightning.agent("name"):` around code'
 
 
 class _Invocation:
-    """One call of an agent's function: an ``invoke_agent`` span and the scope in which the body runs."""
+    """An agent at work: an ``invoke_agent`` span and the scope in which the body runs."""
 
     __slots__ = ("_scope", "_span")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, source: str) -> None:
         self._scope = current()
         self._span: Span | None = None
-        guarded("agent", self._begin, name)
+        guarded("agent", self._begin, Agent(name, source))
 
-    def _begin(self, name: str) -> None:
+    def _begin(self, agent: Agent) -> None:
         started = runtime()
         if started is None:
             return
-        agent = Agent(name, "decorator")
         self._span = spans.begin(
             started,
-            f"{semconv.INVOKE_AGENT} {name}",
+            f"{semconv.INVOKE_AGENT} {agent.name}",
             {
                 semconv.OPERATION: semconv.INVOKE_AGENT,
-                semconv.AGENT_NAME: name,
+                semconv.AGENT_NAME: agent.name,
                 semconv.AGENT_SOURCE: agent.source,
             },
         )
@@ -52,6 +51,11 @@ class _Invocation:
 
     def body(self) -> entered:
         return entered(self._scope)
+
+    def yielded(self, value: Any) -> None:
+        """What an agent hands out is its own."""
+
+    returned = yielded
 
     def end(self, error: BaseException | None = None) -> None:
         if isinstance(error, GeneratorExit):
@@ -62,8 +66,55 @@ class _Invocation:
         self._span = None
 
 
+class NamedAgent:
+    """What ``lightning.agent("name")`` returns: a decorator of functions and a block, ``with`` or ``async with``."""
+
+    __slots__ = ("_body", "_invocation", "_used", "name")
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+        self._invocation: _Invocation | None = None
+        self._body: entered | None = None
+        self._used = False
+
+    def __call__(self, function: F) -> F:
+        self._used = True
+        return _decorate(function, self.name)
+
+    def __enter__(self) -> NamedAgent:
+        self._used = True
+        if self.name is None:
+            raise TypeError(f"a block of code has no name that its agent could take, got None; {_USAGE}")
+        if self._invocation is not None:
+            raise RuntimeError(f"agent {self.name!r} is entered already; make a new one for every block")
+        self._invocation = _Invocation(self.name, "with")
+        self._body = self._invocation.body()
+        self._body.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        invocation, self._invocation = self._invocation, None
+        if self._body is not None and invocation is not None:
+            self._body.__exit__(kind, error, traceback)
+            invocation.end(error)
+
+    async def __aenter__(self) -> NamedAgent:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_used", True):
+            failures.note("agent-not-entered", f"lightning.agent({self.name!r}) names nothing by itself; {_USAGE}")
+
+
 @overload
-def agent(name: str | None = None) -> Callable[[F], F]: ...
+def agent(name: str | None = None) -> NamedAgent: ...
 
 
 @overload
@@ -71,129 +122,23 @@ def agent(name: F) -> F: ...
 
 
 def agent(name: Any = None) -> Any:
-    """Name the agent that a function is; without a name, the function's own.
+    """Name the agent that a function or a block of code is; a function without a name is called by its own.
 
     Raises:
-        TypeError: the name is no text, or what is decorated is no function.
+        TypeError: the name is not a text or is empty, what is decorated is not a function, or a block has no name.
     """
     if name is None or isinstance(name, str):
         if name is not None and not name.strip():
             raise TypeError(f"an agent needs a name that is not empty, got {name!r}; {_USAGE}")
-        return lambda function: _decorate(function, name)
+        return NamedAgent(name)
     if callable(name) or isinstance(name, (staticmethod, classmethod)):
         return _decorate(name, None)
     raise TypeError(f"an agent's name is text, got {name!r} ({type(name).__name__}); {_USAGE}")
 
 
 def _decorate(function: Any, name: str | None) -> Any:
-    if isinstance(function, (staticmethod, classmethod)):
-        return type(function)(_decorate(function.__func__, name))
-    if not inspect.isroutine(function):
-        what = f"the class {function.__name__}" if inspect.isclass(function) else repr(function)
-        raise TypeError(f"@lightning.agent needs a function or method, got {what}; {_USAGE}")
-    name = name or function.__name__
-    if inspect.isasyncgenfunction(function):
-        return _async_generator(function, name)
-    if inspect.iscoroutinefunction(function):
-        return _coroutine(function, name)
-    if inspect.isgeneratorfunction(function):
-        return _generator(function, name)
-    return _sync(function, name)
+    def begin(body: Any) -> Any:
+        own = name or body.__name__
+        return lambda args, kwargs: _Invocation(own, "decorator")
 
-
-def _sync(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def invoke(*args: Any, **kwargs: Any) -> Any:
-        invocation = _Invocation(name)
-        try:
-            with invocation.body():
-                result = function(*args, **kwargs)
-        except BaseException as error:
-            invocation.end(error)
-            raise
-        if inspect.iscoroutine(result):
-            # A plain function that hands out a coroutine has not run yet.
-            return _awaited(result, invocation)
-        invocation.end()
-        return result
-
-    return invoke
-
-
-def _coroutine(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    @functools.wraps(function)
-    async def invoke(*args: Any, **kwargs: Any) -> Any:
-        return await _awaited(function(*args, **kwargs), _Invocation(name))
-
-    return invoke
-
-
-async def _awaited(coroutine: Any, invocation: _Invocation) -> Any:
-    try:
-        with invocation.body():
-            result = await coroutine
-    except BaseException as error:
-        invocation.end(error)
-        raise
-    invocation.end()
-    return result
-
-
-def _generator(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def invoke(*args: Any, **kwargs: Any) -> Any:
-        invocation = _Invocation(name)
-        try:
-            with invocation.body():
-                generator = function(*args, **kwargs)
-            step, value = generator.send, None
-            while True:
-                try:
-                    with invocation.body():
-                        item = step(value)
-                except StopIteration as stop:
-                    invocation.end()
-                    return stop.value
-                try:
-                    step, value = generator.send, (yield item)
-                except GeneratorExit:
-                    with invocation.body():
-                        generator.close()
-                    raise
-                except BaseException as thrown:
-                    step, value = generator.throw, thrown
-        except BaseException as error:
-            invocation.end(error)
-            raise
-
-    return invoke
-
-
-def _async_generator(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    @functools.wraps(function)
-    async def invoke(*args: Any, **kwargs: Any) -> Any:
-        invocation = _Invocation(name)
-        try:
-            with invocation.body():
-                generator = function(*args, **kwargs)
-            step, value = generator.asend, None
-            while True:
-                try:
-                    with invocation.body():
-                        item = await step(value)
-                except StopAsyncIteration:
-                    invocation.end()
-                    return
-                try:
-                    step, value = generator.asend, (yield item)
-                except GeneratorExit:
-                    with invocation.body():
-                        await generator.aclose()
-                    raise
-                except BaseException as thrown:
-                    step, value = generator.athrow, thrown
-        except BaseException as error:
-            invocation.end(error)
-            raise
-
-    return invoke
+    return decorated(function, begin, what="@lightning.agent", usage=_USAGE)

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from opentelemetry import baggage
-
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures
 from lightning_instrumentation.hosts import Standing
 from lightning_instrumentation.runtime import Runtime, runtime
 from lightning_instrumentation.scope import speaker
+from lightning_instrumentation.wire.apis import ending_of
 
 _PATHS = ("/chat/completions", "/completions", "/responses", "/messages")
 _KEPT_ELSEWHERE = ("previous_response_id", "conversation", "prompt", "background")
@@ -50,7 +49,8 @@ def destination_of(url: str, body: Mapping[str, Any]) -> Destination | None:
         return None
     if started.hosts.standing(url) is Standing.DAEMON:
         return None
-    policy = started.router.policy_of(_agent())
+    agent = speaker()
+    policy = started.router.policy_of(None if agent is None else agent.name)
     if policy is None:
         return None
     path = _servable(started, policy, urlsplit(url).path, body)
@@ -71,7 +71,7 @@ def fell_back(started: Runtime, destination: Destination, reason: object) -> Non
 
 def _servable(started: Runtime, policy: str, path: str, body: Mapping[str, Any]) -> str | None:
     """Return the gateway's path for a call; None, counted and said once, where the gateway cannot answer it."""
-    path = next((known for known in _PATHS if path.rstrip("/").endswith(known)), path)
+    path = next((known for known in _PATHS if path.rstrip("/").endswith(known)), ending_of(path) or path)
     if path not in started.router.paths:
         failures.note(
             f"not-routed:{path}",
@@ -88,15 +88,6 @@ def _servable(started: Runtime, policy: str, path: str, body: Mapping[str, Any])
         )
         return None
     return path
-
-
-def _agent() -> str | None:
-    """Whoever the call's span will name."""
-    agent = speaker()
-    if agent is not None:
-        return agent.name
-    carried = baggage.get_baggage(semconv.AGENT_NAME)
-    return carried if isinstance(carried, str) else None
 
 
 def _plain(url: str) -> str:

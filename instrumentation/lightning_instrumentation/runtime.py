@@ -19,7 +19,7 @@ from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.failures import failures, guarded, log
 from lightning_instrumentation.hosts import Hosts
 from lightning_instrumentation.routing import Router
-from lightning_instrumentation.scope import set_default_agent
+from lightning_instrumentation.scope import set_ambient, set_default_agent
 from lightning_instrumentation.sequence import sequences
 from lightning_instrumentation.settings import RedactionRule, Settings, read_settings
 
@@ -165,12 +165,14 @@ def _start(settings: Settings) -> None:
     from lightning_instrumentation.redaction.rules import redactor
     from lightning_instrumentation.redaction.spans import Editor
     from lightning_instrumentation.registry import install_hooks
+    from lightning_instrumentation.users_spans import agent_here
 
     hosts = Hosts(settings.endpoint, settings.trusted_hosts)
     editor = Editor(redactor(settings.redact), capture_content=settings.capture_content)
     sequences.renew()
     outbox = Outbox(settings)
     set_default_agent(settings.agent)
+    set_ambient(agent_here)
     router = Router(settings.endpoint, settings.token, enabled=settings.route, fallback=settings.route_fallback)
     _runtime = Runtime(settings, hosts, _tracer(settings, outbox, editor), outbox, editor, router)
     outbox.when_idle = _tell_losses

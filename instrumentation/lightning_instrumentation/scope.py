@@ -69,6 +69,7 @@ class Scope:
 _EMPTY = Scope()
 _current: ContextVar[Scope] = ContextVar("lightning.scope", default=_EMPTY)
 _framework_agents: list[Callable[[], Agent | None]] = []
+_ambient: list[Callable[[], Agent | None]] = []
 _default_agent: list[Agent] = []
 
 
@@ -107,6 +108,11 @@ def add_framework(ask: Callable[[], Agent | None]) -> None:
         _framework_agents.append(ask)
 
 
+def set_ambient(ask: Callable[[], Agent | None]) -> None:
+    """Set the question that is asked where no adapter has an answer."""
+    _ambient[:] = [ask]
+
+
 def set_default_agent(name: str | None) -> None:
     """Name for what nothing else names."""
     _default_agent[:] = [Agent(name, "init")] if name else []
@@ -117,13 +123,13 @@ def framework_agent() -> Agent | None:
         agent = ask()
         if agent is not None:
             return agent
-    return None
+    return _ambient[0]() if _ambient else None
 
 
 def speaker() -> Agent | None:
     """Return who speaks here: the innermost name that somebody chose."""
     scope = _current.get()
-    inside = framework_agent() if _framework_agents else None
+    inside = framework_agent()
     if inside is not None and inside.explicit and inside != scope.around:
         return inside
     return scope.agent or (_default_agent[0] if _default_agent else inside)

@@ -12,6 +12,7 @@ from typing import Final
 OPERATION: Final = "gen_ai.operation.name"
 CHAT: Final = "chat"
 TEXT_COMPLETION: Final = "text_completion"
+GENERATE_CONTENT: Final = "generate_content"
 INVOKE_AGENT: Final = "invoke_agent"
 INVOKE_WORKFLOW: Final = "invoke_workflow"
 EXECUTE_TOOL: Final = "execute_tool"
@@ -146,9 +147,12 @@ CALL_ABANDONED: Final = "lightning.call.abandoned"
 """True on a span below a gateway's record: the caller never had the end of that answer, so it counts as interrupted."""
 
 API: Final = "lightning.api"
-"""Wire format of a model call: chat_completions, completions, responses or messages."""
+"""Wire format of a model call: chat_completions, completions, responses, messages, gemini, ollama_chat ..."""
 CAPTURED_BY: Final = "lightning.captured_by"
-"""The library whose hook recorded a model call: openai, httpx, httpx2, requests or aiohttp."""
+"""The library whose hook recorded a model call: openai, httpx, httpx2, requests, aiohttp or botocore."""
+OUTER_SPAN: Final = "lightning.outer_span"
+"""On a model call: the span of another tracer in this process that it was made in, as ``TRACE_ID-SPAN_ID`` in hex. Both
+traces may come to one store, and this says that what records the call there records this one."""
 
 # -- lightning: a call that was routed to the gateway; its own attributes say where it went ----------------------------
 ROUTE_POLICY: Final = "lightning.route.policy"

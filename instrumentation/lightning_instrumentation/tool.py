@@ -1,22 +1,34 @@
 """A tool at work: an ``execute_tool`` span from before it runs until it has answered, around all that it does.
 
-Shared by the adapters, each of which knows where its framework runs a tool and how the result reads.
+``@lightning.tool`` is for functions; an adapter makes a ``ToolCall`` where its framework runs a tool, and knows how the
+result reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from lightning_instrumentation import semconv, spans
+from lightning_instrumentation.decorated import decorated
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.messages import as_json
 from lightning_instrumentation.runtime import runtime
-from lightning_instrumentation.scope import Scope, current, entered
+from lightning_instrumentation.scope import current, entered
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MOST_YIELDED: Final = 1000
+"""Of what a tool yields, so many are recorded: it may never end."""
+_DEEPEST = 16
+_USAGE = 'write @lightning.tool or @lightning.tool("name") above a function, below a decorator of your framework'
 
 
 class ToolCall:
@@ -50,7 +62,7 @@ class ToolCall:
             attributes[semconv.TOOL_CALL_ARGUMENTS] = _text(arguments())
         self._span = spans.begin(started, f"{semconv.EXECUTE_TOOL} {name}", attributes)
         if self._span is not None:
-            self.scope = Scope(self.scope.identity, self.scope.agent, self.scope.around, self._span)
+            self.scope = replace(self.scope, span=self._span)
 
     def returned(self, result: Callable[[], Any], *, failed: bool = False) -> None:
         """Record what the model will be told; ``failed`` where the tool reported an error instead of raising it."""
@@ -86,3 +98,113 @@ class ToolCall:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else as_json(value)
+
+
+class _FunctionCall:
+    """One call of a decorated function."""
+
+    __slots__ = ("_call", "_more", "_yielded")
+
+    def __init__(self, name: str, arguments: Callable[[], Any]) -> None:
+        self._call = ToolCall(name, None, arguments)
+        self._yielded: list[Any] | None = None
+        self._more = 0
+
+    def body(self) -> entered:
+        return entered(self._call.scope)
+
+    def yielded(self, value: Any) -> None:
+        if self._yielded is None:
+            self._yielded = []
+        if len(self._yielded) < MOST_YIELDED:
+            self._yielded.append(guarded("tool", _plain, value))
+        else:
+            self._more += 1
+
+    def returned(self, value: Any) -> None:
+        if self._yielded is None:
+            self._call.returned(lambda: _plain(value))
+        else:
+            self._say_yielded()
+
+    def _say_yielded(self) -> None:
+        more = [f"... and {self._more} more"] if self._more else []
+        self._call.returned(lambda: [*(self._yielded or ()), *more])
+
+    def end(self, error: BaseException | None = None) -> None:
+        if error is not None and self._yielded is not None:
+            self._say_yielded()
+        self._call.end(error)
+
+
+@overload
+def tool(name: str | None = None) -> Callable[[F], F]: ...
+
+
+@overload
+def tool(name: F) -> F: ...
+
+
+def tool(name: Any = None) -> Any:
+    """Record every call of a function as the work of a tool: arguments, result, error, and what happens inside.
+
+    Arguments are recorded by name, without ``self`` and ``cls``; of what a generator yields, the first 1,000 items.
+    Nothing that the function takes or returns is changed or read: an iterator is named and not consumed.
+
+    Args:
+        name: of the tool; the function's own unless given.
+
+    Raises:
+        TypeError: the name is not a text or is empty, or what is decorated is not a function.
+    """
+    if name is None or isinstance(name, str):
+        if name is not None and not name.strip():
+            raise TypeError(f"a tool needs a name that is not empty, got {name!r}; {_USAGE}")
+        return lambda function: _decorate(function, name)
+    if callable(name) or isinstance(name, (staticmethod, classmethod)):
+        return _decorate(name, None)
+    raise TypeError(f"a tool's name is text, got {name!r} ({type(name).__name__}); {_USAGE}")
+
+
+def _decorate(function: Any, name: str | None) -> Any:
+    def begin(body: Any) -> Any:
+        own = name or body.__name__
+        try:
+            signature = inspect.signature(body)
+        except (TypeError, ValueError):  # a builtin may have none
+            signature = None
+        return lambda args, kwargs: _FunctionCall(own, lambda: _arguments(signature, args, kwargs))
+
+    return decorated(function, begin, what="@lightning.tool", usage=_USAGE)
+
+
+def _arguments(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    try:
+        given = dict(signature.bind(*args, **kwargs).arguments) if signature is not None else None
+    except TypeError:  # the function will say so itself
+        given = None
+    if given is None or signature is None:
+        return _plain({**({"args": args} if args else {}), **kwargs})
+    first = next(iter(signature.parameters), None)
+    if first in ("self", "cls"):
+        given.pop(first, None)
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            given |= given.pop(parameter.name, {})
+    return _plain(given)
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Return what JSON can say of a value, a copy: it is written later, and the function goes on with its own."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, Iterator) or depth == _DEEPEST:
+        return f"<{type(value).__qualname__}>"
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item, depth + 1) for item in value]
+    if isinstance(value, Enum):
+        return _plain(value.value, depth + 1)
+    dump = getattr(value, "model_dump", None)
+    return _plain(dump(mode="json"), depth + 1) if callable(dump) else str(value)

@@ -128,7 +128,12 @@ class Tracer:
             above = None
         ids = self._ids
         trace_id = ids.generate_trace_id() if above is None else above.trace_id
-        links = _link_to_users_span() if above is None else ()
+        links = ()
+        if otel_context.get_current():  # else the program does not use OpenTelemetry itself
+            users = trace.get_current_span().get_span_context()
+            if users.is_valid:
+                attributes[semconv.OUTER_SPAN] = f"{users.trace_id:032x}-{users.span_id:016x}"
+                links = (Link(users),) if above is None else ()
         identity = guarded("identity", identity_attributes) or _NOTHING
         self._begins(attributes, identity)
         return SpanRecord(
@@ -195,8 +200,6 @@ def _identity_attributes(
     if agent is not None:
         attributes[semconv.AGENT_NAME] = agent
         attributes[semconv.AGENT_SOURCE] = source
-    elif semconv.AGENT_NAME in attributes:
-        attributes[semconv.AGENT_SOURCE] = "baggage"
     return attributes
 
 

@@ -1,9 +1,7 @@
 """Counts the calls of every agent in a store, in bounded memory.
 
-Traces are read one at a time and joined as for training; what is kept of each call is one short row in a temporary
-SQLite file. There the records of one response that came in different traces (a second instrumentation's, a gateway
-record without trace context) meet, are told from other calls with the same response id as they are for training
-(``ingest/agreement.py``), and the most faithful of them is counted.
+Traces are read one at a time and joined as for training; what is kept of each call is one short row, and the records
+of one call that came in different traces meet in ``meeting``.
 """
 
 import hashlib
@@ -13,15 +11,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import pack_token_ids
 
-from lightning_trainer.ingest.agreement import Statement, parted, statement_of
-from lightning_trainer.ingest.ancestry import resolve_identities, unique
+from lightning_trainer.agents import meeting
+from lightning_trainer.ingest.agreement import statement_of
+from lightning_trainer.ingest.ancestry import SpanKey, enclosing, key_of, outer_of, resolve_identities, unique
 from lightning_trainer.ingest.calls import JoinedCall, fidelity_of, joined_calls, server_of, tokens_of
-from lightning_trainer.ingest.dialects.lightning import is_gateway
+from lightning_trainer.ingest.dialects.genai import stream_part
+from lightning_trainer.ingest.dialects.lightning import is_gateway, is_ours
 from lightning_trainer.ingest.dialects.record import ModelCall
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.dialects.tokens import FOREIGN_NAMES, Tokens, carries_tokens, read_tokens
@@ -58,13 +57,19 @@ class AgentCensus:
     """Exact calls that did not go through the gateway: by the server that answered, and the model as it calls it."""
     interrupted: int = 0
     """Streams that ended before their last chunk."""
+    cancelled: int = 0
+    """Calls through the gateway that their caller gave up before anything of the answer was known."""
+    unrecorded: int = 0
+    """Calls without ids that our client sent to the gateway, of which there is no record of the gateway's."""
+    fell_back: int = 0
+    """Calls without ids that went where they always went because the daemon was away."""
     failed_by_scope: Counter[str] = field(default_factory=Counter)
 
     @property
     def failed(self) -> int:
         """Requests that no model answered.
 
-        Each instrumentation of a program tells of each of them and no id says which are the same, so the one that saw
+        Where nothing says which records of several instrumentations are of the same one, the instrumentation that saw
         most counts: exact where all watch the same programs, else too few.
         """
         return max(self.failed_by_scope.values(), default=0)
@@ -107,63 +112,95 @@ def count_agents(traces: Iterable[list[Span]]) -> list[AgentCensus]:
     """Return what was seen of every agent, by name; calls without a name come last."""
     counted: dict[str | None, AgentCensus] = {}
     with closing(sqlite3.connect("", isolation_level=None)) as rows:  # SQLite's temporary file, gone when it is closed
-        rows.execute(_CREATE)
+        meeting.create(rows)
         rows.execute("BEGIN")
         for spans in traces:
-            rows.executemany(_INSERT, _rows(spans, counted))
-        for calls in _responses(rows):
+            meeting.add(rows, _rows(spans, counted))
+        meeting.join_across_traces(rows)
+        for agent, scope, failed in meeting.failed(rows):
+            _of(counted, agent).failed_by_scope[scope] += failed
+        for calls in meeting.calls(rows):
             _add(calls, counted)
     return sorted(counted.values(), key=lambda one: (one.agent is None, one.agent or ""))
 
 
-_COLUMNS = (
-    "response, rank, agent, source, prompt_tokens, sampled_tokens, fidelity, interrupted, policy, tools, single, "
-    "statements, server, model"
-)
-_STATEMENTS = _COLUMNS.split(", ").index("statements")
-_CREATE = f"CREATE TABLE calls({_COLUMNS})"
-_INSERT = f"INSERT INTO calls VALUES ({', '.join('?' * len(_COLUMNS.split(',')))})"
-
-
-def _rows(spans: list[Span], counted: dict[str | None, AgentCensus]) -> Iterator[tuple]:
-    """Yield a row for each call of a trace; tools that were run and requests that failed are counted at once."""
+def _rows(spans: list[Span], counted: dict[str | None, AgentCensus]) -> Iterator[meeting.Kept]:
+    """Yield what is kept of the calls of a trace; tools that were run are counted at once."""
     known = unique(spans)
     identities = resolve_identities(known)
+    foreign: list[SpanKey] = []
+    failed: list[Span] = []
     for key, span in known.items():
         dialect = dialect_of(span)
         tool = dialect.tool(span)
         if tool is not None:
             _note_tools(_of(counted, identities[key].agent), [tool])
         if dialect.failed(span):
-            _of(counted, identities[key].agent).failed_by_scope[span.scope] += 1
+            failed.append(span)
+    by_gateway: set[str | None] = set()
     for call in joined_calls(known, identities):
         yield _row(call)
+        foreign += [key_of(record.span) for record in call.records if not is_ours(record.span)]
+        by_gateway.update(record.span.parent_span_id for record in call.records if is_gateway(record.span))
+    for span in failed:
+        if is_ours(span) and span.span_id in by_gateway:
+            continue  # the gateway's record of the request is counted
+        yield meeting.Failed(_name(key_of(span)), identities[key_of(span)].agent, span.scope, _outer(span))
+        if not is_ours(span):
+            foreign.append(key_of(span))
+    if foreign:
+        for inner, record in enclosing(known, foreign).items():
+            yield meeting.Inside(_name(inner), _name(record))
+    for span in known.values():
+        if not is_ours(span) and (part := stream_part(span)) is not None:
+            yield meeting.Part(part.place, part.at_ns, part.is_log, _name(part.span))
 
 
-def _row(call: JoinedCall) -> tuple:
+def _row(call: JoinedCall) -> meeting.Row:
     best, identity = call.best, call.identity
     tokens = tokens_of(best)
     exact = any(fidelity_of(tokens, choice) is Fidelity.EXACT for choice in tokens.choices)
     policy = best.span.attributes.get(semconv.POLICY)
     usages = [dialect_of(record.span).usage(record.span) for record in call.records]
     called = sorted({name for record in call.records for name in _tools_called(record)})
-    response_id = call.response_id
-    return (
-        response_id,
-        repr(faithfulness(best)[:4]),
-        identity.agent,
-        call.agent_source,
-        _first(usage.input_tokens for usage in usages),
-        _first(usage.output_tokens for usage in usages),
-        Fidelity.EXACT if exact else Fidelity.TEXT_ONLY,
-        best.complete is False,
-        policy if isinstance(policy, str) else None,
-        "\n".join(called) or None,
-        f"{best.span.trace_id}{best.span.span_id}",
-        # What a call without an id states is asked by nobody.
-        response_id and pickle.dumps([tuple(statement_of(record, call.identities)) for record in call.records]),
-        *(server_of(best.span) if exact and policy is None else (None, None)),
+    name = _name(key_of(best.span))
+    server, model = server_of(best.span) if exact and policy is None else (None, None)
+    interrupted = best.complete is False
+    return meeting.Row(
+        call=meeting.by_name(name) if call.response_id is None else f"id{call.response_id}",
+        rank=repr(faithfulness(best)[:4]),
+        span=name,
+        agent=identity.agent,
+        source=call.agent_source,
+        prompt_tokens=_first(usage.input_tokens for usage in usages),
+        sampled_tokens=_first(usage.output_tokens for usage in usages),
+        fidelity=Fidelity.EXACT if exact else Fidelity.TEXT_ONLY,
+        interrupted=interrupted,
+        cancelled=interrupted and not exact and is_gateway(best.span),
+        route=next((route for record in call.records if (route := _route(record.span))), None),
+        policy=policy if isinstance(policy, str) else None,
+        server=server,
+        model=model,
+        tools="\n".join(called) or None,
+        start_ns=best.span.start_ns,
+        outer=next((outer for record in call.records if (outer := _outer(record.span))), None),
+        statements=pickle.dumps([tuple(statement_of(record, call.identities)) for record in call.records]),
     )
+
+
+def _name(key: SpanKey) -> str:
+    return f"{key[0]}{key[1]}"
+
+
+def _route(span: Span) -> str | None:
+    if semconv.ROUTE_POLICY not in span.attributes:
+        return None
+    return "home" if span.attributes.get(semconv.ROUTE_FELL_BACK) is True else "gateway"
+
+
+def _outer(span: Span) -> str | None:
+    key = outer_of(span)
+    return None if key is None else _name(key)
 
 
 def _tools_called(record: ModelCall) -> Iterable[str]:
@@ -174,45 +211,38 @@ def _first(values: Iterable[int | None]) -> int | None:
     return next((value for value in values if value is not None), None)
 
 
-def _responses(rows: sqlite3.Connection) -> Iterator[list[tuple]]:
-    """Yield the rows of each call, the most faithful first; without a response id a row is a call of its own."""
-    ordered = rows.execute(
-        f"SELECT {_COLUMNS}, coalesce('id' || response, single) AS call FROM calls ORDER BY call, rank, single"
-    )
-    for _, group in groupby(ordered, key=lambda row: row[-1]):
-        found = list(group)
-        if len(found) == 1:
-            yield found
-            continue
-        statements = [[Statement(*stated) for stated in pickle.loads(row[_STATEMENTS])] for row in found]
-        for places in parted(statements):
-            yield [found[place] for place in places]
-
-
 _BY_THE_GATEWAY = "gateway"
 """Nobody but the gateway tells of the call: its base URL or its baggage named the agent."""
 
 
-def _add(calls: list[tuple], counted: dict[str | None, AgentCensus]) -> None:
-    _, _, agent, source, prompt, sampled, fidelity, interrupted, policy, *_ = calls[0]
-    for other in calls[1:]:
-        agent = agent or other[2]
-        source = source or (other[3] if other[2] == agent else None)
-        prompt = other[4] if prompt is None else prompt
-        sampled = other[5] if sampled is None else sampled
+def _add(calls: list[meeting.Row], counted: dict[str | None, AgentCensus]) -> None:
+    best, *others = calls
+    agent, source, prompt, sampled = best.agent, best.source, best.prompt_tokens, best.sampled_tokens
+    for other in others:
+        agent = agent or other.agent
+        source = source or (other.source if other.agent == agent else None)
+        prompt = other.prompt_tokens if prompt is None else prompt
+        sampled = other.sampled_tokens if sampled is None else sampled
     one = _of(counted, agent)
     one.calls += 1
     one.prompt_tokens += prompt or 0
     one.sampled_tokens += sampled or 0
-    one.uncounted_calls += prompt is None or sampled is None
-    one.fidelity[Fidelity(fidelity)] += 1
-    one.interrupted += interrupted
+    one.fidelity[Fidelity(best.fidelity)] += 1
+    if best.cancelled:
+        one.cancelled += 1
+    else:
+        one.uncounted_calls += prompt is None or sampled is None
+        one.interrupted += best.interrupted
+        if best.fidelity == Fidelity.TEXT_ONLY:
+            route = next((row.route for row in calls if row.route), None)
+            one.unrecorded += route == "gateway"
+            one.fell_back += route == "home"
     one.sources.update([source or _BY_THE_GATEWAY] if agent else [])
-    one.served_by.update([policy] if policy else [])
-    if calls[0][-3] is not None:
-        one.elsewhere[calls[0][-3], calls[0][-2] or ""] += 1
+    one.served_by.update([best.policy] if best.policy else [])
+    if best.server is not None:
+        one.elsewhere[best.server, best.model or ""] += 1
     for row in calls:
-        _note_tools(one, row[9].split("\n") if row[9] else [])
+        _note_tools(one, row.tools.split("\n") if row.tools else [])
 
 
 def _note_tools(one: AgentCensus, names: Iterable[str]) -> None:

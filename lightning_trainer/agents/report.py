@@ -76,7 +76,13 @@ def _not_captured(one: AgentCensus, claiming: PolicyConfig | None, *, some_polic
             f"{_calls(one.calls)} without an agent's name: {who}put @lightning.agent(...) around the code that makes "
             "them"
         )
-    text_only = one.fidelity[Fidelity.TEXT_ONLY]
+    if one.fell_back:
+        said.append(f"{_calls(one.fell_back)} without token ids (the daemon was away, so another model answered)")
+    if one.unrecorded:
+        said.append(
+            f"{_calls(one.unrecorded)} without token ids (sent to the gateway, which ended before it could record them)"
+        )
+    text_only = one.fidelity[Fidelity.TEXT_ONLY] - one.cancelled - one.fell_back - one.unrecorded
     if text_only:
         said.append(f"{_calls(text_only)} without token ids ({_why_no_ids(one, claiming)})")
     if claiming is not None:
@@ -88,6 +94,8 @@ def _not_captured(one: AgentCensus, claiming: PolicyConfig | None, *, some_polic
         ]
     if one.interrupted:
         said.append(f"{_calls(one.interrupted)} cut short: the stream ended before its last chunk")
+    if one.cancelled:
+        said.append(f"{_calls(one.cancelled)} through the gateway cancelled by the caller before anything was answered")
     if one.failed:
         said.append(f"{one.failed} request{'s' * (one.failed != 1)} that no model answered")
     if one.uncounted_calls:

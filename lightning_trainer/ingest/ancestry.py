@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from lightning_instrumentation import semconv
 
+from lightning_trainer.ingest.dialects.genai import paired, stream_part
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.dialects.values import text
 from lightning_trainer.types import Span
@@ -111,6 +112,31 @@ def unique(spans: Sequence[Span]) -> dict[SpanKey, Span]:
     """
     ordered = sorted(spans, key=attrgetter("trace_id", "start_ns", "span_id"))
     return dict(zip(map(key_of, ordered), ordered, strict=True))
+
+
+def outer_of(span: Span) -> SpanKey | None:
+    """Return the span of another tracer that a model call of our client was made in, None where there was none."""
+    trace_id, _, span_id = (text(span, semconv.OUTER_SPAN) or "").partition("-")
+    return (trace_id, span_id) if span_id else None
+
+
+def enclosing(spans: Mapping[SpanKey, Span], records: Collection[SpanKey]) -> dict[SpanKey, SpanKey]:
+    """Return for each span that is a record of a call, or lies inside of one, the innermost such record."""
+    found: dict[SpanKey, SpanKey] = {key: key for key in records}
+    beyond: set[SpanKey] = set()
+    for start in spans:
+        chain: list[SpanKey] = []
+        key: SpanKey | None = start
+        while key is not None and key in spans and key not in found and key not in beyond:
+            beyond.add(key)  # also ends a circle
+            chain.append(key)
+            key = _parent(spans[key])
+        if key in found:
+            beyond.difference_update(chain)
+            found.update(dict.fromkeys(chain, found[key]))
+    parts = [part for span in spans.values() if (part := stream_part(span)) is not None]
+    found.update((request.span, log.span) for request, log in paired(sorted(parts)) if log.span in found)
+    return found
 
 
 def nearest_above(spans: Mapping[SpanKey, Span], wanted: Collection[SpanKey]) -> dict[SpanKey, SpanKey | None]:

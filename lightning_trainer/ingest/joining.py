@@ -7,6 +7,7 @@ around our client's around the gateway's record, in one trace or in several. Rul
    share one, nor do two tracer providers), unless the records state different things: ``agreement.py``.
 2. A record without an id around others is of the last of them: the ones before it were tries that failed. One without
    an id inside of another is of that one, where it is the last in it. Two different response ids are never one call.
+   A call of our client lies inside of the other tracer's span that it says it was made in, though the traces are two.
 3. A record without an id is of the one that began or ended inside of it (or it inside of that), was written by another
    instrumentation, has the same parent or the very same words, and is the nearest in time.
 
@@ -27,7 +28,7 @@ from lightning_trainer.ingest.agreement import (
     parted,
     statement_of,
 )
-from lightning_trainer.ingest.ancestry import Identity, SpanKey, key_of, nearest_above
+from lightning_trainer.ingest.ancestry import Identity, SpanKey, enclosing, key_of, nearest_above, outer_of
 from lightning_trainer.ingest.dialects import lightning
 from lightning_trainer.ingest.dialects.record import ModelCall
 from lightning_trainer.ingest.dialects.registry import DIALECTS
@@ -172,6 +173,20 @@ class _Joining:
                 last_inside[places[above]] = place
         for outer, inner in sorted(last_inside.items()):
             self._unite(outer, inner, apart)
+        for outer, inner in sorted(self._last_across_traces(places).items()):
+            self._unite(outer, inner, apart)
+
+    def _last_across_traces(self, places: Mapping[SpanKey, int]) -> dict[int, int]:
+        """Return for each record that our client made calls inside of, in a trace of its own, the last of them."""
+        outer_of_place = {place: outer for place, one in enumerate(self._records) if (outer := outer_of(one.span))}
+        if not outer_of_place:
+            return {}
+        inside = enclosing(self._spans, places)
+        return {
+            places[inside[outer]]: place  # by start, so the last one stays
+            for place, outer in outer_of_place.items()
+            if outer in inside
+        }
 
     def _by_time(self) -> None:
         starts = [record.span.start_ns for record in self._records]

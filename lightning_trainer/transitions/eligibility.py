@@ -75,7 +75,9 @@ def _not_ours(
     if not claims(call.agent):
         return Reason.NOT_SELECTED
     if call.fidelity is Fidelity.TEXT_ONLY:
-        return Reason.FIDELITY_TOO_LOW
+        # A policy answered, so the call did go to the gateway: there are no ids because its caller cancelled it first.
+        cancelled = call.policy is not None and not call.complete
+        return Reason.INCOMPLETE_STREAM if cancelled else Reason.FIDELITY_TOO_LOW
     if call.fidelity is Fidelity.VERIFIED and not policy.allow_retokenised:
         return Reason.RETOKENISED
     if call.policy is None or (call.policy_version is None and not policy.takes_unknown_versions):
@@ -108,7 +110,7 @@ def _not_recorded(call: Call, policy: PolicyConfig) -> Reason | None:
     if not prompt:
         return Reason.EMPTY_PROMPT
     if not sampled:
-        return Reason.EMPTY_RESPONSE
+        return Reason.EMPTY_RESPONSE if call.complete else Reason.INCOMPLETE_STREAM
     if call.behaviour_logprobs is None:
         return Reason.NO_LOGPROBS
     if len(call.behaviour_logprobs) != sampled:

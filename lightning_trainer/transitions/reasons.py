@@ -90,7 +90,8 @@ class Reason(StrEnum):
     LOGPROB_NOT_FINITE = "logprob_not_finite", "A log-probability is NaN or infinite; no sampled token has such a one."
     INCOMPLETE_STREAM = (
         "incomplete_stream",
-        "The stream ended early: the agent did not act on the whole response, so the reward is not about it.",
+        "The stream ended early, or the caller hung up: the agent did not act on the whole response, so the reward is "
+        "not about it.",
     )
     SAMPLING_UNKNOWN = (
         "sampling_unknown",

@@ -16,6 +16,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from lightning_adapters.langchain import agent_of
 from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import unpack_token_ids
+from lightning_instrumentation.wire.call import silence
 from pydantic import SecretStr
 
 _numbers = count()
@@ -290,8 +291,6 @@ def test_forty_rollouts_of_one_agent_in_threads_and_tasks_stay_apart(recording, 
 
 
 def test_answers_and_messages_are_the_same_with_and_without_us(recording, chat):
-    from opentelemetry import context
-
     def everything() -> list:
         agent = create_agent(chat, [calculator], name="solver")
         messages = agent.invoke(QUESTION)["messages"]
@@ -304,9 +303,8 @@ def test_answers_and_messages_are_the_same_with_and_without_us(recording, chat):
         ]
 
     watched = everything()
-    token = context.attach(context.set_value("suppress_instrumentation", True))
-    unwatched = everything()
-    context.detach(token)
+    with silence():
+        unwatched = everything()
     assert watched == unwatched
 
 

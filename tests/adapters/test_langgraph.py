@@ -25,7 +25,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 from lightning_instrumentation import semconv
-from opentelemetry import context
+from lightning_instrumentation.wire.call import silence
 from pydantic import SecretStr
 
 NOBODY = "nobody"
@@ -459,11 +459,8 @@ def spoken(recording) -> dict[str, int]:
 
 
 def unwatched(scenario: Callable[[World], Any], world: World) -> Any:
-    token = context.attach(context.set_value("suppress_instrumentation", True))
-    try:
+    with silence():
         return run(scenario, world)
-    finally:
-        context.detach(token)
 
 
 @pytest.mark.parametrize("scenario", [*SCENARIOS, *STREAMS], ids=lambda scenario: scenario.__name__)

@@ -1,9 +1,12 @@
 """The commands of docs/agents.md work as they stand, and its tables name what there is."""
 
+import inspect
 import re
 import shlex
 from pathlib import Path
 
+import lightning_instrumentation as lightning
+from lightning_instrumentation.scope import Agent, speaker
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
@@ -24,6 +27,18 @@ async def test_the_commands_work_as_they_stand(tmp_path, monkeypatch, recorded):
         done = CliRunner().invoke(app, shlex.split(command), catch_exceptions=False)
         assert done.exit_code == 0, done.output
         assert "solver" in done.output
+
+
+def test_the_block_of_code_runs_as_it_stands(monkeypatch, tmp_path):
+    monkeypatch.setenv("LIGHTNING_SPOOL_DIR", str(tmp_path))
+    monkeypatch.setenv("LIGHTNING_ENDPOINT", "http://127.0.0.1:9")
+    (program,) = re.findall(r"^ *```python\n(.*?)```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    names = {"ask": lambda question: speaker()}
+    try:
+        exec(inspect.cleandoc(program), names)
+    finally:
+        lightning.shutdown(0.0)
+    assert names["answer"] == Agent("support", "with")
 
 
 def test_the_page_names_every_grade():

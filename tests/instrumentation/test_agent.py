@@ -1,6 +1,7 @@
 """The decorator changes nothing about a function except that what happens below it has a name."""
 
 import asyncio
+import gc
 import inspect
 import pickle
 
@@ -230,6 +231,68 @@ def test_a_function_that_hands_out_a_coroutine_is_timed_until_it_was_awaited(rec
 def test_a_name_that_is_no_name_is_refused_at_decoration(name):
     with pytest.raises(TypeError, match=r"@lightning\.agent"):
         lightning.agent(name)
+
+
+def test_a_block_speaks_under_its_name_and_is_a_span(recording):
+    async def named():
+        async with lightning.agent("async block"):
+            await asyncio.sleep(0)
+            return name_here()
+
+    with lightning.agent("block") as block:
+        assert name_here() == block.name == "block"
+        assert lightning.agent("inner")(name_here)() == "inner"
+        with lightning.agent("nested"):
+            assert name_here() == "nested"
+        assert name_here() == "block"
+    assert name_here() is None
+    assert asyncio.run(named()) == "async block"
+    assert name_here() is None
+    spans = recording.spans()
+    assert [span.name.removeprefix("invoke_agent ") for span in spans] == ["block", "inner", "nested", "async block"]
+    assert {span.parent_span_id for span in spans[1:3]} == {spans[0].span_id}
+    assert spans[0].attributes[semconv.AGENT_SOURCE] == "with"
+
+
+async def test_blocks_of_tasks_that_run_at_once_stay_apart(recording):
+    async def one(name):
+        async with lightning.agent(name):
+            await asyncio.sleep(0.01)
+            return name_here()
+
+    assert await asyncio.gather(*(one(f"a{number}") for number in range(8))) == [f"a{number}" for number in range(8)]
+
+
+def test_an_error_passes_a_block_and_marks_its_span(recording):
+    with pytest.raises(KeyError), lightning.agent("fails"):
+        raise KeyError("x")
+    assert recording.span("invoke_agent").error == "'x'"
+
+
+def test_one_name_serves_blocks_and_functions_one_after_the_other(recording):
+    writer = lightning.agent("writer")
+    for _ in range(2):
+        with writer:
+            assert name_here() == "writer"
+    assert writer(name_here)() == "writer"
+    with (
+        writer,
+        pytest.raises(RuntimeError, match="'writer' is entered already; make a new one for every block"),
+        writer,
+    ):
+        pass
+    assert len(recording.spans("invoke_agent")) == 4
+
+
+def test_a_block_without_a_name_is_refused():
+    with pytest.raises(TypeError, match="a block of code has no name"), lightning.agent():
+        pass
+
+
+def test_an_agent_that_names_nothing_is_said(caplog):
+    lightning.agent("support")
+    gc.collect()
+    assert "lightning.agent('support') names nothing by itself" in caplog.text
 
 
 def test_what_is_no_function_is_refused_at_decoration():

@@ -1,5 +1,9 @@
 """A tool's span, and streams whose body is inside a scope that their consumer is not in."""
 
+import asyncio
+import inspect
+import json
+
 import lightning_instrumentation as lightning
 import pytest
 from lightning_instrumentation import semconv
@@ -89,3 +93,161 @@ async def test_errors_come_out_of_streams_and_coroutines_as_they_are():
     with pytest.raises(KeyError):
         await await_inside(INSIDE, fails())
     assert speaker() is None
+
+
+def told(span):
+    """What a tool's span says: its name, the arguments and the result."""
+    result = span.attributes.get(semconv.TOOL_CALL_RESULT)
+    return span.attributes[semconv.TOOL_NAME], json.loads(span.attributes[semconv.TOOL_CALL_ARGUMENTS]), result
+
+
+def test_every_kind_of_function_is_recorded_as_a_tool_and_keeps_its_kind(recording):
+    @lightning.tool
+    def look_up(order: str, *, days: int = 3) -> dict:
+        """Doc."""
+        return {"order": order, "days": days}
+
+    @lightning.tool("fetch page")
+    async def fetch(url: str, **options) -> str:
+        await asyncio.sleep(0)
+        return f"page of {url}"
+
+    @lightning.tool()
+    def count(*upto: int):
+        yield from range(*upto)
+        return "all"
+
+    @lightning.tool
+    async def words(text: str):
+        for word in text.split():
+            yield word
+
+    async def collect():
+        return [word async for word in words("a b")]
+
+    assert look_up("4711", days=1) == {"order": "4711", "days": 1}
+    assert asyncio.run(fetch("x", timeout=1)) == "page of x"
+    assert list(count(2)) == [0, 1]
+    assert asyncio.run(collect()) == ["a", "b"]
+    assert (look_up.__name__, look_up.__doc__) == ("look_up", "Doc.")
+    assert list(inspect.signature(look_up).parameters) == ["order", "days"]
+    assert inspect.iscoroutinefunction(fetch)
+    assert inspect.isgeneratorfunction(count)
+    assert inspect.isasyncgenfunction(words)
+    assert [told(span) for span in recording.spans("execute_tool")] == [
+        ("look_up", {"order": "4711", "days": 1}, '{"order":"4711","days":1}'),
+        ("fetch page", {"url": "x", "timeout": 1}, "page of x"),
+        ("count", {"upto": [2]}, "[0,1]"),
+        ("words", {"text": "a b"}, '["a","b"]'),
+    ]
+    assert recording.spans()[0].name == "execute_tool look_up"
+
+
+def test_methods_are_recorded_without_what_they_are_called_on(recording):
+    class Shop:
+        @lightning.tool
+        def method(self, x):
+            return x
+
+        @lightning.tool
+        @staticmethod
+        def above(x):
+            return x
+
+        @classmethod
+        @lightning.tool
+        def below(cls, x):
+            return x
+
+    assert (Shop().method(1), Shop.above(2), Shop.below(3)) == (1, 2, 3)
+    assert [told(span)[1] for span in recording.spans("execute_tool")] == [{"x": 1}, {"x": 2}, {"x": 3}]
+
+
+def test_calls_inside_of_a_tool_are_its_own_and_the_agent_and_the_state_stay(recording):
+    @lightning.tool
+    def ask():
+        return current()
+
+    with lightning.agent("support"), lightning.state("kitchen"):
+        inside = ask()
+    agent, tool = recording.spans()
+    assert tool.parent_span_id == agent.span_id
+    assert tool.attributes[semconv.AGENT_NAME] == "support"
+    assert f"{inside.span.get_span_context().span_id:016x}" == tool.span_id
+    assert inside.state == "kitchen"
+
+
+def test_an_iterator_is_named_and_left_to_its_owner(recording):
+    @lightning.tool
+    def lines(given):
+        return (word for word in given)
+
+    assert list(lines(iter("ab"))) == ["a", "b"]
+    assert told(recording.span("execute_tool")) == ("lines", {"given": "<str_ascii_iterator>"}, "<generator>")
+
+
+def test_a_tool_that_never_ends_is_recorded_in_part(recording):
+    @lightning.tool
+    def numbers():
+        number = 0
+        while True:
+            yield number
+            number += 1
+
+    running = numbers()
+    for _ in range(1005):
+        next(running)
+    running.close()
+    lightning.flush()
+    recorded = json.loads(told(recording.span("execute_tool"))[2])
+    assert recorded[:2] == [0, 1]
+    assert len(recorded) == 1001
+    assert recorded[-1] == "... and 5 more"
+
+
+def test_keys_and_what_is_to_be_redacted_are_taken_out(recording, tmp_path):
+    lightning.shutdown(0.0)
+    lightning.init(recording.receiver.url, spool_dir=tmp_path / "edited", redact="emails")
+
+    @lightning.tool
+    def send(to: str, key: str) -> str:
+        return f"sent to {to}"
+
+    send("jane@example.com", "sk-" + "a1B2" * 10)
+    span = recording.span("execute_tool")
+    assert "jane@" not in str(span.attributes)
+    assert "a1B2a1B2" not in str(span.attributes)
+
+
+def test_an_error_is_the_same_object_and_wrong_arguments_are_the_functions_own_affair(recording):
+    problem = ValueError("no such order")
+    before = lightning.stats().failed.get("tool", 0)
+
+    @lightning.tool
+    def look_up(order):
+        raise problem
+
+    with pytest.raises(ValueError, match="no such order") as caught:
+        look_up("1")
+    assert caught.value is problem
+    with pytest.raises(TypeError, match="unexpected keyword argument 'ordre'"):
+        look_up(ordre="1")
+    first, second = recording.spans("execute_tool")
+    assert first.error == "no such order"
+    assert told(second)[1] == {"ordre": "1"}
+    assert lightning.stats().failed.get("tool", 0) == before
+
+
+@pytest.mark.parametrize("name", [3, "", "  ", b"x"])
+def test_a_name_that_is_not_a_name_is_refused(name):
+    with pytest.raises(TypeError, match=r"write @lightning\.tool"):
+        lightning.tool(name)
+
+
+def test_what_is_not_a_function_is_refused():
+    class FrameworksTool:
+        def __call__(self):
+            """Tools of frameworks are callable objects."""
+
+    with pytest.raises(TypeError, match=r"needs a function or method, got <.*below a decorator of your framework"):
+        lightning.tool(FrameworksTool())

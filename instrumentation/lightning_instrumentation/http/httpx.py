@@ -192,7 +192,8 @@ def _answered(
     if hasattr(response, "_content"):
         content = response.content
         # Looking a header up takes longer than all that a plain answer needs here, and an object is no event stream.
-        content_type = "" if content.startswith(b"{") else response.headers.get("content-type", "")
+        is_object = content.startswith(b"{") and not call.api.lines
+        content_type = "" if is_object else response.headers.get("content-type", "")
         content, document = rewritten(call, content, content_type)
         if document is not None:
             response.__dict__[_DOCUMENT] = document

@@ -139,8 +139,6 @@ def going_out(
         present: names of headers that are set, in lower case.
         may_be_routed: False for a client that is closed: its caller shall hear so.
     """
-    if wire.is_suppressed():
-        return None
     url = str(url)
     parts = urlsplit(url)
     document = _document(parts.path, body)

@@ -107,7 +107,7 @@ def _answered(out: Outgoing, request: Any, changed: Any, redirects: Redirects | 
                 response.headers["content-length"] = str(len(content))
         out.ended()
         return
-    response.raw = _WatchedRaw(response.raw, out.call, content_type, response.headers.get("content-encoding"))
+    response.raw = WatchedRaw(response.raw, out.call, content_type, response.headers.get("content-encoding"))
     out.call.under_way = True
     weakref.finalize(response, out.call.given_up)
 
@@ -125,7 +125,7 @@ def _hide_requests(request: Any, changed: Any, redirects: Redirects | None, resp
         _give_back_body(redirects, response.next)
 
 
-class _WatchedRaw(wrapt.ObjectProxy):
+class WatchedRaw(wrapt.ObjectProxy):
     """urllib3's response: ``stream`` is what requests reads it with, ``read`` and iteration are for its users."""
 
     def __init__(self, raw: Any, call: ModelCall, content_type: str, encoding: str | None) -> None:

@@ -23,7 +23,7 @@ def begin(client: Any, options: Any) -> tuple[ModelCall, Any, Route | None] | No
     None for any other request.
     """
     api = of.api_of(options)
-    if api is None or wire.is_silent() or wire.is_suppressed() or is_gateway_client(client):
+    if api is None or wire.is_silent() or is_gateway_client(client):
         return None
     url, body = of.url_of(client, options), of.body_of(options)
     route = guarded("route", route_of, client, options, url, body)

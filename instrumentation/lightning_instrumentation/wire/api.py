@@ -33,6 +33,18 @@ class Api:
     """As in ``lightning.api``."""
     operation: str = semconv.CHAT
     provider: str = "openai"
+    within: str = ""
+    """What the path has in it besides its ending."""
+    lines: bool = False
+    """Whether a stream is lines of JSON."""
+
+    def model(self, url: str, body: Json) -> str:
+        """Return the model that a request names."""
+        return str(body.get("model") or "")
+
+    def asked(self, body: Json) -> Json:
+        """Return sampling parameters, ``stream`` and ``tools`` of a request by OpenAI's names."""
+        return body
 
     def fits(self, body: Json) -> bool:
         """Whether a request to the right path has the body of a model call: other services use such paths too."""

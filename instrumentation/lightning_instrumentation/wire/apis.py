@@ -5,11 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lightning_instrumentation.wire.api import Api
+from lightning_instrumentation.failures import failures
+from lightning_instrumentation.wire.api import Api, Json
 from lightning_instrumentation.wire.chat import ChatCompletions
 from lightning_instrumentation.wire.completions import Completions
 from lightning_instrumentation.wire.messages_api import Messages
+from lightning_instrumentation.wire.native.bedrock import Converse
+from lightning_instrumentation.wire.native.cohere import CohereChat
+from lightning_instrumentation.wire.native.gemini import Gemini
+from lightning_instrumentation.wire.native.ollama import OllamaChat, OllamaGenerate
 from lightning_instrumentation.wire.responses import Responses
+
+
+class NotCaptured(Api):
+    """Model calls in a format that nobody reads here: each is counted, the first is said."""
+
+    def __init__(self, name: str, what: str, within: str = "") -> None:
+        self.name = name
+        self.within = within
+        self._what = what
+
+    def fits(self, body: Json) -> bool:
+        failures.note(
+            f"not-captured:{self.name}",
+            f"a call went through {self._what}, which is not captured: let the program call an API that is "
+            "(docs/capture.md), or the daemon's gateway",
+        )
+        return False
+
 
 # The longer ending first: every chat path also ends like a completion's.
 _BY_ENDING: tuple[tuple[str, Api], ...] = (
@@ -17,16 +40,37 @@ _BY_ENDING: tuple[tuple[str, Api], ...] = (
     ("/completions", Completions()),
     ("/responses", Responses()),
     ("/v1/messages", Messages()),
+    (":generateContent", Gemini()),
+    (":streamGenerateContent", Gemini()),
+    ("/api/chat", OllamaChat()),
+    ("/api/generate", OllamaGenerate()),
+    ("/v2/chat", CohereChat()),
+    ("/converse", Converse()),
+    ("/converse-stream", Converse()),
+    (":rawPredict", NotCaptured("vertex-raw-predict", "Vertex AI's rawPredict")),
+    (":streamRawPredict", NotCaptured("vertex-raw-predict", "Vertex AI's rawPredict")),
+    ("/invoke", NotCaptured("bedrock-invoke", "Bedrock's InvokeModel", within="/model/")),
+    ("/invoke-with-response-stream", NotCaptured("bedrock-invoke", "Bedrock's InvokeModel", within="/model/")),
 )
+_ENDINGS = tuple(ending for ending, _ in _BY_ENDING)
+_BY_ENDING_ALONE = dict(_BY_ENDING)
+
+
+def ending_of(path: str) -> str | None:
+    """Return what a path ends with that has a format."""
+    path = path.rstrip("/")
+    if not path.endswith(_ENDINGS):  # nearly every request of a program
+        return None
+    return next(ending for ending in _ENDINGS if path.endswith(ending))
 
 
 def api_at(path: str) -> Api | None:
     """Return the format that a path without query promises."""
-    path = path.rstrip("/")
-    for ending, api in _BY_ENDING:
-        if path.endswith(ending):
-            return api
-    return None
+    ending = ending_of(path)
+    if ending is None:
+        return None
+    api = _BY_ENDING_ALONE[ending]
+    return api if api.within in path else None
 
 
 def api_of(path: str, body: Any) -> Api | None:

@@ -25,7 +25,7 @@ def rewritten(call: ModelCall, content: bytes, content_type: str) -> tuple[bytes
         the answer without what we asked for, None where it stays as it came; and what ``json.loads`` would make of it,
         None where that is not known.
     """
-    if _is_stream(content_type):
+    if _splitter(content_type) is not None:
         body = Body(call, content_type, None)
         handed_on = body.take(content) + body.rest()
         return handed_on if body.rewrites and handed_on != content else None, None
@@ -41,6 +41,11 @@ def _read(call: ModelCall, data: bytes) -> tuple[bytes | None, Any]:
         _add(call, found.part)
         return found.text, found.document
     part = read_json(data)
+    if isinstance(part, list) and not asked:  # a stream of Gemini's that is not one of events
+        for one in part:
+            if isinstance(one, dict):
+                _add(call, one)
+        call.streamed = True
     if not isinstance(part, dict):
         return None, part
     _add(call, part)
@@ -53,13 +58,13 @@ class Body:
     def __init__(self, call: ModelCall, content_type: str, encoding: str | None) -> None:
         """Args: encoding: the ``Content-Encoding`` of the bytes that will pass; None where they are decoded."""
         self._call = call
-        self._events = sse.EventSplitter() if _is_stream(content_type) else None
+        self._events = _splitter(content_type)
         self._pieces: list[bytes] = []
         self._size = 0
         self._first = True
         self._decode = decoder(encoding)
         self._reading = self._decode is not None
-        self.rewrites = bool(call.asked) and self._decode is bytes
+        self.rewrites = bool(call.asked) and self._decode is bytes and not call.api.lines
         call.streamed = self._events is not None
         if call.asked and not self.rewrites:
             failures.note(
@@ -99,7 +104,7 @@ class Body:
             return (cleaned or held) if self.rewrites else b""
         if self.rewrites:
             return self._pass_on(held)
-        guarded("stream-chunk", self._take_json, sse.data_of(held))
+        guarded("stream-chunk", self._take_json, self._events.data_of(held))
         return b""
 
     def ended(self) -> None:
@@ -126,7 +131,7 @@ class Body:
             self._pieces.append(plain)
         else:
             for event in self._events.take(plain):
-                self._take_json(sse.data_of(event))
+                self._take_json(self._events.data_of(event))
 
     def _grow(self, size: int) -> None:
         self._size += size
@@ -166,8 +171,20 @@ class Body:
         return _dumped(part, data)
 
 
-def _is_stream(content_type: str) -> bool:
-    return content_type.lower().startswith("text/event-stream")
+_SPLITTERS = (
+    ("text/event-stream", sse.EventSplitter),
+    ("application/x-ndjson", sse.LineSplitter),
+    ("application/jsonl", sse.LineSplitter),
+    ("application/vnd.amazon.eventstream", sse.AmazonSplitter),
+)
+
+
+def _splitter(content_type: str) -> sse.EventSplitter | None:
+    """Return what takes a stream of this type apart, None for an answer that is whole."""
+    if not content_type or content_type.startswith("application/json"):  # nearly all
+        return None
+    kind = content_type.lower()
+    return next((splitter() for name, splitter in _SPLITTERS if kind.startswith(name)), None)
 
 
 def _is_too_long(call: ModelCall, size: int) -> bool:

@@ -12,7 +12,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry import context as otel_context
 from opentelemetry.trace import SpanKind
 
 from lightning_instrumentation import propagation, semconv, spans
@@ -26,8 +25,6 @@ from lightning_instrumentation.wire.api import NOTHING, Api, Wanted
 
 if TYPE_CHECKING:
     from lightning_instrumentation.record import SpanRecord
-
-_SUPPRESS = getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", "suppress_instrumentation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +138,9 @@ def begin(
 ) -> tuple[ModelCall, dict[str, str]] | None:
     """Start a call's span; return it with the headers to add, which are none for a host that nobody named.
 
-    Whoever calls has asked ``is_suppressed``.
+    OpenTelemetry's suppress key is not asked. Other instrumentations set it around the very calls that they record
+    (Logfire's of the openai client does), so that nobody below records them a second time, and exporters set it around
+    their own requests, which are no model calls. Ours is ``silence``.
 
     Args:
         secret: cut out of error messages.
@@ -198,14 +197,9 @@ def readdress(
     span = call.open_span
     if span is None:
         return {}
-    call.describe(request.place(url, body))
+    call.describe(request.place(call.api, url, body))
     call.goes_to(_extras(started, call.api, span, url, body), secret=secret)
     return dict(call.extras.headers)
-
-
-def is_suppressed() -> bool:
-    context = otel_context.get_current()
-    return bool(context.get(_SUPPRESS) or context.get("suppress_instrumentation"))
 
 
 # -- an outer hook and the inner one ---------------------------------------------------------------------------------

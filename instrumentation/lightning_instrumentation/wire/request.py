@@ -22,23 +22,24 @@ def attributes(api: Api, body: Mapping[str, Any], *, capture_content: bool, limi
     Args:
         limit_bytes: messages or tools whose JSON is longer are left out and counted.
     """
-    read = sampling(body)
+    asked = api.asked(body)
+    read = sampling(asked)
     for key in _MOST_TOKENS:
-        if key in body and isinstance(body[key], int):
-            read[semconv.REQUEST_MAX_TOKENS] = body[key]
+        if key in asked and isinstance(asked[key], int):
+            read[semconv.REQUEST_MAX_TOKENS] = asked[key]
             break
-    if body.get("stream"):
+    if asked.get("stream"):
         read[semconv.REQUEST_STREAM] = True
     if capture_content:
         _add_content(read, semconv.INPUT_MESSAGES, api.input_messages(body), limit_bytes)
-        if body.get("tools"):
-            _add_content(read, semconv.TOOL_DEFINITIONS, body["tools"], limit_bytes)
+        if asked.get("tools"):
+            _add_content(read, semconv.TOOL_DEFINITIONS, asked["tools"], limit_bytes)
     return read
 
 
 def shared(api: Api, url: str, body: Mapping[str, Any], *, captured_by: str) -> Mapping[str, Any]:
     """Return what the calls of a program to one model have in common: the same object for all of them."""
-    return _shared(api, captured_by, url, str(body.get("model") or ""))
+    return _shared(api, captured_by, url, api.model(url, body))
 
 
 @lru_cache(maxsize=256)
@@ -52,9 +53,9 @@ def _shared(api: Api, captured_by: str, url: str, model: str) -> Mapping[str, An
     }
 
 
-def place(url: str, body: Mapping[str, Any]) -> dict[str, Any]:
+def place(api: Api, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Where a call goes and to which model there."""
-    return _place(url, str(body.get("model") or ""))
+    return _place(url, api.model(url, body))
 
 
 def _place(url: str, model: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Streams that ended before their last chunk, and answers that the caller gave up."""
+"""Streams that ended before their last chunk, answers that the caller gave up, and calls cancelled before any."""
 
 from lightning_instrumentation import semconv
 
@@ -15,6 +15,15 @@ def diagnose(case: Case) -> Finding | None:
     tokens = sum(len(call.response_ids) for call in calls)
     said = sorted({sentence for call in calls if (sentence := _said(call, case))})
     which = f"call{'s' * (len(calls) != 1)} {listed(case.number(call) for call in calls)}"
+    if not tokens:
+        were = "were" if len(calls) != 1 else "was"
+        why = f" ({listed(said, 2)})" if said else ""
+        return Finding(
+            "cancelled call",
+            f"{which} {were} cancelled by the caller before anything was answered{why}; look for a time-out of the "
+            "client or the agent that is shorter than an answer takes",
+            whole=len(calls) == len(case.own),
+        )
     return Finding(
         "interrupted stream",
         f"{which} ended early, after {counted(tokens, 'sampled token')}{f' ({listed(said, 2)})' if said else ''}; the "

@@ -1,9 +1,14 @@
 """Calls that the gateway did not answer: of which the words are known and not the token ids, or the ids as well and
 not whose weights sampled them."""
 
+from collections import Counter
+
+from lightning_instrumentation import semconv
+
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding, counted
 from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.types import Call
 
 
 def diagnose(case: Case) -> Finding | None:
@@ -11,11 +16,11 @@ def diagnose(case: Case) -> Finding | None:
     if not calls:
         return None
     of_all = "" if len(calls) == len(case.own) else f" of {len(case.own)}"
+    went = Counter(_went(call, case) for call in calls)
     return Finding(
         "text only",
         f"of {counted(len(calls), 'call')}{of_all} the text was recorded and no token ids, and text that is tokenised "
-        f"again may give other ids than the engine sampled; let the agent's calls go to the gateway (set "
-        f"LIGHTNING_ENDPOINT, or its base URL), which answers as policy {case.policy.name}",
+        f"again may give other ids than the engine sampled; {_advice(went, case)}",
         whole=len(calls) == len(case.own),
     )
 
@@ -35,3 +40,30 @@ def diagnose_elsewhere(case: Case) -> Finding | None:
         f"[[policy.trusted]]{line}, else route the agent's calls to the gateway",
         whole=len(calls) == len(case.own),
     )
+
+
+def _went(call: Call, case: Case) -> str:
+    """Where our client sent a call: to the gateway, home because the daemon was away, or where it always went."""
+    joined = case.joined.get((call.trace_id, call.span_id))
+    for record in joined.records if joined is not None else ():
+        if semconv.ROUTE_POLICY in record.span.attributes:
+            return "home" if record.span.attributes.get(semconv.ROUTE_FELL_BACK) is True else "gateway"
+    return "elsewhere"
+
+
+def _advice(went: Counter[str], case: Case) -> str:
+    """What to do about it: never what was done already."""
+    said: list[str] = []
+    if went["home"]:
+        said.append(
+            f"{counted(went['home'], 'call')} went to another model because the daemon was away; "
+            "LIGHTNING_ROUTE_FALLBACK=0 lets such calls fail instead"
+        )
+    if went["gateway"]:
+        said.append(f"{counted(went['gateway'], 'call')} went to the gateway, which ended before it could record them")
+    if went["elsewhere"]:
+        said.append(
+            "let the agent's calls go to the gateway (set LIGHTNING_ENDPOINT, or its base URL), which answers as "
+            f"policy {case.policy.name}"
+        )
+    return "; ".join(said)

@@ -7,6 +7,12 @@ travels as log records, another signal of OTLP that is not received here: such a
 by its words.
 """
 
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
+
 from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.dialects.record import Conversation, Dialect, ModelCall, Naming, Usage
@@ -16,6 +22,8 @@ from lightning_trainer.types import Span, SpanStatus
 NAME = "genai"
 CALL_OPERATIONS = frozenset({semconv.CHAT, "text_completion", "generate_content"})
 _SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
+_LOGFIRE_KIND = "logfire.span_type"
+_LOGFIRE_TOLERANCE_NS = 1_000_000_000
 _CUT_OFF = "error"
 """What stands for the finish reason of a stream that its reader left."""
 
@@ -87,6 +95,51 @@ def naming(span: Span) -> Naming | None:
 
 def tool(span: Span) -> str | None:
     return text(span, semconv.TOOL_NAME) if span.attributes.get(semconv.OPERATION) == semconv.EXECUTE_TOOL else None
+
+
+class StreamPart(NamedTuple):
+    """One of the two spans that Logfire writes of a streamed call: the request's, and a log of the answer.
+
+    The request's span ends before the answer comes, the log has no id of the call, and without a span around them they
+    are of two traces. The log says how long the stream took, which began when the request's span ended. Read from
+    ``logfire`` 5.2.
+    """
+
+    place: str
+    """Equal for two that may be of one call."""
+    at_ns: int
+    """When the stream began, as this one says."""
+    is_log: bool
+    span: tuple[str, str]
+    """Trace id and span id."""
+
+
+def stream_part(span: Span) -> StreamPart | None:
+    kind = span.attributes.get(_LOGFIRE_KIND)
+    if kind is None or not is_call(span) or (kind == "span" and is_answered(span)):
+        return None
+    took = span.attributes.get("duration")
+    above = "" if span.parent_span_id is None else span.trace_id + span.parent_span_id
+    said = span.attributes.get(semconv.INPUT_MESSAGES)
+    return StreamPart(
+        place=f"{above} {span.scope} {zlib.crc32(str(said).encode())}",
+        at_ns=span.start_ns - int(took * 1e9) if isinstance(took, float) else span.end_ns,
+        is_log=kind == "log",
+        span=(span.trace_id, span.span_id),
+    )
+
+
+def paired(parts: Iterable[StreamPart]) -> Iterator[tuple[StreamPart, StreamPart]]:
+    """Yield requests with the logs of their answers; the parts come place by place, each place's by time."""
+    for _, group in groupby(parts, key=attrgetter("place")):
+        of_place = list(group)
+        requests = [part for part in of_place if not part.is_log]
+        for log in (part for part in of_place if part.is_log):
+            near = [part for part in requests if abs(part.at_ns - log.at_ns) < _LOGFIRE_TOLERANCE_NS]
+            if near:
+                request = min(near, key=lambda part: abs(part.at_ns - log.at_ns))
+                requests.remove(request)
+                yield request, log
 
 
 DIALECT = Dialect(

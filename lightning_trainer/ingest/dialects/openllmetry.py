@@ -26,7 +26,10 @@ from lightning_trainer.ingest.dialects.values import (
 from lightning_trainer.types import AttributeValue, Span, SpanStatus
 
 NAME = "openllmetry"
-_SIGNS = ("llm.request.type", "gen_ai.is_streaming", "gen_ai.openai.api_base", "gen_ai.usage.total_tokens")
+_SIGNS = ("llm.request.type", "gen_ai.is_streaming", "gen_ai.openai.api_base")
+_SIGN_IN_ITS_SCOPES = "gen_ai.usage.total_tokens"
+"""Strands writes it, too."""
+_ITS_SCOPES = "opentelemetry.instrumentation."
 _SCOPES = frozenset({"opentelemetry.instrumentation.openai.v1", "opentelemetry.instrumentation.langchain"})
 _KIND = "traceloop.span.kind"
 _ENTITY = "traceloop.entity.name"
@@ -40,6 +43,7 @@ def recognises(span: Span) -> bool:
     return (
         span.scope in _SCOPES
         or any(sign in attributes for sign in _SIGNS)
+        or (_SIGN_IN_ITS_SCOPES in attributes and span.scope.startswith(_ITS_SCOPES))
         or any(name.startswith("traceloop.") for name in attributes)
     )
 

@@ -14,6 +14,7 @@ import openai
 import pytest
 import requests
 from lightning_instrumentation import semconv
+from lightning_instrumentation.wire.call import silence
 from opentelemetry import context
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -52,9 +53,8 @@ def ways(client) -> list:
 
 def test_the_anthropic_client_is_captured_and_cannot_tell(recording, claude):
     watched = ways(claude)
-    token = context.attach(context.set_value("suppress_instrumentation", True))
-    unwatched = ways(claude)
-    context.detach(token)
+    with silence():
+        unwatched = ways(claude)
     assert watched == unwatched
     spans = recording.spans("chat claude")
     assert len(spans) == 7
@@ -238,10 +238,9 @@ def test_what_is_no_model_call_is_left_alone(recording, model):
 
 def test_a_request_that_is_not_to_be_recorded_is_not_looked_at(recording):
     before = lightning.stats().failed
-    token = context.attach(context.set_value("suppress_instrumentation", True))
-    with httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(200, json={}))) as client:
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, json={}))
+    with silence(), httpx.Client(transport=transport) as client:
         client.post("http://unread/v1/chat/completions", content=iter([b"{}"]))
-    context.detach(token)
     assert recording.spans() == []
     assert lightning.stats().failed == before
 
@@ -289,3 +288,25 @@ def test_who_reads_an_answer_twice_gets_two_documents(recording, model, library)
     assert again.json(parse_float=str) == again.json(object_pairs_hook=dict)
     assert pickle.loads(pickle.dumps(again)).json() == again.json()
     assert recording.spans("chat")[0].attributes[semconv.OUTPUT_MESSAGES]
+
+
+def suppressed_by_others(call):
+    """As Logfire's instrumentation of the openai client runs every call, and exporters their own requests."""
+    token = context.attach(context.set_value("suppress_instrumentation", True))
+    try:
+        return call()
+    finally:
+        context.detach(token)
+
+
+def test_what_other_instrumentations_suppress_is_captured(recording, model):
+    url = f"{model.base_url}/chat/completions"
+    suppressed_by_others(lambda: httpx.post(url, json=chat()))
+    suppressed_by_others(lambda: requests.post(url, json=chat(), timeout=9))
+    assert len(recording.spans("chat")) == 2
+
+
+def test_requests_of_others_exporters_are_no_model_calls(recording, model):
+    suppressed_by_others(lambda: requests.post(f"{model.base_url}/traces", data=b"\n\x00", timeout=9))
+    assert recording.spans() == []
+    assert "traceparent" not in model.requests[-1][1]

@@ -19,7 +19,7 @@ import pytest
 import requests
 from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import unpack_logprobs, unpack_token_ids
-from opentelemetry import context
+from lightning_instrumentation.wire.call import silence
 
 MANY = 10
 
@@ -145,12 +145,9 @@ def run(call, url, documents, stream):
 
 def without_us(call, url, document, stream):
     def suppressed():
-        token = context.attach(context.set_value("suppress_instrumentation", True))
-        try:
+        with silence():
             done = call(url, document, stream)
             return asyncio.run(done) if asyncio.iscoroutine(done) else done
-        finally:
-            context.detach(token)
 
     return suppressed()
 

@@ -14,7 +14,7 @@ import pytest
 import requests
 from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import unpack_token_ids
-from opentelemetry import context
+from lightning_instrumentation.wire.call import silence
 
 _stubs = sys.modules["lightning_test_stubs"]
 PATH = "/v1/chat/completions"
@@ -153,11 +153,8 @@ def as_sent(raw: bytes) -> tuple[str, dict[str, str], bytes]:
 
 
 def unwatched(ask, url):
-    token = context.attach(context.set_value("suppress_instrumentation", True))
-    try:
+    with silence():
         return ask(url)
-    finally:
-        context.detach(token)
 
 
 @pytest.mark.parametrize("status", [307, 302])

@@ -9,6 +9,7 @@ import openai
 import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import unpack_logprobs, unpack_token_ids
+from lightning_instrumentation.wire.call import silence
 from pydantic import BaseModel
 
 KEY = "sk-very-secret-0123456789"
@@ -140,13 +141,8 @@ def test_answers_are_the_same_with_and_without_us(recording, client):
 
 
 def answers_without_us(client) -> list:
-    from opentelemetry import context
-
-    token = context.attach(context.set_value("suppress_instrumentation", True))
-    try:
+    with silence():
         return answers(client)
-    finally:
-        context.detach(token)
 
 
 async def test_async_answers_are_the_same_and_captured(recording, async_client):
@@ -166,12 +162,9 @@ async def test_async_answers_are_the_same_and_captured(recording, async_client):
             .message.parsed,
         ]
 
-    from opentelemetry import context
-
     watched = await ways()
-    token = context.attach(context.set_value("suppress_instrumentation", True))
-    unwatched = await ways()
-    context.detach(token)
+    with silence():
+        unwatched = await ways()
     assert watched == unwatched
     spans = recording.spans("chat")
     assert len(spans) == 5

@@ -11,7 +11,9 @@ import openai
 import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import unpack_token_ids
+from lightning_instrumentation.wire.call import silence
 from opentelemetry import context
+from opentelemetry.sdk.trace import TracerProvider
 from pydantic import BaseModel
 
 SECRETS = ("sk-secret", "org-secret", "proj-secret", "extra-secret", "default-secret", "cookie-secret", "http-secret")
@@ -106,9 +108,8 @@ def test_calls_of_others_are_the_same_byte_for_byte(begin, daemon, host, client)
 
     everything()
     watched, host.raw = host.raw, []
-    token = context.attach(context.set_value("suppress_instrumentation", True))
-    everything()
-    context.detach(token)
+    with silence():
+        everything()
     assert watched == host.raw
     assert len(watched) == 3
     assert not daemon.requests
@@ -116,6 +117,33 @@ def test_calls_of_others_are_the_same_byte_for_byte(begin, daemon, host, client)
 
 class Point(BaseModel):
     x: int
+
+
+def test_a_call_that_another_instrumentation_suppresses_is_routed_and_recorded(begin, daemon, host, client):
+    daemon.select("prose", "writer")
+    begin()
+    token = context.attach(context.set_value("suppress_instrumentation", True))
+    try:
+        lightning.agent("writer")(client.chat.completions.create)(**asking("hello"))
+    finally:
+        context.detach(token)
+    assert [body["model"] for body in bodies(daemon)] == ["prose"]
+    assert not host.requests
+    (span,) = daemon.chats()
+    assert span.attributes[semconv.ROUTE_POLICY] == "prose"
+
+
+def test_a_call_below_a_frameworks_own_span_is_routed_by_the_name_on_it(begin, daemon, host, client):
+    daemon.select("prose", "writer")
+    begin()
+    tracer = TracerProvider().get_tracer("framework")
+    invoked = tracer.start_as_current_span("invoke_agent writer", attributes={semconv.AGENT_NAME: "writer"})
+    with invoked, tracer.start_as_current_span("chat"):
+        client.chat.completions.create(**asking("hello"))
+    assert [body["model"] for body in bodies(daemon)] == ["prose"]
+    assert not host.requests
+    (span,) = daemon.chats()
+    assert (span.attributes[semconv.AGENT_NAME], span.attributes[semconv.AGENT_SOURCE]) == ("writer", "span")
 
 
 def test_every_way_of_asking_is_routed(begin, daemon, host, client):

@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from lightning_instrumentation.packing import pack_token_ids
 
 from lightning_trainer.agents.census import AgentCensus, count_agents, slim
 from lightning_trainer.agents.report import agents_report
-from lightning_trainer.types import Fidelity, Span
+from lightning_trainer.types import Fidelity, Span, SpanStatus
 
 WITH_OURS = ("genai", "openinference", "openllmetry")
 
@@ -64,6 +65,62 @@ def test_an_agent_that_only_foreign_spans_tell_of_is_counted_as_text(recorded, n
     solver = census(*recorded(name))["solver"]
     assert (solver.calls, solver.fidelity[Fidelity.TEXT_ONLY], solver.sources) == (2, 2, {name})
     assert (solver.prompt_tokens, solver.sampled_tokens) == (7 + 30, 5 + 5)
+
+
+def test_streams_and_failures_that_logfire_records_too_are_counted_once(recorded):
+    """Of a stream it writes two spans without an id, of a request that failed one: each lies in a trace of its own."""
+    both = census(*recorded("logfire", "ours"), *recorded("logfire"))
+    assert {agent: (one.calls, one.interrupted, one.failed) for agent, one in both.items()} == {
+        "writer": (5, 1, 1),
+        "async": (5, 0, 0),
+    }
+    alone = census(*recorded("logfire"))[None]
+    assert (alone.calls, alone.failed) == (10, 1)
+
+
+def made_in(outer: Span, one: Span) -> Span:
+    return replace(one, attributes={**one.attributes, semconv.OUTER_SPAN: f"{outer.trace_id}-{outer.span_id}"})
+
+
+def test_a_record_without_an_id_is_of_the_last_call_that_was_made_inside_of_it():
+    framework = call(1, scope="strands")
+    below = replace(call(2, scope="http"), attributes={}, parent_span_id=framework.span_id)
+    named: dict[str, Any] = {semconv.AGENT_NAME: "a"}
+    tries = [
+        made_in(below, call(3, trace=2, **{**named, semconv.RESPONSE_ID: "x"})),
+        made_in(below, call(4, trace=3, **{**named, semconv.RESPONSE_ID: "y"})),
+    ]
+    assert {agent: one.calls for agent, one in census(framework, below, *tries).items()} == {"a": 2}
+    assert {agent: one.calls for agent, one in census(framework, below, call(5, trace=2)).items()} == {None: 2}
+
+
+def test_a_call_of_ours_without_an_id_is_what_the_record_around_it_tells_of():
+    framework = call(1, scope="strands", **{semconv.RESPONSE_ID: "x", semconv.AGENT_NAME: "a"})
+    assert {agent: one.calls for agent, one in census(framework, made_in(framework, call(2, trace=2))).items()} == {
+        "a": 1
+    }
+
+
+def test_a_call_that_its_caller_cancelled_is_said_to_be_that(make_policy):
+    named: dict[str, Any] = {semconv.AGENT_NAME: "solver"}
+    client = replace(call(1, **named), attributes={**named, semconv.OPERATION: semconv.CHAT}, status=SpanStatus.ERROR)
+    gone: dict[str, Any] = {semconv.POLICY: "p", semconv.STREAM_COMPLETE: False, **named}
+    record = replace(call(2, scope=semconv.GATEWAY_SCOPE, **gone), parent_span_id=client.span_id)
+    one = census(client, record)["solver"]
+    assert (one.calls, one.cancelled, one.interrupted, one.failed, one.uncounted_calls) == (1, 1, 0, 0, 0)
+    (row,) = agents_report([one], [], [make_policy(agents=("solver",))])["agents"]
+    assert row["not_captured"] == ["1 call through the gateway cancelled by the caller before anything was answered"]
+
+
+def test_calls_that_were_sent_to_the_gateway_are_not_said_to_have_gone_elsewhere(make_policy):
+    routed: dict[str, Any] = {semconv.AGENT_NAME: "solver", semconv.ROUTE_POLICY: "p", semconv.OUTPUT_TOKENS: 1}
+    routed[semconv.INPUT_TOKENS] = 1
+    one = census(call(1, **routed), call(2, **{**routed, semconv.ROUTE_FELL_BACK: True}))["solver"]
+    (row,) = agents_report([one], [], [make_policy(agents=("solver",))])["agents"]
+    assert row["not_captured"] == [
+        "1 call without token ids (the daemon was away, so another model answered)",
+        "1 call without token ids (sent to the gateway, which ended before it could record them)",
+    ]
 
 
 def test_tokens_are_counted_from_the_ids_and_not_from_what_the_server_says():

@@ -66,6 +66,50 @@ async def test_retokenised_because_only_text_was_recorded(recorded, explain, att
     assert "tokenised again may give other ids" in first
 
 
+@pytest.mark.parametrize("prompt_known", [True, False], ids=["streamed", "whole"])
+async def test_a_call_that_its_caller_cancelled(recorded, explain, attempt, ask, finish, prompt_known):
+    cancelled = replace(finish, complete=False, response=(), answer="")
+
+    def as_recorded(span):
+        ids = (
+            semconv.response_token_ids(0),
+            semconv.response_logprobs(0),
+            semconv.RESPONSE_ID,
+            semconv.OUTPUT_MESSAGES,
+        )
+        left_out = ids if prompt_known else (*ids, semconv.PROMPT_TOKEN_IDS)
+        kept = {name: value for name, value in span.attributes.items() if name not in left_out}
+        return (
+            replace(span, attributes=kept)
+            if span.span_id in (a1.span_id("client-1"), a1.span_id("gateway-1"))
+            else span
+        )
+
+    a1 = attempt("a1", turns=(ask, cancelled))
+    await recorded(*map(as_recorded, a1.spans))
+    told = "\n".join(explain("r-a1"))
+    assert (
+        "cancelled call: call 2 was cancelled by the caller before anything was answered (the caller went away)" in told
+    )
+    assert "to the gateway" not in told
+
+
+@pytest.mark.parametrize(
+    ("fell_back", "said"),
+    [
+        (True, "2 calls went to another model because the daemon was away"),
+        (False, "2 calls went to the gateway, which"),
+    ],
+)
+async def test_what_was_done_already_is_not_advised(recorded, explain, attempt, fell_back, said):
+    route = {semconv.ROUTE_POLICY: "math"} | ({semconv.ROUTE_FELL_BACK: True} if fell_back else {})
+    spans = [span for span in attempt("a1").spans if span.scope != semconv.GATEWAY_SCOPE]
+    await recorded(*(replace(span, attributes={**span.attributes, **route}) for span in spans))
+    first = explain("r-a1")[0]
+    assert said in first
+    assert "set LIGHTNING_ENDPOINT" not in first
+
+
 async def test_over_long(recorded, explain, attempt, ask):
     long = replace(ask, prompt=tuple(range(100, 190)))
     await recorded(*attempt("a1", turns=(long,)).spans)

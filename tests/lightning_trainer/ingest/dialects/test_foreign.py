@@ -211,3 +211,12 @@ def test_an_output_that_is_something_else_is_not_guessed_at(value):
     call = OPENINFERENCE.model_call(Span("1" * 32, "1" * 16, None, "llm", 1, 2, attributes))
     assert call is not None
     assert (call.response_id, call.finish_reasons, call.complete) == (None, (None,), None)
+
+
+def test_strands_is_not_taken_for_openllmetry():
+    """As ``strands-agents`` 1.x writes a model call: with a count of all tokens, as OpenLLMetry does."""
+    counts = {"gen_ai.usage.input_tokens": 9, "gen_ai.usage.output_tokens": 5, "gen_ai.usage.total_tokens": 14}
+    attributes = {"gen_ai.operation.name": "chat", "gen_ai.system": "strands-agents", **counts}
+    span = Span("1" * 32, "2" * 16, None, "chat", 1, 2, attributes, scope="strands.telemetry.tracer")
+    assert dialect_of(span).name == "genai"
+    assert dialect_of(span).usage(span) == Usage(None, 9, 5)

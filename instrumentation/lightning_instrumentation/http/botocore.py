@@ -1,0 +1,58 @@
+"""Hook in botocore, which boto3 is made of: ``URLLib3Session.send``. Its requests are signed, and never changed."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import wrapt
+
+from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.http.request import Outgoing, concerns, going_out
+from lightning_instrumentation.http.requests import WatchedRaw
+from lightning_instrumentation.wire.body import rewritten
+
+
+def wrap(module: Any) -> None:
+    wrapt.wrap_function_wrapper(module, "URLLib3Session.send", _send)
+
+
+def _send(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    request = args[0] if args else kwargs.get("request")
+    out = guarded("http-request", _outgoing, request)
+    if out is None:
+        return wrapped(*args, **kwargs)
+    try:
+        response = wrapped(*args, **kwargs)
+    except BaseException as error:
+        out.failed(error)
+        raise
+    guarded("http-response", _answered, out, request, response)
+    return response
+
+
+def _outgoing(request: Any) -> Outgoing | None:
+    path = urlsplit(request.url).path
+    if not concerns(request.method, path):
+        return None
+    out = going_out("botocore", request.url, request.body, (), may_be_routed=False)
+    if out is not None:
+        out.call.asks_nothing()
+    return out
+
+
+def _answered(out: Outgoing, request: Any, response: Any) -> None:
+    if response.status_code >= 400:
+        out.refused(response.status_code)
+        return
+    content_type = response.headers.get("content-type") or ""
+    if not request.stream_output:
+        rewritten(out.call, response.content, content_type)
+        out.ended()
+        return
+    response.raw = WatchedRaw(response.raw, out.call, content_type, response.headers.get("content-encoding"))
+    out.call.under_way = True
+    # Whoever reads the stream holds it and not the response.
+    weakref.finalize(response.raw, out.call.given_up)

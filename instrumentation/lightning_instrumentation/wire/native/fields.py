@@ -1,0 +1,38 @@
+"""Reading JSON of which no field can be relied on, and what providers call in other words than OpenAI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lightning_instrumentation.messages import as_json
+from lightning_instrumentation.wire.answer import Choice, ToolCall
+
+_REASONS = {
+    **{"stop": "stop", "complete": "stop", "end_turn": "stop", "stop_sequence": "stop"},
+    **{"max_tokens": "length", "length": "length", "tool_call": "tool_calls", "tool_use": "tool_calls"},
+    **{"safety": "content_filter", "content_filtered": "content_filter", "guardrail_intervened": "content_filter"},
+}
+
+
+def reason_of(said: Any) -> str | None:
+    """Return a provider's finish reason in the words of chat completions, its own where these have none."""
+    return _REASONS.get(said.lower(), said.lower()) if isinstance(said, str) and said else None
+
+
+def dicts(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, Iterable) else []
+
+
+def dict_of(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def renamed(given: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the parameters of a request by the names that OpenAI has for them."""
+    return {ours: given[theirs] for theirs, ours in names.items() if theirs in dict_of(given)}
+
+
+def add_call(choice: Choice, key: Any, call_id: Any, name: Any, arguments: Any) -> None:
+    text = arguments if isinstance(arguments, str) else as_json(arguments or {})
+    choice.tool_calls[key] = ToolCall(call_id, name or "", text)

@@ -1,0 +1,136 @@
+"""Names from the program's own OpenTelemetry spans and baggage, where nothing nearer to the call says otherwise."""
+
+import gc
+import threading
+import weakref
+
+import lightning_instrumentation as lightning
+import openai
+import pytest
+from lightning_instrumentation import semconv
+from lightning_instrumentation.scope import speaker
+from opentelemetry import baggage, context
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+
+@pytest.fixture
+def exported():
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def span(recording, exported):
+    """``with span(name, **attributes)``: a span of the user's own."""
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exported))
+    tracer = provider.get_tracer("framework")
+    return lambda name, **attributes: tracer.start_as_current_span(name, attributes=attributes)
+
+
+def named(name: str) -> dict[str, str]:
+    return {semconv.AGENT_NAME: name}
+
+
+def name_here() -> tuple[str, str] | None:
+    agent = speaker()
+    return (agent.name, agent.source) if agent else None
+
+
+def test_the_nearest_span_that_names_an_agent_counts(span):
+    with span("invoke_agent planner", **named("planner")):
+        assert name_here() == ("planner", "span")
+        with span("call_llm"), span("POST"):
+            assert name_here() == ("planner", "span")
+        with span("invoke_agent writer", **named("writer")), span("call_llm"):
+            assert name_here() == ("writer", "span")
+        assert name_here() == ("planner", "span")
+    assert name_here() is None
+
+
+def test_a_name_that_is_set_after_the_start_counts(span):
+    with span("invoke_agent") as outer:
+        outer.set_attribute(semconv.AGENT_NAME, "planner")
+        with span("call_llm"):
+            assert name_here() == ("planner", "span")
+
+
+def test_a_decorated_agent_inside_of_a_span_is_nearer_and_a_span_inside_of_that_is_nearer_still(span):
+    @lightning.agent("tool")
+    def tool():
+        inside = [name_here()]
+        with span("chat", **named("planner")):  # a framework that names the agent on every span
+            inside.append(name_here())
+        with span("invoke_agent writer", **named("writer")):
+            inside.append(name_here())
+        return inside
+
+    with span("invoke_agent planner", **named("planner")), span("execute_tool", **named("planner")):
+        assert tool() == [("tool", "decorator"), ("tool", "decorator"), ("writer", "span")]
+        with lightning.agent("block"):
+            assert name_here() == ("block", "with")
+
+
+def test_a_span_is_nearer_than_the_name_for_what_nothing_names(span, recording, tmp_path):
+    lightning.shutdown(0.0)
+    lightning.init(recording.receiver.url, spool_dir=tmp_path / "named", agent="program")
+    with span("invoke_agent planner", **named("planner")):
+        assert name_here() == ("planner", "span")
+    assert name_here() == ("program", "init")
+
+
+def test_the_call_says_who_made_it_and_in_which_span(span, recording, exported):
+    client = openai.OpenAI(base_url=recording.model.base_url, api_key="k", max_retries=0)
+    with lightning.rollout("t", rollout_id="r"), span("invoke_agent planner", **named("planner")), span("chat") as chat:
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
+    call = recording.span("chat m")
+    own = chat.get_span_context()
+    assert call.attributes[semconv.AGENT_NAME] == "planner"
+    assert call.attributes[semconv.AGENT_SOURCE] == "span"
+    assert call.attributes[semconv.ROLLOUT_ID] == "r"
+    assert call.attributes[semconv.OUTER_SPAN] == f"{own.trace_id:032x}-{own.span_id:016x}"
+    theirs = exported.get_finished_spans()
+    assert [one.name for one in theirs] == ["chat", "invoke_agent planner"]
+    assert [dict(one.attributes or {}) for one in theirs] == [{}, named("planner")]
+
+
+def test_baggage_names_what_no_span_names_inside_of_a_rollout_too(recording):
+    token = context.attach(baggage.set_baggage(semconv.AGENT_NAME, "caller"))
+    try:
+        with lightning.rollout("t"):
+            assert name_here() == ("caller", "baggage")
+            assert lightning.agent("inside")(name_here)() == ("inside", "decorator")
+    finally:
+        context.detach(token)
+
+
+def test_a_thread_is_told(span):
+    heard = []
+    with span("invoke_agent planner", **named("planner")):
+        thread = threading.Thread(target=lambda: heard.append(name_here()))
+        thread.start()
+        thread.join()
+    assert heard == [("planner", "span")]
+
+
+def test_spans_above_are_not_kept_in_memory(recording):
+    from opentelemetry import trace
+
+    tracer = TracerProvider().get_tracer("framework")
+    first = below = tracer.start_span("invoke_agent planner", attributes=named("planner"))
+    for _ in range(3):
+        below = tracer.start_span("step", trace.set_span_in_context(below, context.Context()))
+    gone = weakref.ref(first)
+    del first
+    gc.collect()
+    assert gone() is None
+    with trace.use_span(below):
+        assert name_here() == ("planner", "span")
+
+
+def test_a_name_that_nobody_chose_gives_way_to_one_that_somebody_did(span):
+    with lightning.agent("support"), span("invoke_agent", **named("Strands Agents")):
+        assert name_here() == ("support", "with")
+    with span("invoke_agent", **named("Strands Agents")):
+        assert name_here() == ("Strands Agents", "span")
