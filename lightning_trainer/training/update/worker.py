@@ -27,6 +27,8 @@ from lightning_trainer.types import Sample
 class UpdateWorker(ModelHost):
     """The weights of one policy and what changes them."""
 
+    replays_experts = True
+
     def __init__(self, settings: TrainerSettings) -> None:
         """Load the model.
 
