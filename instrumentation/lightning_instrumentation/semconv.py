@@ -186,7 +186,7 @@ def response_support(choice: int) -> str:
 
 
 def response_routed_experts(choice: int) -> str:
-    """Return the key of the experts that prompt and response went through (bytes, see ``lightning_trainer.experts``)."""
+    """Name of the attribute with the experts that prompt and response went through (``lightning_trainer.experts``)."""
     return f"lightning.response.{choice}.routed_experts"
 
 

@@ -14,19 +14,15 @@ def sampling_metrics(batch: TrainingBatch, versions: Sequence[int]) -> dict[str,
     ``staleness/*`` counts the versions that were published after the one that sampled a token. Of the tokens that were
     sampled, ``sampling/restricted`` is the share of those whose distribution a request's parameters changed beyond the
     temperature, and ``sampling/no_choice`` the share of those that they left one entry for, which are not trained.
-    ``sampling/experts_replayed``, of a model with experts, is the share of the positions in front of and among the
-    sampled tokens that take the experts again that the engine took.
 
     Args:
         batch: with one sampled token or more, as every batch has.
         versions: published before this step, ascending; the last one is what the step goes on from.
     """
-    surprise = count = sampled = restricted = passed = routed = 0.0
+    surprise = count = sampled = restricted = 0.0
     by_version: dict[int, int] = {}
     for sample in batch.samples:
-        passed += max(segment.end for segment in sample.segments) - 1
         for segment in sample.segments:
-            routed += 0 if segment.routed_experts is None else len(segment.routed_experts)
             length = sum(sample.loss_mask[segment.start : segment.end])
             sampled += segment.end - segment.start
             if segment.shaping is not None:
@@ -37,9 +33,7 @@ def sampling_metrics(batch: TrainingBatch, versions: Sequence[int]) -> dict[str,
             count += length
             by_version[segment.policy_version] = by_version.get(segment.policy_version, 0) + length
     staleness = {version: len(versions) - bisect_right(versions, version) for version in by_version}
-    replayed = {"sampling/experts_replayed": routed / passed} if routed else {}
     return {
-        **replayed,
         "entropy/sampled": surprise / count,
         "staleness/mean": sum(staleness[version] * tokens for version, tokens in by_version.items()) / count,
         "staleness/max": float(max(staleness.values())),

@@ -12,7 +12,7 @@ from lightning_trainer.errors import LightningError
 from lightning_trainer.models.resolve import WRITERS, resolve_model
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_PARAMETERS = {"embedded:smollm2-135m-instruct": 134_515_008, "random:tiny": 1_000_000}
+_PARAMETERS = {"embedded:smollm2-135m-instruct": 134_515_008, "random:tiny": 1_000_000, "random:tiny-moe": 1_000_000}
 _MODEL_CACHE = Path("lightning-trainer") / "models"
 _HEADER_LIMIT = 100_000_000
 

@@ -41,8 +41,8 @@ class ExpertReplay:
         }
         if not blocks:
             raise TrainingError(
-                f"{type(module).__name__} has no layers with experts, and the batch was sampled by a model that has: "
-                "train the model that sampled it"
+                f"{type(module).__name__} has no layer whose experts can be told; set routed_experts = false in "
+                "[engine]"
             )
         for layer, block in blocks.items():
             block.forward = self._replaying(layer, block.forward, getattr(block.experts, "num_experts", None))
@@ -74,7 +74,7 @@ class ExpertReplay:
             if choosing.chosen != 1:
                 raise TrainingError(
                     f"layer {layer} chose experts with torch.topk {choosing.chosen} times where it should once: the "
-                    "recorded experts cannot be replayed in this model; set routed_experts = false in [engine]"
+                    "experts that the engine took cannot be told to it; set routed_experts = false in [engine]"
                 )
             return output
 

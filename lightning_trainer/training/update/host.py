@@ -47,7 +47,7 @@ class ModelHost:
     """A model that can be run; not thread-safe."""
 
     replays_experts = False
-    """Whether it is the model that sampled, which takes the experts that were recorded."""
+    """Whether it takes the experts that were recorded: the model that sampled, where its routers can be told."""
 
     def __init__(self, settings: TrainerSettings, config: TrainingWorkerConfig) -> None:
         """Load the model.

@@ -110,6 +110,18 @@ def expert_table(samples: Sequence[Sample]) -> tuple[ExpertTable | None, list[In
     return ExpertTable(np.concatenate([unknown, *rows]).reshape(-1, layers, top_k)), numbers
 
 
+def experts_recorded(samples: Sequence[Sample]) -> float | None:
+    """Return of which share of the positions that lead to a sampled token the experts are known; None: of none."""
+    positions = sum(sample.segments[-1].end - 1 for sample in samples)
+    known = sum(
+        len(segment.routed_experts)
+        for sample in samples
+        for segment in sample.segments
+        if segment.routed_experts is not None
+    )
+    return known / positions if known else None
+
+
 def require_drawable(samples: Iterable[Sample]) -> None:
     """Refuse samples with a token that could not have been sampled from what its segment says it was sampled from.
 
