@@ -193,7 +193,10 @@ class _Fields:
             self._refuse(f"{name} is {_shown(value)}; it is a lightning_trainer.experts.RoutedExperts, or None")
         last = len(self.token_ids("prompt_ids")) + len(self.token_ids("response_ids")) - 1
         if value.end != last:
-            self._refuse(f"{name} ends at position {value.end}; it ends before the last token's, at {last}")
+            self._refuse(
+                f"{name} is of the first {value.end} tokens; of prompt_ids and response_ids all but the last, {last}, "
+                "went through the model"
+            )
         return value
 
     def _sequence(self, name: str, wanted: str) -> Sequence[Any]:

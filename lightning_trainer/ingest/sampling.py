@@ -117,7 +117,7 @@ def experts_of(span: Span, choice: int, tokens: int, problems: list[str]) -> Rou
     try:
         experts = RoutedExperts.decode(body)
         if experts.end != tokens - 1:
-            raise ValueError(f"they end at position {experts.end}, and of {tokens} tokens the last is {tokens - 1}")
+            raise ValueError(f"they are of the first {experts.end} tokens, and all but the last of {tokens} have some")
     except ValueError as error:
         problems.append(f"span {span.span_id}: {_response_routed_experts(choice)}: {error}")
         return None

@@ -57,7 +57,10 @@ def test_the_experts_that_it_went_through_are_read() -> None:
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (RoutedExperts(0, 2, 1, 1, bytes(8)).encode(), "they end at position 4, and of 4 tokens the last is 3"),
+        (
+            RoutedExperts(0, 2, 1, 1, bytes(8)).encode(),
+            "they are of the first 4 tokens, and all but the last of 4 have some",
+        ),
         (b"no zlib", "routed experts cannot be read"),
     ],
 )
