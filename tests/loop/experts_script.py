@@ -1,8 +1,10 @@
-"""An agent of two turns, the second one streamed; the reward depends on the attempt's number alone."""
+"""An agent of two turns, the second one streamed; the reward depends on the number of the attempt at its task alone."""
 
 import itertools
 import os
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import lightning_instrumentation as lightning
@@ -16,7 +18,7 @@ class Task(NamedTuple):
 
 
 client = OpenAI(base_url=os.environ["OPENAI_BASE_URL"], api_key="unused", timeout=300)
-attempts = itertools.count()
+attempts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 
 @lightning.agent("tester")
@@ -30,7 +32,7 @@ def solve(task: Task) -> None:
 
 def attempt(task: Task) -> float:
     solve(task)
-    return float(next(attempts) % 2)
+    return float(next(attempts[task.id]) % 2)
 
 
 if __name__ == "__main__":
