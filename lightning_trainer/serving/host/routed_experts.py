@@ -84,8 +84,8 @@ def use_for_vllm() -> None:
         if not self.cache_config.enable_prefix_caching:
             raise ValueError("AuxOutput Connector requires prefix caching.")
 
-    def initialize_kv_cache(self, kv_cache_config, is_profiling=False, **kwargs):
-        initialize(self, kv_cache_config, is_profiling, **kwargs)
+    def initialize_kv_cache(self, kv_cache_config, is_profiling=False, *args, **kwargs):
+        initialize(self, kv_cache_config, is_profiling, *args, **kwargs)
         if not is_profiling and self.vllm_config.aux_output_config.enabled:
             setattr(self, _CONNECTOR, _connector(self, kv_cache_config))
 
@@ -96,9 +96,9 @@ def use_for_vllm() -> None:
         return correct
 
     def sample_tokens(self, *args, **kwargs):
-        connector = getattr(self, _CONNECTOR)
-        ran = connector is not None and self.execute_model_state is not None
-        pending = connector.prepare_output(_Step(self)) if ran else None
+        connector, pending = getattr(self, _CONNECTOR), None
+        if connector is not None and self.execute_model_state is not None:
+            pending = connector.prepare_output(_Step(self))
         output = sample(self, *args, **kwargs)
         if pending is not None:
             sampled = ~self.discard_request_mask.np[: len(pending.request_ids)]

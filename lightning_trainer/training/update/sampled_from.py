@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import torch
 from verl.utils import tensordict_utils as tu
 
 from lightning_trainer.errors import TrainingError
@@ -36,8 +38,13 @@ EXPERTS_OF_TOKEN = "lightning_experts_of_token"
 class ExpertTable:
     """Opaque to verl and to TensorDict."""
 
-    ids_NLK: Ints
+    ids_NLK: npt.NDArray[np.unsignedinteger]
     """Of ``N`` positions, in ``L`` layers, ``K`` experts; the first row is of positions whose experts are not known."""
+
+    def of(self, rows: Ints, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the experts of these rows, and which of them are known."""
+        ids = torch.from_numpy(self.ids_NLK[rows].astype(np.int64))
+        return ids.to(device), torch.from_numpy(rows > 0).to(device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,7 @@ def expert_table(samples: Sequence[Sample]) -> tuple[ExpertTable | None, list[In
         TrainingError: they are of different models.
     """
     shapes: set[tuple[int, int]] = set()
-    rows: list[Ints] = []
+    rows: list[npt.NDArray[np.unsignedinteger]] = []
     numbers = []
     size = 1
     for sample in samples:
@@ -96,7 +103,7 @@ def expert_table(samples: Sequence[Sample]) -> tuple[ExpertTable | None, list[In
             if (experts := segment.routed_experts) is None:
                 continue
             shapes.add((experts.layers, experts.top_k))
-            rows.append(np.frombuffer(experts.ids, f"<u{experts.width}").astype(np.int64))
+            rows.append(np.frombuffer(experts.ids, f"<u{experts.width}"))
             of_token[experts.start : experts.end] = np.arange(size, size + len(experts))
             size += len(experts)
         numbers.append(of_token)
@@ -106,7 +113,7 @@ def expert_table(samples: Sequence[Sample]) -> tuple[ExpertTable | None, list[In
         told = " and ".join(f"{layers} layers of {top_k} a token" for layers, top_k in sorted(shapes))
         raise TrainingError(f"the recorded experts of one batch are of {told}; a batch is of one model")
     ((layers, top_k),) = shapes
-    unknown = np.zeros(layers * top_k, np.int64)
+    unknown = np.zeros(layers * top_k, np.uint8)
     return ExpertTable(np.concatenate([unknown, *rows]).reshape(-1, layers, top_k)), numbers
 
 

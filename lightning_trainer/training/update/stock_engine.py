@@ -32,10 +32,9 @@ class StockEngine(_VerlEngine):
         if table is not None:
             self.experts = self.experts or ExpertReplay(self.module)
             shape: tuple[int, int] = inputs["input_ids"].shape  # samples, tokens of the longest
-            rows = torch.nested.to_padded_tensor(micro_batch[EXPERTS_OF_TOKEN], padding=0, output_size=shape).reshape(
-                -1
-            )
-            self.experts.use(torch.from_numpy(table.ids_NLK).to(rows.device)[rows], rows > 0)
+            of_token = micro_batch[EXPERTS_OF_TOKEN]
+            rows = torch.nested.to_padded_tensor(of_token, padding=0, output_size=shape).reshape(-1)
+            self.experts.use(*table.of(rows.cpu().numpy(), rows.device))
         elif self.experts is not None:
             self.experts.use(None)
         return inputs, output_args

@@ -188,7 +188,7 @@ class TreeEngine(_StockEngine):
         for path, number, asked in zip(trie.paths, numbers, samples.asked, strict=True):
             sampled = asked[number[asked] > 0]
             row_N[path[sampled]] = number[sampled]
-        self.experts.use(*(torch.from_numpy(array).to(device) for array in (table.ids_NLK[row_N], row_N > 0)))
+        self.experts.use(*table.of(row_N, device))
 
     def refuse_unless_seen(self, pattern: TreePattern) -> None:
         """Refuse a model with layers that attended in some other way."""

@@ -8,6 +8,7 @@ import logging
 import random
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,7 +55,7 @@ class UpdateWorker(ModelHost):
 
     def _can_replay(self) -> bool:
         """Try on one token whether the model's routers can be told their experts."""
-        config = self.module.config
+        config: Any = self.module.config
         top_k = getattr(config, "num_experts_per_tok", None)
         if not top_k:
             return False
