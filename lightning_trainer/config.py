@@ -79,6 +79,9 @@ class EngineConfig(Section):
     keep_sampled_ids: bool = True
     """A prompt that repeats an earlier answer of its attempt word for word gets the ids that were sampled for it, not
     those that the tokenizer makes of the words (docs/transitions.md)."""
+    routed_experts: bool | Literal["auto"] = _AUTO
+    """A mixture of experts tells which experts each token went through, and the trainer takes the same
+    (docs/sampling.md). ``auto`` is wherever the engine can; ``true`` refuses to start where it cannot."""
     startup_timeout_s: float = Field(default=600.0, gt=0)
     probe_max_abs: float | None = Field(default=None, gt=0)
     """Largest |trainer - engine| of a probe logprob, nats. Default: 1e-3 in float32, 1.0 in bfloat16."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
+from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.frozen import made_quickly
 from lightning_trainer.sampling import Shaping, Support
 from lightning_trainer.token_ids import Ids
@@ -186,6 +187,8 @@ class Call:
     """``host:port`` of what answered, by the client's record of it; None where the gateway recorded it."""
     model: str | None = None
     """As that server calls it; None where the gateway recorded it."""
+    routed_experts: RoutedExperts | None = None
+    """Which experts its prompt and response went through; None where the engine does not tell."""
 
 
 @made_quickly
@@ -223,6 +226,8 @@ class Transition:
     """The state that the agent named; None where it named none."""
     gap: bool = False
     """The call was made and there is a reason against training it: no credit is given to it, reward flows across it."""
+    routed_experts: RoutedExperts | None = None
+    """Which experts prompt and response went through when it was sampled; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +291,9 @@ class Segment:
     """What was done to single logits when its tokens were sampled; None: nothing."""
     support: Support | None = None
     """What its tokens were drawn from, one entry per token of the segment; None: all of the vocabulary."""
+    routed_experts: RoutedExperts | None = None
+    """Which experts were chosen when it was sampled, at positions of the sample: from where the segment before it ends
+    to its own last token; None: not known."""
     order: int = 0
     """Place of the transition among those of its agent in the attempt, by ``Trajectory``'s order; all 0 in batches that
     were stored without it, which are taken in the order that they are in."""

@@ -192,6 +192,11 @@ def response_support(choice: int) -> str:
     return f"lightning.response.{choice}.support"
 
 
+def response_routed_experts(choice: int) -> str:
+    """Name of the attribute with the experts that prompt and response went through (``lightning_trainer.experts``)."""
+    return f"lightning.response.{choice}.routed_experts"
+
+
 def response_support_unknown(choice: int) -> str:
     """Name of the attribute that says why it is not known what the tokens of one choice were drawn from."""
     return f"lightning.response.{choice}.support_unknown"

@@ -162,6 +162,7 @@ def _call(recorded: RecordedCall, position: int, policy: str) -> Call:
         temperature=recorded.temperature,
         shaping=recorded.shaping,
         support=recorded.support,
+        routed_experts=recorded.routed_experts,
     )
 
 

@@ -58,6 +58,7 @@ _SEGMENT = pa.struct(
         pa.field("follows", _text),
         pa.field("shaping", _SHAPING),
         pa.field("support", pa.binary()),
+        pa.field("routed_experts", pa.binary()),
     ]
 )
 _MEDIA = pa.struct(

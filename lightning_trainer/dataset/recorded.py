@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from typing import Any, NoReturn, cast
 
 from lightning_trainer.errors import MalformedCallError
+from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.sampling import Shaping, Support
 
 _LARGEST_ID = 2**31 - 1
@@ -42,6 +43,8 @@ class RecordedCall:
     """Bias and penalties that ``logprobs`` were worked out with; None: none."""
     support: Support | None = None
     """What each token of the response was drawn from (a grammar, top_p ...); None: all of the vocabulary."""
+    routed_experts: RoutedExperts | None = None
+    """Which experts of a mixture prompt and response went through; None: not known."""
     finish_reason: str | None = None
     complete: bool = True
     """False where the answer was cut off before the engine was done."""
@@ -82,6 +85,7 @@ def checked(record: RecordedCall | Mapping[str, Any], where: str) -> RecordedCal
         temperature=field.temperature("temperature"),
         shaping=field.shaping("shaping"),
         support=field.support("support"),
+        routed_experts=field.routed_experts("routed_experts"),
         finish_reason=None if record.finish_reason is None else field.text("finish_reason"),
         complete=field.flag("complete"),
         call_id=None if record.call_id is None else field.name("call_id"),
@@ -179,6 +183,20 @@ class _Fields:
             )
         if (place := value.first_outside(sampled)) is not None:
             self._refuse(f"response_ids[{place}] is {sampled[place]}, which {name} says could not have been sampled")
+        return value
+
+    def routed_experts(self, name: str) -> RoutedExperts | None:
+        value = self._value(name)
+        if value is None:
+            return None
+        if not isinstance(value, RoutedExperts):
+            self._refuse(f"{name} is {_shown(value)}; it is a lightning_trainer.experts.RoutedExperts, or None")
+        last = len(self.token_ids("prompt_ids")) + len(self.token_ids("response_ids")) - 1
+        if value.end != last:
+            self._refuse(
+                f"{name} is of the first {value.end} tokens; of prompt_ids and response_ids all but the last, {last}, "
+                "went through the model"
+            )
         return value
 
     def _sequence(self, name: str, wanted: str) -> Sequence[Any]:

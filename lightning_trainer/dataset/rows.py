@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from lightning_trainer.dataset.examples import Example
 from lightning_trainer.dataset.selection import Pair
 from lightning_trainer.errors import DatasetError
+from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.sampling import Shaping, Support
 from lightning_trainer.types import Media, Sample, Segment
 
@@ -49,6 +50,7 @@ def sample_row(sample: Sample, advantages: Advantages | None) -> Row:
                 "follows": segment.follows,
                 "shaping": None if segment.shaping is None else _shaping_row(segment.shaping),
                 "support": None if segment.support is None else segment.support.encode(),
+                "routed_experts": None if segment.routed_experts is None else segment.routed_experts.encode(),
             }
             for segment in sample.segments
         ],
@@ -92,14 +94,16 @@ def _shaping_row(shaping: Shaping) -> Row:
 
 
 def _segment_of(row: Mapping[str, Any]) -> Segment:
-    """Bytes are text in JSON; files of version 0.1.0 have neither shaping nor support."""
-    shaping, support = row.get("shaping"), row.get("support")
+    """Bytes are text in JSON; files of version 0.1.0 have neither shaping nor support nor experts."""
+    shaping, support, experts = row.get("shaping"), row.get("support"), row.get("routed_experts")
     if shaping is not None:
         biases = tuple((entry["token_id"], entry["bias"]) for entry in shaping["logit_bias"])
         shaping = Shaping(**{**shaping, "logit_bias": biases})
     if support is not None:
         support = Support.decode(b64decode(support) if isinstance(support, str) else support)
-    return Segment(**{**row, "shaping": shaping, "support": support})
+    if experts is not None:
+        experts = RoutedExperts.decode(b64decode(experts) if isinstance(experts, str) else experts)
+    return Segment(**{**row, "shaping": shaping, "support": support, "routed_experts": experts})
 
 
 def example_row(example: Example) -> Row:

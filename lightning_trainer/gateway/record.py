@@ -160,6 +160,8 @@ def _token_attributes(transcript: Transcript) -> dict[str, AttributeValue]:
             attributes[semconv.response_logprobs(index)] = pack_logprobs(choice.logprobs)
         if choice.support is not None:
             attributes[semconv.response_support(index)] = choice.support
+        if choice.routed_experts is not None:
+            attributes[semconv.response_routed_experts(index)] = choice.routed_experts
         if choice.support_unknown is not None:
             attributes[semconv.response_support_unknown(index)] = choice.support_unknown
     return attributes

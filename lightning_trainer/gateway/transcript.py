@@ -23,6 +23,8 @@ class ChoiceTranscript:
     finish_reason: str | None = None
     support: bytes | None = None
     """What each token could have been (``lightning_trainer.sampling``); None where it could be any."""
+    routed_experts: bytes | None = None
+    """Which experts its tokens and its prompt's went through (``lightning_trainer.experts``); None where not told."""
     support_unknown: str | None = None
     """Why that is not known; None where it is."""
 
@@ -91,6 +93,8 @@ class Transcript:
             choice.support_unknown = said.get("unknown")
             if "support" in said:
                 choice.support = base64.b64decode(said["support"])
+            if "routed_experts" in said:
+                choice.routed_experts = base64.b64decode(said["routed_experts"])
 
     def _add(self, document: Mapping[str, Any], message: str) -> None:
         if document.get("error"):

@@ -21,7 +21,7 @@ from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.dialects.tokens import Choice, Tokens, carries_tokens, read_tokens
 from lightning_trainer.ingest.joining import join
 from lightning_trainer.ingest.media import media_of
-from lightning_trainer.ingest.sampling import asked_of, drawn_from
+from lightning_trainer.ingest.sampling import asked_of, drawn_from, experts_of
 from lightning_trainer.types import AttributeValue, Call, Fidelity, Media, Span
 
 
@@ -146,6 +146,7 @@ def _choices(joined: JoinedCall, problems: list[str]) -> list[Call]:
             state,
             server,
             model,
+            experts_of(span, choice.index, len(tokens.prompt_ids) + len(choice.response_ids), problems),
         )
         for choice, (support, unknown) in zip(tokens.choices, drawn, strict=True)
     ]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import orjson
 from lightning_instrumentation import semconv
 
+from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.sampling import Shaping, Support
 from lightning_trainer.token_ids import Ids
 from lightning_trainer.types import AttributeValue, Span
@@ -42,6 +43,7 @@ _OF_REQUEST = frozenset(
     )
 )
 _response_support = lru_cache(semconv.response_support)
+_response_routed_experts = lru_cache(semconv.response_routed_experts)
 _response_support_unknown = lru_cache(semconv.response_support_unknown)
 
 
@@ -100,6 +102,26 @@ def drawn_from(
         narrowing = ", ".join(asked.narrowing)
         return None, f"the request restricted it ({narrowing}), and the engine did not say what that left"
     return None, None
+
+
+def experts_of(span: Span, choice: int, tokens: int, problems: list[str]) -> RoutedExperts | None:
+    """Return which experts prompt and response went through; None where it was not recorded, or contradicts itself.
+
+    Args:
+        tokens: of prompt and response.
+        problems: gets a sentence where what was recorded contradicts itself: the call is trained without.
+    """
+    body = span.attributes.get(_response_routed_experts(choice))
+    if not isinstance(body, bytes):
+        return None
+    try:
+        experts = RoutedExperts.decode(body)
+        if experts.end != tokens - 1:
+            raise ValueError(f"they are of the first {experts.end} tokens, and all but the last of {tokens} have some")
+    except ValueError as error:
+        problems.append(f"span {span.span_id}: {_response_routed_experts(choice)}: {error}")
+        return None
+    return experts
 
 
 def _read(body: AttributeValue, response_ids: Ids) -> Support:

@@ -21,8 +21,9 @@ _log = logging.getLogger(__name__)
 WRITERS = {
     "embedded:smollm2-135m-instruct": "lightning_trainer.models.smollm2",
     "random:tiny": "lightning_trainer.models.tiny",
+    "random:tiny-moe": "lightning_trainer.models.tiny --experts",
 }
-"""Module that writes the model of that name: ``python -m MODULE FOLDER``."""
+"""Module that writes the model of that name, and its options: ``python -m MODULE FOLDER OPTIONS``."""
 _FORMAT = 2
 """Part of the cache folder's name; raised when a writer changes what it writes."""
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
@@ -68,8 +69,9 @@ def _cache_folder(spec: str, cache_dir: Path) -> Path:
 
 def _write(spec: str, folder: Path) -> None:
     _log.info("writing the model %s (once)", spec)
+    module, *options = WRITERS[spec].split()
     written = subprocess.run(
-        [sys.executable, "-m", WRITERS[spec], str(folder)],
+        [sys.executable, "-m", module, str(folder), *options],
         capture_output=True,
         text=True,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},

@@ -254,6 +254,7 @@ class EngineProcess:
             drain_timeout_s=settings.drain_timeout_s,
             lora_rank=settings.lora_rank,
             keep_sampled_ids=settings.keep_sampled_ids,
+            routed_experts=settings.routed_experts,
             vllm_arguments=settings.vllm_arguments,
         )
 

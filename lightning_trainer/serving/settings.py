@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.cores import available_cores
@@ -32,6 +33,7 @@ class EngineSettings:
     chat_template: Path | None = None
     tool_call_parser: str | None = None
     keep_sampled_ids: bool = True
+    routed_experts: bool | Literal["auto"] = "auto"
     startup_timeout_s: float = 600.0
     drain_timeout_s: float = 60.0
     """How long a publication waits for running requests before it aborts them."""
@@ -69,6 +71,7 @@ def engine_settings(
         chat_template=engine.chat_template,
         tool_call_parser=engine.tool_call_parser,
         keep_sampled_ids=engine.keep_sampled_ids,
+        routed_experts=engine.routed_experts,
         startup_timeout_s=engine.startup_timeout_s,
         lora_rank=max(ranks, default=None),
     )

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from lightning_trainer.errors import StoreError
+from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.sampling import Shaping, Support
 from lightning_trainer.token_ids import TokenIds
 from lightning_trainer.types import Gap, Media, Sample, Segment, StepReport, TrainingBatch
@@ -157,12 +158,14 @@ def _sample(sample: dict[str, Any]) -> Sample:
 
 
 def _segment(segment: dict[str, Any]) -> Segment:
-    """Batches of version 0.1.0 have neither shaping nor support."""
-    shaping, support = segment.get("shaping"), segment.get("support")
+    """Batches of version 0.1.0 have neither shaping nor support, and most have no experts."""
+    shaping, support, experts = (segment.get(name) for name in ("shaping", "support", "routed_experts"))
     if shaping is not None:
         biases = tuple((token_id, bias) for token_id, bias in shaping["logit_bias"])
         segment["shaping"] = Shaping(**{**shaping, "logit_bias": biases})
     if support is not None:
         patterns = tuple(map(b64decode, support["patterns"]))
         segment["support"] = Support(support["vocabulary"], patterns, tuple(support["pattern_L"]))
+    if experts is not None:
+        segment["routed_experts"] = RoutedExperts(**{**experts, "ids": b64decode(experts["ids"])})
     return Segment(**segment)

@@ -50,4 +50,4 @@ def as_the_model_itself(call: Call) -> Call:
 
     So a token that a grammar left no choice about is learned like any other: the model had one.
     """
-    return replace(call, temperature=1.0, shaping=None, support=None)
+    return replace(call, temperature=1.0, shaping=None, support=None, routed_experts=None)

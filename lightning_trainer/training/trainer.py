@@ -24,7 +24,12 @@ from lightning_trainer.training.probe import probe_token_ids
 from lightning_trainer.training.process_group import on_first
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import adapter_shape, adapter_tensors
-from lightning_trainer.training.update.exporting import exported_tensors, rounded_weights, write_atomically
+from lightning_trainer.training.update.exporting import (
+    as_in_checkpoints,
+    exported_tensors,
+    rounded_weights,
+    write_atomically,
+)
 from lightning_trainer.training.update.learner import Learner
 from lightning_trainer.types import StepReport, TrainingBatch
 
@@ -165,5 +170,7 @@ class Trainer:
         return manifest.step
 
     def _exported(self) -> dict[str, torch.Tensor]:
-        export = exported_tensors if self._settings.lora is None else adapter_tensors
-        return export(self.module, _TORCH_DTYPES[self._settings.serving_dtype])
+        dtype = _TORCH_DTYPES[self._settings.serving_dtype]
+        if self._settings.lora is not None:
+            return adapter_tensors(self.module, dtype)
+        return as_in_checkpoints(self.module, exported_tensors(self.module, dtype))

@@ -80,6 +80,7 @@ def _fullest_first(call: Call) -> tuple:
         call.behaviour_logprobs is None,
         call.support is None,
         call.shaping is None,
+        call.routed_experts is None,
         not call.complete,
         call.agent is None,
         call.call_id,

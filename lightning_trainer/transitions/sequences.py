@@ -125,12 +125,14 @@ def _sample(
     logprobs = [0.0] * len(token_ids)
     segments: list[Segment] = []
     gaps: list[Gap] = []
+    routed = 0  # positions whose experts are known, or never will be
     for trajectory, transition in path:
         if transition.gap:
             raise ValueError(f"transition {transition.transition_id} is a gap and cannot be trained; leave it out")
         start = len(transition.prompt_ids)
         end = start + len(transition.response_ids)
         credit = credits[transition.transition_id]
+        experts = transition.routed_experts
         mask[start:end] = b"\1" * (end - start)
         logprobs[start:end] = transition.behaviour_logprobs
         for place in without_choice(transition.support):
@@ -152,9 +154,13 @@ def _sample(
                 transition.parent_id,
                 transition.shaping,
                 transition.support,
+                # What the engine wrote down first is what sampled the tokens behind it.
+                None if experts is None else experts.between(routed, end - 1),
                 orders[transition.transition_id],
             )
         )
+        if experts is not None:
+            routed = end - 1
         gaps += [
             Gap(gap.transition_id, passed_on[gap.transition_id], gap.parent_id, of_other_agent, of_other_attempt)
             for gap in gaps_after.get(transition.transition_id, ())

@@ -104,6 +104,7 @@ def _transition(
         call.support,
         call.state,
         gap,
+        call.routed_experts,
     )
 
 

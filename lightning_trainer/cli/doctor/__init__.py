@@ -16,7 +16,7 @@ from lightning_trainer.cli.doctor.machine import (
     check_precision,
     check_shared_memory,
 )
-from lightning_trainer.cli.doctor.model import check_model, count_parameters
+from lightning_trainer.cli.doctor.model import check_experts, check_model, count_parameters
 from lightning_trainer.cli.doctor.packages import check_engine, check_packages, check_python
 from lightning_trainer.cli.doctor.places import check_guard, check_port, check_spool, check_state_dir
 from lightning_trainer.cli.doctor.schedule import check_schedule
@@ -44,12 +44,14 @@ def run_checks(config: Config | None) -> list[Check]:
     config = config or _quickstart()
     if not config.policy:
         return [check_python(), *check_packages(config), check_cores(config), *_places(config)]
+    models = list(dict.fromkeys(policy.model for policy in config.policy))
     parameters = [count_parameters(policy.model) for policy in config.policy]
     return [
         check_python(),
         *check_packages(config),
         check_engine(config.engine),
-        *map(check_model, dict.fromkeys(policy.model for policy in config.policy)),
+        *map(check_model, models),
+        *map(check_experts, models if config.engine.routed_experts is True else ()),
         check_cores(config),
         check_precision(config),
         check_memory(config, parameters),

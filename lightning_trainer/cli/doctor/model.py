@@ -9,12 +9,14 @@ from pathlib import Path
 
 from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
 from lightning_trainer.errors import LightningError
-from lightning_trainer.models.resolve import WRITERS, resolve_model
+from lightning_trainer.models.resolve import WRITERS, found_model, resolve_model
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_PARAMETERS = {"embedded:smollm2-135m-instruct": 134_515_008, "random:tiny": 1_000_000}
+_PARAMETERS = {"embedded:smollm2-135m-instruct": 134_515_008, "random:tiny": 1_000_000, "random:tiny-moe": 1_000_000}
 _MODEL_CACHE = Path("lightning-trainer") / "models"
 _HEADER_LIMIT = 100_000_000
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""What the configurations of mixtures of experts call how many a layer has."""
 
 
 def check_model(spec: str) -> Check:
@@ -30,6 +32,25 @@ def check_model(spec: str) -> Check:
         return ok("model", str(resolve_model(spec, _cache_home() / _MODEL_CACHE)))  # a folder: it only looks
     except LightningError as error:
         return failure("model", str(error), "Correct policy.model in the configuration.")
+
+
+def check_experts(spec: str) -> Check:
+    """Of a model whose engine has to tell its experts (``[engine] routed_experts = true``)."""
+    folder = found_model(spec, _cache_home() / _MODEL_CACHE)
+    try:
+        document = json.loads((folder / "config.json").read_text("utf-8")) if folder is not None else {}
+    except (OSError, ValueError):
+        document = {}
+    if not document:
+        return warning("experts", f"{spec} is not on this machine", "The engine says at its start whether it can.")
+    document = {**document, **(document.get("text_config") or {})}
+    if any(document.get(name) for name in _EXPERTS):
+        return ok("experts", f"{spec} is a mixture of experts")
+    return failure(
+        "experts",
+        f"[engine] routed_experts = true, and {spec} is not a mixture of experts",
+        "Leave routed_experts out: it is then on wherever the engine can tell its experts.",
+    )
 
 
 def count_parameters(spec: str) -> float | None:

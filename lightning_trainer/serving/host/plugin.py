@@ -15,7 +15,7 @@ def load() -> None:
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
     from vllm.platforms import current_platform
 
-    from lightning_trainer.serving.host import lora_matmul, sampling, support
+    from lightning_trainer.serving.host import lora_matmul, routed_experts, sampling, support
 
     if TRANSFER_BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(
@@ -25,6 +25,7 @@ def load() -> None:
     if current_platform.is_cpu():
         sampling.use_for_vllm()
         lora_matmul.use_for_vllm()
+        routed_experts.use_for_vllm()
         # Asks the kernel for AMX tiles. vLLM's attention in bfloat16 uses them without (0.31.0): that works where a
         # product of oneDNN's, which asks, came before it, and a model too small for one ended with SIGILL.
         torch.cpu._init_amx()

@@ -158,8 +158,10 @@ class Publisher:
     async def _load(self, files: Sequence[Path], version: int) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        # Nothing runs here. The pause is for its clearing of the prefix cache, whose keys know nothing of versions.
-        await self._engine.pause_generation(mode="abort", clear_cache=True)
+        # Nothing runs here. The pause is for its clearing of the prefix cache, whose keys know nothing of versions; the
+        # experts that are kept with it are cleared in the second mode alone (vLLM 0.31).
+        await self._engine.pause_generation(mode="abort", clear_cache=False)
+        await self._engine.pause_generation(mode="keep", clear_cache=True)
         await self._engine.start_weight_update()
         await self._engine.update_weights(
             WeightTransferUpdateRequest(update_info={"paths": [str(path) for path in files]})

@@ -9,6 +9,7 @@ from typing import Any
 
 import uvicorn
 
+from lightning_trainer.serving.host import routed_experts
 from lightning_trainer.serving.host.adapter_publisher import AdapterPublisher
 from lightning_trainer.serving.host.adapters import Adapters
 from lightning_trainer.serving.host.arguments import vllm_arguments
@@ -48,6 +49,7 @@ async def serve(settings: HostSettings, announce: Callable[[dict[str, Any]], Non
     arguments = vllm_arguments(settings)
     usage = UsageContext.OPENAI_API_SERVER
     config = AsyncEngineArgs.from_cli_args(arguments).create_engine_config(usage_context=usage)
+    routed_experts.enable(config, settings.routed_experts)
     prefer_fork()
     engine = AsyncLLM.from_vllm_config(config, usage_context=usage)
     try:

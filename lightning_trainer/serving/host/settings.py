@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from lightning_trainer.errors import EngineError
 
@@ -31,6 +32,8 @@ class HostSettings:
     tool_call_parser: str | None = None
     keep_sampled_ids: bool = True
     """Whether prompts that repeat an answer get the ids that were sampled for it."""
+    routed_experts: bool | Literal["auto"] = "auto"
+    """Whether a mixture of experts tells which ones each token went through; "auto" is where it can."""
     drain_timeout_s: float = 60.0
     """How long a publication of all weights waits for running requests before it aborts them."""
     lora_rank: int | None = None

@@ -5,9 +5,10 @@ one more event, right before the chunk that ends the choice:
 
     {..., "lightning_support": {"0": {"support": BASE64}, "1": {"unknown": "..."}}}
 
-by choice; a choice that could have been anything at each token has no entry. ``unknown`` is a sentence: something
-outside of what can be written down had a hand in these tokens. The header on the answer says that the engine vouches
-for this, also where it says nothing of a choice.
+by choice; a choice of which there is nothing to say has no entry, and one without ``support`` could have been anything
+at each token. ``unknown`` is a sentence: something outside of what can be written down had a hand in these tokens.
+``routed_experts`` is added where the engine tells them (``host/routed_experts.py``). The header on the answer says that
+the engine vouches for this, also where it says nothing of a choice.
 """
 
 import base64
@@ -21,8 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.sampling import Support, pattern_of
 from lightning_trainer.serving.host.asgi import App, Message, Receive, Send
+from lightning_trainer.serving.host.routed_experts import LIMIT_BYTES as EXPERTS_LIMIT_BYTES
 from lightning_trainer.serving.host.support import LEFT_OUT, LIMIT_BYTES, NEW, SEEN, restricts
 
 HEADER = b"x-lightning-support"
@@ -55,8 +58,9 @@ class Collected:
             if choice.finish_reason in (None, "error"):
                 continue
             masks = None if choice.sampling_mask is None else choice.sampling_mask.token_ids
-            if (said := _said(masks, parameters, vocabulary)) is not None:
-                self.by_choice[str(choice.index)] = said
+            said = _said(masks, parameters, vocabulary)
+            if said or choice.routed_experts is not None:
+                self.by_choice[str(choice.index)] = {**(said or {}), **_experts(choice, parameters)}
 
     def take(self) -> bytes | None:
         """Return what there is to send as JSON, once."""
@@ -115,6 +119,17 @@ def _said(masks: Sequence[Sequence[int]] | None, parameters: Any, vocabulary: in
     except ValueError as error:
         return {"unknown": str(error)}
     return {"support": base64.b64encode(body).decode()}
+
+
+def _experts(choice: Any, parameters: Any) -> Mapping[str, str]:
+    """Return which experts the tokens went through, and take it from what vLLM says itself, in whole answers only."""
+    chosen, choice.routed_experts = choice.routed_experts, None
+    if chosen is None or chosen.nbytes > EXPERTS_LIMIT_BYTES:
+        return {}
+    _, layers, top_k = chosen.shape
+    ids = chosen.astype(chosen.dtype.newbyteorder("<"), copy=False).tobytes()
+    told = RoutedExperts(parameters.routed_experts_prompt_start, layers, top_k, chosen.itemsize, ids)
+    return {"routed_experts": base64.b64encode(told.encode()).decode()}
 
 
 def _beyond(parameters: Any) -> list[str]:

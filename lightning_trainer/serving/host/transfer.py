@@ -8,6 +8,7 @@ interface (``vllm/distributed/weight_transfer/base.py``).
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -17,6 +18,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.model_executor.layers.attention import is_deferred_attention_layer
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload.layerwise import (
     finalize_layerwise_reload,
@@ -45,6 +47,8 @@ class FileTransfer(WeightTransferEngine[FileTransferInit, FileTransferUpdate]):
 
     def init_transfer_engine(self, init_info: FileTransferInit) -> None:
         logger.info("the worker computes on %s with %d threads", self.device, torch.get_num_threads())
+        if self.device.type == "cpu":
+            _pack_experts_again()
 
     def start_weight_update(self) -> None:
         initialize_layerwise_reload(self.model)
@@ -83,6 +87,25 @@ def _untouched(model: torch.nn.Module) -> list[str]:
         and not isinstance(layer, ParallelLMHead)
         and not is_deferred_attention_layer(layer)
     ]
+
+
+def _pack_experts_again() -> None:
+    """Have a reload pack a layer's experts as the first load did.
+
+    On the CPU vLLM multiplies with packed experts, and leaves the packing out where a layer is loaded again (0.31.0):
+    what was loaded would be read in the wrong order.
+    """
+    setup = UnquantizedFusedMoEMethod._setup_kernel
+    if setup.__name__ == "setup_and_pack":
+        return
+
+    def setup_and_pack(self: Any, layer: Any, w13: torch.Tensor, w2: torch.Tensor) -> None:
+        again = self.moe_kernel is not None
+        setup(self, layer, w13, w2)
+        if again:
+            self.moe_kernel.fused_experts.process_weights_after_loading(layer)
+
+    UnquantizedFusedMoEMethod._setup_kernel = setup_and_pack
 
 
 def _repack_output_layer(model: torch.nn.Module) -> None:

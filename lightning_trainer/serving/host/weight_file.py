@@ -74,12 +74,18 @@ def model_headers(folder: Path) -> dict[str, TensorHeader]:
 
 
 def linear_layers(folder: Path) -> list[str]:
-    """Return the last names of a model's matrices but embeddings and output layer, which have a row a token."""
+    """Return the last names of a model's matrices but embeddings and output layer, which have a row a token.
+
+    Nor are experts among them: transformers keeps them in one tensor a layer, which an adapter does not change.
+    """
     vocabulary = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     names = {
         name.split(".")[-2]
         for name, header in model_headers(folder).items()
-        if name.endswith(".weight") and len(header.shape) == 2 and header.shape[0] != vocabulary
+        if name.endswith(".weight")
+        and len(header.shape) == 2
+        and header.shape[0] != vocabulary
+        and ".experts." not in name
     }
     return sorted(names)
 

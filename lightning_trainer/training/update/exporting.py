@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
+from transformers.core_model_loading import revert_weight_conversion
 
 
 def exported_tensors(module: torch.nn.Module, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -22,6 +23,19 @@ def exported_tensors(module: torch.nn.Module, dtype: torch.dtype) -> dict[str, t
         name: whole_values(tensor).to(dtype, copy=True).contiguous()
         for name, tensor in module.state_dict().items()
         if name not in shared_names
+    }
+
+
+def as_in_checkpoints(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return tensors by a module's names by those of its checkpoints.
+
+    transformers computes with all experts of a layer in one tensor, which the model folder, and so the engine, has one
+    by one.
+    """
+    converted = revert_weight_conversion(module, dict(tensors))  # pyright: ignore[reportArgumentType]
+    return {
+        name: tensor if tensor is tensors.get(name) else tensor.clone(memory_format=torch.contiguous_format)
+        for name, tensor in converted.items()
     }
 
 

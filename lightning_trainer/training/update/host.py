@@ -46,6 +46,9 @@ _FLAGS = {"entropy": "calculate_entropy", "sum_pi_squared": "calculate_sum_pi_sq
 class ModelHost:
     """A model that can be run; not thread-safe."""
 
+    replays_experts = False
+    """Whether it takes the experts that were recorded: the model that sampled, where its routers can be told."""
+
     def __init__(self, settings: TrainerSettings, config: TrainingWorkerConfig) -> None:
         """Load the model.
 
@@ -106,7 +109,7 @@ class ModelHost:
         Returns:
             By name and sample id, one value a token.
         """
-        tensors = training_tensors(samples, {})
+        tensors = training_tensors(samples, {}, experts=self.replays_experts and adapter)
         longest = max(len(sample.token_ids) for sample in samples)
         found = self.infer(tensors, longest, *names, adapter=adapter)
         return {

@@ -27,7 +27,7 @@ from lightning_trainer.training.update.estimate import Estimate
 from lightning_trainer.training.update.imitation import demonstration_estimate, preference_estimate
 from lightning_trainer.training.update.metrics import Update, of_step
 from lightning_trainer.training.update.reference import Reference
-from lightning_trainer.training.update.sampled_from import require_drawable
+from lightning_trainer.training.update.sampled_from import experts_recorded, require_drawable
 from lightning_trainer.training.update.tensors import TokenValues
 from lightning_trainer.training.update.value_credit import value_estimate
 from lightning_trainer.training.update.worker import UpdateWorker
@@ -86,6 +86,8 @@ class Learner:
         parts = mini_batches.cut(trained, self._algorithm.mini_batches)
         measured = self._measure(trained, parts)
         metrics: dict[str, float] = {}
+        if (recorded := experts_recorded(trained)) is not None:
+            metrics["experts/replayed"] = recorded if self.policy.replays_experts else 0.0
         found = self._estimate(trained, measured, metrics)
         correction = Correction(None, {sample.sample_id: sample.loss_mask for sample in trained}, {})
         if self._algorithm.corrects_rollouts:

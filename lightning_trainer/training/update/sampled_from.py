@@ -1,8 +1,10 @@
-"""What the tokens of a batch were sampled from, on its way from segments through verl's TensorDict to rows of logits.
+"""What the tokens of a batch were sampled from, on its way from segments through verl's TensorDict to rows of logits;
+and by which experts, to rows of hidden states.
 
 A batch carries one table of segments, which every part of it keeps, and for every token of a response which of them it
 is in; batches of which all was sampled from the plain softmax carry neither. The tokens in front of one, which
-penalties count, are in the batch anyway.
+penalties count, are in the batch anyway. In the same way it carries one table of recorded experts and, for every token,
+its row.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import torch
 from verl.utils import tensordict_utils as tu
 
 from lightning_trainer.errors import TrainingError
@@ -22,6 +26,25 @@ SEGMENTS = "lightning_segments"
 """Key of the table."""
 SEGMENT_OF_TOKEN = "lightning_segment_of_token"
 """Key of the jagged tensor, laid out like ``loss_mask``: 0, or 1 + the place in the table."""
+
+
+EXPERTS = "lightning_experts"
+"""Key of the table."""
+EXPERTS_OF_TOKEN = "lightning_experts_of_token"
+"""Key of the jagged tensor, laid out like ``input_ids``: 0 where they are not known, or 1 + the row in the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTable:
+    """Opaque to verl and to TensorDict."""
+
+    ids_NLK: npt.NDArray[np.unsignedinteger]
+    """Of ``N`` positions, in ``L`` layers, ``K`` experts; the first row is of positions whose experts are not known."""
+
+    def of(self, rows: Ints, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the experts of these rows, and which of them are known."""
+        ids = torch.from_numpy(self.ids_NLK[rows].astype(np.int64))
+        return ids.to(device), torch.from_numpy(rows > 0).to(device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +85,48 @@ def segment_table(samples: Sequence[Sample]) -> tuple[SegmentTable | None, list[
                 of_token[segment.start : segment.end] = [len(table)] * (segment.end - segment.start)
         numbers.append(of_token)
     return SegmentTable(tuple(table)) if table else None, numbers
+
+
+def expert_table(samples: Sequence[Sample]) -> tuple[ExpertTable | None, list[Ints]]:
+    """Return the table of recorded experts, None where there are none, and for each sample one number a token.
+
+    Raises:
+        TrainingError: they are of different models.
+    """
+    shapes: set[tuple[int, int]] = set()
+    rows: list[npt.NDArray[np.unsignedinteger]] = []
+    numbers = []
+    size = 1
+    for sample in samples:
+        of_token = np.zeros(len(sample.token_ids), np.int64)
+        for segment in sample.segments:
+            if (experts := segment.routed_experts) is None:
+                continue
+            shapes.add((experts.layers, experts.top_k))
+            rows.append(np.frombuffer(experts.ids, f"<u{experts.width}"))
+            of_token[experts.start : experts.end] = np.arange(size, size + len(experts))
+            size += len(experts)
+        numbers.append(of_token)
+    if not shapes:
+        return None, numbers
+    if len(shapes) > 1:
+        told = " and ".join(f"{layers} layers of {top_k} a token" for layers, top_k in sorted(shapes))
+        raise TrainingError(f"the recorded experts of one batch are of {told}; a batch is of one model")
+    ((layers, top_k),) = shapes
+    unknown = np.zeros(layers * top_k, np.uint8)
+    return ExpertTable(np.concatenate([unknown, *rows]).reshape(-1, layers, top_k)), numbers
+
+
+def experts_recorded(samples: Sequence[Sample]) -> float | None:
+    """Return of which share of the positions that lead to a sampled token the experts are known; None: of none."""
+    positions = sum(sample.segments[-1].end - 1 for sample in samples)
+    known = sum(
+        len(segment.routed_experts)
+        for sample in samples
+        for segment in sample.segments
+        if segment.routed_experts is not None
+    )
+    return known / positions if known else None
 
 
 def require_drawable(samples: Iterable[Sample]) -> None:

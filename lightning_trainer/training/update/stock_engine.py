@@ -13,15 +13,31 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp import transformer_impl
 
 from lightning_trainer.training.tree.drawn import DrawnRows
+from lightning_trainer.training.tree.expert_replay import ExpertReplay
 from lightning_trainer.training.tree.logprobs import DrawnEntropy, DrawnLogProbs, drawn_sum_pi_squared
 from lightning_trainer.training.update.packed import PackedSamples
-from lightning_trainer.training.update.sampled_from import SEGMENTS, slot_draws
+from lightning_trainer.training.update.sampled_from import EXPERTS, EXPERTS_OF_TOKEN, SEGMENTS, slot_draws
 
 _VerlEngine: Any = transformer_impl.FSDPEngineWithLMHead  # its decorators hide the class from type checkers
 
 
 class StockEngine(_VerlEngine):
     """For causal language models of any kind."""
+
+    experts: ExpertReplay | None = None
+
+    def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        inputs, output_args = super().prepare_model_inputs(micro_batch)
+        table: Any = tu.get_non_tensor_data(micro_batch, EXPERTS, None)
+        if table is not None:
+            self.experts = self.experts or ExpertReplay(self.module)
+            shape: tuple[int, int] = inputs["input_ids"].shape  # samples, tokens of the longest
+            of_token = micro_batch[EXPERTS_OF_TOKEN]
+            rows = torch.nested.to_padded_tensor(of_token, padding=0, output_size=shape).reshape(-1)
+            self.experts.use(*table.of(rows.cpu().numpy(), rows.device))
+        elif self.experts is not None:
+            self.experts.use(None)
+        return inputs, output_args
 
     def prepare_model_outputs(
         self, output: Any, output_args: Any, micro_batch: Any, logits_processor_func: Any

@@ -16,7 +16,14 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
 from lightning_trainer.errors import TrainingError
-from lightning_trainer.training.update.sampled_from import SEGMENT_OF_TOKEN, SEGMENTS, segment_table
+from lightning_trainer.training.update.sampled_from import (
+    EXPERTS,
+    EXPERTS_OF_TOKEN,
+    SEGMENT_OF_TOKEN,
+    SEGMENTS,
+    expert_table,
+    segment_table,
+)
 from lightning_trainer.types import Sample
 
 TokenValues: TypeAlias = Mapping[str, Sequence[float]]
@@ -31,6 +38,8 @@ def training_tensors(
     samples: Sequence[Sample],
     values: Mapping[str, TokenValues],
     masks: Mapping[str, Sequence[int]] | None = None,
+    *,
+    experts: bool = True,
 ) -> TensorDict:
     """Return what ``TrainingWorker.train_batch`` reads.
 
@@ -39,6 +48,8 @@ def training_tensors(
         values: what the loss reads at every token, by verl's names (``advantages``, ``ref_log_prob`` ...). Given here,
             ``old_log_probs`` replaces the behaviour logprobs.
         masks: by sample id, which of the trained tokens count; all of them when absent.
+        experts: whether the experts that were recorded are taken again; another model than the one that sampled
+            chooses its own.
 
     Raises:
         TrainingError: a behaviour logprob is infinite or not a number, or a sample has parts that are no text.
@@ -69,6 +80,12 @@ def training_tensors(
         of_batch[SEGMENTS] = table
         tensors[SEGMENT_OF_TOKEN] = _jagged(
             [of_token[prompt:] for of_token, prompt in zip(numbers, prompts, strict=True)], torch.int64
+        )
+    chosen, rows = expert_table(samples) if experts else (None, [])
+    if chosen is not None:
+        of_batch[EXPERTS] = chosen
+        tensors[EXPERTS_OF_TOKEN] = torch.nested.as_nested_tensor(
+            list(map(torch.from_numpy, rows)), layout=torch.jagged
         )
     return tu.get_tensordict(tensors, of_batch)
 

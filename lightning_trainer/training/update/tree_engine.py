@@ -27,10 +27,11 @@ from verl.workers.engine.utils import postprocess_batch_func
 from lightning_trainer.training.tree import attention
 from lightning_trainer.training.tree.attention import TreePattern
 from lightning_trainer.training.tree.drawn import DrawnRows
+from lightning_trainer.training.tree.expert_replay import ExpertReplay
 from lightning_trainer.training.tree.logprobs import DrawnEntropy, DrawnLogProbs, PairLogProbs, drawn_sum_pi_squared
-from lightning_trainer.training.tree.trie import build_trie, plan_micro_batches
+from lightning_trainer.training.tree.trie import TokenTrie, build_trie, plan_micro_batches
 from lightning_trainer.training.update.packed import PackedSamples
-from lightning_trainer.training.update.sampled_from import slot_draws
+from lightning_trainer.training.update.sampled_from import EXPERTS, EXPERTS_OF_TOKEN, slot_draws
 from lightning_trainer.training.update.share import filler
 from lightning_trainer.training.update.tree_support import refuse, refuse_config, refuse_module
 
@@ -70,6 +71,7 @@ class TreeEngine(_StockEngine):
 
     tokens_computed: int = 0
     """Nodes that went through the model in the last batch."""
+    experts: ExpertReplay | None = None
 
     def _build_module(self) -> torch.nn.Module:
         refuse_config(self.model_config)
@@ -139,6 +141,7 @@ class TreeEngine(_StockEngine):
         )
         continuations = np.stack([row_of_slot, samples.ids[slots + 1]])
         pairs, pair_of_slot = np.unique(continuations, axis=1, return_inverse=True)
+        self._replay_experts(micro_batch, samples, trie, device)
         inputs = {
             "input_ids": tensor(trie.tokens_N)[None],
             "position_ids": tensor(trie.depth_N)[None],
@@ -163,6 +166,29 @@ class TreeEngine(_StockEngine):
             ),
         )
         return inputs, wanted
+
+    def _replay_experts(self, micro_batch: Any, samples: PackedSamples, trie: TokenTrie, device: torch.device) -> None:
+        """Have each node take the experts that were recorded of it.
+
+        Where samples that share a node differ, one that samples a token there comes before those that pass through it.
+        """
+        table: Any = tu.get_non_tensor_data(micro_batch, EXPERTS, None)
+        if table is None:
+            if self.experts is not None:
+                self.experts.use(None)
+            return
+        self.experts = self.experts or ExpertReplay(self.module)
+        of_token = micro_batch[EXPERTS_OF_TOKEN].values().cpu().numpy()
+        row_N = np.zeros(len(trie), np.int64)
+        numbers = [
+            of_token[start : start + len(path)] for start, path in zip(samples.offsets[:-1], trie.paths, strict=True)
+        ]
+        for path, number in zip(trie.paths, numbers, strict=True):
+            row_N[path[number > 0]] = number[number > 0]
+        for path, number, asked in zip(trie.paths, numbers, samples.asked, strict=True):
+            sampled = asked[number[asked] > 0]
+            row_N[path[sampled]] = number[sampled]
+        self.experts.use(*table.of(row_N, device))
 
     def refuse_unless_seen(self, pattern: TreePattern) -> None:
         """Refuse a model with layers that attended in some other way."""

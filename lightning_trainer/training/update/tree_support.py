@@ -41,8 +41,6 @@ def refuse_config(model_config: Any) -> None:
         refuse(f"layers of type {', '.join(sorted(kinds))}")
     if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
         refuse(f"sliding-window attention (sliding_window = {config.sliding_window})")
-    if any(getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
-        refuse("mixtures of experts (their balancing loss counts every token, not unique ones)")
     if any(hasattr(config, name) for name in ("vision_config", "audio_config", "text_config")):
         refuse("multimodal models")
     if model_config.use_fused_kernels or model_config.use_liger:

@@ -4,9 +4,11 @@ A call of ``train`` is one optimiser step over the mini-batch it is given, in as
 for.
 """
 
+import logging
 import random
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +16,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.utils.losses import ppo_loss
 
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import require_layers
 from lightning_trainer.training.update.configuration import loss_config, worker_config
@@ -21,7 +24,9 @@ from lightning_trainer.training.update.host import ModelHost
 from lightning_trainer.training.update.metrics import TokenWeighted, Update
 from lightning_trainer.training.update.mismatch import MeasuresMismatch
 from lightning_trainer.training.update.tensors import TokenValues, scoring_tensors, training_tensors
-from lightning_trainer.types import Sample
+from lightning_trainer.types import Sample, Segment
+
+_log = logging.getLogger(__name__)
 
 
 class UpdateWorker(ModelHost):
@@ -45,7 +50,25 @@ class UpdateWorker(ModelHost):
             raise TrainingError(f"{settings.model_dir} takes no such LoRA adapter: {error}") from error
         if settings.lora is not None:
             require_layers(self.module, settings.lora)
+        self.replays_experts = self._can_replay()
         self.begin(settings)
+
+    def _can_replay(self) -> bool:
+        """Try on one token whether the model's routers can be told their experts."""
+        config: Any = self.module.config
+        top_k = getattr(config, "num_experts_per_tok", None)
+        if not top_k:
+            return False
+        experts = RoutedExperts(0, config.num_hidden_layers, top_k, 1, bytes(range(top_k)) * config.num_hidden_layers)
+        segment = Segment(1, 2, "", 0, None, "", routed_experts=experts)
+        sample = Sample("", "", "", "", "", (0, 0), (0, 1), (0.0, 0.0), (segment,))
+        self.replays_experts = True
+        try:
+            self.measure([sample], "log_probs")
+        except TrainingError as error:
+            _log.warning("the trainer chooses experts by itself, whatever the engine took: %s", error)
+            return False
+        return True
 
     def begin(self, settings: TrainerSettings) -> None:
         """Train by these settings from now on: loss, entropy bonus, learning rate."""
@@ -89,7 +112,9 @@ class UpdateWorker(ModelHost):
             masks: by sample id, which of the trained tokens count; at least one a sample.
             last: of the step's updates.
         """
-        tensors = training_tensors(samples, {"advantages": advantages, **(values or {})}, masks)
+        tensors = training_tensors(
+            samples, {"advantages": advantages, **(values or {})}, masks, experts=self.replays_experts
+        )
         tu.assign_non_tensor(tensors, calculate_entropy=self._with_entropy)
         self._set_learning_rate()
         lr = self.engine.lr_scheduler.get_last_lr()[0]  # verl reports the next step's

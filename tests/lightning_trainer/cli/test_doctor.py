@@ -271,6 +271,24 @@ def test_a_model_is_found_or_named(tmp_path, monkeypatch):
         assert "policy.model" in (check.mend or "")
 
 
+@pytest.mark.parametrize(
+    ("document", "state"),
+    [
+        ({"num_hidden_layers": 2}, State.FAILURE),
+        ({"num_local_experts": 8}, State.OK),
+        ({"text_config": {"n_routed_experts": 8}}, State.OK),
+        (None, State.WARNING),
+    ],
+)
+def test_experts_that_are_wanted_are_looked_for_in_the_model(document, state, tmp_path):
+    (tmp_path / "config.json").write_text("" if document is None else json.dumps(document))
+    spec = str(tmp_path)
+    found = {check.name: check for check in run_checks(config(engine={"routed_experts": True}, policy={"model": spec}))}
+    assert found["experts"].state is state
+    assert (state is State.FAILURE) == ("is not a mixture of experts" in found["experts"].found)
+    assert "experts" not in {check.name for check in run_checks(config(policy={"model": spec}))}
+
+
 def test_a_hub_model_is_looked_up_in_the_cache_and_never_fetched(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)

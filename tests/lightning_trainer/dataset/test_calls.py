@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import lightning_trainer
 from lightning_trainer.dataset.recorded import RecordedCall
 from lightning_trainer.errors import ConfigError, DatasetError, MalformedCallError
+from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.sampling import Shaping, support_of
 from lightning_trainer.types import Outcome
 
@@ -187,12 +188,16 @@ def test_neither_torch_nor_verl_is_imported() -> None:
 
 def test_what_tokens_were_sampled_from_comes_along() -> None:
     support, shaping = support_of(10, [[3, 4], [4]]), Shaping(presence_penalty=0.5)
+    experts = RoutedExperts(0, 1, 1, 1, bytes(3))
     build = lightning_trainer.build_samples(
-        [record(attempt_reward=1.0, support=support, shaping=shaping), record(attempt="b", attempt_reward=0.0)]
+        [
+            record(attempt_reward=1.0, support=support, shaping=shaping, routed_experts=experts),
+            record(attempt="b", attempt_reward=0.0),
+        ]
     )
     assert build.batch is not None
     (segment,) = build.batch.samples[0].segments
-    assert (segment.support, segment.shaping) == (support, shaping)
+    assert (segment.support, segment.shaping, segment.routed_experts) == (support, shaping, experts)
     assert build.batch.samples[0].loss_mask == (0, 0, 1, 0)
 
 
@@ -200,6 +205,8 @@ def test_what_tokens_were_sampled_from_comes_along() -> None:
     ("changes", "said"),
     [
         ({"support": [[3], [4]]}, r"support is \[\[3\], \[4\]\]; it is a lightning_trainer.sampling.Support, or None"),
+        ({"routed_experts": b"1"}, "routed_experts is b'1'; it is a lightning_trainer.experts.RoutedExperts"),
+        ({"routed_experts": RoutedExperts(0, 1, 1, 1, bytes(4))}, "routed_experts is of the first 4 tokens; of"),
         ({"support": support_of(10, [[3]])}, "support is of 1 tokens, and there are 2 response_ids"),
         ({"support": support_of(10, [[3], [5]])}, r"response_ids\[1\] is 4, which support says could not"),
         ({"shaping": {"presence_penalty": 1}}, "shaping is {.*}; it is a lightning_trainer.sampling.Shaping, or None"),

@@ -16,6 +16,7 @@ from lightning_trainer.dataset.json_lines import read_samples_json_lines, write_
 from lightning_trainer.dataset.parquet import SCHEMAS, read_ledger, read_samples_parquet, write_parquet
 from lightning_trainer.dataset.rows import SAMPLES, sample_of, sample_row
 from lightning_trainer.errors import DatasetError
+from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.sampling import Shaping, support_of
 from lightning_trainer.training.batches import Build
 from lightning_trainer.types import LedgerRow, Outcome, Sample, Segment, TrainingBatch
@@ -56,6 +57,7 @@ def _samples(draw) -> Sample:
                     draw(_names),
                     shaping=draw(st.none() | _shapings),
                     support=draw(st.none() | _supports(length)),
+                    routed_experts=draw(st.none() | st.just(RoutedExperts(0, 1, 2, 1, bytes(range(2 * length))))),
                 )
             )
         start += length
@@ -148,7 +150,7 @@ def test_a_rollout_for_trl_has_its_prompt_apart_and_tool_output_masked() -> None
 def test_files_from_before_supports_were_written_are_read(tmp_path) -> None:
     row = sample_row(ONE, None)
     for segment in row["segments"]:
-        del segment["shaping"], segment["support"]
+        del segment["shaping"], segment["support"], segment["routed_experts"]
     assert sample_of(row) == ONE
     write_json_lines([row], tmp_path / "s.jsonl", SAMPLES)
     assert read_samples_json_lines(tmp_path / "s.jsonl") == (ONE,)

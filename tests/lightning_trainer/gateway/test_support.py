@@ -6,6 +6,7 @@ import json
 import pytest
 from lightning_instrumentation import semconv
 
+from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.sampling import Shaping, Support, support_of
 
@@ -69,6 +70,18 @@ async def test_what_the_engine_does_not_know_is_recorded_as_its_sentence(gateway
     await gateway.post(top_p=0.99)
     (call,) = read_spans([await gateway.record()]).calls
     assert call.sampling_unknown == "more than 16 MiB"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_experts_that_a_choice_went_through_are_recorded_and_hidden(gateway, supports, stream) -> None:
+    tokens = 3 + len(gateway.engine.tokens(1))
+    experts = RoutedExperts(0, 2, 2, 1, bytes(range(4)) * (tokens - 1))
+    gateway.engine.supports["1"] = {"routed_experts": base64.b64encode(experts.encode()).decode()}
+    answer = await gateway.post(stream=stream, n=2, top_k=2)
+    assert "experts" not in answer.text
+    first, second = read_spans([await gateway.record()]).calls
+    assert (first.support, first.routed_experts) == (supports[0], None)
+    assert (second.support, second.routed_experts) == (None, experts)
 
 
 async def test_a_cut_stream_has_none_and_is_incomplete(gateway, supports) -> None:

@@ -7,6 +7,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.packing import pack_logprobs, pack_token_ids
 from lightning_instrumentation.wire.sampling import sampling
 
+from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.sampling import Shaping, support_of
 from lightning_trainer.types import Call, Span
@@ -45,6 +46,28 @@ def test_what_the_engine_says_is_read() -> None:
     call, problems = _read(**_asked(top_p=0.5), **{semconv.response_support(0): SUPPORT.encode()})
     assert call.support == SUPPORT
     assert (call.sampling_unknown, problems) == (None, ())
+
+
+def test_the_experts_that_it_went_through_are_read() -> None:
+    experts = RoutedExperts(0, 2, 1, 1, bytes(6))
+    call, problems = _read(**{semconv.response_routed_experts(0): experts.encode()})
+    assert (call.routed_experts, problems) == (experts, ())
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (
+            RoutedExperts(0, 2, 1, 1, bytes(8)).encode(),
+            "they are of the first 4 tokens, and all but the last of 4 have some",
+        ),
+        (b"no zlib", "routed experts cannot be read"),
+    ],
+)
+def test_experts_that_contradict_the_tokens_are_left_out_and_said(body, sentence) -> None:
+    call, (problem,) = _read(**{semconv.response_routed_experts(0): body})
+    assert (call.routed_experts, call.sampling_unknown) == (None, None)
+    assert sentence in problem
 
 
 def test_penalties_and_biases_follow_from_the_request_as_vllm_reads_them() -> None:

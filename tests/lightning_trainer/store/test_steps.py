@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_trainer.errors import StoreError
+from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.sampling import Shaping, support_of
 from lightning_trainer.store import SqliteStore, StepState, batch_codec
 from lightning_trainer.store.batch_codec import decode_batch, decode_report, encode_batch, encode_report
@@ -235,7 +236,8 @@ def test_a_batch_keeps_pictures_the_baseline_and_whose_a_segment_is() -> None:
 def test_a_batch_keeps_what_its_tokens_were_sampled_from() -> None:
     shaping = Shaping(((5, -1.5), (7, 0.1)), 0.5, -0.25, 1.1)
     support = support_of(50_000, [range(3, 40_000, 2), [7]])
-    segment = replace(_sample().segments[0], shaping=shaping, support=support)
+    experts = RoutedExperts(0, 2, 2, 2, bytes(range(16)))
+    segment = replace(_sample().segments[0], shaping=shaping, support=support, routed_experts=experts)
     sample = replace(_sample(), segments=(segment,), loss_mask=(0, 1, 0), behaviour_logprobs=(0.0, -0.5, 0.0))
     assert decode_batch(encode_batch(_batch(1, sample))) == _batch(1, sample)
     spoilt = replace(segment, shaping=replace(shaping, logit_bias=((5, math.nan),)))
@@ -246,5 +248,5 @@ def test_a_batch_keeps_what_its_tokens_were_sampled_from() -> None:
 def test_a_batch_from_before_that_was_kept_is_read() -> None:
     document = orjson.loads(zlib.decompress(encode_batch(_batch(1))))
     for segment in document["batch"]["samples"][0]["segments"]:
-        del segment["shaping"], segment["support"]
+        del segment["shaping"], segment["support"], segment["routed_experts"]
     assert decode_batch(zlib.compress(orjson.dumps(document))) == _batch(1)

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.transitions.limits import Limit
 from lightning_trainer.transitions.sequences import samples_of
 from lightning_trainer.types import Credit, Media, Segment
@@ -28,6 +29,22 @@ def test_calls_that_extend_each_other_are_one_sequence(make_transition, make_tra
     assert sample.behaviour_logprobs == (0.0, 0.0, -0.1, -0.2, 0.0, -0.3)
     assert sample.segments == (Segment(2, 4, "1", 0, 1.0, "row"), Segment(5, 6, "2", 7, 1.0, "row", order=1))
     assert (sample.sample_id, sample.group_id, sample.attempt_id) == ("a1/2", "g", "a1")
+
+
+def test_each_position_has_the_experts_that_were_recorded_of_it_first(make_transition, make_trajectory):
+    def experts(tokens, call):
+        return RoutedExperts(0, 1, 1, 1, bytes([call] * (tokens - 1)))
+
+    first = make_transition("1", (1, 2), (3, 4), routed_experts=experts(4, 1))
+    second = make_transition("2", (1, 2, 3, 4, 5), (6,), start_ns=1, extends="1", routed_experts=experts(6, 2))
+    credits = _credits("1", "2")
+    (sample,) = samples_of([make_trajectory(first, second)], credits, AMPLE)
+    told = [segment.routed_experts for segment in sample.segments]
+    assert told == [RoutedExperts(0, 1, 1, 1, bytes([1, 1, 1])), RoutedExperts(3, 1, 1, 1, bytes([2, 2]))]
+    (sample,) = samples_of([make_trajectory(replace(first, routed_experts=None), second)], credits, AMPLE)
+    assert [segment.routed_experts for segment in sample.segments] == [None, experts(6, 2)]
+    (sample,) = samples_of([make_trajectory(first)], credits, Limit(3, "cut"))
+    assert sample.segments[0].routed_experts == RoutedExperts(0, 1, 1, 1, bytes([1, 1]))
 
 
 def test_a_shared_turn_is_trained_in_the_first_path_only(make_transition, make_trajectory):

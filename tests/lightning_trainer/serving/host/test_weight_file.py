@@ -43,6 +43,7 @@ def test_linear_layers_are_the_matrices_without_a_row_a_token(tmp_path):
         "model.layers.0.self_attn.q_proj.weight": ("F32", (2, 2)),
         "model.layers.0.self_attn.q_proj.bias": ("F32", (2,)),
         "model.layers.1.mlp.down_proj.weight": ("F32", (2, 3)),
+        "model.layers.2.mlp.experts.0.up_proj.weight": ("F32", (2, 3)),
         "model.norm.weight": ("F32", (2,)),
         "lm_head.weight": ("F32", (4, 2)),
     }

@@ -176,7 +176,6 @@ def test_in_bfloat16_the_gradient_keeps_direction_and_length(tiny_models, engine
         ("mistral", {"sliding_window": 16}, "sliding_window = 16"),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, "sliding_attention"),
         ("llama", {"attention_dropout": 0.1}, "attention_dropout = 0.1"),
-        ("mixtral", {"num_local_experts": 2}, "mixtures of experts"),
     ],
 )
 def test_what_it_cannot_compute_is_refused_by_name(architecture, changes, named, tiny_models, settings):
