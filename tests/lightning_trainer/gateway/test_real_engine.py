@@ -103,3 +103,29 @@ def _streamed(events: str) -> str:
         elif event.get("type") == "content_block_delta":
             text += event["delta"].get("text", "")
     return text
+
+
+async def test_claude_codes_messages_are_counted_as_they_are_rendered_and_bounded_by_the_context(gateway) -> None:
+    bash = {"type": "bash_20250124", "name": "bash"}
+    used = {"type": "tool_use", "id": "toolu_1", "name": "bash", "input": {"command": "ls"}}
+    asked = {
+        "model": "tiny",
+        "system": [{"type": "text", "text": "Be brief."}],
+        "messages": [
+            {"role": "user", "content": "Is it open?"},
+            {"role": "assistant", "content": [{"type": "text", "text": "I look."}, used]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "door"}]},
+            {"role": "system", "content": "It is late."},
+            {"role": "user", "content": "Well?"},
+        ],
+        "tools": [bash],
+        "thinking": {"type": "enabled", "budget_tokens": 31999},
+    }
+    counted = await gateway.http.post("/v1/messages/count_tokens", json=asked, timeout=120)
+    assert counted.status_code == 200, counted.text
+    answer = await gateway.http.post("/v1/messages", json={**asked, "max_tokens": 32000}, timeout=120)
+    assert answer.status_code == 200, answer.text
+    (call,) = read_spans([await gateway.record()]).calls
+    assert counted.json() == {"input_tokens": len(call.prompt_ids)}
+    assert answer.json()["usage"]["input_tokens"] == len(call.prompt_ids)
+    assert call.fidelity is Fidelity.EXACT
