@@ -105,22 +105,16 @@ def _streamed(events: str) -> str:
     return text
 
 
-async def test_claude_codes_messages_are_counted_as_they_are_rendered_and_bounded_by_the_context(gateway) -> None:
-    bash = {"type": "bash_20250124", "name": "bash"}
-    used = {"type": "tool_use", "id": "toolu_1", "name": "bash", "input": {"command": "ls"}}
-    asked = {
-        "model": "tiny",
-        "system": [{"type": "text", "text": "Be brief."}],
-        "messages": [
-            {"role": "user", "content": "Is it open?"},
-            {"role": "assistant", "content": [{"type": "text", "text": "I look."}, used]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "door"}]},
-            {"role": "system", "content": "It is late."},
-            {"role": "user", "content": "Well?"},
-        ],
-        "tools": [bash],
-        "thinking": {"type": "enabled", "budget_tokens": 31999},
-    }
+_USED: Any = [
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "sh", "input": {"c": "ls"}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "door"}]},
+    {"role": "system", "content": "Late."},
+]
+
+
+async def test_messages_are_counted_as_they_are_rendered_and_bounded_by_the_context(gateway) -> None:
+    messages = [*_MESSAGES[1:], *_USED, {"role": "user", "content": "Well?"}]
+    asked = {"model": "tiny", "thinking": {"type": "enabled", "budget_tokens": 31999}, "messages": messages}
     counted = await gateway.http.post("/v1/messages/count_tokens", json=asked, timeout=120)
     assert counted.status_code == 200, counted.text
     answer = await gateway.http.post("/v1/messages", json={**asked, "max_tokens": 32000}, timeout=120)

@@ -1,0 +1,76 @@
+"""The frameworks that are tried, with the interpreter and the packages of each."""
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
+NODE = ROOT / ".venv-frameworks" / "node"
+_CURRENT, _OLDER = ROOT / ".venv-frameworks", ROOT / ".venv-frameworks-older"
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """One row of the table."""
+
+    name: str
+    """Of its program."""
+    title: str
+    package: str
+    venv: Path | None = _CURRENT
+    """None: a Node package."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    only: tuple[str, ...] = ()
+    """Columns that there are; all of them where it is empty."""
+
+    @property
+    def command(self) -> list[str]:
+        if self.venv is None:
+            return ["node", str(NODE / f"{self.name}.mjs")]
+        return [str(self.venv / "bin" / "python"), "-m", "frameworks_parts.program", self.name]
+
+    @property
+    def version(self) -> str | None:
+        """None where it is not installed."""
+        return _node_version(self.package) if self.venv is None else _version(self.venv, self.package)
+
+
+@cache
+def _version(venv: Path, package: str) -> str | None:
+    folders = [str(folder) for folder in venv.glob("lib/python*/site-packages")]
+    found = list(metadata.distributions(name=package, path=folders))
+    return found[0].version if found else None
+
+
+@cache
+def _node_version(package: str) -> str | None:
+    script = f"console.log(require('{NODE}/node_modules/{package}/package.json').version)"
+    try:
+        done = subprocess.run(["node", "-e", script], capture_output=True, text=True, timeout=60)
+    except OSError:
+        return None
+    return done.stdout.strip() or None
+
+
+_QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "DISABLE_TELEMETRY": "1", "ANONYMIZED_TELEMETRY": "False"}
+KNOWN = (
+    Framework("openai_client", "openai client", "openai"),
+    Framework("pydantic_ai_agent", "Pydantic AI", "pydantic-ai-slim"),
+    Framework("llama_index_agent", "LlamaIndex", "llama-index-core"),
+    Framework("google_adk", "Google ADK over LiteLLM", "google-adk", environment=_QUIET),
+    Framework("haystack_agent", "Haystack", "haystack-ai"),
+    Framework("agno_agent", "Agno", "agno"),
+    Framework("semantic_kernel_agent", "Semantic Kernel", "semantic-kernel", _OLDER),
+    Framework("camel_agent", "CAMEL", "camel-ai", _OLDER),
+    Framework("strands_agent", "Strands", "strands-agents"),
+    Framework("litellm_call", "LiteLLM", "litellm", environment=_QUIET),
+    Framework("smolagents_agent", "smolagents", "smolagents"),
+    Framework("dspy_predict", "DSPy", "dspy", environment=_QUIET),
+    Framework("instructor_answer", "instructor", "instructor"),
+    Framework("ag2_agent", "AG2", "ag2"),
+    Framework("agent_framework_agent", "Microsoft Agent Framework", "agent-framework-openai"),
+)
