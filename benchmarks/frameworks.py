@@ -69,12 +69,10 @@ def _cells(framework: Framework, servers: Servers, folder: Path) -> dict[str, Ce
     failed: dict[str, str] = {}
     absent: dict[str, str] = {}
     for way in WAYS:
-        columns = [column for column in way.parts if not framework.only or column in framework.only]
-        if framework.venv is None and way.python_only:
-            absent |= dict.fromkeys(way.parts, "not captured: not Python")
-        elif columns:
+        if way.in_process and framework.elsewhere is not None:
+            absent |= dict.fromkeys(way.parts, f"not captured: {framework.elsewhere}")
+        else:
             failed |= run(framework, way, servers, folder)
-        absent |= {column: "-" for column in way.parts if column not in columns and column not in absent}
     truth = httpx.get(f"{servers.engine}/truth", timeout=60).json()
     stored.wait_for(folder / STORE, sys.maxsize, quiet_s=_QUIET_S if failed else 1.0)
     cells = cells_of(framework.name, truth, stored.spans(folder / STORE), failed)

@@ -1,6 +1,6 @@
 """The frameworks that are tried, with the interpreter and the packages of each."""
 
-import subprocess
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -8,8 +8,8 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = Path(__file__).parent / "programs"
-NODE = ROOT / ".venv-frameworks" / "node"
+HERE = Path(__file__).parent
+NODE_MODULES = ROOT / ".venv-frameworks" / "node" / "node_modules"
 _CURRENT, _OLDER = ROOT / ".venv-frameworks", ROOT / ".venv-frameworks-older"
 
 
@@ -24,13 +24,13 @@ class Framework:
     venv: Path | None = _CURRENT
     """None: a Node package."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    only: tuple[str, ...] = ()
-    """Columns that there are; all of them where it is empty."""
+    elsewhere: str | None = None
+    """Why its calls are not captured in its own process, so that it needs the gateway's URL."""
 
     @property
     def command(self) -> list[str]:
         if self.venv is None:
-            return ["node", str(NODE / f"{self.name}.mjs")]
+            return ["node", str(HERE / "program.cjs"), self.name]
         return [str(self.venv / "bin" / "python"), "-m", "frameworks_parts.program", self.name]
 
     @property
@@ -48,12 +48,8 @@ def _version(venv: Path, package: str) -> str | None:
 
 @cache
 def _node_version(package: str) -> str | None:
-    script = f"console.log(require('{NODE}/node_modules/{package}/package.json').version)"
-    try:
-        done = subprocess.run(["node", "-e", script], capture_output=True, text=True, timeout=60)
-    except OSError:
-        return None
-    return done.stdout.strip() or None
+    described = NODE_MODULES / package / "package.json"
+    return json.loads(described.read_text(encoding="utf-8"))["version"] if described.is_file() else None
 
 
 _QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "DISABLE_TELEMETRY": "1", "ANONYMIZED_TELEMETRY": "False"}
@@ -73,4 +69,9 @@ KNOWN = (
     Framework("instructor_answer", "instructor", "instructor"),
     Framework("ag2_agent", "AG2", "ag2"),
     Framework("agent_framework_agent", "Microsoft Agent Framework", "agent-framework-openai"),
+    Framework("claude_agent_sdk_query", "Claude Agent SDK", "claude-agent-sdk", elsewhere="a binary makes its calls"),
+    Framework("claude_code", "Claude Code", "@anthropic-ai/claude-code", None, elsewhere="a binary makes its calls"),
+    Framework("node_openai", "Node: openai", "openai", None, elsewhere="not Python"),
+    Framework("node_anthropic", "Node: @anthropic-ai/sdk", "@anthropic-ai/sdk", None, elsewhere="not Python"),
+    Framework("node_ai_sdk", "Node: AI SDK", "ai", None, elsewhere="not Python"),
 )

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from frameworks_parts.known import Framework
+from frameworks_parts.known import NODE_MODULES, Framework
 from frameworks_parts.program import AGENT
 
 CLAIMED = "claimed"
@@ -33,7 +33,8 @@ class Way:
     name: str
     parts: Mapping[str, str]
     """Column of the table, and the options of its part of the program."""
-    python_only: bool = True
+    in_process: bool = True
+    """Whether our client captures in the program's own process."""
 
 
 AT_ONCE = "at-once=4;stream"
@@ -41,7 +42,7 @@ WAYS = (
     Way("run", {"zero lines": "", "four at once, streamed": AT_ONCE}),
     Way("decorated", {"decorator": f"agent={AGENT}"}),
     Way("routed", {"decorator, routed": f"agent={CLAIMED};stream"}),
-    Way("url", {"base URL": "", "base URL, four at once, streamed": AT_ONCE}, python_only=False),
+    Way("url", {"base URL": "", "base URL, four at once, streamed": AT_ONCE}, in_process=False),
 )
 COLUMNS = tuple(column for way in WAYS for column in way.parts)
 
@@ -103,5 +104,6 @@ def _environment(framework: Framework, way: Way, servers: Servers, folder: Path)
         "LIGHTNING_ENDPOINT": servers.daemon,
         "LIGHTNING_TRUSTED_HOSTS": servers.engine.removeprefix("http://"),
         "LIGHTNING_SPOOL_DIR": str(folder / "spool"),
+        "NODE_PATH": str(NODE_MODULES),
         "HOME": str(folder),
     }
