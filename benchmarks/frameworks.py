@@ -12,7 +12,8 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -34,9 +35,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=among(names), default=list(names), help=", ".join(names))
     parser.add_argument("--write", type=Path, help="put the table into this page")
+    parser.add_argument("--here", action="store_true", help="Python programs run in this environment, not their own")
     parser.add_argument("--keep", type=Path, help="folder for the store and the programs' output")
     options = parser.parse_args()
     chosen = [framework for framework in KNOWN if framework.name in options.only]
+    if options.here:
+        chosen = [replace(one, venv=one.venv and Path(sys.prefix)) for one in chosen]
     rows: dict[str, str] = {}
     whole = True
     with tempfile.TemporaryDirectory(prefix="lightning-frameworks-") as temporary:
@@ -51,7 +55,7 @@ def main() -> int:
     return 0 if whole else 1
 
 
-def _tried(chosen: Sequence[Framework], folder: Path):
+def _tried(chosen: Sequence[Framework], folder: Path) -> Iterator[tuple[Framework, dict[str, Cell | str]]]:
     environment = {"LIGHTNING_SPOOL_DIR": str(folder / "spool")}
     with Child("engine") as engine:
         engine_url = engine.read()["url"]

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 NODE_MODULES = ROOT / ".venv-frameworks" / "node" / "node_modules"
-_CURRENT, _OLDER = ROOT / ".venv-frameworks", ROOT / ".venv-frameworks-older"
+_CURRENT, _OLDER, _BESIDE = (ROOT / f".venv-frameworks{which}" for which in ("", "-older", "-beside"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,11 @@ KNOWN = (
     Framework("agent_framework_agent", "Microsoft Agent Framework", "agent-framework-openai"),
     Framework("claude_agent_sdk_query", "Claude Agent SDK", "claude-agent-sdk", elsewhere="a binary makes its calls"),
     Framework("claude_code", "Claude Code", "@anthropic-ai/claude-code", None, elsewhere="a binary makes its calls"),
+    Framework("beside_logfire", "openai, watched by Logfire too", "logfire", _BESIDE),
+    Framework("beside_langfuse", "openai, watched by Langfuse too", "langfuse", _BESIDE),
+    Framework("beside_phoenix", "openai, watched by Phoenix too", "openinference-instrumentation-openai", _BESIDE),
+    Framework("beside_mlflow", "openai, watched by MLflow too", "mlflow-tracing", _BESIDE),
+    Framework("beside_traceloop", "openai, watched by Traceloop too", "traceloop-sdk", _BESIDE),
     Framework("node_openai", "Node: openai", "openai", None, elsewhere="not Python"),
     Framework("node_anthropic", "Node: @anthropic-ai/sdk", "@anthropic-ai/sdk", None, elsewhere="not Python"),
     Framework("node_ai_sdk", "Node: AI SDK", "ai", None, elsewhere="not Python"),
