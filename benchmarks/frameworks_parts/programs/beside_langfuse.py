@@ -8,7 +8,7 @@ os.environ |= {
     "LANGFUSE_HOST": os.environ["TELEMETRY_URL"],
 }
 
-import langfuse.openai  # noqa: F401
+from langfuse.openai import openai  # noqa: F401  (it wraps the client of that package)
 
 from frameworks_parts.programs import openai_client
 

@@ -6,7 +6,7 @@ os.environ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = f"{os.environ['TELEMETRY_URL'
 os.environ["MLFLOW_TRACKING_URI"] = os.environ["TELEMETRY_URL"]
 os.environ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] = "http/protobuf"
 
-import mlflow.openai
+import mlflow
 
 from frameworks_parts.programs import openai_client
 
