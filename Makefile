@@ -12,9 +12,9 @@ OUT ?=
 ARGS ?=
 # tests/conftest.py says what runs beside what.
 TWO_AT_A_TIME := -n 2 --dist loadgroup
-BENCH ?= $(wildcard benchmarks/*.py)
+BENCH ?= $(filter-out benchmarks/frameworks.py,$(wildcard benchmarks/*.py))
 
-.PHONY: help setup quickstart test test-slow bench check format doctor crewai clean
+.PHONY: help setup quickstart test test-slow bench check format doctor crewai frameworks clean
 
 help:
 	@echo 'make quickstart [SEED=0] [STEPS=] [HELDOUT=] [OUT=]   watch a real agent learn; writes runs/.../report.html'
@@ -22,6 +22,7 @@ help:
 	@echo 'make test-slow [ARGS="tests/loop/test_team.py"]       the tests that take too long for make test'
 	@echo 'make bench [BENCH=benchmarks/loop.py]                 benchmarks; each prints a table'
 	@echo 'make crewai                                           CrewAI adapter and example, in .venv-crewai'
+	@echo 'make frameworks [ARGS="--only agno_agent"]            frameworks without an adapter; writes docs/frameworks.md'
 	@echo 'make check                                            ruff and pyright; make format mends what can be mended'
 	@echo 'make doctor                                           check interpreter, packages, memory, ports and model'
 	@echo 'make setup                                            only make .venv (every command does it by itself)'
@@ -59,6 +60,26 @@ crewai: .venv-crewai/installed
 	.venv-crewai/bin/python -m pytest --confcutdir=tests/adapters -p no:cacheprovider tests/adapters/test_crewai.py $(ARGS)
 	$(BIN)/python -m pytest tests/loop/test_runs.py -k crewai
 
+# Three environments: these requirements exclude each other. Without npm the rows of Node's packages say so.
+.venv-frameworks%/installed: environment/frameworks%-py311.txt | setup
+	@echo 'set-up: $< into $(@D) ...'
+	@$(BIN)/python -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps --requirement $<
+	@touch $@
+
+.venv-frameworks/installed: environment/frameworks-py311.txt environment/frameworks-node.txt | setup
+	@echo 'set-up: $< into $(@D), some minutes ...'
+	@$(BIN)/python -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps --requirement $<
+	@if command -v npm >/dev/null; then \
+	    npm install --silent --no-audit --no-fund --prefix $(@D)/node $$(cat environment/frameworks-node.txt) && \
+	    node $(@D)/node/node_modules/@anthropic-ai/claude-code/install.cjs || \
+	    echo 'set-up: npm could not install them: Node packages are left out' >&2; fi
+	@touch $@
+
+frameworks: .venv-frameworks/installed .venv-frameworks-older/installed .venv-frameworks-beside/installed
+	$(BIN)/python benchmarks/frameworks.py --write docs/frameworks.md $(ARGS)
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -72,5 +93,5 @@ doctor: setup
 	@$(BIN)/lightning-trainer doctor
 
 clean:
-	rm -rf .venv .venv-crewai .bench-peers .bench-peer-transitions .bench-peer-trl .bench-trl .pytest_cache .ruff_cache environment/.ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-crewai .venv-frameworks .venv-frameworks-older .venv-frameworks-beside .bench-peers .bench-peer-transitions .bench-peer-trl .bench-trl .pytest_cache .ruff_cache environment/.ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -2,6 +2,7 @@
 
 A model named ``sized:PROMPT:SAMPLED`` answers with that many token ids; any other is scripted by the messages: the
 system message says ``AGENT[name]``, any message ``ROLLOUT[id]``, and a tool that was not used yet is called first.
+``CALL[tool argument=value]`` in a message names the only call that is made, ``SAY<text>`` the text of the answer.
 """
 
 import itertools
@@ -14,6 +15,8 @@ from typing import Any
 
 _AGENT = re.compile(r"AGENT\[([^\]]+)\]")
 _ROLLOUT = re.compile(r"ROLLOUT\[([^\]]+)\]")
+_CALL = re.compile(r"CALL\[(\w+) (\w+)=([^\]]+)\]")
+_SAY = re.compile(r"SAY<(.+?)>", re.DOTALL)
 _numbers = itertools.count(1)
 _random = random.Random(0)
 _VOCABULARY = 150_000
@@ -40,6 +43,7 @@ class Script:
             "rollout": self.rollout,
             "prompt_ids": self.prompt_ids,
             "response_ids": self.response_ids,
+            "logprobs": [logprob(number) for number in range(len(self.words))],
         }
 
 
@@ -71,11 +75,14 @@ def script(
     agent, rollout = (_first(pattern, text) for pattern, text in ((_AGENT, system), (_ROLLOUT, everything)))
     number = next(_numbers)
     wanted = next((name for name in tools if name not in called), None)
-    text, call = f"answer {number} of {agent} is done .", None
+    arguments = json.dumps(dict.fromkeys(properties.get(wanted, ()) if wanted else (), "Paris"))
+    if (named := _CALL.search(everything)) is not None:
+        wanted, arguments = named[1] if named[1] in tools and not called else None, json.dumps({named[2]: named[3]})
+    said = _first(_SAY, everything)
+    text, call = said or f"answer {number} of {agent} is done .", None
     if wanted is not None:
-        arguments = json.dumps(dict.fromkeys(properties.get(wanted, ()), "Paris"))
         text, call = None, {"id": f"call_{number}", "name": wanted, "arguments": arguments}
-    words = [f"{word} " for word in (text or f"call {wanted} now").split()]
+    words = re.findall(r"\S+\s*", f"{text} " if text else f"call {wanted} now ")
     return Script(
         f"chatcmpl-{number:09d}",
         agent,
@@ -108,8 +115,13 @@ def chat_script(body: dict[str, Any]) -> Script:
     )
 
 
+def logprob(number: int) -> float:
+    """Of the token of that number in an answer, in nats."""
+    return -0.01 * (number % 90 + 1)
+
+
 def _logprob(number: int, word: str) -> dict[str, Any]:
-    return {"token": word, "logprob": -0.01 * (number % 90 + 1), "bytes": list(word.encode()), "top_logprobs": []}
+    return {"token": word, "logprob": logprob(number), "bytes": list(word.encode()), "top_logprobs": []}
 
 
 def _usage(script: Script) -> dict[str, int]:

@@ -1,6 +1,8 @@
 """A process: the daemon's own ingest, take-over of spools, gateway and store under uvicorn; no engine, no trainer.
 
-python -m capture_parts.daemon --folder FOLDER [--port 0] [--engine URL]
+    python -m capture_parts.daemon --folder FOLDER [--port 0] [--engine URL [--claims AGENT]]
+
+With ``--claims`` clients are told to route that agent's calls to the gateway, which answers calls of any agent.
 """
 
 import argparse
@@ -15,7 +17,9 @@ import uvloop
 from fastapi import FastAPI
 
 from capture_parts.lifeline import end_with_parent
+from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.memory import settle_memory
+from lightning_trainer.daemon.selection import selection_router
 from lightning_trainer.daemon.sockets import listen
 from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.gateway.policies import ServedPolicy
@@ -48,8 +52,12 @@ async def serve(options: argparse.Namespace) -> None:
         app.include_router(otlp_router(store))
         if options.engine:
             # The model's name is the one that the scripted engine answers to.
-            served = ServedPolicy(options.model, Upstream(_Endpoint(options.engine)))
-            app.include_router(gateway_router([served], store))
+            served = ServedPolicy(options.model, Upstream(_Endpoint(options.engine)), lambda _: bool(options.claims))
+            gateway = gateway_router([served], store)
+            app.include_router(gateway)
+            claims = {"name": options.model, "agents": [options.claims], "model": "tiny-random"}
+            policies = [PolicyConfig.model_validate(claims)] if options.claims else []
+            app.include_router(selection_router(policies, gateway))
         draining = asyncio.create_task(drain_spools(url, store))
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, lifespan="on")
         print(json.dumps({"url": url}), flush=True)
@@ -64,6 +72,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--engine")
+    parser.add_argument("--claims")
     parser.add_argument("--model", default=POLICY)
     options = parser.parse_args()
     end_with_parent()

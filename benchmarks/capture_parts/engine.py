@@ -56,9 +56,9 @@ class Engine:
     async def _chat(self, body: dict[str, Any], send: Any) -> None:
         script = chat_script(body)
         sized = script.agent is None and script.rollout is None
-        if not sized:
-            self._truth.append(script.truth())
         streamed = bool(body.get("stream"))
+        if not sized:
+            self._truth.append({**script.truth(), "streamed": streamed})
         key = (body.get("model"), streamed, *(bool(body.get(name)) for name in ("return_token_ids", "logprobs")))
         said = self._kept.get(key) if sized else None
         if said is None:

@@ -48,7 +48,7 @@ class AnthropicAnswer:
         out: list[bytes] = []
         if not self._started:
             self._started = True
-            out.append(_event("message_start", message=self._message()))
+            out += [_event("message_start", message=self._message()), _event("ping")]
         for choice in chunk.get("choices") or ():
             out += self._grow(choice.get("delta") or {})
             self._note_stop(choice)

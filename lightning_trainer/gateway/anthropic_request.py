@@ -2,22 +2,27 @@
 
 What needs Anthropic's own servers (their tools, files, containers) is refused by name. Fields that this API does not
 have are passed on to the engine.
-Source: Anthropic API reference, Messages, version 2023-06-01.
+Source: Anthropic API reference, Messages and context editing, version 2023-06-01.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from lightning_trainer.gateway.anthropic_tools import function_tool
 from lightning_trainer.gateway.errors import RefusalError
 
-_REFUSED = ("container", "mcp_servers", "context_management")
+_REFUSED = ("container", "mcp_servers")
 _UNUSED = ("metadata", "service_tier", "inference_geo", "cache_control")
 _TRANSLATED = (
     *("system", "messages", "max_tokens", "stop_sequences"),
-    *("tools", "tool_choice", "thinking", "output_config"),
+    *("tools", "tool_choice", "thinking", "output_config", "context_management"),
 )
 _OWN = frozenset((*_UNUSED, *_REFUSED, *_TRANSLATED))
+_NOT_FOR_THE_MODEL = "x-anthropic-billing-header"
+"""How a system block begins that Claude Code sends for Anthropic's servers to read."""
+_EDITED_FROM_TOKENS = {"clear_tool_uses_20250919": 100_000, "compact_20260112": 150_000}
+"""Edits that begin at a number of prompt tokens, and that number where the caller names none."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ERROR_TYPES = {
     401: "authentication_error",
@@ -43,19 +48,73 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
     if body.get("n") not in (None, 1):
         raise RefusalError(400, f"n = {body['n']!r}: a message is one answer; make several calls", param="n")
     chat = {name: value for name, value in body.items() if name not in _OWN and value is not None}
-    chat["messages"] = _messages(body)
     chat["max_completion_tokens"] = body["max_tokens"]
+    chat["messages"] = _messages(body)
+    if body.get("tools"):
+        chat["tools"] = [function_tool(tool) for tool in body["tools"]]
     if body.get("stop_sequences"):
         chat["stop"] = body["stop_sequences"]
-    if body.get("tools"):
-        chat["tools"] = [_tool(tool) for tool in body["tools"]]
     if isinstance(choice := body.get("tool_choice"), dict):
         chat |= _tool_choice(choice)
-    if isinstance(thinking := body.get("thinking"), dict):
-        chat |= _thinking(thinking)
+    if isinstance(thinking := body.get("thinking"), dict) and thinking.get("type") == "disabled":
+        # `budget_tokens` is left out: to Anthropic it is a target, and a thought that an engine ends by force is not
+        # what the policy sampled.
+        chat["reasoning_effort"] = "none"
     if isinstance(wanted := body.get("output_config"), dict):
         chat |= _output(wanted)
     return chat
+
+
+def edited_from(body: Mapping[str, Any]) -> int | None:
+    """Return the number of prompt tokens from which the caller wants the context edited; None: at none.
+
+    Raises:
+        RefusalError: it wants an edit that would change this context, or one that is not known here (400).
+    """
+    asked = body.get("context_management") or {}
+    edits, messages = asked.get("edits") or (), body.get("messages")
+    turns = messages if isinstance(messages, list) else ()
+    from_tokens: list[int] = []
+    for edit in edits:
+        kind = edit.get("type")
+        trigger = edit.get("trigger") or {}
+        if kind == "clear_thinking_20251015":
+            _check_thinking(edit.get("keep", {"type": "thinking_turns", "value": 1}), turns)
+        elif kind == "clear_tool_uses_20250919" and trigger.get("type") == "tool_uses":
+            if (used := sum(_kind(block) == "tool_use" for block in _blocks(turns))) > trigger["value"]:
+                raise _edit_refused(kind, f"{used} tool uses are more than its trigger of {trigger['value']}")
+        elif kind in _EDITED_FROM_TOKENS:
+            from_tokens.append(int(trigger.get("value", _EDITED_FROM_TOKENS[kind])))
+        else:
+            raise RefusalError(
+                400, f"context_management: the edit {kind!r} is not known here", param="context_management"
+            )
+    return min(from_tokens, default=None)
+
+
+def too_long_unedited(tokens: int, limit: int) -> RefusalError:
+    """400: the context would be edited from ``limit`` tokens on."""
+    return _edit_refused("an edit", f"{tokens} prompt tokens reach its trigger of {limit}")
+
+
+def accommodated(body: Mapping[str, Any], error: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what to ask instead of a chat body that the engine refused; None where its refusal stands.
+
+    ``max_tokens`` is an upper bound that this API demands, so clients name their provider's largest. Where the context
+    has room for fewer, what is left of it is the bound. Some templates have a system message at the beginning only: a
+    later one is then said by the user.
+    """
+    if (
+        error.get("param") in ("max_completion_tokens", "input_tokens", "input_text")
+        and "max_completion_tokens" in body
+    ):
+        return {name: value for name, value in body.items() if name != "max_completion_tokens"}
+    messages = body["messages"]
+    late = [m for m in messages[1:] if m["role"] == "system"]
+    if late and "system" in str(error.get("message", "")).lower():
+        said = [{**m, "role": "user"} if m["role"] == "system" else m for m in messages[1:]]
+        return {**body, "messages": [messages[0], *said]}
+    return None
 
 
 def error_body(status: int, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -66,10 +125,47 @@ def error_body(status: int, body: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": str(message or "the engine gave no reason")}}
 
 
+def _check_thinking(keep: Any, messages: Any) -> None:
+    kept = keep.get("type") if isinstance(keep, dict) else keep
+    if kept == "all":
+        return
+    # A turn ends where the user says something; results of tools belong to it.
+    turns, thought = 0, []
+    before = "user"
+    for message in messages:
+        spoke = message["role"] == "assistant"
+        results = not spoke and any(_kind(block) == "tool_result" for block in _blocks([message]))
+        if spoke and before == "user":
+            turns += 1
+            thought.append(False)
+        if spoke and any(_kind(block) == "thinking" for block in _blocks([message])):
+            thought[-1] = True
+        before = "assistant" if spoke or results else "user"
+    if any(thought[: max(0, turns - int(keep["value"]))]):
+        raise _edit_refused("clear_thinking_20251015", f"it would remove the thinking of all but {keep['value']} turns")
+
+
+def _blocks(messages: Any) -> Iterator[Any]:
+    for message in messages:
+        if isinstance(message.get("content"), list):
+            yield from message["content"]
+
+
+def _edit_refused(kind: str, why: str) -> RefusalError:
+    return RefusalError(
+        400,
+        f"context_management: {kind} would change the context, which is not done here ({why}): shorten it yourself",
+        param="context_management",
+    )
+
+
 def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
-    if body.get("system"):
-        messages.append({"role": "system", "content": _content(body["system"])})
+    system = body.get("system")
+    if isinstance(system, list):
+        system = [block for block in system if not str(block.get("text", "")).startswith(_NOT_FOR_THE_MODEL)]
+    if system:
+        messages.append({"role": "system", "content": _content(system)})
     given = body.get("messages")
     if not isinstance(given, list):
         raise RefusalError(400, f"messages is a {type(given).__name__}; send a list", param="messages")
@@ -142,17 +238,6 @@ def _kind(block: Any) -> Any:
     return block.get("type") if isinstance(block, dict) else type(block).__name__
 
 
-def _tool(tool: Any) -> dict[str, Any]:
-    kind = tool.get("type") or "custom" if isinstance(tool, dict) else None
-    if kind != "custom":
-        raise RefusalError(
-            400, f"a tool of type {kind!r} is not supported here: it runs at Anthropic, send your own", param="tools"
-        )
-    function = {"name": tool.get("name"), "parameters": tool.get("input_schema")}
-    function |= {name: tool[name] for name in ("description", "strict") if tool.get(name) is not None}
-    return {"type": "function", "function": function}
-
-
 def _tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
     kind = choice.get("type")
     if kind == "tool":
@@ -163,12 +248,6 @@ def _tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
         raise RefusalError(400, f"tool_choice of type {kind!r} is not supported here", param="tool_choice")
     alone = {"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") else {}
     return {"tool_choice": chosen, **alone}
-
-
-def _thinking(thinking: Mapping[str, Any]) -> dict[str, Any]:
-    if thinking.get("type") == "disabled":
-        return {"reasoning_effort": "none"}
-    return {"thinking_token_budget": thinking["budget_tokens"]} if thinking.get("budget_tokens") else {}
 
 
 def _output(wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,8 @@ The engine has routes for Responses and Messages as well, but they return no tok
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from lightning_trainer.gateway import anthropic_request, responses_request
 from lightning_trainer.gateway.answer import Answer
@@ -15,6 +15,8 @@ from lightning_trainer.gateway.openai_answer import OpenAIAnswer
 from lightning_trainer.gateway.request import EngineApi, EngineRequest, engine_request
 from lightning_trainer.gateway.responses_answer import ResponsesAnswer
 from lightning_trainer.gateway.transcript import Transcript
+
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +37,34 @@ def _openai_answer(_: dict[str, Any], request: EngineRequest, __: Transcript, se
     return OpenAIAnswer(request, served_name)
 
 
+def _read_message(body: dict[str, Any], version: int | None) -> EngineRequest:
+    asked = _translated(anthropic_request.chat_body, "msg_")(body, version)
+    edited_from = _readable(anthropic_request.edited_from, body)
+    return replace(asked, edited_from=edited_from, accommodated=anthropic_request.accommodated)
+
+
 def _translated(
     translate: Callable[[Mapping[str, Any]], dict[str, Any]], id_prefix: str
 ) -> Callable[[dict[str, Any], int | None], EngineRequest]:
     def read(body: dict[str, Any], version: int | None) -> EngineRequest:
-        try:
-            chat = translate(body)
-        except (TypeError, AttributeError, KeyError, ValueError) as error:
-            raise RefusalError(400, f"a field of the body has a shape that cannot be read: {error}") from error
-        return engine_request(chat, version=version, id_prefix=id_prefix)
+        return engine_request(_readable(translate, body), version=version, id_prefix=id_prefix)
 
     return read
+
+
+def _readable(read: Callable[[Mapping[str, Any]], Read], body: Mapping[str, Any]) -> Read:
+    try:
+        return read(body)
+    except (TypeError, AttributeError, KeyError, ValueError) as error:
+        raise RefusalError(400, f"a field of the body has a shape that cannot be read: {error}") from error
+
+
+MESSAGES = Api(
+    "/messages",
+    read=_read_message,
+    answer=lambda _, request, transcript, __: AnthropicAnswer(request.model, transcript),
+    error_body=anthropic_request.error_body,
+)
 
 
 APIS = (
@@ -64,10 +83,5 @@ APIS = (
         read=_translated(responses_request.chat_body, "resp_"),
         answer=lambda body, request, transcript, _: ResponsesAnswer(body, request.model, transcript),
     ),
-    Api(
-        "/messages",
-        read=_translated(anthropic_request.chat_body, "msg_"),
-        answer=lambda _, request, transcript, __: AnthropicAnswer(request.model, transcript),
-        error_body=anthropic_request.error_body,
-    ),
+    MESSAGES,
 )

@@ -17,6 +17,7 @@ from lightning_instrumentation import semconv
 from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.gateway import support
 from lightning_trainer.gateway.answer import Answer
+from lightning_trainer.gateway.anthropic_request import too_long_unedited
 from lightning_trainer.gateway.apis import Api
 from lightning_trainer.gateway.conversation import Conversation, conversation_of
 from lightning_trainer.gateway.disconnect import CallerGoneError, unless_gone
@@ -59,6 +60,25 @@ class Door:
             return await self._answer(request, api)
         except RefusalError as refusal:
             return _error(refusal.status, api.error_body(refusal.status, refusal.body), refusal.headers)
+
+    async def count(self, request: Request, api: Api) -> Response:
+        """Answer how many tokens the prompt of a call would have, as the engine renders it; nothing is sampled."""
+        slot = None
+        try:
+            place = _place(request)
+            slot = self.slots.take()
+            body = read_body_object(await self._body(request))
+            caller = read_caller(request.headers, place)
+            chosen = self.policies.choose(body.get("model"), caller.attributes.get(semconv.AGENT_NAME))
+            counted = await _tokenized(api.read({"max_tokens": 1, **body}, chosen.version), chosen.policy)
+            if isinstance(counted, EngineResponse):
+                return _engine_error(counted, api, {})
+            return Response(orjson.dumps({"input_tokens": counted}), media_type="application/json")
+        except RefusalError as refusal:
+            return _error(refusal.status, api.error_body(refusal.status, refusal.body), refusal.headers)
+        finally:
+            if slot is not None:
+                slot.release()
 
     async def _answer(self, request: Request, api: Api) -> Response:
         place = _place(request)
@@ -115,10 +135,17 @@ class Door:
     async def _forward(
         self, exchange: Exchange, policy: ServedPolicy, answer: Answer, api: Api, slot: Slot
     ) -> Response:
+        if (limit := exchange.request.edited_from) is not None:
+            counted = await _tokenized(exchange.request, policy)
+            if isinstance(counted, int) and counted >= limit:
+                raise too_long_unedited(counted, limit)
         try:
             serving = await _serving(exchange.request, policy, slot)
             conversation = conversation_of(exchange.caller, exchange.request)
             upstream = await _ask(exchange.request, serving, policy.served_name or policy.name, conversation)
+            while (instead := exchange.request.instead(upstream.status, upstream.body)) is not None:
+                exchange.request = instead
+                upstream = await _ask(instead, serving, policy.served_name or policy.name, conversation)
         except (EngineError, PublicationError) as error:
             raise unavailable(str(error)) from error
         headers = {name: upstream.headers[name] for name in _PASSED_HEADERS if name in upstream.headers}
@@ -145,6 +172,17 @@ class Door:
         exchange.transcript.add_supports(supports)
         await exchange.commit()
         return Response(answer.whole(raw, document), upstream.status, headers, "application/json")
+
+
+async def _tokenized(asked: EngineRequest, policy: ServedPolicy) -> int | EngineResponse:
+    """Return how many tokens the prompt has, or the engine's answer where that is an error."""
+    try:
+        answer = await policy.upstream.complete("/tokenize", asked.tokenize(policy.served_name or policy.name))
+    except (EngineError, PublicationError) as error:
+        raise unavailable(str(error)) from error
+    if not answer.is_success:
+        return answer
+    return len(orjson.loads(answer.body or b"")["tokens"])
 
 
 async def _serving(asked: EngineRequest, policy: ServedPolicy, slot: Slot) -> Upstream:

@@ -6,7 +6,7 @@ engine makes the response's id. Spans are joined and rewards found by that id, s
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -40,6 +40,10 @@ class EngineRequest:
     choices: int
     id_prefix: str | None = None
     """What the response's id begins with where the caller's API is not the engine's; None leaves the engine's id."""
+    edited_from: int | None = None
+    """Prompt tokens from which the caller wants its context edited, which the gateway does not do; None: never."""
+    accommodated: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any] | None] | None = None
+    """What to ask instead of a body for which the engine gave an error; None where the error stands."""
 
     @property
     def operation(self) -> str:
@@ -67,6 +71,25 @@ class EngineRequest:
             body["logprobs"] = True
             body["top_logprobs"] = 0
         return orjson.dumps(body)
+
+    def tokenize(self, served_name: str) -> bytes:
+        """Return the body for the engine's ``/tokenize`` that renders the prompt of this chat."""
+        named = ("messages", "tools", "chat_template", "chat_template_kwargs")
+        body = {"model": served_name, **{name: self.body[name] for name in named if name in self.body}}
+        if (effort := self.body.get("reasoning_effort")) is not None:  # as the engine tells the template of it
+            told = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+            body["chat_template_kwargs"] = {**told, **body.get("chat_template_kwargs", {})}
+        return orjson.dumps(body)
+
+    def instead(self, status: int, raw: bytes | None) -> "EngineRequest | None":
+        """Return what to ask after an answer of the engine; None where that answer is the caller's."""
+        if self.accommodated is None or status != 400:
+            return None
+        try:
+            body = self.accommodated(self.body, orjson.loads(raw or b"")["error"])
+        except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError):
+            return None
+        return None if body is None else replace(self, body=body)
 
 
 def read_body_object(raw: bytes) -> dict[str, Any]:

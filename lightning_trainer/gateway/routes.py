@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from lightning_trainer.gateway.apis import APIS, Api
+from lightning_trainer.gateway.apis import APIS, MESSAGES, Api
 from lightning_trainer.gateway.door import Door
 from lightning_trainer.gateway.http_errors import shaped
 from lightning_trainer.gateway.policies import ServedPolicies, ServedPolicy
@@ -54,10 +54,14 @@ def gateway_router(
             return known[name]
         return shaped(request, 404, str(unknown_model(name, list(known))))
 
+    async def count_tokens(request: Request) -> Response:
+        return await door.count(request, MESSAGES)
+
     router = APIRouter(lifespan=lifespan)
     for base in BASES:
         for api in APIS:
             router.add_api_route(base + api.path, _endpoint(door, api), methods=["POST"])
+        router.add_api_route(f"{base}{MESSAGES.path}/count_tokens", count_tokens, methods=["POST"])
         router.add_api_route(f"{base}/models", list_models, methods=["GET"])
         router.add_api_route(f"{base}/models/{{model}}", one_model, methods=["GET"])
     return router

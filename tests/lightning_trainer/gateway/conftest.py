@@ -40,6 +40,8 @@ class StubEngine:
         self.tool_call = False
         self.fixed_id: str | None = None
         self.error: tuple[int, dict[str, Any]] | None = None
+        self.refuse: Callable[[dict[str, Any]], str | None] = lambda body: None
+        """Returns the parameter that it answers 400 about."""
         self.redirect: str | None = None
         self.finish_reason = "stop"
         self.stop_reason: str | None = None
@@ -67,6 +69,9 @@ class StubEngine:
             return JSONResponse({"error": "unauthorized"}, 401)
         if self.error is not None:
             return JSONResponse(self.error[1], self.error[0])
+        if (wrong := self.refuse(body)) is not None:
+            error = {"message": f"{wrong} is not taken by this model", "type": "BadRequestError", "param": wrong}
+            return JSONResponse({"error": {**error, "code": 400}}, 400)
         if self.redirect is not None:
             return Response(status_code=307, headers={"location": self.redirect})
         headers = {"x-lightning-policy": self.policy, "x-lightning-policy-version": str(self.version)}

@@ -128,7 +128,12 @@ def test_thinking_formats_images_and_unknown_fields_are_passed_on() -> None:
     [
         ({"max_tokens": None}, "max_tokens is None; a number is required"),
         ({"container": "c"}, "container is not supported here"),
-        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "a tool of type 'bash_20250124' is not supported"),
+        (
+            {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+            "the tool 'web_search' (type 'web_search_20250305') is not supported here: it runs at Anthropic",
+        ),
+        ({"tools": [{"type": "computer_20250124", "name": "computer"}]}, "'computer_20250124' has no schema"),
+        ({"context_management": {"edits": [{"type": "forget"}]}}, "the edit 'forget' is not known here"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "a content block of type 'document'"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "a message has the role 'tool'"),
         ({"messages": "hello"}, "messages is a str; send a list"),

@@ -103,3 +103,23 @@ def _streamed(events: str) -> str:
         elif event.get("type") == "content_block_delta":
             text += event["delta"].get("text", "")
     return text
+
+
+_USED: Any = [
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "sh", "input": {"c": "ls"}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "door"}]},
+    {"role": "system", "content": "Late."},
+]
+
+
+async def test_messages_are_counted_as_they_are_rendered_and_bounded_by_the_context(gateway) -> None:
+    messages = [*_MESSAGES[1:], *_USED, {"role": "user", "content": "Well?"}]
+    asked = {"model": "tiny", "thinking": {"type": "enabled", "budget_tokens": 31999}, "messages": messages}
+    counted = await gateway.http.post("/v1/messages/count_tokens", json=asked, timeout=120)
+    assert counted.status_code == 200, counted.text
+    answer = await gateway.http.post("/v1/messages", json={**asked, "max_tokens": 32000}, timeout=120)
+    assert answer.status_code == 200, answer.text
+    (call,) = read_spans([await gateway.record()]).calls
+    assert counted.json() == {"input_tokens": len(call.prompt_ids)}
+    assert answer.json()["usage"]["input_tokens"] == len(call.prompt_ids)
+    assert call.fidelity is Fidelity.EXACT

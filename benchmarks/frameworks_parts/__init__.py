@@ -1,0 +1,1 @@
+"""Frameworks without an adapter of ours: one program each, tried in several ways, the engine's log being the truth."""

@@ -1,0 +1,1 @@
+"""One program a framework: ``play(task)``, as a user would write it."""
