@@ -64,7 +64,7 @@ def _row(one: AgentCensus, policies: Sequence[PolicyConfig] | None) -> AgentRow:
         tools=sorted(one.tools),
         recognised_by=sorted(one.sources),
         fidelity={grade.value: one.fidelity[grade] for grade in Fidelity},
-        not_captured=_not_captured(one, claiming, some_policy=policies is None or bool(policies)),
+        not_captured=_not_captured(one, claiming, some_policy=bool(policies)),
     )
 
 

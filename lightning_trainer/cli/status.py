@@ -73,7 +73,7 @@ def _recorded(url: str, config: Config, *, as_json: bool, watch_s: float | None)
             print(json.dumps({"counts": counts}, indent=2))
         else:
             console.print(
-                f"recording at {url}: {counts['spans']:,} spans, {counts['rollouts']:,} rollouts; there is no "
+                f"recording at {url}; spans: {counts['spans']:,}, rollouts: {counts['rollouts']:,}; there is no "
                 "[[policy]], so nothing is served or trained; `lightning-trainer agents` shows who made which calls",
                 markup=False,
                 highlight=False,

@@ -214,6 +214,8 @@ def _ledger(case: Case, masks: Mapping[str, tuple[int, ...]]) -> tuple[LedgerRow
 
 
 def _problems(case: Case) -> tuple[str, ...]:
+    if case.no_policy:
+        return tuple(dict.fromkeys(case.reading.problems))
     attempt_id, group = case.attempt_id, case.group
     names = {case.rollout_id, attempt_id, None if group is None else group.group_id} - {None}
     about = [text for text in case.judged.build.problems if any(f" {name}" in text for name in names)]

@@ -176,7 +176,8 @@ def test_every_command_works_on_what_was_recorded(recording):
     assert "no_policy_version" not in agents
     assert "rain-0" in listed
     assert "snow-1" in listed
-    assert told.startswith("rollout rain-1 is not trained: no policy: its 2 calls (2 with token ids) are recorded")
+    assert told.startswith("rollout rain-1 is not trained: no policy: 2 calls recorded, 2 with token ids, and the")
+    assert "problems" not in told
     assert "it balances" in told
     assert "8 demonstrations written" in shows
     assert len(shown.read_text().splitlines()) == 8

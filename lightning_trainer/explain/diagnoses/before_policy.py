@@ -10,8 +10,8 @@ def diagnose(case: Case) -> Finding | None:
         exact = sum(call.fidelity is Fidelity.EXACT for call in case.calls)
         return Finding(
             "no policy",
-            f"its {counted(len(case.calls), 'call')} ({exact} with token ids) are recorded, and the configuration "
-            "has no [[policy]] that would train anything",
+            f"{counted(len(case.calls), 'call')} recorded, {exact} with token ids, and the configuration has no "
+            "[[policy]] that would train anything",
         )
     if not case.earlier:
         return None
