@@ -78,27 +78,20 @@ def rollouts(
     command: Annotated[list[str], typer.Argument(help="The program, after `--`: its standard input is the task.")],
     tasks: Annotated[Path, typer.Option(help="The tasks: one JSON object a line.")],
     policy: Annotated[
-        str | None, typer.Option(help="The policy to train or evaluate; may be left out where --config has only one.")
+        str | None, typer.Option(help="To train or evaluate; the only one of --config when absent.")
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="The daemon's configuration: it says where the daemon is, and its token.")
-    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Says where the daemon is, its token and its policies.")] = None,
     steps: Annotated[int | None, typer.Option(help="Train until this many steps are done.", min=1)] = None,
     evaluate: Annotated[
-        str | None, typer.Option(help="Instead: one attempt a task, recorded under this name and never trained.")
+        str | None, typer.Option(help="Instead: try each task once under this name; not trained.")
     ] = None,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(envvar="LIGHTNING_ENDPOINT", help="The daemon; http://127.0.0.1:8321 unless --config says it."),
-    ] = None,
+    endpoint: Annotated[str | None, typer.Option(envvar="LIGHTNING_ENDPOINT", help="The daemon's URL.")] = None,
     agent: Annotated[str | None, typer.Option(help="Name for calls that nothing in the program names.")] = None,
     concurrency: Annotated[int, typer.Option(help="Programs at once.", min=1)] = 8,
     timeout: Annotated[float, typer.Option(help="Seconds after which a program is killed.", min=0.1)] = 120.0,
     retries: Annotated[int, typer.Option(help="How often an attempt that failed is made again.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="Of the order of the tasks.")] = 0,
-    run: Annotated[
-        str | None, typer.Option(help="Name of this run: its groups carry it. From policy, program, tasks when absent.")
-    ] = None,
+    run: Annotated[str | None, typer.Option(help="Name of this run, which its groups carry; made when absent.")] = None,
 ) -> None:
     """Run a program over tasks in groups, step by step, and train on it: rollouts [OPTIONS] -- python agent.py."""
     with _one_sentence():
