@@ -259,8 +259,7 @@ def explain(
     ] = None,
     last: Annotated[bool, typer.Option("--last", help="The newest rollout.")] = False,
     spans: Annotated[
-        list[Path] | None,
-        typer.Option(help="Instead of a store: a file of OTLP JSON lines (or .gz); may be repeated."),
+        list[Path] | None, typer.Option(help="Not a store, but OTLP JSON lines (or .gz); repeatable.")
     ] = None,
     config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
     state_dir: Annotated[Path | None, typer.Option(help="The daemon's folder, where it is another one.")] = None,
