@@ -27,11 +27,10 @@ _EXIT_INTERRUPTED = 130
 
 @contextmanager
 def _one_sentence() -> Iterator[None]:
-    """A mistake of the user's is one sentence on stderr, not a traceback."""
+    """A mistake of the user's is one sentence on stderr, not a traceback; ``[daemon]`` in it is not markup."""
     try:
         yield
     except LightningError as error:
-        # Escaped: "[daemon] token" is a section of the file, not markup.
         Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         sys.exit(_EXIT_USER_ERROR)
     except KeyboardInterrupt:
