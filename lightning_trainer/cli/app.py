@@ -28,11 +28,10 @@ _EXIT_INTERRUPTED = 130
 
 @contextmanager
 def _one_sentence() -> Iterator[None]:
-    """A mistake of the user's is one sentence on stderr, not a traceback."""
+    """A mistake of the user's is one sentence on stderr, not a traceback; ``[daemon]`` in it is not markup."""
     try:
         yield
     except LightningError as error:
-        # Escaped: "[daemon] token" is a section of the file, not markup.
         Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         sys.exit(_EXIT_USER_ERROR)
     except KeyboardInterrupt:
@@ -82,30 +81,20 @@ def rollouts(
     tasks: Annotated[Path, typer.Option(help="The tasks: one JSON object a line.")],
     policy: Annotated[
         str | None,
-        typer.Option(
-            help="The policy to train or evaluate; may be left out where --config has only one, and with --evaluate, "
-            "which records without one too."
-        ),
+        typer.Option(help="To train or evaluate; the only one of --config when absent. --evaluate needs none."),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="The daemon's configuration: it says where the daemon is, and its token.")
-    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Says where the daemon is, its token and its policies.")] = None,
     steps: Annotated[int | None, typer.Option(help="Train until this many steps are done.", min=1)] = None,
     evaluate: Annotated[
-        str | None, typer.Option(help="Instead: one attempt a task, recorded under this name and never trained.")
+        str | None, typer.Option(help="Instead: try each task once under this name; not trained.")
     ] = None,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(envvar="LIGHTNING_ENDPOINT", help="The daemon; http://127.0.0.1:8321 unless --config says it."),
-    ] = None,
+    endpoint: Annotated[str | None, typer.Option(envvar="LIGHTNING_ENDPOINT", help="The daemon's URL.")] = None,
     agent: Annotated[str | None, typer.Option(help="Name for calls that nothing in the program names.")] = None,
     concurrency: Annotated[int, typer.Option(help="Programs at once.", min=1)] = 8,
     timeout: Annotated[float, typer.Option(help="Seconds after which a program is killed.", min=0.1)] = 120.0,
     retries: Annotated[int, typer.Option(help="How often an attempt that failed is made again.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="Of the order of the tasks.")] = 0,
-    run: Annotated[
-        str | None, typer.Option(help="Name of this run: its groups carry it. From policy, program, tasks when absent.")
-    ] = None,
+    run: Annotated[str | None, typer.Option(help="Name of this run, which its groups carry; made when absent.")] = None,
 ) -> None:
     """Run a program over tasks in groups, step by step, and train on it: rollouts [OPTIONS] -- python agent.py."""
     with _one_sentence():
@@ -277,8 +266,7 @@ def explain(
     ] = None,
     last: Annotated[bool, typer.Option("--last", help="The newest rollout.")] = False,
     spans: Annotated[
-        list[Path] | None,
-        typer.Option(help="Instead of a store: a file of OTLP JSON lines (or .gz); may be repeated."),
+        list[Path] | None, typer.Option(help="Not a store, but OTLP JSON lines (or .gz); repeatable.")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
