@@ -48,8 +48,7 @@ def write(folder: Path, *, experts: bool = False) -> None:
     torch.manual_seed(0)
     if experts:
         config = Qwen3MoeConfig(
-            **common,
-            **{"head_dim": 32},  # which Qwen3MoeConfig's signature leaves to its base
+            **{**common, "head_dim": 32},
             moe_intermediate_size=64,
             num_experts=8,
             num_experts_per_tok=2,

@@ -17,6 +17,7 @@ from verl.workers.config import (
 )
 
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.serving.host.weight_file import linear_layers, model_headers
 from lightning_trainer.training.lora import LoraConfig
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.batch_losses import over_the_batch
@@ -58,7 +59,7 @@ def worker_config(
             override_config={"attn_implementation": "sdpa"},
             use_remove_padding=False,
             enable_gradient_checkpointing=settings.gradient_checkpointing,
-            **_lora(lora),
+            **_lora(lora, model_dir),
         ),
         engine_config=FSDPEngineConfig(
             strategy="fsdp2",
@@ -93,11 +94,25 @@ def worker_config(
     )
 
 
-def _lora(lora: LoraConfig | None) -> dict[str, Any]:
+def _lora(lora: LoraConfig | None, model_dir: Path) -> dict[str, Any]:
     if lora is None:
         return {}
-    modules = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
+    modules = list(lora.target_modules)
+    if isinstance(lora.target_modules, str):
+        modules = _beside_experts(model_dir) or lora.target_modules
     return {"lora_rank": lora.rank, "lora_alpha": lora.alpha, "target_modules": modules}
+
+
+def _beside_experts(model_dir: Path) -> list[str] | None:
+    """Return the linear layers of a mixture of experts without experts and routers; None of any other model.
+
+    PEFT's "all-linear" takes those too, as tensors of a whole layer that vLLM does not serve as an adapter.
+    """
+    try:
+        of_experts = {name.split(".")[-2] for name in model_headers(model_dir) if ".experts." in name}
+    except ValueError:
+        return None  # no safetensors; whoever loads the model says so
+    return sorted(set(linear_layers(model_dir)) - of_experts - {"gate", "router"}) if of_experts else None
 
 
 def with_stock_precision(config: TrainingWorkerConfig, settings: TrainerSettings) -> TrainingWorkerConfig:

@@ -329,3 +329,13 @@ def test_a_publication_has_the_names_and_values_of_the_model_folder(folder, sett
     assert sum(".experts.7." in name for name in published) == 3 * _LAYERS
     for name, tensor in start.items():
         assert bool((published[name] == tensor).all()), name
+
+
+def test_an_adapter_leaves_experts_and_routers_alone(folder, settings):
+    from lightning_trainer.training.lora import LoraConfig
+    from lightning_trainer.training.update.adapter_weights import adapter_shape
+    from lightning_trainer.training.update.worker import UpdateWorker
+
+    lora = LoraConfig(rank=2)
+    worker = UpdateWorker(settings(model_dir=folder, lora=lora))
+    assert adapter_shape(worker.module, lora).target_modules == ("k_proj", "o_proj", "q_proj", "v_proj")
