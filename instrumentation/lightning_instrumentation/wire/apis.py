@@ -54,7 +54,7 @@ _BY_ENDING: tuple[tuple[str, Api], ...] = (
     ("/invoke-with-response-stream", NotCaptured("bedrock-invoke", "Bedrock's InvokeModel", within="/model/")),
 )
 _ENDINGS = tuple(ending for ending, _ in _BY_ENDING)
-_BY_ENDING_ALONE = dict(_BY_ENDING)
+_BY_ENDING_ALONE: Mapping[str, Api] = dict(_BY_ENDING)
 
 
 def ending_of(path: str) -> str | None:
