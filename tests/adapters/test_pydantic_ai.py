@@ -9,11 +9,10 @@ pydantic_ai = pytest.importorskip("pydantic_ai", reason="the environment of the 
 
 @pytest.fixture
 def agent(recording):
-    from pydantic_ai.models.openai import OpenAIChatModel
-    from pydantic_ai.providers.openai import OpenAIProvider
-
-    provider = OpenAIProvider(base_url=recording.model.base_url, api_key="k")
-    return lambda name: pydantic_ai.Agent(OpenAIChatModel("m", provider=provider), name=name)
+    models = pytest.importorskip("pydantic_ai.models.openai")
+    providers = pytest.importorskip("pydantic_ai.providers.openai")
+    provider = providers.OpenAIProvider(base_url=recording.model.base_url, api_key="k")
+    return lambda name: pydantic_ai.Agent(models.OpenAIChatModel("m", provider=provider), name=name)
 
 
 def names(recording) -> list[tuple[str, str]]:

@@ -173,6 +173,7 @@ def test_calls_inside_of_a_tool_are_its_own_and_the_agent_and_the_state_stay(rec
     agent, tool = recording.spans()
     assert tool.parent_span_id == agent.span_id
     assert tool.attributes[semconv.AGENT_NAME] == "support"
+    assert inside.span is not None
     assert f"{inside.span.get_span_context().span_id:016x}" == tool.span_id
     assert inside.state == "kitchen"
 
@@ -231,7 +232,7 @@ def test_an_error_is_the_same_object_and_wrong_arguments_are_the_functions_own_a
         look_up("1")
     assert caught.value is problem
     with pytest.raises(TypeError, match="unexpected keyword argument 'ordre'"):
-        look_up(ordre="1")
+        look_up(ordre="1")  # pyright: ignore[reportCallIssue]
     first, second = recording.spans("execute_tool")
     assert first.error == "no such order"
     assert told(second)[1] == {"ordre": "1"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from lightning_instrumentation.failures import failures
@@ -53,24 +54,26 @@ _BY_ENDING: tuple[tuple[str, Api], ...] = (
     ("/invoke-with-response-stream", NotCaptured("bedrock-invoke", "Bedrock's InvokeModel", within="/model/")),
 )
 _ENDINGS = tuple(ending for ending, _ in _BY_ENDING)
-_BY_ENDING_ALONE = dict(_BY_ENDING)
+_BY_ENDING_ALONE: Mapping[str, Api] = dict(_BY_ENDING)
 
 
 def ending_of(path: str) -> str | None:
     """Return what a path ends with that has a format."""
     path = path.rstrip("/")
-    if not path.endswith(_ENDINGS):  # nearly every request of a program
-        return None
-    return next(ending for ending in _ENDINGS if path.endswith(ending))
+    return next((ending for ending in _ENDINGS if path.endswith(ending)), None)
 
 
 def api_at(path: str) -> Api | None:
     """Return the format that a path without query promises."""
+    # What nearly every request of a program is asked. The paths of model calls are few, and asked for again and again.
+    return _api_at(path) if path.rstrip("/").endswith(_ENDINGS) else None
+
+
+@lru_cache(maxsize=256)
+def _api_at(path: str) -> Api | None:
     ending = ending_of(path)
-    if ending is None:
-        return None
-    api = _BY_ENDING_ALONE[ending]
-    return api if api.within in path else None
+    api = None if ending is None else _BY_ENDING_ALONE[ending]
+    return api if api is not None and api.within in path else None
 
 
 def api_of(path: str, body: Any) -> Api | None:

@@ -95,7 +95,8 @@ def test_a_record_without_an_id_is_of_the_last_call_that_was_made_inside_of_it()
 
 
 def test_a_call_of_ours_without_an_id_is_what_the_record_around_it_tells_of():
-    framework = call(1, scope="strands", **{semconv.RESPONSE_ID: "x", semconv.AGENT_NAME: "a"})
+    named: dict[str, Any] = {semconv.RESPONSE_ID: "x", semconv.AGENT_NAME: "a"}
+    framework = call(1, scope="strands", **named)
     assert {agent: one.calls for agent, one in census(framework, made_in(framework, call(2, trace=2))).items()} == {
         "a": 1
     }
