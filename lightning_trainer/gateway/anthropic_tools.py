@@ -77,7 +77,7 @@ def function_tool(tool: Any) -> dict[str, Any]:
     Raises:
         RefusalError: it runs at Anthropic, or nothing is known of it (400).
     """
-    kind = tool.get("type") or "custom" if isinstance(tool, dict) else None
+    kind: Any = tool.get("type") or "custom" if isinstance(tool, dict) else None
     if kind in _RUN_BY_THE_CALLER:
         description, parameters = _RUN_BY_THE_CALLER[kind]
         function = {"name": tool.get("name"), "description": description, "parameters": parameters}

@@ -93,11 +93,11 @@ async def test_edits_that_change_nothing_are_accepted_and_others_refused(countin
 def counting(gateway):
     """A gateway whose engine counts seven tokens in every prompt."""
 
-    async def tokenize(request: Request) -> dict[str, Any]:
+    async def tokenize(request: Request) -> JSONResponse:
         gateway.tokenized = await request.json()
         if gateway.tokenized["messages"] == []:
             return JSONResponse({"error": {"message": "messages is empty", "type": "BadRequestError"}}, 400)
-        return {"count": 7, "max_model_len": 64, "tokens": [1] * 7}
+        return JSONResponse({"count": 7, "max_model_len": 64, "tokens": [1] * 7})
 
     gateway.engine.app.post("/tokenize")(tokenize)
     return gateway
