@@ -81,7 +81,7 @@ def rollouts(
     tasks: Annotated[Path, typer.Option(help="The tasks: one JSON object a line.")],
     policy: Annotated[
         str | None,
-        typer.Option(help="To train or evaluate; the only one of --config when absent. --evaluate needs none."),
+        typer.Option(help="To train or evaluate; the only one of --config when absent; --evaluate needs none."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Says where the daemon is, its token and its policies.")] = None,
     steps: Annotated[int | None, typer.Option(help="Train until this many steps are done.", min=1)] = None,
