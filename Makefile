@@ -11,7 +11,7 @@ HELDOUT ?=
 OUT ?=
 ARGS ?=
 # tests/conftest.py says what runs beside what.
-TWO_AT_A_TIME := -n 2 --dist loadgroup
+TWO_AT_A_TIME := -n 2 --dist loadscope
 BENCH ?= $(filter-out benchmarks/frameworks.py,$(wildcard benchmarks/*.py))
 
 .PHONY: help setup quickstart test test-slow bench check format doctor crewai frameworks clean

@@ -3,10 +3,11 @@
 import asyncio
 import itertools
 import json
+import re
 import shutil
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,19 +31,29 @@ settings.register_profile("lightning", deadline=None, suppress_health_check=[Hea
 settings.load_profile("lightning")
 
 
-_ENGINES = {"engine", "verl", "loop"}
+_ENGINES = re.compile(r"\bmark\.(engine|verl|loop|ray)\b")
 """Marks of tests that take most of the machine while they run."""
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let one process run all tests with engines, trainers and Ray, one after the other, and another the rest by file.
+@cache
+def _has_engines(file: str) -> bool:
+    return _ENGINES.search((Path(__file__).parents[1] / file).read_text()) is not None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let one process run all files with engines, trainers and Ray, one after the other, and another the rest.
 
     Two engines that begin at once on two cores take so long that Ray gives up waiting for its own node.
     """
-    if item.get_closest_marker("xdist_group"):
-        return
-    heavy = any(item.get_closest_marker(mark) for mark in _ENGINES)
-    item.add_marker(pytest.mark.xdist_group("engines" if heavy else str(item.path)))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "engines" if _has_engines(file) else file
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

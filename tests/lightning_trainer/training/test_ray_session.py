@@ -8,7 +8,7 @@ import pytest
 
 from lightning_trainer.training.ray_environment import set_ray_environment
 
-pytestmark = pytest.mark.xdist_group("engines")
+pytestmark = pytest.mark.ray
 
 SCRIPT = """
 import asyncio, os, sys, threading, time
