@@ -34,12 +34,15 @@ class Builder:
         progress: Progress,
         rollbacks: RollbackRequests,
         stored: asyncio.Event,
+        vocabulary: int | None = None,
     ) -> None:
+        """``vocabulary``: entries of the model's; None where it is not known."""
         self._policy = policy
         self._store = store
         self._progress = progress
         self._rollbacks = rollbacks
         self._stored = stored
+        self._vocabulary = vocabulary
 
     async def build(self, attempts: Sequence[Attempt], step: int, oldest_version: int = 0) -> Build | None:
         """Build the step, and build it again when spans arrive, while rewards are missing that may still come.
@@ -106,6 +109,7 @@ class Builder:
             step,
             span_parents=span_parents(spans),
             oldest_version=oldest_version,
+            vocabulary=self._vocabulary,
         )
         return replace(build, problems=(*reading.problems, *build.problems))
 

@@ -26,6 +26,7 @@ from lightning_trainer.errors import TrainerDiedError, TrainingError
 from lightning_trainer.gateway.endpoints import EngineChoice, EngineEndpoint
 from lightning_trainer.gateway.upstream import Upstream
 from lightning_trainer.metrics.recorder import MetricsRecorder
+from lightning_trainer.models.folder import vocabulary_of
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.serving.shared_memory import WeightFolder
@@ -110,6 +111,7 @@ class PolicyRuntime:
             stored=stored,
             demonstrations=demonstrations,
             one_of_several=len(config.policy) > 1,
+            vocabulary=vocabulary_of(engine.model_dir),
         )
         self._watch = partial(watch_selection, policy, config.policy, LiveCensus(store), self.progress)
 

@@ -66,11 +66,13 @@ class TrainingLoop:
         stored: asyncio.Event,
         demonstrations: Demonstrations | None = None,
         one_of_several: bool = False,
+        vocabulary: int | None = None,
     ) -> None:
         """Take what the policy has.
 
         Args:
             stored: set by whoever commits spans; the loop clears it.
+            vocabulary: entries of the model's; None where it is not known.
             one_of_several: other policies have loops over the same store; attempts that they alone answered are theirs.
         """
         self._policy = policy
@@ -87,7 +89,9 @@ class TrainingLoop:
         self._took_part = one_of_several or policy.train_recorded
         self._trusted_calls = TrustedCalls(policy, store)
         self._grouping = Grouping(policy, store)
-        self._builder = Builder(policy, store=store, progress=progress, rollbacks=rollbacks, stored=stored)
+        self._builder = Builder(
+            policy, store=store, progress=progress, rollbacks=rollbacks, stored=stored, vocabulary=vocabulary
+        )
         self._step = 0
         """The newest that is recorded, trained or not."""
         self._path: list[int] = [0]

@@ -43,3 +43,10 @@ def weight_files(folder: Path) -> list[Path]:
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise ModelError(f"{folder}/{_INDEX} cannot be read: {error}") from error
     return [folder / name for name in sorted(set(names))]
+
+
+def vocabulary_of(folder: Path) -> int | None:
+    """Return how many entries the model's vocabulary has, None where its configuration does not say so."""
+    configuration = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    size = configuration.get("vocab_size", configuration.get("text_config", {}).get("vocab_size"))
+    return size if isinstance(size, int) else None

@@ -72,6 +72,7 @@ def build_batch(
     step: int,
     span_parents: Mapping[str, str] | None = None,
     oldest_version: int = 0,
+    vocabulary: int | None = None,
 ) -> Build:
     """Build the batch of one step.
 
@@ -84,6 +85,7 @@ def build_batch(
         span_parents: parent of every span, by id (``transitions.causes.span_parents``); only for causal credit, which
             without it knows no span above the calls' own parents.
         oldest_version: calls that an older version of the policy sampled are stale (``daemon.staleness``).
+        vocabulary: entries of the model's; ids beyond it would fail each try of the step. None: not looked at.
 
     Raises:
         LedgerImbalanceError: the result does not account for every sampled token exactly once (a defect).
@@ -99,7 +101,7 @@ def build_batch(
     attempt_of = {a.attempt_id: a for a in regroup(list(latest.values()), deliveries.kept, policy)}
     rewards = read_rewards(evaluations, deliveries.kept, attempt_of, policy.reward_weights, deliveries.repeated)
 
-    eligible, gaps = _eligible(deliveries.kept, policy, attempt_of, ledger, oldest_version)
+    eligible, gaps = _eligible(deliveries.kept, policy, attempt_of, ledger, oldest_version, vocabulary)
     paths = trajectories_of(
         eligible.values(), attempt_of, rewards.of_attempts, rewards.of_calls, rewards.of_agents, gaps
     )
@@ -170,6 +172,7 @@ def _eligible(
     attempts: Mapping[str, Attempt],
     ledger: Ledger,
     oldest_version: int,
+    vocabulary: int | None,
 ) -> tuple[dict[str, Call], list[Call]]:
     """Return the calls that can be trained, by id, and those of the others that credit flows across.
 
@@ -180,7 +183,7 @@ def _eligible(
     claims = cache(policy.claims)
     imitates = policy.algorithm.objective != "rl"
     for call in calls:
-        reason = reason_against(call, policy, attempts, oldest_version, claims)
+        reason = reason_against(call, policy, attempts, oldest_version, claims, vocabulary)
         if reason is None:
             eligible[call.call_id] = as_the_model_itself(call) if imitates else call
         else:

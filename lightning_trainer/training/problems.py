@@ -18,6 +18,7 @@ _WORTH_SAYING = (
     Reason.NO_LOGPROBS,
     Reason.LOGPROB_COUNT,
     Reason.LOGPROB_NOT_FINITE,
+    Reason.NOT_IN_VOCABULARY,
     Reason.INCOMPLETE_STREAM,
     Reason.NON_TEXT,
     Reason.OVER_LENGTH,

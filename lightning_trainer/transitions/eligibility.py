@@ -19,6 +19,7 @@ def reason_against(
     attempts: Mapping[str, Attempt],
     oldest_version: int = 0,
     claims: Callable[[str | None], bool] | None = None,
+    vocabulary: int | None = None,
 ) -> Reason | None:
     """Return why the call cannot be trained, or None when it can; what an older version sampled is stale.
 
@@ -31,8 +32,17 @@ def reason_against(
         attempts: by id.
         oldest_version: of the policy.
         claims: ``policy.claims``, or what remembers its answers where there are many calls of few agents.
+        vocabulary: entries of the policy's; None where it is not known.
     """
-    return _not_ours(call, policy, attempts, oldest_version, claims or policy.claims) or _not_recorded(call, policy)
+    reason = _not_ours(call, policy, attempts, oldest_version, claims or policy.claims) or _not_recorded(call, policy)
+    if reason is None and vocabulary is not None and not _in_vocabulary(call, vocabulary):
+        return Reason.NOT_IN_VOCABULARY
+    return reason
+
+
+def _in_vocabulary(call: Call, vocabulary: int) -> bool:
+    ids = (call.prompt_ids, call.response_ids)
+    return min(map(min, ids)) >= 0 and max(map(max, ids)) < vocabulary
 
 
 def took_part(

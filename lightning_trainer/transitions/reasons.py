@@ -88,6 +88,10 @@ class Reason(StrEnum):
     NO_LOGPROBS = "no_logprobs", "The engine gave no log-probabilities of the sampled tokens."
     LOGPROB_COUNT = "logprob_count", "There are more or fewer log-probabilities than sampled tokens."
     LOGPROB_NOT_FINITE = "logprob_not_finite", "A log-probability is NaN or infinite; no sampled token has such a one."
+    NOT_IN_VOCABULARY = (
+        "not_in_vocabulary",
+        "A token id is beyond the vocabulary of the policy's model: another model sampled it, or the record is damaged.",
+    )
     INCOMPLETE_STREAM = (
         "incomplete_stream",
         "The stream ended early, or the caller hung up: the agent did not act on the whole response, so the reward is "

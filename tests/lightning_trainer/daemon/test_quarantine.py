@@ -73,3 +73,14 @@ async def test_a_store_that_cannot_be_read_is_nobodys_group(step, monkeypatch):
     monkeypatch.setattr(builder._store, "spans_of_attempts", unreadable)
     with pytest.raises(StoreError):
         await builder.build(attempts, 1)
+
+
+async def test_ids_beyond_the_vocabulary_are_left_out_with_their_reason_before_a_batch_is_recorded(step):
+    builder, attempts = step
+    builder._vocabulary = 7  # the one sampled token has the id 7
+    build = await builder.build(attempts, 1)
+    assert build.batch is None
+    assert {row.reason for row in build.ledger} == {Reason.NOT_IN_VOCABULARY}
+    assert "beyond the vocabulary" in " ".join(build.problems)
+    builder._vocabulary = 8
+    assert (await builder.build(attempts, 1)).batch is not None
