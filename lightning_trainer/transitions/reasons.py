@@ -90,7 +90,7 @@ class Reason(StrEnum):
     LOGPROB_NOT_FINITE = "logprob_not_finite", "A log-probability is NaN or infinite; no sampled token has such a one."
     NOT_IN_VOCABULARY = (
         "not_in_vocabulary",
-        "A token id is beyond the vocabulary of the policy's model: another model sampled it, or the record is damaged.",
+        "A token id is beyond the vocabulary of the policy's model: another model's, or a damaged record.",
     )
     INCOMPLETE_STREAM = (
         "incomplete_stream",
