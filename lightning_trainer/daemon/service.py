@@ -15,6 +15,7 @@ from lightning_instrumentation.redaction.rules import redactor
 
 from lightning_trainer.config import Config, GatewayConfig
 from lightning_trainer.daemon.composition import compose
+from lightning_trainer.daemon.health import health_router
 from lightning_trainer.daemon.http_server import announced, serving
 from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.policy_runtime import PolicyRuntime
@@ -117,6 +118,7 @@ class Daemon:
             rollouts_router(store, sink),
             gateway,
             embeddings_router(_embeddings(config.gateway), max_body_bytes=config.gateway.max_body_bytes),
+            health_router(policies),
             status_router(policies, store=store, not_kept=not_kept),
             runs_router(),
             rollback_router({policy.policy.name: policy.rollbacks for policy in policies}),

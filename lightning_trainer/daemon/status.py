@@ -52,10 +52,6 @@ def status_router(
     census = LiveCensus(store)
     by_name = {watched.policy.name: watched for watched in policies}
 
-    @router.get("/healthz")
-    async def healthz() -> dict[str, str]:
-        return {"status": "ok", "version": __version__}
-
     @router.get("/lightning/status")
     async def status() -> dict:
         return {

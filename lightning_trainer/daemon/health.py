@@ -1,0 +1,39 @@
+"""``/healthz``: the daemon is alive. ``/readyz``: each engine answers and each loop goes on, else 503 and why."""
+
+from collections.abc import Iterator, Sequence
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+
+from lightning_trainer import __version__
+from lightning_trainer.daemon.progress import Phase
+from lightning_trainer.daemon.status import WatchedPolicy
+from lightning_trainer.serving.supervisor import EngineState
+
+_STANDS_STILL = (Phase.STARTING, Phase.WAITING, Phase.PAUSED)
+
+
+def health_router(policies: Sequence[WatchedPolicy]) -> APIRouter:
+    """Return the routes; without policies there is nothing that could not be ready."""
+    router = APIRouter()
+
+    @router.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok", "version": __version__}
+
+    @router.get("/readyz", response_model=None)
+    async def readyz() -> JSONResponse:
+        found = {watched.policy.name: list(_troubles(watched)) for watched in policies}
+        ready = not any(found.values())
+        body = {"ready": ready, "policies": {name: troubles or ["ready"] for name, troubles in found.items()}}
+        return JSONResponse(body, status_code=200 if ready else 503)
+
+    return router
+
+
+def _troubles(watched: WatchedPolicy) -> Iterator[str]:
+    engine, progress = watched.engine.status, watched.progress
+    if engine.state is not EngineState.READY:
+        yield f"the engine is {engine.state}" + (f": {engine.last_error}" if engine.last_error else "")
+    if progress.phase in _STANDS_STILL:
+        yield f"training is {progress.phase}" + (f": {progress.detail}" if progress.detail else "")

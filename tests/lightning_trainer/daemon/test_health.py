@@ -1,0 +1,48 @@
+"""What a supervisor asks: is it alive, and does everything of it work."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from lightning_trainer.daemon.health import health_router
+from lightning_trainer.daemon.progress import Phase, Progress
+from lightning_trainer.serving.supervisor import EngineState, EngineStatus
+
+
+def _watched(name: str, state: EngineState, error: str | None, phase: Phase, detail: str = "") -> Any:
+    progress = Progress()
+    progress.enter(phase, detail)
+    engine = SimpleNamespace(status=EngineStatus(state, 1, {}, 0, 1.0, error))
+    return SimpleNamespace(policy=SimpleNamespace(name=name), progress=progress, engine=engine)
+
+
+async def _asked(path: str, *policies: Any) -> httpx.Response:
+    app = FastAPI()
+    app.include_router(health_router(policies))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://daemon") as client:
+        return await client.get(path)
+
+
+async def test_it_is_ready_when_every_engine_answers_and_every_loop_goes_on():
+    answer = await _asked("/readyz", _watched("p", EngineState.READY, None, Phase.COLLECTING))
+    assert (answer.status_code, answer.json()) == (200, {"ready": True, "policies": {"p": ["ready"]}})
+    assert (await _asked("/readyz")).json() == {"ready": True, "policies": {}}
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "phase", "detail", "sentence"),
+    [
+        (EngineState.FAILED, "it was killed", Phase.COLLECTING, "", "the engine is failed: it was killed"),
+        (EngineState.READY, None, Phase.WAITING, "disk full", "training is waiting: disk full"),
+        (EngineState.READY, None, Phase.PAUSED, "", "training is paused"),
+    ],
+)
+async def test_it_says_what_is_not_ready_and_goes_on_living(state, error, phase, detail, sentence):
+    policies = _watched("a", EngineState.READY, None, Phase.TRAINING), _watched("b", state, error, phase, detail)
+    answer = await _asked("/readyz", *policies)
+    assert answer.status_code == 503
+    assert answer.json()["policies"] == {"a": ["ready"], "b": [sentence]}
+    assert (await _asked("/healthz", *policies)).status_code == 200
