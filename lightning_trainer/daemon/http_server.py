@@ -12,6 +12,8 @@ from socket import socket
 import uvicorn
 from fastapi import FastAPI
 
+from lightning_trainer.daemon.connections import BoundedProtocol
+
 
 class _Server(uvicorn.Server):
     """Leaves signals to the daemon, which has more to stop than HTTP."""
@@ -24,7 +26,14 @@ class _Server(uvicorn.Server):
 @asynccontextmanager
 async def serving(app: FastAPI, listener: socket) -> AsyncIterator[None]:
     server = _Server(
-        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, lifespan="on")
+        uvicorn.Config(
+            app,
+            http=BoundedProtocol,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=2,
+            lifespan="on",
+        )
     )
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:

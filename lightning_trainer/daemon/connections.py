@@ -1,0 +1,94 @@
+"""What a peer may take of the server before it has asked for anything: time, header bytes, connections.
+
+uvicorn bounds none of them while a request's head is read, and the token is only asked for behind it.
+"""
+
+import asyncio
+import resource
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_KEPT_FREE = 256
+"""Descriptors for the store, the engines' connections and the daemon's own files."""
+_LINGER_S = 1.0
+
+
+def most_connections() -> int:
+    """Return how many connections may be open at once, by the limit of the process's descriptors."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 65536 if soft == resource.RLIM_INFINITY else max(64, soft - _KEPT_FREE)
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """HTTP/1.1 whose heads come in time and are not endless, on a bounded number of connections."""
+
+    head_s = 20.0
+    """From the connection, or the first byte of a further request, to the end of the head."""
+    head_bytes = 64 * 1024
+    connections_at_once = most_connections()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        self._refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        self._await_head()
+        if len(self.connections) > self.connections_at_once:
+            self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        if self._head_timer is not None:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        # Looked at behind the parser: what came with the end of the head may be its body.
+        if self._head_timer is not None and self._head_bytes > self.head_bytes:
+            self._refuse(431, b"Request Header Fields Too Large", f"the head is longer than {self.head_bytes} bytes")
+
+    def on_message_begin(self) -> None:
+        if self._head_timer is None:
+            self._await_head()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def _await_head(self) -> None:
+        self._head_bytes = 0
+        self._head_timer = self.loop.call_later(self.head_s, self._too_slow)
+
+    def _stop_waiting(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _too_slow(self) -> None:
+        self._refuse(408, b"Request Timeout", f"no request came within {self.head_s:g} s")
+
+    def _make_room(self) -> None:
+        """Give up the connection that has asked for nothing for longest; this one, when all others are at work."""
+        silent = [one for one in self.connections if isinstance(one, BoundedProtocol) and one._head_timer is not None]
+        oldest = min(silent, key=lambda one: one._head_timer.when() if one._head_timer else 0.0)
+        oldest._refuse(503, b"Service Unavailable", "too many connections are open; try again")
+
+    def _refuse(self, status: int, phrase: bytes, sentence: str) -> None:
+        self._stop_waiting()
+        if self._refused or self.transport.is_closing():
+            return
+        body = sentence.encode()
+        head = b"HTTP/1.1 %d %s\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+        self.transport.write(head % (status, phrase, len(body)) + body)
+        # Closed with bytes unread, the connection would be reset, and the peer lose the answer.
+        self._refused = True
+        self.transport.write_eof()
+        self.loop.call_later(_LINGER_S, self.transport.close)
