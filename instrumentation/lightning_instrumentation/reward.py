@@ -77,9 +77,9 @@ def _record(
             "reward %s=%r of rollout %s is not a number between -%g and %g; it is recorded as missing, not as zero",
             name,
             value,
-            LARGEST_REWARD,
-            LARGEST_REWARD,
             target.identity.rollout_id if target.identity else None,
+            LARGEST_REWARD,
+            LARGEST_REWARD,
         )
     started = runtime()
     if started is not None:

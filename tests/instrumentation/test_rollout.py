@@ -232,7 +232,7 @@ class TestRewards:
         assert two.attributes[semconv.ROLLOUT_ID] == "elsewhere"
         assert semconv.ATTEMPT_ID not in two.attributes
 
-    @pytest.mark.parametrize("value", [float("nan"), float("inf"), "0.5", None, [1], object()])
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.7e308, "0.5", None, [1], object()])
     def test_what_is_no_number_is_missing_and_said_in_one_sentence(self, recording, caplog, value):
         before = lightning.stats().failed.get("reward-not-a-number", 0)
         with caplog.at_level(logging.ERROR, logger="lightning"), lightning.rollout("t", rollout_id="r9"):
