@@ -39,9 +39,14 @@ class Task:
         return f"What is the weather in Paris? ROLLOUT[{self.part}]"
 
 
+def _options(named: Sequence[str]) -> dict[str, str]:
+    pairs = (option.partition("=") for option in named)
+    return {name: value for name, _, value in pairs}
+
+
 def main() -> None:
     name, *words = sys.argv[1:]
-    parts = [(word.split(";")[0], dict(option.partition("=")[::2] for option in word.split(";")[1:])) for word in words]
+    parts = [(word.split(";")[0], _options(word.split(";")[1:])) for word in words]
     failed: dict[str, str] = {}
     decorate = _decorator(any("agent" in options for _, options in parts))
     play = import_module(f"frameworks_parts.programs.{name}").play
