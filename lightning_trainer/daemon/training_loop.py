@@ -98,6 +98,8 @@ class TrainingLoop:
         """The versions that the present weights are made of, the present one last."""
         self._settled = False
         """Whether the trainer holds those weights: not in the middle of a step, nor after one that failed."""
+        self._untouched = True
+        """Whether the trainer holds the model that the run started from; never after a step that was only begun."""
         self._let_go = False
         """Whether the trainer was closed, because nothing is to be trained."""
         self._completeness = Completeness(policy.span_timeout_s)
@@ -172,14 +174,16 @@ class TrainingLoop:
         if restart:
             await self._trainer.restart()
             self._let_go = False
+        fresh, self._untouched = restart or self._untouched, False
         recovered = await recover(
             self._policy.name,
             store=self._store,
             trainer=self._trainer,
             checkpoints=self._checkpoints,
             progress=self._progress,
-            fresh=restart or self._path == [0],
+            fresh=fresh,
         )
+        self._untouched = recovered.path == (0,)
         self._step, self._path, self._settled = recovered.step, list(recovered.path), True
         version = self._path[-1]
         self._progress.enter(Phase.PUBLISHING, f"version {version}")
@@ -327,7 +331,7 @@ class TrainingLoop:
             await self._progress.finish_step(step)
             return
         self._progress.enter(Phase.TRAINING, f"step {step}: {len(build.batch.samples)} samples")
-        self._settled = False
+        self._settled = self._untouched = False
         report = await self._trainer.step(build.batch)
         report = replace(report, seconds={**(seconds or {}), **report.seconds})
         await self._store.finish_step(self._policy.name, report, StepState.TRAINED)

@@ -19,7 +19,7 @@ from fastapi import APIRouter, Request, Response
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from lightning_trainer.errors import MalformedTelemetryError, StoreError
+from lightning_trainer.errors import LightningError, MalformedTelemetryError, StoreError
 from lightning_trainer.ingest.bodies import (
     BodyMemory,
     BodyTooLargeError,
@@ -99,6 +99,15 @@ def decode_json_request(body: bytes) -> Export:
     return Export(spans, tuple(rejected), tuple(warnings))
 
 
+_REFUSED: dict[type[LightningError], int] = {
+    BodyTooLargeError: 413,
+    MalformedTelemetryError: 400,
+    BodyTooSlowError: 408,
+    TooManyBodiesError: 503,
+    StoreError: 503,
+}
+_COME_AGAIN = (408, 503)
+
 _DECODERS: dict[str, Callable[[bytes], Export]] = {PROTOBUF: decode_request, JSON: decode_json_request}
 
 
@@ -151,14 +160,8 @@ def otlp_router(
                     return await _receive(body, media_type, encoding)
                 finally:
                     in_flight -= 1
-        except BodyTooLargeError as error:
-            return refuse(413, str(error))
-        except MalformedTelemetryError as error:
-            return refuse(400, str(error))
-        except BodyTooSlowError as error:
-            return refuse(408, str(error), retry=True)
-        except (TooManyBodiesError, StoreError) as error:
-            return refuse(503, str(error), retry=True)
+        except tuple(_REFUSED) as error:
+            return refuse(_status_of(error), str(error))
 
     def not_kept_signal(signal: str) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -168,10 +171,8 @@ def otlp_router(
             try:
                 async with memory.body(request.stream(), limit=max_body_bytes):
                     pass
-            except BodyTooLargeError as error:
-                return _refuse(media_type, 413, str(error))
-            except (BodyTooSlowError, TooManyBodiesError) as error:
-                return _refuse(media_type, 503, str(error), retry=True)
+            except tuple(_REFUSED) as error:
+                return _refuse(media_type, _status_of(error), str(error))
             if not dropped[signal]:
                 logger.warning("%s are sent to /v1/%s and are not kept: %s", signal, signal, _WHY_NOT_KEPT[signal])
             dropped[signal] += 1
@@ -209,6 +210,11 @@ def _unknown_type(media_type: str) -> str:
     return f"content type {media_type or 'missing'!r}: send OTLP as {PROTOBUF} or {JSON}"
 
 
-def _refuse(media_type: str, status: int, sentence: str, *, retry: bool = False) -> Response:
+def _status_of(error: Exception) -> int:
+    return next(status for kind, status in _REFUSED.items() if isinstance(error, kind))
+
+
+def _refuse(media_type: str, status: int, sentence: str) -> Response:
     logger.warning("OTLP request refused with %d: %s", status, sentence)
-    return refusal(media_type, status, sentence, {"retry-after": str(_RETRY_AFTER_S)} if retry else None)
+    headers = {"retry-after": str(_RETRY_AFTER_S)} if status in _COME_AGAIN else None
+    return refusal(media_type, status, sentence, headers)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -272,3 +273,24 @@ async def test_an_error_that_nobody_has_thought_of_pauses_training_and_not_the_d
     await run.until(Phase.PAUSED)
     assert "3 errors in a row, last: ZeroDivisionError: division by zero" in run.progress.detail
     run.rollbacks.end()
+
+
+async def test_what_a_failing_store_interrupted_is_not_repeated_on_weights_that_moved(make_run, monkeypatch):
+    monkeypatch.setattr(training_loop, "_LONGEST_WAIT_S", 0.01)
+    run = await make_run(1, 2)
+    shutil.rmtree(run.checkpoints.path(2))  # then all is repeated from the model itself
+    run.loop._store_wait_s = 0.01
+    batch, asked = run.store.batch, []
+
+    async def away_once(policy, step):
+        asked.append(step)
+        if asked == [1, 2]:
+            raise StoreError("the store could not be read: disk I/O error")
+        return await batch(policy, step)
+
+    monkeypatch.setattr(run.store, "batch", away_once)
+    await run.until(Phase.WAITING)
+    await run.until(Phase.COLLECTING, Phase.PAUSED)
+    assert run.progress.phase is Phase.COLLECTING
+    assert (asked, run.trainer.weights) == ([1, 2, 1, 2], (0, 1, 2))
+    assert len(run.progress.problems) == 1
