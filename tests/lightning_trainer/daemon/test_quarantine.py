@@ -84,3 +84,18 @@ async def test_ids_beyond_the_vocabulary_are_left_out_with_their_reason_before_a
     assert "beyond the vocabulary" in " ".join(build.problems)
     builder._vocabulary = 8
     assert (await builder.build(attempts, 1)).batch is not None
+
+
+async def test_where_every_group_is_set_aside_the_step_trains_nothing(step, monkeypatch):
+    builder, attempts = step
+
+    def choking(spans):
+        if spans:
+            raise RecursionError("maximum recursion depth exceeded")
+        return read_spans(spans)
+
+    read_spans = building.read_spans
+    monkeypatch.setattr(building, "read_spans", choking)
+    build = await builder.build(attempts, 1)
+    assert build.batch is None
+    assert [group.verdict for group in build.groups] == [Reason.QUARANTINED] * 2
