@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-log = logging.getLogger("lightning")
+log = logging.getLogger("lightning_instrumentation")
 
 
 class Failures:

@@ -69,6 +69,17 @@ def test_the_light_client_brings_nothing_heavy_and_imports_quickly(light_python)
     assert min(one["cpu_s"] for one in seen) < IMPORT_LIMIT_CPU_S
 
 
+def test_each_package_tells_type_checkers_of_its_types_and_the_version_is_said_once(light_python):
+    program = """
+import importlib.metadata, importlib.resources, lightning_trainer
+for package in ("lightning_instrumentation", "lightning_adapters", "lightning_trainer"):
+    print((importlib.resources.files(package) / "py.typed").is_file())
+print(importlib.metadata.version("lightning-trainer") == lightning_trainer.__version__)
+"""
+    said = subprocess.run([str(light_python), "-c", program], capture_output=True, text=True, cwd=light_python.parent)
+    assert (said.stdout.split(), said.stderr) == (["True"] * 4, "")
+
+
 def test_a_program_is_run_without_the_daemons_packages(light_python, tmp_path):
     program = "import sys; print('lightning_instrumentation.registry' in sys.modules, 'pydantic' in sys.modules)"
     said = subprocess.run(

@@ -168,7 +168,7 @@ def test_a_user_who_switched_opentelemetry_off_records_nothing_and_is_told(recei
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     monkeypatch.setattr(runtime, "_unusable", False)
     lightning.shutdown(0.0)
-    with caplog.at_level(logging.WARNING, logger="lightning"):
+    with caplog.at_level(logging.WARNING, logger="lightning_instrumentation"):
         lightning.init(receiver.url, spool_dir=tmp_path)
         with lightning.rollout("t") as rollout:
             work()
@@ -235,7 +235,7 @@ class TestRewards:
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.7e308, "0.5", None, [1], object()])
     def test_what_is_no_number_is_missing_and_said_in_one_sentence(self, recording, caplog, value):
         before = lightning.stats().failed.get("reward-not-a-number", 0)
-        with caplog.at_level(logging.ERROR, logger="lightning"), lightning.rollout("t", rollout_id="r9"):
+        with caplog.at_level(logging.ERROR, logger="lightning_instrumentation"), lightning.rollout("t", rollout_id="r9"):
             lightning.reward(value)
         assert len(caplog.records) == 1
         assert "r9" in caplog.text
@@ -257,7 +257,7 @@ class TestRewards:
         assert response.events[0][1][semconv.RESPONSE_ID] == "chatcmpl-1"
 
     def test_a_reward_for_no_rollout_is_said_in_one_sentence_and_not_recorded(self, recording, caplog):
-        with caplog.at_level(logging.ERROR, logger="lightning"):
+        with caplog.at_level(logging.ERROR, logger="lightning_instrumentation"):
             lightning.reward(1.0)
         assert len(caplog.records) == 1
         assert "rollout_id=" in caplog.text

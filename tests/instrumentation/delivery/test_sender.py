@@ -48,7 +48,7 @@ def after(receiver, answers, **failing):
 def test_spans_wait_for_a_daemon_that_is_down_and_arrive_when_it_is_up(recording, caplog):
     receiver = recording.receiver
     receiver.stop()
-    with caplog.at_level(logging.WARNING, logger="lightning"):
+    with caplog.at_level(logging.WARNING, logger="lightning_instrumentation"):
         for _ in range(5):
             work()
         assert lightning.flush(0.4) is False
@@ -100,7 +100,7 @@ def test_a_daemon_that_is_not_there_is_told_from_one_that_refuses_and_from_anoth
     recording, caplog, answer, sentence
 ):
     recording.receiver.decide = after(recording.receiver, 1, **answer)
-    with caplog.at_level(logging.WARNING, logger="lightning"):
+    with caplog.at_level(logging.WARNING, logger="lightning_instrumentation"):
         work()
         recording.receiver.wait_for(1)
     assert sentence in caplog.messages[0]
@@ -121,7 +121,7 @@ def test_what_is_no_http_server_is_called_one(recording, caplog, tmp_path):
                     connection.close()
 
         threading.Thread(target=greet, daemon=True).start()
-        with caplog.at_level(logging.WARNING, logger="lightning"):
+        with caplog.at_level(logging.WARNING, logger="lightning_instrumentation"):
             work()
             assert lightning.flush(0.5) is False
     assert "is not a lightning-trainer daemon, it does not speak HTTP" in caplog.messages[0]
@@ -237,7 +237,7 @@ def test_a_full_spool_drops_the_newest_and_says_so_once(recording, tmp_path, cap
     recording.receiver.stop()
     lightning.shutdown(0.0)
     lightning.init(recording.receiver.url, spool_dir=tmp_path / "small", spool_limit_bytes=200_000)
-    with caplog.at_level(logging.ERROR, logger="lightning"):
+    with caplog.at_level(logging.ERROR, logger="lightning_instrumentation"):
         for _ in range(8):
             with lightning.rollout("t", input="x" * 40_000):
                 pass
@@ -351,7 +351,7 @@ def test_init_says_what_is_wrong_and_use_without_a_usable_endpoint_breaks_nothin
     with pytest.raises(lightning.ConfigurationError, match="trusted host 'a:b:c'"):
         lightning.init("http://localhost:1", trusted_hosts=["a:b:c"])
     monkeypatch.setenv("LIGHTNING_ENDPOINT", "nonsense")
-    with caplog.at_level(logging.ERROR, logger="lightning"), lightning.rollout("t"):
+    with caplog.at_level(logging.ERROR, logger="lightning_instrumentation"), lightning.rollout("t"):
         work()
         lightning.reward(1)
     assert len(caplog.records) == 1
@@ -361,7 +361,7 @@ def test_init_says_what_is_wrong_and_use_without_a_usable_endpoint_breaks_nothin
 
 
 def test_init_again_changes_nothing_and_warns_about_another_endpoint(recording, caplog):
-    with caplog.at_level(logging.WARNING, logger="lightning"):
+    with caplog.at_level(logging.WARNING, logger="lightning_instrumentation"):
         lightning.init()
         lightning.init(recording.receiver.url)
         assert caplog.records == []
