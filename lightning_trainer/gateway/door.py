@@ -168,7 +168,7 @@ class Door:
             document = orjson.loads(raw)
         except orjson.JSONDecodeError as error:
             raise RefusalError(502, f"the engine's answer is not JSON: {error}", kind="engine_error") from error
-        exchange.transcript.add_response(document)
+        exchange.transcript.add(document)
         exchange.transcript.add_supports(supports)
         await exchange.commit()
         return Response(answer.whole(raw, document), upstream.status, headers, "application/json")

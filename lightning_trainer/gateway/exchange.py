@@ -9,12 +9,17 @@ import contextlib
 import time
 from dataclasses import dataclass, field
 
+from lightning_instrumentation.wire.chat import ChatAnswer
+from lightning_instrumentation.wire.completions import CompletionAnswer
+
 from lightning_trainer.gateway.errors import RefusalError
 from lightning_trainer.gateway.identity import Caller
 from lightning_trainer.gateway.record import Sampler, record_of
-from lightning_trainer.gateway.request import EngineRequest
+from lightning_trainer.gateway.request import EngineApi, EngineRequest
 from lightning_trainer.gateway.settlement import Settlement
 from lightning_trainer.gateway.transcript import Transcript
+
+_READERS = {EngineApi.CHAT: ChatAnswer, EngineApi.COMPLETIONS: CompletionAnswer}
 
 
 @dataclass(slots=True)
@@ -29,7 +34,7 @@ class Exchange:
     transcript: Transcript = field(init=False)
 
     def __post_init__(self) -> None:
-        self.transcript = Transcript(self.request.choices, self.request.id_prefix)
+        self.transcript = Transcript(self.request.choices, self.request.id_prefix, _READERS[self.request.api]())
 
     async def commit(self, *, interrupted: str | None = None) -> None:
         """Make the record durable, once; later calls wait for the same outcome.

@@ -6,16 +6,15 @@ It is the authority on tokens; its name and scope are what the dialect reader lo
 import os
 import time
 from dataclasses import dataclass, replace
-from typing import Any
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.messages import as_json, input_messages, output_message
+from lightning_instrumentation.messages import as_json, input_messages
 from lightning_instrumentation.packing import pack_logprobs, pack_token_ids
 from lightning_instrumentation.wire.sampling import sampling
 
 from lightning_trainer.gateway.identity import Caller
 from lightning_trainer.gateway.request import EngineApi, EngineRequest
-from lightning_trainer.gateway.transcript import ChoiceTranscript, Transcript
+from lightning_trainer.gateway.transcript import Transcript
 from lightning_trainer.types import AttributeValue, Span, SpanStatus
 
 SPAN_NAME = "gateway chat"
@@ -122,7 +121,7 @@ def _response_attributes(transcript: Transcript, sampler: Sampler) -> dict[str, 
     attributes: dict[str, AttributeValue] = {
         semconv.POLICY: sampler.policy,
         semconv.FINISH_REASONS: tuple(choice.finish_reason or "" for choice in choices),
-        semconv.OUTPUT_MESSAGES: as_json([_message(choice) for choice in choices]),
+        semconv.OUTPUT_MESSAGES: as_json([choice.as_message() for choice in choices]),
         semconv.INPUT_TOKENS: len(transcript.prompt_ids),
         semconv.OUTPUT_TOKENS: transcript.output_tokens,
     }
@@ -136,17 +135,6 @@ def _response_attributes(transcript: Transcript, sampler: Sampler) -> dict[str, 
     return attributes
 
 
-def _message(choice: ChoiceTranscript) -> dict[str, Any]:
-    return output_message(
-        "assistant",
-        content="".join(choice.content),
-        reasoning="".join(choice.reasoning),
-        refusal=None,
-        tool_calls=[{"id": call["id"], "function": call} for _, call in sorted(choice.tool_calls.items())],
-        finish_reason=choice.finish_reason,
-    )
-
-
 def _token_attributes(transcript: Transcript) -> dict[str, AttributeValue]:
     attributes: dict[str, AttributeValue] = {
         semconv.PROMPT_TOKEN_IDS: pack_token_ids(transcript.prompt_ids),
@@ -156,12 +144,13 @@ def _token_attributes(transcript: Transcript) -> dict[str, AttributeValue]:
         attributes[semconv.SUPPORT_KNOWN] = True
     for index, choice in transcript.choices.items():
         attributes[semconv.response_token_ids(index)] = pack_token_ids(choice.token_ids)
-        if choice.scored:
+        if len(choice.logprobs) == len(choice.token_ids):
             attributes[semconv.response_logprobs(index)] = pack_logprobs(choice.logprobs)
-        if choice.support is not None:
-            attributes[semconv.response_support(index)] = choice.support
-        if choice.routed_experts is not None:
-            attributes[semconv.response_routed_experts(index)] = choice.routed_experts
-        if choice.support_unknown is not None:
-            attributes[semconv.response_support_unknown(index)] = choice.support_unknown
+    for index, drawn in transcript.sampled_from.items():
+        if drawn.support is not None:
+            attributes[semconv.response_support(index)] = drawn.support
+        if drawn.routed_experts is not None:
+            attributes[semconv.response_routed_experts(index)] = drawn.routed_experts
+        if drawn.support_unknown is not None:
+            attributes[semconv.response_support_unknown(index)] = drawn.support_unknown
     return attributes

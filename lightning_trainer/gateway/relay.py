@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 import orjson
 from fastapi import Response
+from lightning_instrumentation.wire.sse import data_of
 from starlette.types import Receive, Scope, Send
 
 from lightning_trainer.errors import EngineError
@@ -18,7 +19,7 @@ from lightning_trainer.gateway.disconnect import CallerGoneError, unless_gone
 from lightning_trainer.gateway.engine_response import EngineResponse
 from lightning_trainer.gateway.errors import RefusalError, made_again, unavailable
 from lightning_trainer.gateway.exchange import Exchange
-from lightning_trainer.gateway.sse import DONE, data_of, events
+from lightning_trainer.gateway.sse import DONE, events
 from lightning_trainer.gateway.support import support_in
 
 logger = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ class RelayResponse(Response):
         exchange = self._exchange
         for event in whole:
             data = data_of(event)
-            if data is None:
+            if not data:  # a comment that keeps the connection alive
                 ready.append(event)
                 continue
             if (said := support_in(data)) is not None:
@@ -103,7 +104,7 @@ class RelayResponse(Response):
             chunk = None
             if data != DONE:
                 chunk = orjson.loads(data)
-                exchange.transcript.add_chunk(chunk)
+                exchange.transcript.add(chunk)
             if (chunk is None or exchange.transcript.complete) and not exchange.settlement.settled:
                 await _send(send, ready)
                 ready = []

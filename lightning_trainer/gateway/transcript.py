@@ -1,6 +1,7 @@
 """What the engine sampled, collected from a response or from the chunks of a stream.
 
-Ids and log-probabilities are taken as they come and never derived from text.
+The client's own reader of chat completions and completions does the reading, so that a call is the same in both of its
+records. Ids and log-probabilities are taken as they come and never derived from text.
 """
 
 import base64
@@ -8,59 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightning_instrumentation.wire.answer import Answer, Choice
+from lightning_instrumentation.wire.chat import ChatAnswer
+
 
 @dataclass(slots=True)
-class ChoiceTranscript:
-    """One choice; grows while a stream goes on."""
+class SampledFrom:
+    """What the engine says of how a choice's tokens were drawn, beside the tokens themselves."""
 
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    unscored: int = 0
-    """Tokens that came without a log-probability."""
-    content: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    tool_calls: dict[int, dict[str, str]] = field(default_factory=dict)
-    finish_reason: str | None = None
     support: bytes | None = None
     """What each token could have been (``lightning_trainer.sampling``); None where it could be any."""
-    routed_experts: bytes | None = None
-    """Which experts its tokens and its prompt's went through (``lightning_trainer.experts``); None where not told."""
     support_unknown: str | None = None
     """Why that is not known; None where it is."""
-
-    def add(self, choice: Mapping[str, Any], message: Mapping[str, Any]) -> None:
-        self.token_ids.extend(choice.get("token_ids") or ())
-        logprobs = choice.get("logprobs") or {}
-        for entry in logprobs.get("content") or ():
-            self._add_logprob(entry.get("logprob"))
-        for logprob in logprobs.get("token_logprobs") or ():  # as /v1/completions has them
-            self._add_logprob(logprob)
-        if text := message.get("content") or choice.get("text"):
-            self.content.append(text)
-        if message.get("reasoning"):
-            self.reasoning.append(message["reasoning"])
-        for position, call in enumerate(message.get("tool_calls") or ()):
-            self._add_tool_call(call.get("index", position), call)
-        if choice.get("finish_reason") is not None:
-            self.finish_reason = choice["finish_reason"]
-
-    def _add_logprob(self, logprob: float | None) -> None:
-        if logprob is None:
-            self.unscored += 1
-        else:
-            self.logprobs.append(logprob)
-
-    def _add_tool_call(self, index: int, call: Mapping[str, Any]) -> None:
-        known = self.tool_calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
-        function = call.get("function") or {}
-        known["id"] = call.get("id") or known["id"]
-        known["name"] = function.get("name") or known["name"]
-        known["arguments"] += function.get("arguments") or ""
-
-    @property
-    def scored(self) -> bool:
-        """Whether every token has its log-probability."""
-        return self.unscored == 0 and len(self.logprobs) == len(self.token_ids)
+    routed_experts: bytes | None = None
+    """Which experts its tokens and its prompt's went through (``lightning_trainer.experts``); None where not told."""
 
 
 @dataclass(slots=True)
@@ -70,48 +32,46 @@ class Transcript:
     expected_choices: int
     id_prefix: str | None = None
     """Replaces the prefix of the engine's response id, where the caller's API has another."""
-    response_id: str | None = None
-    prompt_ids: list[int] = field(default_factory=list)
-    choices: dict[int, ChoiceTranscript] = field(default_factory=dict)
-    error: str | None = None
-    """What the engine said went wrong in the middle of a stream."""
+    answer: Answer = field(default_factory=ChatAnswer)
+    """Reads the engine's format and holds what was read."""
+    sampled_from: dict[int, SampledFrom] = field(default_factory=dict)
     support_known: bool = False
     """Whether the engine says what tokens were drawn from, and says nothing where that is all of the vocabulary."""
 
-    def add_response(self, response: Mapping[str, Any]) -> None:
-        """Add a whole response."""
-        self._add(response, "message")
-
-    def add_chunk(self, chunk: Mapping[str, Any]) -> None:
-        """Add one chunk of a stream."""
-        self._add(chunk, "delta")
+    def add(self, part: Mapping[str, Any]) -> None:
+        """Add a whole response, or one chunk of a stream."""
+        self.answer.add(part)
 
     def add_supports(self, by_choice: Mapping[str, Mapping[str, str]]) -> None:
         """Add what the engine says of the supports of choices, by their index."""
         for index, said in by_choice.items():
-            choice = self.choices.setdefault(int(index), ChoiceTranscript())
-            choice.support_unknown = said.get("unknown")
+            found = self.sampled_from.setdefault(int(index), SampledFrom())
+            found.support_unknown = said.get("unknown")
             if "support" in said:
-                choice.support = base64.b64decode(said["support"])
+                found.support = base64.b64decode(said["support"])
             if "routed_experts" in said:
-                choice.routed_experts = base64.b64decode(said["routed_experts"])
+                found.routed_experts = base64.b64decode(said["routed_experts"])
 
-    def _add(self, document: Mapping[str, Any], message: str) -> None:
-        if document.get("error"):
-            error = document["error"]
-            self.error = str(error.get("message") if isinstance(error, dict) else error)
-        if self.response_id is None and (response_id := document.get("id")):
-            self.response_id = response_id if self.id_prefix is None else self._renamed(response_id)
-        if prompt_ids := document.get("prompt_token_ids"):
-            self.prompt_ids = self.prompt_ids or prompt_ids
-        for choice in document.get("choices") or ():
-            if prompt_ids := choice.get("prompt_token_ids"):  # where /v1/completions has them
-                self.prompt_ids = self.prompt_ids or prompt_ids
-            transcript = self.choices.setdefault(choice.get("index", 0), ChoiceTranscript())
-            transcript.add(choice, choice.get(message) or {})
+    @property
+    def choices(self) -> dict[int, Choice]:
+        return self.answer.choices
 
-    def _renamed(self, response_id: str) -> str:
+    @property
+    def error(self) -> str | None:
+        """What the engine said went wrong in the middle of a stream."""
+        return self.answer.error
+
+    @property
+    def response_id(self) -> str | None:
+        """The engine's id, under the name that the caller's API gives such ids."""
+        response_id = self.answer.response_id
+        if response_id is None or self.id_prefix is None:
+            return response_id
         return f"{self.id_prefix}{response_id.removeprefix('chatcmpl-')}"
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        return list(self.answer.prompt_ids or ())
 
     @property
     def output_tokens(self) -> int:
@@ -122,8 +82,3 @@ class Transcript:
         """Whether every choice has come to its end."""
         ended = sum(choice.finish_reason is not None for choice in self.choices.values())
         return self.error is None and ended >= self.expected_choices
-
-    @property
-    def empty(self) -> bool:
-        """Whether the engine has sent nothing that is worth a record."""
-        return self.response_id is None and not self.choices

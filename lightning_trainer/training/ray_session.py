@@ -67,7 +67,7 @@ class RaySession:
             if self._holders == 0:
                 self._end()
 
-    def _begin(self, tries: int = 2) -> None:
+    def _begin(self, tries: int = 4) -> None:
         parent = _SHORT_TEMP if _SHORT_TEMP.is_dir() else Path(tempfile.gettempdir())
         _remove_abandoned(parent)
         self._folder = Path(tempfile.mkdtemp(prefix=f"lt-ray-{os.getpid()}-", dir=parent))

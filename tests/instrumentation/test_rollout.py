@@ -235,7 +235,10 @@ class TestRewards:
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.7e308, "0.5", None, [1], object()])
     def test_what_is_no_number_is_missing_and_said_in_one_sentence(self, recording, caplog, value):
         before = lightning.stats().failed.get("reward-not-a-number", 0)
-        with caplog.at_level(logging.ERROR, logger="lightning_instrumentation"), lightning.rollout("t", rollout_id="r9"):
+        with (
+            caplog.at_level(logging.ERROR, logger="lightning_instrumentation"),
+            lightning.rollout("t", rollout_id="r9"),
+        ):
             lightning.reward(value)
         assert len(caplog.records) == 1
         assert "r9" in caplog.text

@@ -76,9 +76,9 @@ class WatchedReader(wrapt.ObjectProxy):
         return data
 
     def _take(self, data: bytes) -> None:
-        self._self_body.take(data)
+        self._self_body.feed(data)
         if self.__wrapped__.at_eof():
-            self._self_body.rest()
+            self._self_body.finish()
             self._self_body.ended()
 
 
@@ -132,10 +132,10 @@ class RewrittenReader(WatchedReader):
         except BaseException as error:
             self._self_body.failed(error)
             raise
-        self._self_held += self._self_body.take(data)
+        self._self_held += self._self_body.feed(data)
         if not data or self.__wrapped__.at_eof():
             self._self_whole = True
-            self._self_held += self._self_body.rest()
+            self._self_held += self._self_body.finish()
             self._self_body.ended()
 
     def _out(self, n: int) -> bytes:

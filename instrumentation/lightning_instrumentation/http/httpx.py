@@ -240,10 +240,10 @@ def _streams(module: Any) -> tuple[Any, Any]:
         def __iter__(self) -> Iterator[bytes]:
             try:
                 for data in self._stream:
-                    handed_on = self._body.take(data)
+                    handed_on = self._body.feed(data)
                     if handed_on:
                         yield handed_on
-                rest = self._body.rest()
+                rest = self._body.finish()
                 if rest:
                     yield rest
             except BaseException as error:
@@ -261,10 +261,10 @@ def _streams(module: Any) -> tuple[Any, Any]:
         async def __aiter__(self) -> AsyncIterator[bytes]:
             try:
                 async for data in self._stream:
-                    handed_on = self._body.take(data)
+                    handed_on = self._body.feed(data)
                     if handed_on:
                         yield handed_on
-                rest = self._body.rest()
+                rest = self._body.finish()
                 if rest:
                     yield rest
             except BaseException as error:

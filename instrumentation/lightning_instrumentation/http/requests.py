@@ -141,10 +141,10 @@ class WatchedRaw(wrapt.ObjectProxy):
         body = self._body(decode_content)
         try:
             for piece in self.__wrapped__.stream(amt, decode_content):
-                handed_on = body.take(piece)
+                handed_on = body.feed(piece)
                 if handed_on:
                     yield handed_on
-            rest = body.rest()
+            rest = body.finish()
             if rest:
                 yield rest
         except BaseException as error:
@@ -157,9 +157,9 @@ class WatchedRaw(wrapt.ObjectProxy):
         if body.rewrites:
             return self._read_rewritten(amt, decode_content)
         piece = self.__wrapped__.read(amt, decode_content=decode_content, **options)
-        body.take(piece)
+        body.feed(piece)
         if not piece or amt is None:
-            body.rest()
+            body.finish()
             body.ended()
         return piece
 

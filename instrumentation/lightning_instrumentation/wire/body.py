@@ -27,7 +27,7 @@ def rewritten(call: ModelCall, content: bytes, content_type: str) -> tuple[bytes
     """
     if _splitter(content_type) is not None:
         body = Body(call, content_type, None)
-        handed_on = body.take(content) + body.rest()
+        handed_on = body.feed(content) + body.finish()
         return handed_on if body.rewrites and handed_on != content else None, None
     if not content or _is_too_long(call, len(content)):
         return None, None
@@ -79,7 +79,7 @@ class Body:
                 "without it",
             )
 
-    def take(self, data: bytes) -> bytes:
+    def feed(self, data: bytes) -> bytes:
         """Take what came and return what to hand on now (nothing, where an event is not complete yet)."""
         if not self._reading:
             return data
@@ -92,9 +92,9 @@ class Body:
         if self._events is None:
             self._pieces.append(data)
             return b""
-        return b"".join([self._pass_on(event) for event in self._events.take(data)])
+        return b"".join([self._pass_on(event) for event in self._events.feed(data)])
 
-    def rest(self) -> bytes:
+    def finish(self) -> bytes:
         """The answer is complete: return what is still to hand on."""
         held = self._held()
         if not self._reading or not held:
@@ -130,7 +130,7 @@ class Body:
         elif self._events is None:
             self._pieces.append(plain)
         else:
-            for event in self._events.take(plain):
+            for event in self._events.feed(plain):
                 self._take_json(self._events.data_of(event))
 
     def _grow(self, size: int) -> None:
@@ -140,7 +140,7 @@ class Body:
 
     def _held(self) -> bytes:
         pieces, self._pieces = self._pieces, []
-        return b"".join(pieces) + (self._events.rest() if self._events is not None else b"")
+        return b"".join(pieces) + (self._events.finish() if self._events is not None else b"")
 
     def _pass_on(self, event: bytes) -> bytes:
         """Return an event as the caller shall see it, empty where it was sent for us alone."""

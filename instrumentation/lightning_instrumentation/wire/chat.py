@@ -42,7 +42,8 @@ def _sampled(logprobs: Any) -> Logprobs:
     if isinstance(logprobs, NumberText):
         return logprobs
     sampled = list(map(_logprob_of, logprobs.get("content") or ()))
-    return sampled if _NUMBERS.issuperset(map(type, sampled)) else list(map(float, sampled))
+    # A token without a number leaves the choice with fewer numbers than ids: readers see that, none is invented.
+    return sampled if _NUMBERS.issuperset(map(type, sampled)) else [float(one) for one in sampled if one is not None]
 
 
 def _add_message(choice: Choice, said: Json) -> None:

@@ -9,42 +9,51 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_END = re.compile(rb"\r?\n\r?\n|\r\r")
+_LONGEST_END = 4
 
 
 class EventSplitter:
+    """Server-sent events, each as it was sent; the gateway reads the engine's answers with it too."""
+
     data_of: Callable[[bytes], bytes]
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._held = bytearray()
         self.data_of = data_of
 
     @property
     def waiting(self) -> int:
         """Bytes of an event whose end has not come."""
-        return len(self._rest)
+        return len(self._held)
 
-    def take(self, data: bytes) -> list[bytes]:
-        """Return the events that are complete now, each with the blank line that ends it."""
-        # An end that is cut in two is at most three bytes before the new data.
-        search_from = max(0, len(self._rest) - 3)
-        held = self._rest + data
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the events that are complete now, each with the blank line that ends it.
+
+        An event may be megabytes long and come in thousands of pieces: no byte is searched or copied twice.
+        """
+        held = self._held
+        search_from = max(0, len(held) - _LONGEST_END + 1)
+        held += data
         events: list[bytes] = []
         start = 0
-        for end in _END.finditer(held, search_from):
-            events.append(held[start : end.end()])
-            start = end.end()
-        self._rest = held[start:]
+        for end in [found.end() for found in _END.finditer(held, search_from)]:
+            events.append(bytes(held[start:end]))
+            start = end
+        del held[:start]
         return events
 
-    def rest(self) -> bytes:
+    def finish(self) -> bytes:
         """Return and forget what has no end."""
-        rest, self._rest = self._rest, b""
+        rest = bytes(self._held)
+        self._held.clear()
         return rest
 
 
 def data_of(event: bytes) -> bytes:
     """Return an event's data; empty for a comment or an event without data."""
+    if event.startswith(b"data: ") and event.endswith(b"\n\n") and event.find(b"\n") == len(event) - 2:
+        return event[6:-2]  # one line, as nearly every server writes it
     lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
     return lines[0] if len(lines) == 1 else b"\n".join(lines)
 
@@ -67,8 +76,10 @@ class LineSplitter(EventSplitter):
         super().__init__()
         self.data_of = bytes.strip
 
-    def take(self, data: bytes) -> list[bytes]:
-        *lines, self._rest = (self._rest + data).split(b"\n")
+    def feed(self, data: bytes) -> list[bytes]:
+        self._held += data
+        *lines, _ = bytes(self._held).split(b"\n")
+        del self._held[: sum(map(len, lines)) + len(lines)]
         return [line + b"\n" for line in lines]
 
 
@@ -83,15 +94,15 @@ class AmazonSplitter(EventSplitter):
         super().__init__()
         self.data_of = _payload
 
-    def take(self, data: bytes) -> list[bytes]:
-        self._rest += data
+    def feed(self, data: bytes) -> list[bytes]:
+        self._held += data
         events: list[bytes] = []
-        while len(self._rest) >= _PRELUDE:
-            size = int.from_bytes(self._rest[:4], "big")
-            if not _PRELUDE + _CHECKSUM <= size <= len(self._rest):
+        while len(self._held) >= _PRELUDE:
+            size = int.from_bytes(self._held[:4], "big")
+            if not _PRELUDE + _CHECKSUM <= size <= len(self._held):
                 break
-            events.append(self._rest[:size])
-            self._rest = self._rest[size:]
+            events.append(bytes(self._held[:size]))
+            del self._held[:size]
         return events
 
 

@@ -3,6 +3,7 @@
 import json
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lightning_instrumentation.wire.sse import EventSplitter, data_of, with_data
@@ -21,8 +22,8 @@ def test_events_do_not_depend_on_how_the_bytes_were_cut(documents, end, cuts):
     stream = b"".join(events)
     at = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
     splitter = EventSplitter()
-    found = [event for start, stop in pairwise(at) for event in splitter.take(stream[start:stop])]
-    assert b"".join(found) + splitter.rest() == stream
+    found = [event for start, stop in pairwise(at) for event in splitter.feed(stream[start:stop])]
+    assert b"".join(found) + splitter.finish() == stream
     assert [json.loads(data_of(event)) for event in found] == documents
 
 
@@ -30,3 +31,8 @@ def test_events_do_not_depend_on_how_the_bytes_were_cut(documents, end, cuts):
 def test_other_data_leaves_the_rest_of_an_event_as_it_was(document, end):
     changed = with_data(_event(document, end), b'{"a":1}')
     assert changed == b"event: x" + end + b'data: {"a":1}' + end + end
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n", b"\r\n\n"])
+def test_every_form_of_an_empty_line_ends_an_event(end):
+    assert EventSplitter().feed(b"data: 1" + end + b"data: 2" + end) == [b"data: 1" + end, b"data: 2" + end]
