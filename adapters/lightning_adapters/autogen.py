@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
-import wrapt
+from lightning_instrumentation import patching
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.scope import Agent, Scope, await_inside, carried, each_inside, speaking
 from lightning_instrumentation.tool import ToolCall
@@ -33,8 +33,8 @@ def _named(name: object) -> Agent:
 def carry_scope(module: Any) -> None:
     """Hook of ``autogen_core._single_threaded_agent_runtime``."""
     for kind in ("Send", "Publish", "Response"):
-        wrapt.wrap_function_wrapper(module, f"{kind}MessageEnvelope.__init__", _sealed)
-        wrapt.wrap_function_wrapper(module, f"SingleThreadedAgentRuntime._process_{kind.lower()}", _processed)
+        patching.wrap(module, f"{kind}MessageEnvelope.__init__", _sealed)
+        patching.wrap(module, f"SingleThreadedAgentRuntime._process_{kind.lower()}", _processed)
 
 
 def _sealed(wrapped: Callable[..., Any], envelope: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -50,7 +50,7 @@ def _processed(wrapped: Callable[..., Any], runtime: Any, args: tuple[Any, ...],
 
 def watch_handlers(module: Any) -> None:
     """Hook of ``autogen_core._base_agent``: team members, managers that choose a speaker, core agents."""
-    wrapt.wrap_function_wrapper(module, "BaseAgent.on_message", _handled)
+    patching.wrap(module, "BaseAgent.on_message", _handled)
 
 
 def _handled(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -70,7 +70,7 @@ def watch_agents(module: Any) -> None:
                 method = vars(kind).get(entrance)
                 if method is not None and not getattr(method, "__isabstractmethod__", False):
                     wrapper = _streaming if entrance.endswith("_stream") else _answering
-                    wrapt.wrap_function_wrapper(kind, entrance, wrapper)
+                    patching.wrap(kind, entrance, wrapper)
 
 
 def _answering(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -90,8 +90,8 @@ def _streaming(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], k
 
 def wrap_tools(module: Any) -> None:
     """Hook of ``autogen_core.tools._base``: functions, handoffs, and agents and teams used as tools."""
-    wrapt.wrap_function_wrapper(module, "BaseTool.run_json", _run_tool)
-    wrapt.wrap_function_wrapper(module, "BaseStreamTool.run_json_stream", _stream_tool)
+    patching.wrap(module, "BaseTool.run_json", _run_tool)
+    patching.wrap(module, "BaseStreamTool.run_json_stream", _stream_tool)
 
 
 def _begin(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolCall:

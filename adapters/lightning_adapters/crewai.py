@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import wrapt
+from lightning_instrumentation import patching
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.scope import Agent, Scope, await_inside, entered, speaking
 from lightning_instrumentation.tool import ToolCall
@@ -36,7 +36,7 @@ def _inside(scope: Scope | None, wrapped: Callable[..., Any], args: tuple[Any, .
 def watch_agents(module: Any) -> None:
     """Hook of ``crewai.agent.core``."""
     for entrance in ("execute_task", "aexecute_task", "kickoff", "kickoff_async", "akickoff"):
-        wrapt.wrap_function_wrapper(module, f"Agent.{entrance}", _working)
+        patching.wrap(module, f"Agent.{entrance}", _working)
 
 
 def _working(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -46,7 +46,7 @@ def _working(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwa
 def watch_tasks(module: Any) -> None:
     """Hook of ``crewai.task``: agents of other frameworks too, and what happens around an agent's work."""
     for entrance in ("_execute_core", "_aexecute_core"):
-        wrapt.wrap_function_wrapper(module, f"Task.{entrance}", _executing)
+        patching.wrap(module, f"Task.{entrance}", _executing)
 
 
 def _executing(wrapped: Callable[..., Any], task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -60,14 +60,14 @@ def _executing(wrapped: Callable[..., Any], task: Any, args: tuple[Any, ...], kw
 def wrap_tools(module: Any) -> None:
     """Hook of ``crewai.tools.base_tool``."""
     for kind in ("BaseTool", "Tool"):
-        wrapt.wrap_function_wrapper(module, f"{kind}.run", _run)
-        wrapt.wrap_function_wrapper(module, f"{kind}.arun", _arun)
+        patching.wrap(module, f"{kind}.run", _run)
+        patching.wrap(module, f"{kind}.arun", _arun)
 
 
 def wrap_structured_tools(module: Any) -> None:
     """Hook of ``crewai.tools.structured_tool``."""
-    wrapt.wrap_function_wrapper(module, "CrewStructuredTool.invoke", _run)
-    wrapt.wrap_function_wrapper(module, "CrewStructuredTool.ainvoke", _arun)
+    patching.wrap(module, "CrewStructuredTool.invoke", _run)
+    patching.wrap(module, "CrewStructuredTool.ainvoke", _arun)
 
 
 def _begin(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolCall:

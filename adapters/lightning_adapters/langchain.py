@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-import wrapt
+from lightning_instrumentation import patching
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.scope import Agent, add_framework
 from lightning_instrumentation.tool import ToolCall
@@ -123,8 +123,8 @@ def watch_models(module: Any) -> None:
 
 def wrap_tools(module: Any) -> None:
     """Hook of ``langchain_core.tools.base``: a tool runs inside its span, so what it does is the span's child."""
-    wrapt.wrap_function_wrapper(module, "BaseTool.run", _run)
-    wrapt.wrap_function_wrapper(module, "BaseTool.arun", _arun)
+    patching.wrap(module, "BaseTool.run", _run)
+    patching.wrap(module, "BaseTool.arun", _arun)
 
 
 def _begin(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolCall:

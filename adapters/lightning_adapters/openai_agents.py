@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import wrapt
+from lightning_instrumentation import patching
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.scope import Agent, Scope, await_inside, speaking
 from lightning_instrumentation.tool import ToolCall
@@ -31,7 +32,7 @@ def watch_turns(module: Any) -> None:
     for name in _TURNS[module.__name__]:
         # The one module may have taken the other's wrapped function already.
         if not isinstance(getattr(module, name), wrapt.FunctionWrapper):
-            wrapt.wrap_function_wrapper(module, name, _turn)
+            patching.wrap(module, name, _turn)
 
 
 def _turn(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -47,7 +48,7 @@ def _scope_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
 
 def wrap_tools(module: Any) -> None:
     """Hook of ``agents.run_internal.tool_execution``: a tool that was approved and really runs."""
-    wrapt.wrap_function_wrapper(module, "_invoke_function_tool_with_metadata", _run_tool)
+    patching.wrap(module, "_invoke_function_tool_with_metadata", _run_tool)
 
 
 async def _run_tool(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

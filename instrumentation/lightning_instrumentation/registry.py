@@ -3,11 +3,13 @@
 The one place that knows the names of adapters; each is imported only when the framework that it serves is.
 """
 
-from collections.abc import Callable
+import sys
+from functools import partial
 from importlib import import_module
 
 import wrapt
 
+from lightning_instrumentation import patching
 from lightning_instrumentation.failures import guarded
 
 _HOOKS: tuple[tuple[str, str], ...] = (
@@ -39,24 +41,43 @@ _HOOKS: tuple[tuple[str, str], ...] = (
     ("crewai.tools.structured_tool", "lightning_adapters.crewai:wrap_structured_tools"),
 )
 
-_installed = False
+_active = False
+_waiting: set[tuple[str, str]] | None = None
+"""Hooks whose module was not imported yet; None before the first ``install_hooks``."""
 
 
 def install_hooks() -> None:
-    """Once a process; a module that is imported already is hooked at once."""
-    global _installed
-    if _installed:
+    """A module that is imported already is hooked at once, any other at its import; again after ``remove_hooks``."""
+    global _active, _waiting
+    if _active:
         return
-    _installed = True
-    for module, target in _HOOKS:
-        wrapt.register_post_import_hook(_calling(target), module)
+    _active = True
+    if _waiting is None:
+        _waiting = set(_HOOKS)
+        for module, target in _HOOKS:
+            wrapt.register_post_import_hook(partial(_hook, module, target), module)
+        return
+    patching.wrap_again()
+    for module, target in sorted(_waiting):
+        if module in sys.modules:  # imported in between
+            _hook(module, target, sys.modules[module])
 
 
-def _calling(target: str) -> Callable[[object], None]:
-    def hook(imported: object) -> None:
+def is_active() -> bool:
+    return _active
+
+
+def remove_hooks() -> None:
+    """Put back what was wrapped. Listeners of frameworks' own stay: without calls there is nothing they change."""
+    global _active
+    _active = False
+    patching.restore_originals()
+
+
+def _hook(module: str, target: str, imported: object) -> None:
+    if _active and _waiting is not None:
+        _waiting.discard((module, target))
         guarded(f"hook:{target}", _call, target, imported)
-
-    return hook
 
 
 def _call(target: str, imported: object) -> None:

@@ -10,18 +10,17 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import wrapt
-
+from lightning_instrumentation import patching
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.scope import Scope, entered, for_another_thread
 
 
 def wrap_executor(module: Any) -> None:
-    wrapt.wrap_function_wrapper(module, "ThreadPoolExecutor.submit", _submit)
+    patching.wrap(module, "ThreadPoolExecutor.submit", _submit)
 
 
 def wrap_thread(module: Any) -> None:
-    wrapt.wrap_function_wrapper(module, "Thread.start", _start)
+    patching.wrap(module, "Thread.start", _start)
 
 
 def _submit(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

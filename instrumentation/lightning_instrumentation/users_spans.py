@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import wrapt
 from opentelemetry import baggage, trace
 from opentelemetry import context as otel_context
 
-from lightning_instrumentation import semconv
+from lightning_instrumentation import patching, semconv
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.scope import Agent
 
@@ -26,7 +25,7 @@ _LIES_IN = "_lightning_agent"
 
 def watch_spans(module: Any) -> None:
     """Args: module: ``opentelemetry.sdk.trace``."""
-    wrapt.wrap_function_wrapper(module, "Span.start", _start)
+    patching.wrap(module, "Span.start", _start)
 
 
 def _start(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -6,8 +6,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-import wrapt
-
+from lightning_instrumentation import patching
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.http.aiohttp_gateway import never_connected, through_gateway
 from lightning_instrumentation.http.aiohttp_reader import RewrittenReader, WatchedReader
@@ -18,10 +17,10 @@ from lightning_instrumentation.wire.body import Body
 
 def wrap(module: Any) -> None:
     # First: where redirects cannot be watched, nothing is added to any request.
-    wrapt.wrap_function_wrapper(module, "ClientRequest.__init__", _request_made)
-    wrapt.wrap_function_wrapper(module, "ClientSession._request", _request)
-    wrapt.wrap_function_wrapper(module, "ClientResponse.close", _close)
-    wrapt.wrap_function_wrapper(module, "ClientResponse.release", _close)
+    patching.wrap(module, "ClientRequest.__init__", _request_made)
+    patching.wrap(module, "ClientSession._request", _request)
+    patching.wrap(module, "ClientResponse.close", _close)
+    patching.wrap(module, "ClientResponse.release", _close)
 
 
 async def _request(

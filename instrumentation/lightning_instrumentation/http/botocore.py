@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-import wrapt
-
+from lightning_instrumentation import patching
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out
 from lightning_instrumentation.http.requests import WatchedRaw
@@ -16,7 +15,7 @@ from lightning_instrumentation.wire.body import rewritten
 
 
 def wrap(module: Any) -> None:
-    wrapt.wrap_function_wrapper(module, "URLLib3Session.send", _send)
+    patching.wrap(module, "URLLib3Session.send", _send)
 
 
 def _send(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

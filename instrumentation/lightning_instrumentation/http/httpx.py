@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from functools import cache
 from typing import Any
 
-import wrapt
-
+from lightning_instrumentation import patching
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.http.httpx_gateway import gateway_client, gateway_request
 from lightning_instrumentation.http.redirects import Redirects, following, under_way
@@ -24,11 +23,11 @@ _DOCUMENT = "_lightning_document"
 
 def wrap(module: Any) -> None:
     # First: where redirects cannot be watched, nothing is added to any request.
-    wrapt.wrap_function_wrapper(module, "Client._build_redirect_request", _redirected(module))
-    wrapt.wrap_function_wrapper(module, "AsyncClient._build_redirect_request", _redirected(module))
-    wrapt.wrap_function_wrapper(module, "Client.send", _send(module))
-    wrapt.wrap_function_wrapper(module, "AsyncClient.send", _async_send(module))
-    wrapt.wrap_function_wrapper(module, "Response.json", _json)
+    patching.wrap(module, "Client._build_redirect_request", _redirected(module))
+    patching.wrap(module, "AsyncClient._build_redirect_request", _redirected(module))
+    patching.wrap(module, "Client.send", _send(module))
+    patching.wrap(module, "AsyncClient.send", _async_send(module))
+    patching.wrap(module, "Response.json", _json)
 
 
 def _json(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import wrapt
 
+from lightning_instrumentation import patching
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.http.redirects import Redirects, following, under_way
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out, join
@@ -20,7 +21,7 @@ _PIECE_BYTES = 1 << 16
 
 
 def wrap(module: Any) -> None:
-    wrapt.wrap_function_wrapper(module, "Session.send", _send)
+    patching.wrap(module, "Session.send", _send)
 
 
 def _send(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

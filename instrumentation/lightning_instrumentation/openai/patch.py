@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import wrapt
-
+from lightning_instrumentation import patching
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.openai import call as openai_call
 from lightning_instrumentation.openai.gateway import DaemonAwayError
@@ -20,8 +19,8 @@ from lightning_instrumentation.wire.call import ModelCall, carrying
 
 
 def wrap_client(module: Any) -> None:
-    wrapt.wrap_function_wrapper(module, "SyncAPIClient.request", _request)
-    wrapt.wrap_function_wrapper(module, "AsyncAPIClient.request", _async_request)
+    patching.wrap(module, "SyncAPIClient.request", _request)
+    patching.wrap(module, "AsyncAPIClient.request", _async_request)
     started = runtime()
     if started is not None:
         started.router.keep_fresh()  # model calls are likely from here on
