@@ -7,9 +7,11 @@ may sample as many tokens as in ours, and one use of the tool is allowed. Learni
 plan's.
 """
 
+import os
 import sys
 import time
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
@@ -52,12 +54,24 @@ class WritesDown(TrainerCallback):
 
     def __init__(self, record: Record, score: Score) -> None:
         self._record, self._score = record, score
+        self._watch: Any = None
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._watch = Watch(time.process_time)
+        limit = self._record.plan.step_limit_cpu_s
+        if limit is not None:
+            Thread(target=self._end_at, args=(self._watch, limit, state.global_step + 1), daemon=True).start()
+
+    def _end_at(self, watch: Watch, limit_cpu_s: float, step: int) -> None:
+        while self._watch is watch:
+            time.sleep(1)
+            if watch.cpu_s >= limit_cpu_s:
+                self._record.step(watch.ended(step, 0.0, unfinished=True))
+                os._exit(0)  # in the middle of the step: nothing else of it is wanted
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._record.step(self._watch.ended(state.global_step, self._score.mean()))
+        watch, self._watch = self._watch, None
+        self._record.step(watch.ended(state.global_step, self._score.mean()))
         if self._record.done:
             control.should_training_stop = True
 

@@ -26,6 +26,8 @@ class Plan:
     """Success on held-out tasks at which a side is done; None: nothing is evaluated."""
     enough_s: float | None = None
     """Wall-clock of training after which a side that is not at the target need not go on: it is behind for certain."""
+    step_limit_cpu_s: float | None = None
+    """CPU time after which a step is ended, and counts as one that takes at least so long."""
     evaluate_every: int = 2
     held_out: int = 96
     groups: int = 8
@@ -54,6 +56,8 @@ class Step:
     """Load average of the machine over the minute before the step's end."""
     partial: bool = False
     """Begun by a process that was interrupted: its time is not a step's."""
+    unfinished: bool = False
+    """Ended at the plan's limit: it takes longer than this."""
 
 
 class Record:
@@ -124,6 +128,10 @@ class Watch:
         self._cpu = cpu_s
         self._began, self._cpu_began = time.monotonic(), cpu_s()
 
-    def ended(self, step: int, reward: float, *, partial: bool = False) -> Step:
-        seconds, cpu_s = time.monotonic() - self._began, self._cpu() - self._cpu_began
-        return Step(step, seconds, cpu_s, reward, os.getloadavg()[0], partial)
+    @property
+    def cpu_s(self) -> float:
+        return self._cpu() - self._cpu_began
+
+    def ended(self, step: int, reward: float, *, partial: bool = False, unfinished: bool = False) -> Step:
+        seconds = time.monotonic() - self._began
+        return Step(step, seconds, self.cpu_s, reward, os.getloadavg()[0], partial, unfinished)

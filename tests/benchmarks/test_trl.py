@@ -92,6 +92,13 @@ def test_the_rows_are_ratios_of_what_was_recorded(tmp_path):
     assert rows["to 90% of 96 held-out tasks: TRL"].figure is None
 
 
+def test_a_step_that_was_ended_at_its_limit_is_a_bound_and_says_so(tmp_path):
+    ours, theirs = _record(tmp_path / "ours", PLAN, [2.0, 2.0, 2.0]), _record(tmp_path / "trl", PLAN, [])
+    theirs.step(Step(1, 20.0, 40.0, 0.0, 1.0, unfinished=True))
+    ratio = _rows(ours, theirs)[0]
+    assert (ratio.figure, ratio.met, ratio.note) == (10.0, True, "at least: its step was ended there")
+
+
 def test_the_other_side_ends_once_it_is_behind_for_certain(tmp_path):
     plan = dataclasses.replace(PLAN, run_steps=26, target=0.9)
     ours = _record(tmp_path / "ours", plan, [2.0, 2.0, 2.0])
