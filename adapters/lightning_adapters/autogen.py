@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
-from lightning_instrumentation import patching
 from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.scope import Agent, Scope, await_inside, carried, each_inside, speaking
 from lightning_instrumentation.tool import ToolCall
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import wrapt
-from lightning_instrumentation import patching
 from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.scope import Agent, Scope, await_inside, speaking
 from lightning_instrumentation.tool import ToolCall
 

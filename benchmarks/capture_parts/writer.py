@@ -24,8 +24,8 @@ Finish = Callable[[], object]
 
 def _ours(endpoint: str, patience_s: float) -> tuple[Write, Finish]:
     import lightning_instrumentation as lightning
-    from lightning_instrumentation import spans
     from lightning_instrumentation.runtime import runtime
+    from lightning_instrumentation.telemetry import spans
 
     lightning.init(endpoint, service_name="writer")
     said = attributes()

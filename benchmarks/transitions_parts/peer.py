@@ -14,7 +14,7 @@ from capture_parts.peers import peers_python
 from capture_parts.processes import ROOT
 from capture_parts.rows import Row
 from lightning_instrumentation import semconv
-from lightning_instrumentation.packing import unpack_token_ids
+from lightning_instrumentation.telemetry.packing import unpack_token_ids
 
 from lightning_trainer.types import Span
 from transitions_parts import speed, workloads

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from lightning_instrumentation import semconv, spans
+from lightning_instrumentation import semconv
 from lightning_instrumentation.decorated import decorated
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import Agent, current, entered, speaking
+from lightning_instrumentation.telemetry import spans
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

@@ -10,10 +10,11 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from lightning_instrumentation import semconv, spans
+from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures, guarded, log
 from lightning_instrumentation.runtime import Runtime, runtime
 from lightning_instrumentation.scope import Identity, Scope, current, entered
+from lightning_instrumentation.telemetry import spans
 
 LARGEST_REWARD = 1e9
 """Sums and squares of rewards up to this are numbers in every precision that credit and training use."""

@@ -11,11 +11,12 @@ import uuid
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from lightning_instrumentation import semconv, spans
+from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.reward import reward
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import Identity, Scope, current, entered
+from lightning_instrumentation.telemetry import spans
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

@@ -14,19 +14,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lightning_instrumentation import later
+from lightning_instrumentation.delivery import deferred as later
 from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.failures import failures, guarded, log
-from lightning_instrumentation.hosts import Hosts
-from lightning_instrumentation.routing import Router
+from lightning_instrumentation.gateway.hosts import Hosts
+from lightning_instrumentation.gateway.routing import Router
 from lightning_instrumentation.scope import set_ambient, set_default_agent
-from lightning_instrumentation.sequence import sequences
 from lightning_instrumentation.settings import RedactionRule, Settings, read_settings
+from lightning_instrumentation.telemetry.sequence import sequences
 
 if TYPE_CHECKING:
     from lightning_instrumentation.delivery.outbox import Outbox
     from lightning_instrumentation.redaction.spans import Editor
-    from lightning_instrumentation.tracing import Tracer
+    from lightning_instrumentation.telemetry.tracing import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +162,10 @@ def _start(settings: Settings) -> None:
         _unusable = True
         return
     from lightning_instrumentation.delivery.outbox import Outbox
+    from lightning_instrumentation.hooks.foreign_spans import agent_here
+    from lightning_instrumentation.hooks.registry import install_hooks
     from lightning_instrumentation.redaction.rules import redactor
     from lightning_instrumentation.redaction.spans import Editor
-    from lightning_instrumentation.registry import install_hooks
-    from lightning_instrumentation.users_spans import agent_here
 
     hosts = Hosts(settings.endpoint, settings.trusted_hosts)
     editor = Editor(redactor(settings.redact), capture_content=settings.capture_content)
@@ -181,7 +181,7 @@ def _start(settings: Settings) -> None:
 
 
 def _tracer(settings: Settings, outbox: Outbox, editor: Editor) -> Tracer:
-    from lightning_instrumentation.tracing import Tracer
+    from lightning_instrumentation.telemetry.tracing import Tracer
 
     return Tracer(settings.service_name, outbox.put, outbox.started, editor)
 
@@ -190,7 +190,7 @@ def _tell_losses() -> None:
     """Say what could not be captured; a program of which all was captured does not even import this."""
     if _runtime is not None and failures.counts():
         with _lock:  # a fork waits for the import
-            from lightning_instrumentation.losses import losses
+            from lightning_instrumentation.delivery.loss_reports import losses
         guarded("losses", losses.tell, _runtime)
 
 
@@ -218,8 +218,8 @@ def _in_child() -> None:
     global _lock, _runtime
     _lock = threading.RLock()
     failures.in_child()
-    if "lightning_instrumentation.losses" in sys.modules:
-        sys.modules["lightning_instrumentation.losses"].losses.in_child()
+    if "lightning_instrumentation.delivery.loss_reports" in sys.modules:
+        sys.modules["lightning_instrumentation.delivery.loss_reports"].losses.in_child()
     sequences.renew()
     later.forget()
     if _runtime is not None:

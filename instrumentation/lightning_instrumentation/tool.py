@@ -13,12 +13,13 @@ from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from lightning_instrumentation import semconv, spans
+from lightning_instrumentation import semconv
 from lightning_instrumentation.decorated import decorated
 from lightning_instrumentation.failures import guarded
-from lightning_instrumentation.messages import as_json
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import current, entered
+from lightning_instrumentation.telemetry import spans
+from lightning_instrumentation.telemetry.messages import as_json
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from lightning_trainer.config import Config, PolicyConfig, any_agent
 from lightning_trainer.config_file import load_usual_config
 from lightning_trainer.dataset.calls import build_calls
+from lightning_trainer.dataset.formats.json_lines import read_placed_json_lines
 from lightning_trainer.dataset.forms import (
     Form,
     Purpose,
@@ -23,7 +24,6 @@ from lightning_trainer.dataset.forms import (
     write_preferences,
     write_samples,
 )
-from lightning_trainer.dataset.json_lines import read_placed_json_lines
 from lightning_trainer.dataset.reading import Recording, read_recording, retokenise
 from lightning_trainer.dataset.selection import demonstrations, preferences
 from lightning_trainer.dataset.sources import read_source

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping, MutableMapping
 from urllib.parse import quote
 
-from lightning_instrumentation.selection import SelectionError, fetch_selection
+from lightning_instrumentation.gateway.selection import SelectionError, fetch_selection
 from lightning_instrumentation.settings import checked_endpoint
 
 _DEFAULT_AGENT = "default"

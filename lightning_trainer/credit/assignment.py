@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lightning_trainer.credit.groups import Peers
-from lightning_trainer.credit.scheme import CreditScheme
+from lightning_trainer.credit.schemes.scheme import CreditScheme
 from lightning_trainer.transitions.choices import chosen
 from lightning_trainer.transitions.limits import Limit
 from lightning_trainer.transitions.reasons import Reason

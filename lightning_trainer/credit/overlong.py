@@ -8,7 +8,7 @@ Formula, for the longest response of a row, of ``n`` tokens, with the maximum ``
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lightning_trainer.credit.scheme import CreditScheme
+from lightning_trainer.credit.schemes.scheme import CreditScheme
 from lightning_trainer.types import Credit, Trajectory
 
 

@@ -11,8 +11,8 @@ from lightning_trainer.daemon.engines import engine_groups
 from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.overlaps import overlaps
 from lightning_trainer.daemon.policy_runtime import PolicyEngine, PolicyRuntime
-from lightning_trainer.gateway.endpoints import EngineChoice, EngineEndpoint
-from lightning_trainer.gateway.upstream import Upstream
+from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint
+from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import engine_settings, replica_settings

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.dataset.shown import Shown, read_shown
+from lightning_trainer.dataset.demonstrations import Shown, read_shown
 from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
 from lightning_trainer.training.batches import Build
-from lightning_trainer.training.shown_batches import build_shown, rows_of_step
+from lightning_trainer.training.demonstration_batches import build_shown, rows_of_step
 from lightning_trainer.training.stages import first_steps
 
 

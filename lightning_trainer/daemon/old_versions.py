@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.gateway.upstream import Upstream
+from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.serving.supervisor import EngineState, EngineSupervisor
 from lightning_trainer.versions.archive import VersionArchive

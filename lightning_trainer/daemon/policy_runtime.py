@@ -23,8 +23,8 @@ from lightning_trainer.daemon.rollback import RollbackRequests
 from lightning_trainer.daemon.selection_watch import watch_selection
 from lightning_trainer.daemon.training_loop import TrainingLoop
 from lightning_trainer.errors import TrainerDiedError, TrainingError
-from lightning_trainer.gateway.endpoints import EngineChoice, EngineEndpoint
-from lightning_trainer.gateway.upstream import Upstream
+from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint
+from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.models.folder import vocabulary_of
 from lightning_trainer.serving.replicas import EngineReplicas

@@ -29,12 +29,12 @@ from lightning_trainer.daemon.status import status_router
 from lightning_trainer.daemon.trusted_hosts import TrustedHosts, hosts_of_environment
 from lightning_trainer.gateway.auth import require_token
 from lightning_trainer.gateway.embeddings import EmbeddingsServer, embeddings_router
-from lightning_trainer.gateway.endpoints import EngineChoice, EngineEndpoint
+from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint
+from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.redacting import RedactingSink
 from lightning_trainer.gateway.routes import gateway_router
-from lightning_trainer.gateway.upstream import Upstream
 from lightning_trainer.ingest.otlp import otlp_router
 from lightning_trainer.ingest.rewards import rewards_router
 from lightning_trainer.ingest.rollouts import rollouts_router

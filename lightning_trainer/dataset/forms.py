@@ -5,9 +5,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.dataset import trl
 from lightning_trainer.dataset.examples import Needs
-from lightning_trainer.dataset.json_lines import write_json_lines
+from lightning_trainer.dataset.formats import trl
+from lightning_trainer.dataset.formats.json_lines import write_json_lines
 from lightning_trainer.dataset.rows import EXAMPLES, PAIRS, SAMPLES, Advantages, Row, example_row, pair_row, sample_row
 from lightning_trainer.dataset.selection import Demonstrations, Preferences
 from lightning_trainer.errors import DatasetError, MissingExtraError
@@ -72,7 +72,7 @@ def advantages_of(samples: Sequence[Sample], policy: PolicyConfig) -> Advantages
         TrainingError: the estimator cannot be used.
     """
     try:
-        from lightning_trainer.training.update.advantages import token_advantages
+        from lightning_trainer.training.update.estimation.advantages import token_advantages
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             f"advantages are worked out by verl, and {error.name} is not installed; run: "
@@ -90,7 +90,7 @@ def write_samples(build: Build, path: Path, form: Form, policy: PolicyConfig, *,
         _require_plain(samples, form)
     advantages = advantages_of(samples, policy) if with_advantages or form is Form.VERL else None
     if form is Form.VERL:
-        from lightning_trainer.dataset.dataproto import to_dataproto, write_dataproto
+        from lightning_trainer.dataset.formats.dataproto import to_dataproto, write_dataproto
 
         assert advantages is not None
         write_dataproto(to_dataproto(samples, advantages), path)
@@ -141,7 +141,7 @@ def write_preferences(found: Preferences, path: Path, form: Form) -> int:
 
 def _write(rows: Sequence[Row], path: Path, form: Form, schema: str, ledger: Sequence[LedgerRow]) -> None:
     if form is Form.PARQUET:
-        from lightning_trainer.dataset.parquet import write_parquet
+        from lightning_trainer.dataset.formats.parquet import write_parquet
 
         write_parquet(rows, path, schema, ledger)
     else:

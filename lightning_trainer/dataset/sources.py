@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from lightning_trainer.dataset.otlp_lines import read_lines
+from lightning_trainer.dataset.formats.otlp_lines import read_lines
 from lightning_trainer.errors import MalformedTelemetryError
 from lightning_trainer.store.scan import read_only, traces
 from lightning_trainer.types import Span

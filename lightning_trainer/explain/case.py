@@ -6,7 +6,7 @@ from functools import cached_property
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.groups import GroupSummary
-from lightning_trainer.explain.fates import CallFate, fates_of
+from lightning_trainer.explain.call_outcomes import CallFate, fates_of
 from lightning_trainer.ingest.ancestry import SpanKey, key_of, resolve_identities, unique
 from lightning_trainer.ingest.calls import JoinedCall, joined_calls
 from lightning_trainer.ingest.reading import Reading

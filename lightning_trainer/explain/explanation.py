@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from lightning_trainer.explain.call_outcomes import CallFate
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.diagnoses.registry import findings
-from lightning_trainer.explain.fates import CallFate
 from lightning_trainer.explain.finding import Finding, counted
 from lightning_trainer.explain.tree import CallNode, call_tree
 from lightning_trainer.store.records import StepState

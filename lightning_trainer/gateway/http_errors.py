@@ -14,8 +14,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from lightning_trainer.gateway.anthropic_request import error_body
 from lightning_trainer.gateway.errors import openai_error
+from lightning_trainer.gateway.protocols.anthropic_request import error_body
 from lightning_trainer.ingest import otlp_answers
 
 logger = logging.getLogger(__name__)

@@ -7,10 +7,10 @@ caller's agent says it, where a policy claims that agent.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from lightning_trainer.gateway.engine.old_versions import OldVersions
+from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.errors import RefusalError
-from lightning_trainer.gateway.old_versions import OldVersions
 from lightning_trainer.gateway.request import no_policy, unknown_model
-from lightning_trainer.gateway.upstream import Upstream
 
 
 def _unclaimed(agent: str | None) -> str:

@@ -14,13 +14,13 @@ from lightning_instrumentation.wire.sse import data_of
 from starlette.types import Receive, Scope, Send
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.gateway.answer import Answer
-from lightning_trainer.gateway.disconnect import CallerGoneError, unless_gone
-from lightning_trainer.gateway.engine_response import EngineResponse
+from lightning_trainer.gateway.calls.disconnect import CallerGoneError, unless_gone
+from lightning_trainer.gateway.calls.exchange import Exchange
+from lightning_trainer.gateway.engine.response import EngineResponse
+from lightning_trainer.gateway.engine.sse import DONE, events
+from lightning_trainer.gateway.engine.support import support_in
 from lightning_trainer.gateway.errors import RefusalError, made_again, unavailable
-from lightning_trainer.gateway.exchange import Exchange
-from lightning_trainer.gateway.sse import DONE, events
-from lightning_trainer.gateway.support import support_in
+from lightning_trainer.gateway.protocols.answer import Answer
 
 logger = logging.getLogger(__name__)
 

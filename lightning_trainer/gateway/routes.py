@@ -7,13 +7,13 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from lightning_trainer.gateway.apis import APIS, MESSAGES, Api
-from lightning_trainer.gateway.door import Door
+from lightning_trainer.gateway.calls.retries import Tries
+from lightning_trainer.gateway.calls.slots import Slots
+from lightning_trainer.gateway.handler import Door
 from lightning_trainer.gateway.http_errors import shaped
 from lightning_trainer.gateway.policies import ServedPolicies, ServedPolicy
+from lightning_trainer.gateway.protocols.registry import APIS, MESSAGES, Api
 from lightning_trainer.gateway.request import unknown_model
-from lightning_trainer.gateway.slots import Slots
-from lightning_trainer.gateway.tries import Tries
 from lightning_trainer.ingest.rollout_urls import BASES
 from lightning_trainer.types import SpanSink
 

@@ -23,12 +23,12 @@ import lightning_instrumentation as lightning
 
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.attempt import AttemptFunction, Task, TaskT, run_attempt
-from lightning_trainer.rollouts.crew import Crew
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.events import AttemptEnded, Event, StepEnded
 from lightning_trainer.rollouts.interruption import ends_in_one_line
 from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
 from lightning_trainer.rollouts.team import TeamClient
+from lightning_trainer.rollouts.worker_pool import Crew
 
 __all__ = ["Runner", "Task"]
 

@@ -17,8 +17,8 @@ from lightning_trainer.credit.groups import GroupSummary
 from lightning_trainer.garbage_collection import without_garbage_collection
 from lightning_trainer.rewards.table import RewardTable, read_rewards
 from lightning_trainer.training import problems
+from lightning_trainer.training.best_of_n import as_the_model_itself, picked
 from lightning_trainer.training.judging import judge_groups
-from lightning_trainer.training.picking import as_the_model_itself, picked
 from lightning_trainer.transitions.causes import with_causes
 from lightning_trainer.transitions.choices import chosen
 from lightning_trainer.transitions.deduplication import by_trace, deduplicate

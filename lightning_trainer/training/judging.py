@@ -13,11 +13,11 @@ from lightning_trainer.credit.assignment import Assignment, assign, refuse_all
 from lightning_trainer.credit.baselines import Baselines
 from lightning_trainer.credit.groups import GroupSummary, Member, judge_group
 from lightning_trainer.credit.overlong import OverlongShaping
-from lightning_trainer.credit.registry import credit_scheme
-from lightning_trainer.credit.scheme import CreditScheme
+from lightning_trainer.credit.schemes.registry import credit_scheme
+from lightning_trainer.credit.schemes.scheme import CreditScheme
 from lightning_trainer.credit.uncertainty import keep_most_uncertain
 from lightning_trainer.rewards.table import RewardTable
-from lightning_trainer.training.picking import judge_best
+from lightning_trainer.training.best_of_n import judge_best
 from lightning_trainer.transitions.limits import Limit
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Attempt, Trajectory

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lightning_trainer.errors import LightningError, TrainingError
 from lightning_trainer.serving.publication import Publication
-from lightning_trainer.training.ray_environment import set_ray_environment
+from lightning_trainer.training.on_ray.environment import set_ray_environment
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import StepReport, TrainingBatch
 
@@ -90,8 +90,8 @@ def make_trainers(
         trainers = [InProcessTrainer(one) for one in settings]
     else:
         set_ray_environment()
-        from lightning_trainer.training.ray_session import RaySession
-        from lightning_trainer.training.ray_trainer import RayTrainer
+        from lightning_trainer.training.on_ray.session import RaySession
+        from lightning_trainer.training.on_ray.trainer import RayTrainer
 
         session = RaySession(sum(one.world_size for one in settings))
         trainers = [RayTrainer(one, session) for one in settings]

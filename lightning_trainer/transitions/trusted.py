@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
-from lightning_instrumentation.hosts import canonical_host
+from lightning_instrumentation.gateway.hosts import canonical_host
 from pydantic import Field, field_validator
 
 from lightning_trainer.section import Section

@@ -81,7 +81,7 @@ print(importlib.metadata.version("lightning-trainer") == lightning_trainer.__ver
 
 
 def test_a_program_is_run_without_the_daemons_packages(light_python, tmp_path):
-    program = "import sys; print('lightning_instrumentation.registry' in sys.modules, 'pydantic' in sys.modules)"
+    program = "import sys; print('lightning_instrumentation.hooks.registry' in sys.modules, 'pydantic' in sys.modules)"
     said = subprocess.run(
         [str(light_python.parent / "lightning-trainer"), "run", "--agent", "a", "--", str(light_python), "-c", program],
         capture_output=True,

@@ -23,11 +23,11 @@ from fastapi import FastAPI
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app as command_line
-from lightning_trainer.dataset.parquet import read_ledger, read_samples_parquet
+from lightning_trainer.dataset.formats.parquet import read_ledger, read_samples_parquet
 from lightning_trainer.dataset.sources import STORE_FILE, read_source
+from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.routes import gateway_router
-from lightning_trainer.gateway.upstream import Upstream
 from lightning_trainer.ingest.otlp import otlp_router
 from lightning_trainer.retokenise.chat import chat_answer
 from lightning_trainer.retokenise.words import words_of

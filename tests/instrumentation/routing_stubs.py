@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning_instrumentation as lightning
 import pytest
-from lightning_instrumentation import routing
+from lightning_instrumentation.gateway import routing
 
 _stubs = sys.modules["lightning_test_stubs"]
 TOKEN = "daemon-token-0123456789"

@@ -8,8 +8,8 @@ import lightning_instrumentation as lightning
 import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.delivery import sender
+from lightning_instrumentation.delivery.loss_reports import losses
 from lightning_instrumentation.failures import failures
-from lightning_instrumentation.losses import losses
 
 
 @pytest.fixture(autouse=True)

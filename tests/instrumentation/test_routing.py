@@ -6,9 +6,10 @@ import threading
 
 import lightning_instrumentation as lightning
 import pytest
-from lightning_instrumentation import routing, runtime
-from lightning_instrumentation.routing import Router
-from lightning_instrumentation.selection import Selection, SelectionError, fetch_selection, read_selection
+from lightning_instrumentation import runtime
+from lightning_instrumentation.gateway import routing
+from lightning_instrumentation.gateway.routing import Router
+from lightning_instrumentation.gateway.selection import Selection, SelectionError, fetch_selection, read_selection
 
 PROSE = Selection((("prose", ("wri*",)), ("rest", ("*",))))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
-from lightning_instrumentation.hosts import LOOPBACK, canonical_host
+from lightning_instrumentation.gateway.hosts import LOOPBACK, canonical_host
 
 _CONNECT_TIMEOUT_S = 2.0
 _ANSWER_TIMEOUT_S = 30.0

@@ -6,8 +6,8 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from lightning_instrumentation import patching
 from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.http.aiohttp_gateway import never_connected, through_gateway
 from lightning_instrumentation.http.aiohttp_reader import RewrittenReader, WatchedReader
 from lightning_instrumentation.http.redirects import Redirects, following, under_way

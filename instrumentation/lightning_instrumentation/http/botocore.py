@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from lightning_instrumentation import patching
 from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out
 from lightning_instrumentation.http.requests import WatchedRaw
 from lightning_instrumentation.wire.body import rewritten

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from functools import cache
 from typing import Any
 
-from lightning_instrumentation import patching
 from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.http.httpx_gateway import gateway_client, gateway_request
 from lightning_instrumentation.http.redirects import Redirects, following, under_way
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out, join

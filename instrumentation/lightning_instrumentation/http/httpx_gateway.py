@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_instrumentation.beside import beside
+from lightning_instrumentation.gateway.companion_clients import beside
 from lightning_instrumentation.http.request import Outgoing
 
 

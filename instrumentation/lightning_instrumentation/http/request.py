@@ -13,12 +13,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.destination import Destination, destination_of, fell_back
 from lightning_instrumentation.failures import failures, guarded
-from lightning_instrumentation.hosts import Standing
+from lightning_instrumentation.gateway.destination import Destination, destination_of, fell_back
+from lightning_instrumentation.gateway.hosts import Standing
 from lightning_instrumentation.http.redirects import Redirects
-from lightning_instrumentation.messages import encodable
 from lightning_instrumentation.runtime import runtime
+from lightning_instrumentation.telemetry.messages import encodable
 from lightning_instrumentation.wire import call as wire
 from lightning_instrumentation.wire.apis import api_at, api_of
 from lightning_instrumentation.wire.call import ModelCall

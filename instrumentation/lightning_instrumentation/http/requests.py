@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import wrapt
 
-from lightning_instrumentation import patching
 from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.http.redirects import Redirects, following, under_way
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out, join
 from lightning_instrumentation.http.requests_gateway import gateway_request, nothing_was_sent, through_gateway

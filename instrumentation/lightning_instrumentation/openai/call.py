@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.destination import fell_back
 from lightning_instrumentation.failures import failures, guarded
+from lightning_instrumentation.gateway.destination import fell_back
 from lightning_instrumentation.openai import options as of
 from lightning_instrumentation.openai.gateway import DaemonAwayError, is_gateway_client
 from lightning_instrumentation.openai.route import Route, route_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from lightning_instrumentation.beside import beside
+from lightning_instrumentation.gateway.companion_clients import beside
 
 _PLACEHOLDER_KEY = "lightning"
 _MARK = "_lightning_gateway"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lightning_instrumentation import patching
 from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.openai import call as openai_call
 from lightning_instrumentation.openai.gateway import DaemonAwayError
 from lightning_instrumentation.openai.route import Route

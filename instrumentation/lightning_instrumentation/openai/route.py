@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_instrumentation.destination import Destination, destination_of
+from lightning_instrumentation.gateway.destination import Destination, destination_of
 from lightning_instrumentation.openai import options as of
 from lightning_instrumentation.openai.gateway import gateway_client
 from lightning_instrumentation.runtime import runtime

@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import SpanKind
 
-from lightning_instrumentation import propagation, semconv, spans
+from lightning_instrumentation import semconv
+from lightning_instrumentation.delivery.deferred import do_later
 from lightning_instrumentation.failures import guarded
-from lightning_instrumentation.hosts import Standing
-from lightning_instrumentation.later import do_later
+from lightning_instrumentation.gateway import propagation
+from lightning_instrumentation.gateway.hosts import Standing
 from lightning_instrumentation.runtime import Runtime, runtime
 from lightning_instrumentation.scope import current, speaker
+from lightning_instrumentation.telemetry import spans
 from lightning_instrumentation.wire import request
 from lightning_instrumentation.wire.api import NOTHING, Api, Wanted
 
 if TYPE_CHECKING:
-    from lightning_instrumentation.record import SpanRecord
+    from lightning_instrumentation.telemetry.record import SpanRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import Any
 
-from lightning_instrumentation.messages import input_messages
-from lightning_instrumentation.packing import NumberText
+from lightning_instrumentation.telemetry.messages import input_messages
+from lightning_instrumentation.telemetry.packing import NumberText
 from lightning_instrumentation.wire.answer import Answer, Choice, Logprobs, ToolCall
 from lightning_instrumentation.wire.api import Api, Json, Wanted, blank
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection
 from typing import Any
 
-from lightning_instrumentation import registry
+from lightning_instrumentation.hooks import registry
 
 
 class LightningInstrumentor:

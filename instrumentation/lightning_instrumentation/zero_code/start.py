@@ -7,7 +7,7 @@ import os
 import sys
 
 from lightning_instrumentation.failures import failures, guarded
-from lightning_instrumentation.registry import install_hooks
+from lightning_instrumentation.hooks.registry import install_hooks
 from lightning_instrumentation.rollout import Rollout
 from lightning_instrumentation.scope import Identity, Scope, entered
 from lightning_instrumentation.zero_code.environment import BEGUN, ProgramRollout, read_rollout

@@ -9,25 +9,27 @@ from typing import TypeAlias
 
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.diagnoses import (
-    agent_name,
     before_policy,
-    clock_skew,
-    duplicates,
     evaluation,
     group,
-    interrupted,
-    missing_parent,
     mixed_versions,
-    no_calls,
     no_reward,
     other_reasons,
     over_length,
-    retokenised,
     running,
-    sampling,
-    text_only,
     waiting,
 )
+from lightning_trainer.explain.diagnoses.capture import (
+    agent_name,
+    clock_skew,
+    duplicates,
+    interrupted,
+    missing_parent,
+    no_calls,
+    sampling,
+    text_only,
+)
+from lightning_trainer.explain.diagnoses.capture import retokenized as retokenised
 from lightning_trainer.explain.finding import Finding
 
 Diagnosis: TypeAlias = Callable[[Case], Finding | None]

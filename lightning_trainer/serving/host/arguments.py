@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lightning_trainer.serving.host.plugin import TRANSFER_BACKEND
 from lightning_trainer.serving.host.settings import HostSettings
-from lightning_trainer.serving.host.weight_file import linear_layers
+from lightning_trainer.serving.host.weights.weight_file import linear_layers
 
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Those that vLLM reserves room for."""

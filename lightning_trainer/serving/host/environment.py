@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.serving.host.forking import thread_variables
+from lightning_trainer.serving.host.patches.forking import thread_variables
 from lightning_trainer.serving.host.settings import HostSettings
 
 PLUGIN_NAME = "lightning_engine"

@@ -2,7 +2,7 @@
 
 import multiprocessing
 
-from lightning_trainer.serving.host.lifeline import follow_parent
+from lightning_trainer.serving.host.parent_watchdog import follow_parent
 
 TRANSFER_BACKEND = "lightning_file"
 
@@ -15,11 +15,13 @@ def load() -> None:
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
     from vllm.platforms import current_platform
 
-    from lightning_trainer.serving.host import lora_matmul, routed_experts, sampling, support
+    from lightning_trainer.serving.host.patches import inverse_sampling as sampling
+    from lightning_trainer.serving.host.patches import lora_matmul
+    from lightning_trainer.serving.host.tokens import routed_experts, support
 
     if TRANSFER_BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(
-            TRANSFER_BACKEND, "lightning_trainer.serving.host.transfer", "FileTransfer"
+            TRANSFER_BACKEND, "lightning_trainer.serving.host.weights.transfer", "FileTransfer"
         )
     support.use_for_vllm()
     if current_platform.is_cpu():

@@ -9,8 +9,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from lightning_trainer.errors import PublicationError
-from lightning_trainer.serving.host.adapter_publisher import AdapterPublisher
-from lightning_trainer.serving.host.publisher import EngineUnproven, Publisher
+from lightning_trainer.serving.host.weights.adapter_publisher import AdapterPublisher
+from lightning_trainer.serving.host.weights.publisher import EngineUnproven, Publisher
 from lightning_trainer.serving.publication import Publication
 
 

@@ -9,22 +9,22 @@ from typing import Any
 
 import uvicorn
 
-from lightning_trainer.serving.host import routed_experts
-from lightning_trainer.serving.host.adapter_publisher import AdapterPublisher
-from lightning_trainer.serving.host.adapters import Adapters
 from lightning_trainer.serving.host.arguments import vllm_arguments
 from lightning_trainer.serving.host.asgi import App
-from lightning_trainer.serving.host.continuation import keep_sampled_ids
-from lightning_trainer.serving.host.door import Door
-from lightning_trainer.serving.host.ending import Ending, interruptible_startup
-from lightning_trainer.serving.host.forking import prefer_fork
-from lightning_trainer.serving.host.gate import Gate
-from lightning_trainer.serving.host.lifeline import watch_standard_input
-from lightning_trainer.serving.host.publisher import Publisher
+from lightning_trainer.serving.host.auth_middleware import Door
+from lightning_trainer.serving.host.parent_watchdog import watch_standard_input
+from lightning_trainer.serving.host.patches.forking import prefer_fork
 from lightning_trainer.serving.host.routes import build_routes
-from lightning_trainer.serving.host.served_model import served_model
 from lightning_trainer.serving.host.settings import HostSettings
-from lightning_trainer.serving.host.support_answer import use_for_engine
+from lightning_trainer.serving.host.shutdown import Ending, interruptible_startup
+from lightning_trainer.serving.host.tokens import routed_experts
+from lightning_trainer.serving.host.tokens.continuation import keep_sampled_ids
+from lightning_trainer.serving.host.tokens.support_answer import use_for_engine
+from lightning_trainer.serving.host.weights.adapter_publisher import AdapterPublisher
+from lightning_trainer.serving.host.weights.adapters import Adapters
+from lightning_trainer.serving.host.weights.publisher import Publisher
+from lightning_trainer.serving.host.weights.rw_lock import Gate
+from lightning_trainer.serving.host.weights.served_model import served_model
 
 _HEALTH_POLL_S = 0.5
 

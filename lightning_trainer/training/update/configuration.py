@@ -17,10 +17,10 @@ from verl.workers.config import (
 )
 
 from lightning_trainer.errors import TrainingError
-from lightning_trainer.serving.host.weight_file import linear_layers, model_headers
+from lightning_trainer.serving.host.weights.weight_file import linear_layers, model_headers
 from lightning_trainer.training.lora import LoraConfig
 from lightning_trainer.training.settings import TrainerSettings
-from lightning_trainer.training.update.batch_losses import over_the_batch
+from lightning_trainer.training.update.losses.batch_losses import over_the_batch
 
 _VERL_DTYPES = {"bfloat16": "bf16", "float32": "fp32"}
 _SAVED = ["model", "optimizer", "extra"]

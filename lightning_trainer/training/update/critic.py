@@ -9,11 +9,11 @@ from functools import partial
 from verl.workers.utils.losses import value_loss
 
 from lightning_trainer.training.settings import TrainerSettings
-from lightning_trainer.training.update import value_engines as _  # registers them with verl  # noqa: F401
+from lightning_trainer.training.update.batch.tensors import TokenValues, training_tensors
 from lightning_trainer.training.update.configuration import value_loss_config, worker_config
+from lightning_trainer.training.update.engines import value as _  # registers them with verl  # noqa: F401
 from lightning_trainer.training.update.host import ModelHost
 from lightning_trainer.training.update.metrics import TokenWeighted, Update
-from lightning_trainer.training.update.tensors import TokenValues, training_tensors
 from lightning_trainer.types import Sample
 
 

@@ -25,14 +25,14 @@ from verl.workers.engine_workers import TrainingWorker
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training import process_group
 from lightning_trainer.training.settings import TrainerSettings
-from lightning_trainer.training.update import platform_cpu
 from lightning_trainer.training.update.adapter_weights import without_adapter
+from lightning_trainer.training.update.batch.share import Share
+from lightning_trainer.training.update.batch.tensors import scoring_tensors, training_tensors
 from lightning_trainer.training.update.configuration import with_stock_precision
+from lightning_trainer.training.update.engines import platform_cpu
+from lightning_trainer.training.update.engines.tree import TREE, TreeEngine
+from lightning_trainer.training.update.engines.tree_limits import TreeRefusedError
 from lightning_trainer.training.update.metrics import Update, flat_metrics
-from lightning_trainer.training.update.share import Share
-from lightning_trainer.training.update.tensors import scoring_tensors, training_tensors
-from lightning_trainer.training.update.tree_engine import TREE, TreeEngine
-from lightning_trainer.training.update.tree_support import TreeRefusedError
 from lightning_trainer.types import Sample
 
 _log = logging.getLogger(__name__)

@@ -19,11 +19,11 @@ from lightning_trainer.errors import TrainingError
 from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import require_layers
+from lightning_trainer.training.update.batch.tensors import TokenValues, scoring_tensors, training_tensors
 from lightning_trainer.training.update.configuration import loss_config, worker_config
 from lightning_trainer.training.update.host import ModelHost
+from lightning_trainer.training.update.losses.mismatch import MeasuresMismatch
 from lightning_trainer.training.update.metrics import TokenWeighted, Update
-from lightning_trainer.training.update.mismatch import MeasuresMismatch
-from lightning_trainer.training.update.tensors import TokenValues, scoring_tensors, training_tensors
 from lightning_trainer.types import Sample, Segment
 
 _log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ import lightning_instrumentation as lightning
 import pytest
 from lightning_instrumentation import runtime
 from lightning_instrumentation.delivery import sender as sender_module
+from lightning_instrumentation.delivery.loss_reports import Losses
 from lightning_instrumentation.delivery.spool import endpoint_folder
-from lightning_instrumentation.losses import Losses
 from lightning_instrumentation.settings import checked_endpoint
 
 

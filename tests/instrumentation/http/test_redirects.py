@@ -13,7 +13,7 @@ import openai
 import pytest
 import requests
 from lightning_instrumentation import semconv
-from lightning_instrumentation.packing import unpack_token_ids
+from lightning_instrumentation.telemetry.packing import unpack_token_ids
 from lightning_instrumentation.wire.call import silence
 
 _stubs = sys.modules["lightning_test_stubs"]

@@ -12,7 +12,7 @@ import lightning_instrumentation as lightning
 import pytest
 import requests
 from lightning_instrumentation import semconv
-from lightning_instrumentation.packing import unpack_token_ids
+from lightning_instrumentation.telemetry.packing import unpack_token_ids
 from lightning_instrumentation.wire.call import silence
 
 SECRETS = ("sk-secret", "default-secret", "cookie-secret", "http-secret", "query-secret")

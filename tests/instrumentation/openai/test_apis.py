@@ -7,7 +7,7 @@ import lightning_instrumentation as lightning
 import openai
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.packing import unpack_logprobs, unpack_token_ids
+from lightning_instrumentation.telemetry.packing import unpack_logprobs, unpack_token_ids
 from lightning_instrumentation.wire.call import silence
 from pydantic import BaseModel
 

@@ -10,7 +10,7 @@ import lightning_instrumentation as lightning
 import openai
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.packing import unpack_token_ids
+from lightning_instrumentation.telemetry.packing import unpack_token_ids
 from lightning_instrumentation.wire.call import silence
 from opentelemetry import context
 from opentelemetry.sdk.trace import TracerProvider

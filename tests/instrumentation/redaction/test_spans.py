@@ -6,8 +6,9 @@ import re
 import lightning_instrumentation as lightning
 import openai
 import pytest
-from lightning_instrumentation import runtime, semconv, spans
-from lightning_instrumentation.packing import unpack_token_ids
+from lightning_instrumentation import runtime, semconv
+from lightning_instrumentation.telemetry import spans
+from lightning_instrumentation.telemetry.packing import unpack_token_ids
 
 SECRET = "sk-" + "a1B2" * 12
 ADDRESS = "ann@example.com"

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import importlib, json, types
-from lightning_instrumentation.registry import _HOOKS
+from lightning_instrumentation.hooks.registry import _HOOKS
 from lightning_instrumentation.zero_code.instrumentor import LightningInstrumentor
 
 modules = []

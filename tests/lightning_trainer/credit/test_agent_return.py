@@ -1,6 +1,6 @@
 import pytest
 
-from lightning_trainer.credit.agent_return import AgentReturn
+from lightning_trainer.credit.schemes.agent_return import AgentReturn
 
 
 @pytest.fixture

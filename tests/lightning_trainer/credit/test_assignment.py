@@ -1,8 +1,8 @@
 from dataclasses import replace
 
 from lightning_trainer.credit.assignment import assign
-from lightning_trainer.credit.discounted import DiscountedReturn
-from lightning_trainer.credit.terminal import TerminalReward
+from lightning_trainer.credit.schemes.discounted import DiscountedReturn
+from lightning_trainer.credit.schemes.terminal import TerminalReward
 from lightning_trainer.transitions.limits import Limit
 from lightning_trainer.transitions.reasons import Reason
 

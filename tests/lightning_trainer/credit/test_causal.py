@@ -1,6 +1,6 @@
 import pytest
 
-from lightning_trainer.credit.causal import Causal, graph_returns
+from lightning_trainer.credit.schemes.causal import Causal, graph_returns
 from lightning_trainer.errors import CreditAssignmentError
 
 

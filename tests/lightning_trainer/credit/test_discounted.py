@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from lightning_trainer.credit.discounted import DiscountedReturn
+from lightning_trainer.credit.schemes.discounted import DiscountedReturn
 from lightning_trainer.errors import CreditAssignmentError
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_trainer.credit.causal import Causal
-from lightning_trainer.credit.equal_shares import EqualShares
-from lightning_trainer.credit.hierarchical import Hierarchical
-from lightning_trainer.credit.registry import SCHEMES, credit_scheme
+from lightning_trainer.credit.schemes.causal import Causal
+from lightning_trainer.credit.schemes.equal_shares import EqualShares
+from lightning_trainer.credit.schemes.hierarchical import Hierarchical
+from lightning_trainer.credit.schemes.registry import SCHEMES, credit_scheme
 from lightning_trainer.types import Attempt, AttemptState, Trajectory, Transition
 
 _reward = st.integers(-64, 64).map(lambda number: number / 8)

@@ -1,6 +1,6 @@
 import pytest
 
-from lightning_trainer.credit.equal_shares import EqualShares
+from lightning_trainer.credit.schemes.equal_shares import EqualShares
 
 
 def test_the_reward_of_the_attempt_is_divided_among_all_of_its_calls_by_hand(team, values):

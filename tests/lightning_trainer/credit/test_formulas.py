@@ -368,7 +368,7 @@ def test_a_scheme_is_its_formula_a_thousand_times(scheme, form, factories):
 
 def check_values(seeds, scheme, form, factories):
     """With the values of a critic that are drawn at random, one for every sampled token."""
-    from lightning_trainer.training.update.value_credit import value_estimate
+    from lightning_trainer.training.update.estimation.critic_schemes import value_estimate
 
     make_call, make_attempt, make_evaluation, make_policy = factories
     compared = 0
@@ -431,7 +431,7 @@ def test_a_scheme_with_a_critic_is_its_formula_a_thousand_times(scheme, form, fa
 def check_estimator(seeds, form, factories):
     """``gae``: the tokens of an agent in an attempt, in the order of sampling, whitened over the batch as verl does."""
     from lightning_trainer.training.algorithms.settings import AlgorithmConfig
-    from lightning_trainer.training.update.advantages import estimate
+    from lightning_trainer.training.update.estimation.advantages import estimate
 
     make_call, make_attempt, make_evaluation, make_policy = factories
     compared = 0

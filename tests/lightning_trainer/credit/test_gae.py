@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_trainer.credit.gae_bilevel import bilevel_gae
-from lightning_trainer.credit.gae_tokens import token_gae
-from lightning_trainer.credit.gae_turns import turn_gae
+from lightning_trainer.credit.schemes.critic.gae_bilevel import bilevel_gae
+from lightning_trainer.credit.schemes.critic.gae_tokens import token_gae
+from lightning_trainer.credit.schemes.critic.gae_turns import turn_gae
 
 
 def test_turns_by_hand():

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_trainer.credit.gigpo import Gigpo, gigpo_advantages
+from lightning_trainer.credit.schemes.gigpo import Gigpo, gigpo_advantages
 from lightning_trainer.types import Media
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from lightning_trainer.credit.hierarchical import Hierarchical
+from lightning_trainer.credit.schemes.hierarchical import Hierarchical
 
 AGENTS = {"planner": [("p1", None, None)], "worker": [("w1", None, None), ("w2", None, "w1"), ("w3", None, "w2")]}
 

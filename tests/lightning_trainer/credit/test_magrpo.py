@@ -1,4 +1,4 @@
-from lightning_trainer.credit.magrpo import JointReturn
+from lightning_trainer.credit.schemes.magrpo import JointReturn
 
 
 def test_the_joint_return_by_hand(team, values):

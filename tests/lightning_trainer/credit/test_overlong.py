@@ -3,7 +3,7 @@
 import pytest
 
 from lightning_trainer.credit.overlong import OverlongShaping, overlong_penalty
-from lightning_trainer.credit.terminal import TerminalReward
+from lightning_trainer.credit.schemes.terminal import TerminalReward
 
 
 @pytest.mark.parametrize(("tokens", "taken_off"), [(1, 0.0), (80, 0.0), (85, 0.25), (90, 0.5), (100, 1.0), (500, 1.0)])

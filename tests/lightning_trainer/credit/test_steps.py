@@ -1,4 +1,4 @@
-from lightning_trainer.credit.steps import StepRewards
+from lightning_trainer.credit.schemes.steps import StepRewards
 
 
 def test_every_call_gets_its_own_reward_and_nothing_of_what_follows(team, values):

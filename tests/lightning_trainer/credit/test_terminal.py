@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from lightning_trainer.credit.terminal import TerminalReward
+from lightning_trainer.credit.schemes.terminal import TerminalReward
 from lightning_trainer.errors import CreditAssignmentError
 from lightning_trainer.types import Credit
 

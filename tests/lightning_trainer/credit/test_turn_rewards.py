@@ -1,6 +1,6 @@
 """What a critic's schemes are given: each call's own reward, and at the end of every branch the attempt's as well."""
 
-from lightning_trainer.credit.turn_rewards import TurnRewards
+from lightning_trainer.credit.schemes.critic.turn_rewards import TurnRewards
 
 
 def test_the_end_is_met_by_the_last_call_of_every_branch(team, values):

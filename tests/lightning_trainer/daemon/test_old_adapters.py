@@ -9,7 +9,7 @@ import pytest
 from lightning_trainer.daemon.old_adapters import OldAdapters
 from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.adapter import ADAPTER_WEIGHTS, AdapterShape
-from lightning_trainer.serving.host.passage import VERSION_HEADER
+from lightning_trainer.serving.host.weights.version_pinning import VERSION_HEADER
 from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
 from lightning_trainer.serving.supervisor import EngineState, EngineStatus
 from lightning_trainer.versions.archive import VersionArchive

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 import lightning_trainer
 from lightning_trainer.cli.app import app
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.dataset.json_lines import read_samples_json_lines
-from lightning_trainer.dataset.parquet import read_ledger, read_samples_parquet
+from lightning_trainer.dataset.formats.json_lines import read_samples_json_lines
+from lightning_trainer.dataset.formats.parquet import read_ledger, read_samples_parquet
 from lightning_trainer.dataset.rows import SAMPLES
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store import SqliteStore
@@ -227,7 +227,7 @@ def test_the_command_of_the_page_works_as_it_stands(folder) -> None:
 
 
 def test_the_page_names_every_option_and_column() -> None:
-    from lightning_trainer.dataset.parquet import SCHEMAS
+    from lightning_trainer.dataset.formats.parquet import SCHEMAS
 
     help_text = CliRunner().invoke(app, ["build", "--help"], env={"COLUMNS": "200"}).output
     for option in set(re.findall(r"--[a-z][a-z-]+", help_text)) - {"--help"}:

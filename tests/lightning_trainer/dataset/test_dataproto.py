@@ -22,7 +22,7 @@ ADVANTAGES = {"s1": (0.0, 0.0, 0.7, 0.0, 0.7), "s2": (0.0, 0.0, 0.0, -0.7)}
 def batch(tmp_path_factory):
     from verl import DataProto
 
-    from lightning_trainer.dataset.dataproto import to_dataproto, write_dataproto
+    from lightning_trainer.dataset.formats.dataproto import to_dataproto, write_dataproto
 
     path = tmp_path_factory.mktemp("verl") / "batch.pkl"
     write_dataproto(to_dataproto(SAMPLES, ADVANTAGES, pad_token_id=99), path)
@@ -76,7 +76,7 @@ def test_verl_splits_the_batch_and_its_loss_takes_it(batch) -> None:
 def test_temperatures_that_differ_are_refused() -> None:
     from dataclasses import replace
 
-    from lightning_trainer.dataset.dataproto import to_dataproto
+    from lightning_trainer.dataset.formats.dataproto import to_dataproto
 
     with pytest.raises(DatasetError, match=r"temperatures 0\.5, 1\.0"):
         to_dataproto((SAMPLES[0], replace(SAMPLES[1], temperature=0.5)), ADVANTAGES)

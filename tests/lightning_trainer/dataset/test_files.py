@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.dataset import trl
+from lightning_trainer.dataset.formats import trl
+from lightning_trainer.dataset.formats.json_lines import read_samples_json_lines, write_json_lines
+from lightning_trainer.dataset.formats.parquet import SCHEMAS, read_ledger, read_samples_parquet, write_parquet
 from lightning_trainer.dataset.forms import Form, write_samples
-from lightning_trainer.dataset.json_lines import read_samples_json_lines, write_json_lines
-from lightning_trainer.dataset.parquet import SCHEMAS, read_ledger, read_samples_parquet, write_parquet
 from lightning_trainer.dataset.rows import SAMPLES, sample_of, sample_row
 from lightning_trainer.errors import DatasetError
 from lightning_trainer.experts import RoutedExperts

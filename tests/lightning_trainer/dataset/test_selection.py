@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from lightning_trainer.dataset import trl
 from lightning_trainer.dataset.examples import Needs
+from lightning_trainer.dataset.formats import trl
 from lightning_trainer.dataset.reading import read_recording
 from lightning_trainer.dataset.rows import example_row, pair_row
 from lightning_trainer.dataset.selection import demonstrations, preferences

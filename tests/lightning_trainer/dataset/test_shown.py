@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from lightning_trainer.dataset.demonstrations import read_shown
 from lightning_trainer.dataset.forms import Form, write_demonstrations, write_preferences
 from lightning_trainer.dataset.reading import read_recording
 from lightning_trainer.dataset.selection import demonstrations, preferences
-from lightning_trainer.dataset.shown import read_shown
 from lightning_trainer.errors import DatasetError
 from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.retokenise.tokenizer import PolicyTokenizer

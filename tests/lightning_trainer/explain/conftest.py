@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.messages import as_json
-from lightning_instrumentation.packing import pack_logprobs, pack_token_ids
+from lightning_instrumentation.telemetry.messages import as_json
+from lightning_instrumentation.telemetry.packing import pack_logprobs, pack_token_ids
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app

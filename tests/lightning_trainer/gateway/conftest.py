@@ -16,10 +16,10 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from lightning_trainer.errors import EngineError
 from lightning_trainer.gateway.auth import require_token
+from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.routes import gateway_router
-from lightning_trainer.gateway.upstream import Upstream
 from lightning_trainer.types import Span
 
 PROMPT_IDS = [11, 12, 13]

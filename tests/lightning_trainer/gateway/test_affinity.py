@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.policies import ServedPolicy
-from lightning_trainer.gateway.upstream import Upstream
 from lightning_trainer.serving.affinity import Affinity, AffinityCounts
 
 _OWNER = "x-lightning-conversation"

@@ -7,9 +7,9 @@ from typing import Any
 import anthropic
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.packing import unpack_token_ids
+from lightning_instrumentation.telemetry.packing import unpack_token_ids
 
-from lightning_trainer.gateway.anthropic_request import chat_body
+from lightning_trainer.gateway.protocols.anthropic_request import chat_body
 
 _ASKED: Any = {"model": "sql", "max_tokens": 9, "messages": [{"role": "user", "content": "Is it open?"}]}
 _TOOLS: Any = [{"name": "calculator", "description": "computes", "input_schema": {"type": "object"}}]

@@ -8,7 +8,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 from lightning_instrumentation import semconv
 
-from lightning_trainer.gateway.anthropic_request import chat_body
+from lightning_trainer.gateway.protocols.anthropic_request import chat_body
 
 _ASKED: Any = {"model": "sql", "max_tokens": 9, "messages": [{"role": "user", "content": "Is it open?"}]}
 _TOOLS: Any = [{"name": "calculator", "description": "computes", "input_schema": {"type": "object"}}]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.packing import unpack_token_ids
+from lightning_instrumentation.telemetry.packing import unpack_token_ids
 
 from lightning_trainer.errors import EngineError
 from lightning_trainer.ingest.reading import read_spans
@@ -182,7 +182,7 @@ async def test_an_engine_that_sends_elsewhere_is_not_followed(gateway) -> None:
 
 
 async def test_a_body_that_does_not_come_gives_its_place_back(open_gateway, monkeypatch) -> None:
-    monkeypatch.setattr("lightning_trainer.gateway.door._BODY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("lightning_trainer.gateway.handler._BODY_TIMEOUT_S", 0.05)
     async with open_gateway(max_concurrent=1) as gateway:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.url.rpartition(":")[2]))
         head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"

@@ -6,8 +6,8 @@ from fnmatch import fnmatchcase
 import pytest
 from lightning_instrumentation import semconv
 
+from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.policies import ServedPolicy
-from lightning_trainer.gateway.upstream import Upstream
 
 
 @pytest.fixture

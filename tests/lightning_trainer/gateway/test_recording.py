@@ -5,7 +5,7 @@ import json
 
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.packing import unpack_logprobs, unpack_token_ids
+from lightning_instrumentation.telemetry.packing import unpack_logprobs, unpack_token_ids
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.ingest.reading import read_spans

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.packing import pack_token_ids
 from lightning_instrumentation.redaction.rules import redactor
+from lightning_instrumentation.telemetry.packing import pack_token_ids
 
 from lightning_trainer.config import DaemonConfig
 from lightning_trainer.gateway.redacting import RedactingSink

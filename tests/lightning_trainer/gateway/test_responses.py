@@ -6,11 +6,11 @@ from typing import Any
 import openai
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.packing import unpack_token_ids
+from lightning_instrumentation.telemetry.packing import unpack_token_ids
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.gateway.errors import RefusalError
-from lightning_trainer.gateway.responses_request import chat_body
+from lightning_trainer.gateway.protocols.responses_request import chat_body
 
 _TOOL: Any = {
     "type": "function",

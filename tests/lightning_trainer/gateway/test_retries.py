@@ -132,7 +132,7 @@ async def test_an_answer_that_we_could_not_write_is_taken_back(gateway, monkeypa
         raise RuntimeError("a bug")
 
     for method in ("whole", "chunk"):
-        monkeypatch.setattr(f"lightning_trainer.gateway.openai_answer.OpenAIAnswer.{method}", fail)
+        monkeypatch.setattr(f"lightning_trainer.gateway.protocols.openai_answer.OpenAIAnswer.{method}", fail)
     with contextlib.suppress(httpx.RemoteProtocolError):
         assert (await gateway.post(stream=stream)).status_code == 500
     async with asyncio.timeout(10):

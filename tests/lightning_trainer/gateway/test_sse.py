@@ -6,7 +6,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_trainer.gateway.sse import events
+from lightning_trainer.gateway.engine.sse import events
 
 _EVENTS = st.lists(
     st.binary(max_size=6).map(lambda data: data.replace(b"\n", b"").replace(b"\r", b"") + b"x"), max_size=5

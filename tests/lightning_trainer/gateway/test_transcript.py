@@ -2,7 +2,7 @@
 
 import json
 
-from lightning_trainer.gateway.transcript import Transcript
+from lightning_trainer.gateway.engine.transcript import Transcript
 
 
 def _streamed(*deltas: dict) -> Transcript:

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.gateway.upstream import Upstream
+from lightning_trainer.gateway.engine.upstream import Upstream
 
 CALL = orjson.dumps({"model": "sql", "messages": [{"role": "user", "content": "Is it open?"}]})
 STREAM = orjson.dumps({**orjson.loads(CALL), "stream": True})

@@ -2,7 +2,7 @@
 
 import httpx
 import pytest
-from lightning_instrumentation.messages import input_messages, output_message
+from lightning_instrumentation.telemetry.messages import input_messages, output_message
 
 from lightning_trainer.errors import EngineError
 from lightning_trainer.retokenise.grading import UnscorableError, retokenised

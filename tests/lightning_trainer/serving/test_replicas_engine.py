@@ -11,7 +11,7 @@ import orjson
 import pytest
 from safetensors.torch import load_file, save_file
 
-from lightning_trainer.gateway.upstream import Upstream
+from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.serving.checksum import file_checksum
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
 from lightning_trainer.serving.replicas import EngineReplicas

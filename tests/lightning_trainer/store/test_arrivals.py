@@ -6,11 +6,11 @@ from pathlib import Path
 import lightning_instrumentation as lightning
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.propagation import baggage
+from lightning_instrumentation.gateway.propagation import baggage
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import Identity
 
-from lightning_trainer.gateway.identity import read_caller
+from lightning_trainer.gateway.caller import read_caller
 from lightning_trainer.ingest.otlp import decode_request
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.schema import MIGRATIONS

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_trainer.training.batches import build_batch
-from lightning_trainer.training.picking import AVOIDED, SHOWN
+from lightning_trainer.training.best_of_n import AVOIDED, SHOWN
 from lightning_trainer.transitions.reasons import Reason
 
 PROMPT = (1, 2, 3)

@@ -6,19 +6,19 @@ import sys
 
 import pytest
 
-from lightning_trainer.training.ray_environment import set_ray_environment
+from lightning_trainer.training.on_ray.environment import set_ray_environment
 
 pytestmark = pytest.mark.ray
 
 SCRIPT = """
 import asyncio, os, sys, threading, time
 from types import SimpleNamespace
-from lightning_trainer.training.ray_environment import set_ray_environment
+from lightning_trainer.training.on_ray.environment import set_ray_environment
 set_ray_environment()
 import ray
 from lightning_trainer.errors import TrainingError
-from lightning_trainer.training.ray_session import RaySession
-from lightning_trainer.training.ray_trainer import RayTrainer
+from lightning_trainer.training.on_ray.session import RaySession
+from lightning_trainer.training.on_ray.trainer import RayTrainer
 
 class Actor:
     def sleep(self, seconds):
@@ -75,7 +75,7 @@ def test_a_daemon_outlives_the_server_however_long_it_stays_away():
 def test_servers_that_took_too_long_on_a_busy_machine_are_started_once_more(monkeypatch, failures, starts):
     set_ray_environment()
     from lightning_trainer.errors import TrainingError
-    from lightning_trainer.training import ray_session
+    from lightning_trainer.training.on_ray import session as ray_session
 
     begun = []
 
@@ -97,9 +97,9 @@ def test_servers_that_took_too_long_on_a_busy_machine_are_started_once_more(monk
 
 TERMINATED = """
 import asyncio, os, signal, time
-from lightning_trainer.training.ray_environment import set_ray_environment
+from lightning_trainer.training.on_ray.environment import set_ray_environment
 set_ray_environment()
-from lightning_trainer.training.ray_session import RaySession
+from lightning_trainer.training.on_ray.session import RaySession
 
 async def main():
     stop = asyncio.Event()

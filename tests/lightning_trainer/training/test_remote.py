@@ -11,7 +11,7 @@ import pytest
 
 from lightning_trainer.errors import TrainerDiedError, TrainingError
 from lightning_trainer.training.lora import LoraConfig
-from lightning_trainer.training.ray_environment import set_ray_environment
+from lightning_trainer.training.on_ray.environment import set_ray_environment
 from lightning_trainer.training.remote import make_trainer, make_trainers
 from lightning_trainer.types import TrainingBatch
 
@@ -85,7 +85,7 @@ async def test_a_killed_actor_is_replaced_and_goes_on_to_the_same_weights(settin
     await whole.close()
 
     set_ray_environment()
-    from lightning_trainer.training.ray_trainer import RayTrainer
+    from lightning_trainer.training.on_ray.trainer import RayTrainer
 
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     client = RayTrainer(settings(log_dir=tmp_path / "logs"))

@@ -9,7 +9,7 @@ import pytest
 
 from lightning_trainer.config import TrainingConfig
 from lightning_trainer.errors import TrainingError
-from lightning_trainer.training.ray_environment import set_ray_environment
+from lightning_trainer.training.on_ray.environment import set_ray_environment
 from lightning_trainer.training.remote import make_trainer
 from lightning_trainer.types import TrainingBatch
 
@@ -30,7 +30,7 @@ def batch(samples_of_shape):
 async def group(settings, tmp_path):
     """Two processes of a trainer, not started."""
     set_ray_environment()
-    from lightning_trainer.training.ray_trainer import RayTrainer
+    from lightning_trainer.training.on_ray.trainer import RayTrainer
 
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     client = RayTrainer(settings(world_size=2, log_dir=tmp_path / "logs", **_SCHEDULE))

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.serving.host.continuation import begin_turn, keep_sampled_ids
+from lightning_trainer.serving.host.tokens.continuation import begin_turn, keep_sampled_ids
 
 
 def test_another_vllm_is_refused_with_the_switch_that_helps():

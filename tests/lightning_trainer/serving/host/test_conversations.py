@@ -8,7 +8,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from lightning_trainer.serving.host.conversations import REPLACEMENT, Conversations, answer_text, continued
+from lightning_trainer.serving.host.tokens.conversations import REPLACEMENT, Conversations, answer_text, continued
 
 START, END = "<|im_start|>", "<|im_end|>"
 _MERGES = [("t", "h"), ("th", "e"), ("a", "n"), ("an", "d"), ("Ġ", "the"), ("e", "n"), ("Ã", "¤")]

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from lightning_trainer.serving.host.continuation import current_turn
-from lightning_trainer.serving.host.door import Door
-from lightning_trainer.serving.host.gate import Gate
-from lightning_trainer.serving.host.passage import Passage, Sampler
+from lightning_trainer.serving.host.auth_middleware import Door
+from lightning_trainer.serving.host.tokens.continuation import current_turn
+from lightning_trainer.serving.host.weights.rw_lock import Gate
+from lightning_trainer.serving.host.weights.version_pinning import Passage, Sampler
 
 TOKEN = "a-token-of-this-run"
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from lightning_trainer.serving.host.gate import DrainTimeout, Gate
+from lightning_trainer.serving.host.weights.rw_lock import DrainTimeout, Gate
 
 
 async def never_aborted() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lightning_trainer.serving.host.lora_matmul import add_adapters, rows_by_adapter
+from lightning_trainer.serving.host.patches.lora_matmul import add_adapters, rows_by_adapter
 
 SLOTS, RANK, INPUT, SLICES = 3, 4, 10, (8, 6)
 

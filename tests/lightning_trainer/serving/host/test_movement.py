@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_trainer.serving.host.movement import Scored, movement
+from lightning_trainer.serving.host.probe.movement import Scored, movement
 
 N = 67
 """The probe's scored tokens (``training.probe``)."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.serving.host.routed_experts import enable
+from lightning_trainer.serving.host.tokens.routed_experts import enable
 
 
 def _config(*, experts: bool, refusal: str | None = None) -> Any:

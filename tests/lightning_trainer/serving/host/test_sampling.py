@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lightning_trainer.serving.host.sampling import sample_by_inversion
+from lightning_trainer.serving.host.patches.inverse_sampling import sample_by_inversion
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 
 from lightning_trainer.sampling import entries_of, pattern_of
-from lightning_trainer.serving.host import support
-from lightning_trainer.serving.host.support import Noted, note_rows, packed_pattern, restricts
+from lightning_trainer.serving.host.tokens import support
+from lightning_trainer.serving.host.tokens.support import Noted, note_rows, packed_pattern, restricts
 
 ROWS, VOCABULARY = 4, 300
 

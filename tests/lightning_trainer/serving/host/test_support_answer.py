@@ -10,11 +10,11 @@ from vllm.exceptions import VLLMValidationError
 from vllm.outputs import CompletionOutput, RequestOutput, SamplingMask
 from vllm.sampling_params import StructuredOutputsParams
 
-from lightning_trainer.gateway.support import support_in, without_support
+from lightning_trainer.gateway.engine.support import support_in, without_support
 from lightning_trainer.sampling import Support, pattern_of, support_of
-from lightning_trainer.serving.host import support_answer
-from lightning_trainer.serving.host.support import LEFT_OUT, SEEN, new_set
-from lightning_trainer.serving.host.support_answer import answer_with_support, read_masks, use_for_engine
+from lightning_trainer.serving.host.tokens import support_answer
+from lightning_trainer.serving.host.tokens.support import LEFT_OUT, SEEN, new_set
+from lightning_trainer.serving.host.tokens.support_answer import answer_with_support, read_masks, use_for_engine
 
 VOCABULARY = 40
 ASKS = {"type": "http", "headers": [(b"x-lightning-support", b"1")]}

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from lightning_trainer.serving.host.weight_file import (
+from lightning_trainer.serving.host.weights.weight_file import (
     TensorHeader,
     disagreement,
     linear_layers,

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.verl
 
 @pytest.fixture
 def advantages():
-    from lightning_trainer.training.update.advantages import token_advantages
+    from lightning_trainer.training.update.estimation.advantages import token_advantages
 
     def of(samples, estimator="grpo", *, normalize_by_std=True):
         return token_advantages(samples, estimator, normalize_by_std=normalize_by_std)
@@ -166,7 +166,7 @@ def test_an_unknown_estimator_is_refused_with_the_known_ones(group, advantages):
 
 def test_every_usable_estimator_gives_finite_values_on_trained_tokens_alone(group, advantages):
     from lightning_trainer.credit.estimators import ESTIMATORS
-    from lightning_trainer.training.update.advantages import usable_estimators
+    from lightning_trainer.training.update.estimation.advantages import usable_estimators
 
     names = usable_estimators()
     assert {"grpo", "rloo", "reinforce_plus_plus", "opo"} <= set(names)
@@ -218,7 +218,7 @@ def test_the_contract_is_of_the_estimators_that_verl_has():
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
     from lightning_trainer.credit.estimators import ESTIMATORS
-    from lightning_trainer.training.update.advantages import usable_estimators
+    from lightning_trainer.training.update.estimation.advantages import usable_estimators
 
     assert set(ESTIMATORS) - {"credit"} == {str(name) for name in ADV_ESTIMATOR_REGISTRY}
     assert set(ESTIMATORS) - {"credit"} == set(usable_estimators())
@@ -322,7 +322,7 @@ def test_token_gae_is_verls_before_whitening():
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
     from verl.utils.torch_functional import masked_whiten
 
-    from lightning_trainer.credit.gae_tokens import token_gae
+    from lightning_trainer.credit.schemes.critic.gae_tokens import token_gae
 
     mask = [0, 1, 1, 0, 0, 1, 1, 1, 0]
     rewards = [0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, -1.0, 0.0]
@@ -361,7 +361,7 @@ def test_a_segment_of_another_agent_is_compared_with_its_own(sample, advantages)
 
 
 def test_the_update_engine_refuses_pictures(sample):
-    from lightning_trainer.training.update.tensors import training_tensors
+    from lightning_trainer.training.update.batch.tensors import training_tensors
 
     shown = replace(sample("s", [1, 2], [0, 1], group="g", credit=0.0), media=(Media("image", "https://host/cat.png"),))
     with pytest.raises(TrainingError, match="holds image"):
@@ -388,7 +388,7 @@ def test_a_row_is_in_the_order_of_sampling_and_not_of_the_batch(sample):
     """A side call between two turns, whose sample comes first. With gamma 1 and lambda 0 what the critic should have
     said is what it says at the next token, and at the last one the reward."""
     from lightning_trainer.training.algorithms.settings import AlgorithmConfig
-    from lightning_trainer.training.update.advantages import estimate
+    from lightning_trainer.training.update.estimation.advantages import estimate
 
     side = sample("side", [1, 2], [0, 1], group="g", credit=1.0)
     turns = sample("turns", [1, 2, 3, 4], [0, 1, 0, 1], group="g", credit=1.0)

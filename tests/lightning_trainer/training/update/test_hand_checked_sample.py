@@ -83,7 +83,7 @@ def test_the_sample_is_the_whole_conversation_with_a_mask_over_what_the_policy_w
 
 
 def test_its_advantages_are_the_attempts_on_written_tokens(batch):
-    from lightning_trainer.training.update.advantages import token_advantages
+    from lightning_trainer.training.update.estimation.advantages import token_advantages
 
     right, wrong = sorted(batch.samples, key=lambda sample: -len(sample.token_ids))
     found = token_advantages(batch.samples, "grpo", normalize_by_std=True)
@@ -95,7 +95,7 @@ def test_its_advantages_are_the_attempts_on_written_tokens(batch):
 
 
 def test_the_loss_reads_each_token_with_its_own_logprob_and_advantage(batch):
-    from lightning_trainer.training.update.tensors import training_tensors
+    from lightning_trainer.training.update.batch.tensors import training_tensors
 
     right, wrong = sorted(batch.samples, key=lambda sample: -len(sample.token_ids))
     advantages = {right.sample_id: range(8), wrong.sample_id: range(10, 14)}

@@ -79,7 +79,7 @@ def engines_of(tiny_models, algorithm_fields):
 def _assert_equal(engines, samples):
     import torch
 
-    from lightning_trainer.training.update.advantages import token_advantages
+    from lightning_trainer.training.update.estimation.advantages import token_advantages
 
     advantages = token_advantages(samples, "grpo", normalize_by_std=True)
     (_, stock, stock_gradients), (_, tree, tree_gradients) = engines.updates(samples, advantages)

@@ -14,7 +14,7 @@ _VALUES = {"a": [9.0, 0.5, 0.25, 9.0, 1.0]}
 
 @pytest.fixture
 def estimate(sample):
-    from lightning_trainer.training.update.value_credit import value_estimate
+    from lightning_trainer.training.update.estimation.critic_schemes import value_estimate
 
     one = sample("a", [1, 2, 3, 4, 5], [0, 1, 1, 0, 1], group="g", credit=0.0)
     first, second = one.segments
@@ -56,7 +56,7 @@ def test_what_is_taken_off_at_a_token_is_met_there(estimate):
 
 
 def test_branches_are_averaged_and_do_not_see_each_other(sample):
-    from lightning_trainer.training.update.value_credit import value_estimate
+    from lightning_trainer.training.update.estimation.critic_schemes import value_estimate
 
     root = sample("a", [1, 2], [0, 1], group="g", credit=0.0)
     left = sample("l", [1, 2, 3], [0, 0, 1], group="g", credit=1.0)
@@ -76,7 +76,7 @@ def test_branches_are_averaged_and_do_not_see_each_other(sample):
 
 def test_a_token_without_a_choice_is_no_part_of_a_turn(sample):
     """The reward is met at the last token that had one; 2 - 1 = 1, then 0.5 * 1 - 0.5 + 0.25 * 1 = 0.25."""
-    from lightning_trainer.training.update.value_credit import value_estimate
+    from lightning_trainer.training.update.estimation.critic_schemes import value_estimate
 
     one = sample("a", [1, 2, 3, 4, 5], [0, 1, 1, 1, 1], group="g", credit=2.0)
     segment = replace(one.segments[0], support=support_of(9, [None, [3], None, [5]]))
@@ -91,7 +91,7 @@ def test_a_token_without_a_choice_is_no_part_of_a_turn(sample):
 def advantage_of_the_first_call(make_call, make_attempt, make_evaluation, make_policy):
     """By ``gae_turns`` with lambda 0.95, where the critic says 0.25 everywhere and the attempt earned 1."""
     from lightning_trainer.training.batches import build_batch
-    from lightning_trainer.training.update.value_credit import value_estimate
+    from lightning_trainer.training.update.estimation.critic_schemes import value_estimate
 
     def advantage(calls, samples="merged"):
         calls = [*calls, make_call("other", (1,), (7,), attempt_id="a2")]

@@ -1,0 +1,96 @@
+"""Where one model call goes: to the gateway, where a policy claims its agent, else where it always went.
+
+Asked once a call by whichever hook sees it first, so that its retries go to the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from lightning_instrumentation import semconv
+from lightning_instrumentation.failures import failures
+from lightning_instrumentation.gateway.hosts import Standing
+from lightning_instrumentation.runtime import Runtime, runtime
+from lightning_instrumentation.scope import speaker
+from lightning_instrumentation.wire.apis import ending_of
+
+_PATHS = ("/chat/completions", "/completions", "/responses", "/messages")
+_KEPT_ELSEWHERE = ("previous_response_id", "conversation", "prompt", "background")
+"""Fields of a Responses request that mean something only to the host which keeps what they refer to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The gateway, for one call."""
+
+    policy: str
+    path: str
+    """Below ``/v1``."""
+    url: str
+    own_url: str
+    """Where the caller sent it."""
+    own_model: str
+
+    def attributes(self) -> dict[str, Any]:
+        return {
+            semconv.ROUTE_POLICY: self.policy,
+            semconv.ROUTE_FROM_URL: _plain(self.own_url),
+            semconv.ROUTE_FROM_MODEL: self.own_model,
+        }
+
+
+def destination_of(url: str, body: Mapping[str, Any]) -> Destination | None:
+    """Return where a call goes instead of to ``url``; None for one that goes where it always went."""
+    started = runtime()
+    if started is None or started.router.routes_nothing():
+        return None
+    if started.hosts.standing(url) is Standing.DAEMON:
+        return None
+    agent = speaker()
+    policy = started.router.policy_of(None if agent is None else agent.name)
+    if policy is None:
+        return None
+    path = _servable(started, policy, urlsplit(url).path, body)
+    if path is None:
+        return None
+    return Destination(policy, path, f"{started.settings.endpoint}/v1{path}", url, str(body.get("model", "")))
+
+
+def fell_back(started: Runtime, destination: Destination, reason: object) -> None:
+    """The daemon was not there for a routed call."""
+    started.router.daemon_is_away()
+    failures.note(
+        "route-fallback",
+        f"the daemon at {started.settings.endpoint} is away ({reason}): calls of policy {destination.policy!r} go to "
+        "the model that the program names until it is back; LIGHTNING_ROUTE_FALLBACK=0 lets them fail instead",
+    )
+
+
+def _servable(started: Runtime, policy: str, path: str, body: Mapping[str, Any]) -> str | None:
+    """Return the gateway's path for a call; None, counted and said once, where the gateway cannot answer it."""
+    path = next((known for known in _PATHS if path.rstrip("/").endswith(known)), ending_of(path) or path)
+    if path not in started.router.paths:
+        failures.note(
+            f"not-routed:{path}",
+            f"policy {policy!r} claims an agent that calls {path}, which the gateway does not serve: such calls go "
+            "where they always went and are not trained",
+        )
+        return None
+    elsewhere = [key for key in _KEPT_ELSEWHERE if body.get(key)] if path == "/responses" else []
+    if elsewhere:
+        failures.note(
+            f"not-routed:{elsewhere[0]}",
+            f"policy {policy!r} claims an agent whose call refers to what its own host keeps ({elsewhere[0]}): such "
+            "calls go where they always went and are not trained",
+        )
+        return None
+    return path
+
+
+def _plain(url: str) -> str:
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))

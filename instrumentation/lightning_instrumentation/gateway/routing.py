@@ -1,0 +1,155 @@
+"""Which calls go to the daemon's gateway: those of agents that a policy claims, no other.
+
+What the daemon selects is fetched by short-lived threads, never by the call that asks. Only the first question of a
+process may wait, and no longer than ``FIRST_WAIT_S`` after the first fetch began: a script's first call should be
+routed too. Afterwards a call uses what is known and at most starts the next fetch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from lightning_instrumentation.failures import log
+from lightning_instrumentation.gateway.selection import Selection, SelectionError, fetch_selection
+
+REFRESH_S = 5.0
+"""A selection older than this is fetched again, in the background, when the next call asks."""
+FIRST_WAIT_S = 0.25
+_TRUST_S = 30.0
+"""How long a selection holds while the daemon is there and too busy (or broken) to repeat it."""
+_MOST_REMEMBERED = 4096
+
+
+class Router:
+    """Knows the selection of one daemon; asked by any number of threads.
+
+    Args:
+        endpoint: base URL of the daemon.
+        token: its bearer token.
+        enabled: False routes nothing and asks nobody.
+        fallback: whether a claimed call may go to the user's own URL while the daemon is away. If not, the last known
+            selection stays in force, and claimed calls fail rather than go elsewhere.
+    """
+
+    def __init__(self, endpoint: str, token: str | None, *, enabled: bool = True, fallback: bool = True) -> None:
+        self.endpoint = endpoint
+        self.token = token
+        self.enabled = enabled
+        self.fallback = fallback
+        self._selection = Selection()
+        self._policies: dict[str, str | None] = {}
+        self._fetching = threading.Lock()
+        self._answered = threading.Event()
+        self._first_deadline: float | None = None
+        self._fetch_at = 0.0
+        self._confirmed_at = 0.0
+        self._untold: tuple[str, str, Exception] | None = None
+        self._said: set[str] = set()
+
+    def routes_nothing(self) -> bool:
+        """Whether a call stays where it is, whoever makes it: asked first, since most programs are only watched.
+
+        False also where the next question has something to do: to wait for the first selection, to fetch, to tell.
+        """
+        return not self.enabled or (
+            not self._selection.policies
+            and self._untold is None
+            and time.monotonic() < self._fetch_at
+            and self._answered.is_set()
+        )
+
+    def policy_of(self, agent: str | None) -> str | None:
+        """Return the policy that claims the agent, as far as is known here and now."""
+        if agent is None or not self.enabled:
+            return None
+        self.keep_fresh()
+        if not self._answered.is_set() and self._first_deadline is not None:
+            self._answered.wait(max(0.0, self._first_deadline - time.monotonic()))
+        if self._untold is not None:
+            self._tell()
+        remembered = self._policies
+        if agent not in remembered:
+            if len(remembered) >= _MOST_REMEMBERED:
+                remembered.clear()
+            remembered[agent] = self._selection.policy_of(agent)
+        return remembered.get(agent)
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """What the gateway serves."""
+        return self._selection.paths
+
+    def keep_fresh(self) -> None:
+        """Start a fetch where one is due and none is under way."""
+        now = time.monotonic()
+        if not self.enabled or now < self._fetch_at:
+            return
+        if self._first_deadline is None:  # before anything says that a fetch is under way: whoever sees that waits
+            self._first_deadline = now + FIRST_WAIT_S
+        if not self._fetching.acquire(blocking=False):
+            return
+        try:
+            self._fetch_at = now + REFRESH_S
+            threading.Thread(target=self._fetch, name="lightning-selection", daemon=True).start()
+        except RuntimeError:  # the interpreter is ending, or there are too many threads
+            self._fetching.release()
+
+    def daemon_is_away(self) -> None:
+        """A routed call met a closed port: what follows is not routed until the daemon has answered again."""
+        if self.fallback:
+            self._select(Selection())
+        self._fetch_at = 0.0
+
+    def in_child(self) -> Router:
+        """After a fork: the same knowledge, and locks that no vanished thread holds."""
+        child = Router(self.endpoint, self.token, enabled=self.enabled, fallback=self.fallback)
+        child._select(self._selection)
+        child._confirmed_at = self._confirmed_at
+        child._said = set(self._said)
+        if self._answered.is_set():
+            child._answered.set()
+        return child
+
+    def _fetch(self) -> None:
+        try:
+            selection = fetch_selection(self.endpoint, self.token)
+        except Exception as error:
+            self._not_told(error)
+        else:
+            self._confirmed_at = time.monotonic()
+            self._untold = None
+            if selection != self._selection:
+                self._select(selection)
+        finally:
+            self._answered.set()
+            self._fetching.release()
+
+    def _not_told(self, error: Exception) -> None:
+        gone = isinstance(error, ConnectionRefusedError)
+        stale = time.monotonic() - self._confirmed_at > _TRUST_S
+        if self.fallback and (gone or stale or isinstance(error, SelectionError)):
+            self._select(Selection())
+        if isinstance(error, SelectionError) and error.status in (401, 403):
+            words = "token", "the daemon at %s refuses our token and no call is routed: set LIGHTNING_TOKEN (%s)"
+        elif isinstance(error, SelectionError) and error.status in (200, 404, 405, 501):
+            sentence = "what answers at %s is not a lightning-trainer daemon: check LIGHTNING_ENDPOINT (%s)"
+            words = "other", sentence
+        elif isinstance(error, SelectionError):
+            words = "answer", "the daemon at %s names no agents whose calls to route: %s"
+        else:
+            words = "away", "the daemon at %s is away: calls go where they always went until it answers (%s)"
+        self._untold = (words[0], words[1], error)
+
+    def _tell(self) -> None:
+        """Once a reason, and only in a process where an agent makes calls: to others it is no news."""
+        untold, self._untold = self._untold, None
+        if untold is not None and untold[0] not in self._said:
+            reason, sentence, error = untold
+            self._said.add(reason)
+            log.warning(sentence, self.endpoint, error)
+
+    def _select(self, selection: Selection) -> None:
+        # In this order: whoever finds the new table finds the new selection as well.
+        self._selection = selection
+        self._policies = {}

@@ -1,0 +1,1 @@
+"""What is wrapped in other packages, when, and how it is put back."""

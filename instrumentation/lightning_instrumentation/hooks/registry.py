@@ -1,0 +1,85 @@
+"""Which module gets which hook, and when: the first import of the module, never before.
+
+The one place that knows the names of adapters; each is imported only when the framework that it serves is.
+"""
+
+import sys
+from functools import partial
+from importlib import import_module
+
+import wrapt
+
+from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.hooks import patching
+
+_HOOKS: tuple[tuple[str, str], ...] = (
+    # (imported module, "our module:function", called with the imported module)
+    ("concurrent.futures.thread", "lightning_instrumentation.hooks.threads:wrap_executor"),
+    ("threading", "lightning_instrumentation.hooks.threads:wrap_thread"),
+    ("multiprocessing.util", "lightning_instrumentation.hooks.child_processes:deliver_at_end_of_child"),
+    ("opentelemetry.sdk.trace", "lightning_instrumentation.hooks.foreign_spans:watch_spans"),
+    ("openai._base_client", "lightning_instrumentation.openai.patch:wrap_client"),
+    ("httpx", "lightning_instrumentation.http.httpx:wrap"),
+    ("httpx2", "lightning_instrumentation.http.httpx:wrap"),
+    ("requests.sessions", "lightning_instrumentation.http.requests:wrap"),
+    ("aiohttp.client", "lightning_instrumentation.http.aiohttp:wrap"),
+    ("botocore.httpsession", "lightning_instrumentation.http.botocore:wrap"),
+    ("langchain_core.runnables.config", "lightning_adapters.langchain:watch_config"),
+    ("langchain_core.tracers.context", "lightning_adapters.langchain:watch_models"),
+    ("langchain_core.tools.base", "lightning_adapters.langchain:wrap_tools"),
+    ("autogen_core._single_threaded_agent_runtime", "lightning_adapters.autogen:carry_scope"),
+    ("autogen_core._base_agent", "lightning_adapters.autogen:watch_handlers"),
+    ("autogen_core.tools._base", "lightning_adapters.autogen:wrap_tools"),
+    ("autogen_agentchat.agents", "lightning_adapters.autogen:watch_agents"),
+    ("agents.run_internal.run_loop", "lightning_adapters.openai_agents:watch_turns"),
+    ("agents.run", "lightning_adapters.openai_agents:watch_turns"),
+    ("agents.run_internal.tool_execution", "lightning_adapters.openai_agents:wrap_tools"),
+    ("pydantic_ai._run_context", "lightning_adapters.pydantic_ai:watch_runs"),
+    ("crewai.agent.core", "lightning_adapters.crewai:watch_agents"),
+    ("crewai.task", "lightning_adapters.crewai:watch_tasks"),
+    ("crewai.tools.base_tool", "lightning_adapters.crewai:wrap_tools"),
+    ("crewai.tools.structured_tool", "lightning_adapters.crewai:wrap_structured_tools"),
+)
+
+_active = False
+_waiting: set[tuple[str, str]] | None = None
+"""Hooks whose module was not imported yet; None before the first ``install_hooks``."""
+
+
+def install_hooks() -> None:
+    """A module that is imported already is hooked at once, any other at its import; again after ``remove_hooks``."""
+    global _active, _waiting
+    if _active:
+        return
+    _active = True
+    if _waiting is None:
+        _waiting = set(_HOOKS)
+        for module, target in _HOOKS:
+            wrapt.register_post_import_hook(partial(_hook, module, target), module)
+        return
+    patching.wrap_again()
+    for module, target in sorted(_waiting):
+        if module in sys.modules:  # imported in between
+            _hook(module, target, sys.modules[module])
+
+
+def is_active() -> bool:
+    return _active
+
+
+def remove_hooks() -> None:
+    """Put back what was wrapped. Listeners of frameworks' own stay: without calls there is nothing they change."""
+    global _active
+    _active = False
+    patching.restore_originals()
+
+
+def _hook(module: str, target: str, imported: object) -> None:
+    if _active and _waiting is not None:
+        _waiting.discard((module, target))
+        guarded(f"hook:{target}", _call, target, imported)
+
+
+def _call(target: str, imported: object) -> None:
+    module, _, function = target.partition(":")
+    getattr(import_module(module), function)(imported)

@@ -1,0 +1,1 @@
+"""Spans of ours: made, written down, numbered, and encoded as OTLP."""

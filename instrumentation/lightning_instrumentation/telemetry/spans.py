@@ -1,0 +1,75 @@
+"""A span of ours from start to end, each step guarded: whatever fails here, the agent does not notice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lightning_instrumentation import semconv
+from lightning_instrumentation.delivery.deferred import do_later, do_waiting
+from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.runtime import Runtime
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, SpanKind
+
+    from lightning_instrumentation.telemetry.record import SpanRecord
+
+_LONGEST_MESSAGE = 2000
+
+
+def begin(runtime: Runtime, name: str, attributes: Mapping[str, Any], **options: Any) -> Span | None:
+    do_waiting()
+    return guarded("span-start", runtime.tracer.start, name, attributes, **options)
+
+
+def end(span: Span | None, error: BaseException | None = None) -> None:
+    do_waiting()
+    if span is None:
+        return
+    if error is not None:
+        guarded("span-error", mark_error, span, error)
+    guarded("span-end", span.end)
+
+
+def open(
+    runtime: Runtime, name: str, attributes: dict[str, Any], shared: Mapping[str, Any], kind: SpanKind
+) -> SpanRecord | None:
+    """Start a span that nobody outside of this client will hold; see ``Tracer.open``."""
+    do_waiting()
+    return guarded("span-start", runtime.tracer.open, name, attributes, shared, kind)
+
+
+def close(runtime: Runtime, span: SpanRecord, *, end_ns: int | None = None) -> None:
+    """End a span that ``open`` has started."""
+    do_waiting()
+    runtime.tracer.close(span, end_ns)
+
+
+def end_soon(span: Span | None) -> None:
+    """End a span where the garbage collector may be at work, with this moment as its end."""
+    if span is not None:
+        do_later(span.end, time.time_ns())
+
+
+def mark_error(span: Span | SpanRecord, error: BaseException, *, secret: str | None = None) -> None:
+    """Record what was raised; ``secret`` is cut out of its message (servers like to quote keys back)."""
+    from opentelemetry.trace import Status, StatusCode
+
+    message = str(error)[:_LONGEST_MESSAGE]
+    if secret:
+        message = message.replace(secret, "[secret]")
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    span.set_attribute(semconv.ERROR_TYPE, name)
+    span.add_event("exception", {"exception.type": name, "exception.message": message})
+    span.set_status(Status(StatusCode.ERROR, message))
+
+
+def mark_failed(span: Span | SpanRecord, error_type: str, message: str) -> None:
+    """Record a failure that was reported and not raised."""
+    from opentelemetry.trace import Status, StatusCode
+
+    span.set_attribute(semconv.ERROR_TYPE, error_type)
+    span.set_status(Status(StatusCode.ERROR, message[:_LONGEST_MESSAGE]))

@@ -1,0 +1,1 @@
+"""Credit-assignment schemes, one a file, and the interface that they share."""

@@ -1,0 +1,1 @@
+"""Schemes that need a critic: generalized advantage estimation over tokens, turns, or both."""

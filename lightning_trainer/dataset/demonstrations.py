@@ -1,0 +1,166 @@
+"""What is shown to a policy from a file: demonstrations and preference pairs, as ids of the policy's own tokenizer.
+
+Files are those of ``lightning-trainer build`` (``examples/1``, ``pairs/1``; Parquet or JSON lines) or TRL's, JSON lines
+in words (``prompt`` with ``completion``, or with ``chosen`` and ``rejected``; ``tools``) or in ids (``input_ids`` with
+``completion_mask``). Recorded ids count where they spell the recorded words; words without such ids, as those that
+another model said, are written by the policy's chat template and closed with its end token.
+"""
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+from lightning_trainer.dataset.formats.json_lines import read_json_lines
+from lightning_trainer.dataset.rows import EXAMPLES, PAIRS
+from lightning_trainer.errors import DatasetError
+from lightning_trainer.retokenise.chat import NoWordsError
+from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
+
+MakeTokenizer = Callable[[], PolicyTokenizer]
+
+_SCHEMA = "schema"
+_SCHEMA_OF = {"sft": EXAMPLES, "dpo": PAIRS}
+_COMMANDS = {"sft": "lightning-trainer build --for sft", "dpo": "lightning-trainer build --for dpo"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A prompt with the answer to imitate and, of a pair, the one to prefer it to."""
+
+    name: str
+    """Unique in its file."""
+    agent: str
+    prompt_ids: Sequence[int]
+    answers: tuple[Sequence[int], ...]
+    """Ids; the chosen one first."""
+
+
+def read_shown(
+    path: Path, objective: Literal["sft", "dpo"], vocabulary: int, tokenizer: MakeTokenizer
+) -> tuple[Shown, ...]:
+    """Read a file for an objective.
+
+    Args:
+        vocabulary: how many ids the policy has.
+        tokenizer: the policy's, made when there are words.
+
+    Raises:
+        DatasetError: it cannot be read, is of another kind, or a row cannot be shown; the message names the row.
+        ModelError: there are words, and the model has no tokenizer or chat template.
+    """
+    reader = _Reader(path, tokenizer)
+    found = []
+    for number, row in enumerate(_rows(path, objective), start=1):
+        where = f"{path.name}: row {number}"
+        prompt_ids, answers = reader.pair(row, where) if objective == "dpo" else reader.example(row, where)
+        if not len(prompt_ids) or not all(map(len, answers)):
+            raise DatasetError(f"{where} has an empty prompt or answer; leave it out")
+        if (largest := max(chain(prompt_ids, *answers))) >= vocabulary:
+            raise DatasetError(
+                f"{where} holds the token id {largest}, and the policy has {vocabulary}: its ids are of another model; "
+                "give the words instead"
+            )
+        name = f"{path.name}/{number}"
+        found.append(Shown(name, str(row.get("agent") or ""), array("i", prompt_ids), _packed(answers)))
+    if not found:
+        raise DatasetError(f"{path} has no rows; make some with {_COMMANDS[objective]}")
+    return tuple(found)
+
+
+def _packed(answers: Iterable[Sequence[int]]) -> tuple[Sequence[int], ...]:
+    return tuple(array("i", answer) for answer in answers)
+
+
+def _rows(path: Path, objective: Literal["sft", "dpo"]) -> Iterator[Mapping[str, Any]]:
+    wanted = _SCHEMA_OF[objective]
+    if path.suffix == ".parquet":
+        from lightning_trainer.dataset.formats.parquet import read_rows_parquet
+
+        yield from read_rows_parquet(path, wanted)
+        return
+    for row in read_json_lines(path):
+        if row.get(_SCHEMA, wanted) != wanted:
+            raise DatasetError(
+                f"{path}: a row has the schema {row[_SCHEMA]!r}, and {objective} reads {wanted}; make it with "
+                f"{_COMMANDS[objective]}"
+            )
+        yield row
+
+
+class _Reader:
+    """Of one file: rows to ids."""
+
+    def __init__(self, path: Path, make_tokenizer: MakeTokenizer) -> None:
+        self._path = path
+        self._make_tokenizer = make_tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> PolicyTokenizer:
+        return self._make_tokenizer()
+
+    def example(self, row: Mapping[str, Any], where: str) -> tuple[Sequence[int], list[Sequence[int]]]:
+        if "input_ids" in row:
+            return _tokenised(row, where)
+        answer = row.get("answer") or _only(row.get("completion"), where)
+        prompt_ids, found = self._ids(row, where, [(answer, row.get("response_ids"))])
+        return prompt_ids, found
+
+    def pair(self, row: Mapping[str, Any], where: str) -> tuple[Sequence[int], list[Sequence[int]]]:
+        sides = [
+            (row.get(f"{side}_answer") or _only(row.get(side), where), row.get(f"{side}_ids"))
+            for side in ("chosen", "rejected")
+        ]
+        return self._ids(row, where, sides)
+
+    def _ids(
+        self, row: Mapping[str, Any], where: str, answers: list[tuple[Any, Any]]
+    ) -> tuple[Sequence[int], list[Sequence[int]]]:
+        prompt_ids = row.get("prompt_ids")
+        if prompt_ids and all(ids and self._spells(ids, words) for words, ids in answers):
+            return prompt_ids, [ids for _, ids in answers]
+        prompt, tools = row.get("prompt"), row.get("tools") or ()
+        if not isinstance(prompt, list) or not all(isinstance(words, Mapping) for words, _ in answers):
+            raise DatasetError(
+                f"{where} has neither ids nor words that can be shown: it needs prompt_ids with the ids of the answer, "
+                "or chat messages"
+            )
+        try:
+            return self._tokenizer.prompt_ids(prompt, tools), [
+                self._answer_ids(prompt, tools, words, where) for words, _ in answers
+            ]
+        except NoWordsError as error:
+            raise DatasetError(f"{where}: {error}") from error
+
+    def _spells(self, ids: Sequence[int], words: Any) -> bool:
+        """Whether the ids are of this tokenizer, as far as the words can tell."""
+        said = words.get("content") if isinstance(words, Mapping) else None
+        return not said or said.strip() in self._tokenizer.decoded(ids)
+
+    def _answer_ids(self, prompt: list, tools: Any, words: Any, where: str) -> Sequence[int]:
+        ids = next(self._tokenizer.answers(prompt, tools, {"content": "", **words}, "stop"), None)
+        if ids is None:
+            raise DatasetError(f"{where}: the policy's tokenizer cannot spell the answer; leave the row out")
+        return ids
+
+
+def _only(messages: Any, where: str) -> Any:
+    """TRL's completion: a list of one message of the assistant."""
+    if messages is None or isinstance(messages, Mapping):
+        return messages
+    if not isinstance(messages, list) or len(messages) != 1:
+        raise DatasetError(f"{where}: its answer is not one message of the assistant; make it one")
+    return messages[0]
+
+
+def _tokenised(row: Mapping[str, Any], where: str) -> tuple[Sequence[int], list[Sequence[int]]]:
+    ids, mask = row["input_ids"], row.get("completion_mask") or []
+    start = mask.index(1) if 1 in mask else 0
+    if len(mask) != len(ids) or not start or not all(mask[start:]):
+        raise DatasetError(
+            f"{where}: its completion_mask is not zeros over a prompt and ones over the answer; make it so"
+        )
+    return ids[:start], [ids[start:]]

@@ -1,0 +1,1 @@
+"""Diagnoses of what was recorded, and of what was not."""

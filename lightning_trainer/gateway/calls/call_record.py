@@ -1,0 +1,73 @@
+"""How one call ends in the store: its record, once, and what is said about it afterwards.
+
+Small on purpose: it is kept for a while after the call (``tries.py``), its tokens and messages are not.
+"""
+
+import asyncio
+import logging
+
+from lightning_trainer.errors import MalformedTelemetryError, StoreError
+from lightning_trainer.gateway.calls.span import abandonment_of, without_content
+from lightning_trainer.gateway.errors import RefusalError, unavailable
+from lightning_trainer.types import Span, SpanSink, SpanStatus
+
+logger = logging.getLogger(__name__)
+
+
+class Settlement:
+    """A call that goes on until ``settle``; ``abandon`` may come before or after."""
+
+    def __init__(self, sink: SpanSink) -> None:
+        self._sink = sink
+        self._recording: asyncio.Task[None] | None = None
+        self._complete: Span | None = None
+        self.given_up: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done when the caller wants this answer no longer; says why."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the record was handed to the store, whatever came of it."""
+        return self._recording is not None
+
+    async def settle(self, record: Span) -> None:
+        """Make the record durable.
+
+        Raises:
+            RefusalError: the store could not; 503.
+        """
+        if record.status is SpanStatus.OK:
+            self._complete = without_content(record)
+        self._recording = asyncio.create_task(self._append(record))
+        await self.settled_as_it_was()
+
+    async def settled_as_it_was(self) -> None:
+        """Wait for the record that is being made; raises what it raised."""
+        assert self._recording is not None
+        # A caller who hangs up now must not take the record with him.
+        await asyncio.shield(self._recording)
+
+    async def abandon(self, reason: str) -> None:
+        """The caller will not use this answer: stop the work for it, and let it count as interrupted.
+
+        Raises:
+            RefusalError: the store could not take note of it; 503.
+        """
+        if self.given_up.done():
+            return
+        self.given_up.set_result(reason)
+        if self._complete is None:
+            return  # what will be recorded, or was, is an interrupted call
+        try:
+            await self.settled_as_it_was()
+        except RefusalError:
+            return  # there is no record, and the answer was withheld
+        await asyncio.shield(asyncio.create_task(self._append(abandonment_of(self._complete, reason))))
+
+    async def _append(self, span: Span) -> None:
+        try:
+            await self._sink.append([span])
+        except (StoreError, MalformedTelemetryError) as error:
+            logger.error("a call could not be recorded, so it is not answered: %s", error)
+            raise unavailable(
+                f"the call was made but could not be recorded, so its answer is withheld: {error}"
+            ) from error

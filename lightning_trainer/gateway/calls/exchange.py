@@ -1,0 +1,67 @@
+"""One call on its way through the gateway: who asked what, what came back, and its record.
+
+The record is committed before the caller can see the end of the response. A call that cannot be recorded is not
+answered: tokens of a policy that went out unrecorded would be missing from the ledger without a trace. A call whose
+caller gave it up is recorded as interrupted; where its record was complete by then, a second span takes that back.
+"""
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+
+from lightning_instrumentation.wire.chat import ChatAnswer
+from lightning_instrumentation.wire.completions import CompletionAnswer
+
+from lightning_trainer.gateway.caller import Caller
+from lightning_trainer.gateway.calls.call_record import Settlement
+from lightning_trainer.gateway.calls.span import Sampler, record_of
+from lightning_trainer.gateway.engine.transcript import Transcript
+from lightning_trainer.gateway.errors import RefusalError
+from lightning_trainer.gateway.request import EngineApi, EngineRequest
+
+_READERS = {EngineApi.CHAT: ChatAnswer, EngineApi.COMPLETIONS: CompletionAnswer}
+
+
+@dataclass(slots=True)
+class Exchange:
+    """State of one call; ``transcript`` and ``sampler`` fill up as the engine answers."""
+
+    request: EngineRequest
+    caller: Caller
+    sampler: Sampler
+    settlement: Settlement
+    start_ns: int = field(default_factory=time.time_ns)
+    transcript: Transcript = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.transcript = Transcript(self.request.choices, self.request.id_prefix, _READERS[self.request.api]())
+
+    async def commit(self, *, interrupted: str | None = None) -> None:
+        """Make the record durable, once; later calls wait for the same outcome.
+
+        Raises:
+            RefusalError: the store could not; 503.
+        """
+        settlement = self.settlement
+        if settlement.settled:
+            return await settlement.settled_as_it_was()
+        if settlement.given_up.done():
+            interrupted = interrupted or settlement.given_up.result()
+        await settlement.settle(
+            record_of(
+                self.request,
+                self.caller,
+                self.sampler,
+                self.transcript,
+                start_ns=self.start_ns,
+                interrupted=interrupted,
+            )
+        )
+
+    async def end_without_caller(self, reason: str) -> None:
+        """Nobody waits for the rest: record what there is as interrupted, or take a complete record back."""
+        with contextlib.suppress(RefusalError):
+            if self.settlement.settled:
+                await self.settlement.abandon(reason)
+            else:
+                await self.commit(interrupted=reason)

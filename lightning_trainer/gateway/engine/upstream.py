@@ -1,0 +1,163 @@
+"""The engine as the gateway sees it: requests are held while it is starting, and tried again when it was not there.
+
+A request is repeated only when no byte of an answer has gone to the caller, by another engine where there is one; what
+a dying engine had sampled is lost with it and nobody saw it.
+"""
+
+import asyncio
+import logging
+import time
+from functools import cached_property, partial
+
+import aiohttp
+import orjson
+
+from lightning_trainer.errors import EngineError
+from lightning_trainer.gateway.engine.conversation import Conversation
+from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint, OnlyEngine
+from lightning_trainer.gateway.engine.response import EngineResponse
+from lightning_trainer.gateway.engine.support import HEADER
+
+logger = logging.getLogger(__name__)
+
+_CONNECT_TIMEOUT_S = 5.0
+_KEEP_ALIVE_S = 4.0
+"""Less than the engine's own 5 s: it must not hang up on a connection that is just being used again."""
+_RETRY_PAUSE_S = 0.2
+_DROPPED_TRIES = 2
+"""A request on which the engine dies twice may be what kills it."""
+
+
+class Upstream:
+    """HTTP to the engine, with a connection pool.
+
+    Args:
+        engine: one, or the choice of several that serve the same.
+        queue_timeout_s: how long a request waits for an engine that is not there.
+        silence_timeout_s: how long the engine may send nothing in the middle of an answer.
+        connections: open at once at most.
+    """
+
+    def __init__(
+        self,
+        engine: EngineEndpoint | EngineChoice,
+        *,
+        queue_timeout_s: float = 180.0,
+        silence_timeout_s: float = 600.0,
+        connections: int = 520,
+    ) -> None:
+        self._engines: EngineChoice = engine if isinstance(engine, EngineChoice) else OnlyEngine(engine)
+        self._queue_timeout_s = queue_timeout_s
+        self._silence_timeout_s = silence_timeout_s
+        self._connections = connections
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def ready(self, timeout_s: float) -> None:
+        """Return when a request would be sent at once.
+
+        Raises:
+            EngineError: it would not within the time, or ever.
+        """
+        await self._engines.ready(timeout_s)
+
+    async def open(self, path: str, body: bytes, conversation: Conversation | None = None) -> EngineResponse:
+        """Send a request and return its response with the body still to be read; the caller closes it.
+
+        Raises:
+            EngineError: the engine is not there, or died on this request.
+        """
+        return await self._send("POST", path, body, conversation)
+
+    async def complete(self, path: str, body: bytes, conversation: Conversation | None = None) -> EngineResponse:
+        """Send a request and return its response, read to the end.
+
+        Raises:
+            EngineError: the engine is not there, or died on this request.
+        """
+        return await self._send("POST", path, body, conversation, whole=True)
+
+    async def live_version(self, policy: str) -> int | None:
+        """Return the policy's version that is served now; None where the engine does not say."""
+        try:
+            response = await self._send(
+                "GET", f"/lightning/version?policy={policy}", None, whole=True, queue_timeout_s=2.0
+            )
+            version = orjson.loads(response.body or b"").get("version") if response.is_success else None
+        except (EngineError, ValueError, AttributeError):
+            return None
+        return version if isinstance(version, int) else None
+
+    @cached_property
+    def _client(self) -> aiohttp.ClientSession:
+        """Made on the first request: it belongs to the event loop that it is made on."""
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=_KEEP_ALIVE_S),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=self._silence_timeout_s
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,  # the engine is on loopback: a proxy of the environment must not see prompts
+        )
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        conversation: Conversation | None = None,
+        *,
+        whole: bool = False,
+        queue_timeout_s: float | None = None,
+    ) -> EngineResponse:
+        patience_s = self._queue_timeout_s if queue_timeout_s is None else queue_timeout_s
+        give_up = time.monotonic() + patience_s
+        dropped = 0
+        failed: list[EngineEndpoint] = []
+        while True:
+            await self._engines.ready(max(0.0, give_up - time.monotonic()))
+            try:
+                failed.append(engine := self._engines.begin(failed, conversation and conversation.key))
+                return await self._once(engine, method, path, body, conversation, whole)
+            # Gone, or gone since it was ready a moment ago.
+            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, EngineError) as error:
+                cause: Exception = error
+            except TimeoutError as error:
+                raise EngineError(f"the engine has been silent for too long ({type(error).__name__})") from error
+            except aiohttp.ClientError as error:
+                dropped += 1
+                if dropped >= _DROPPED_TRIES:
+                    raise EngineError(f"the engine dropped the request {dropped} times: {error}") from error
+                cause = error
+            if time.monotonic() + _RETRY_PAUSE_S >= give_up:
+                raise EngineError(f"the engine has not been reachable for {patience_s:.0f} s: {cause}") from cause
+            logger.warning("the engine is not reachable (%s); the request waits", cause)
+            await asyncio.sleep(_RETRY_PAUSE_S)
+
+    async def _once(
+        self,
+        engine: EngineEndpoint,
+        method: str,
+        path: str,
+        body: bytes | None,
+        conversation: Conversation | None,
+        whole: bool,
+    ) -> EngineResponse:
+        ended = partial(self._engines.end, engine)
+        try:
+            headers = {**engine.headers, "content-type": "application/json", "accept-encoding": "identity", HEADER: "1"}
+            if conversation is not None:
+                headers |= conversation.headers
+            url = engine.base_url.rstrip("/") + path
+            # Not to be redirected: the engine's credentials and prompts go to the engine and nowhere else.
+            answer = await self._client.request(method, url, data=body, headers=headers, allow_redirects=False)
+            if not whole and 200 <= answer.status < 300:
+                return EngineResponse(answer, ended=ended)
+            read = await answer.read()
+        except BaseException:
+            ended()
+            raise
+        ended()
+        return EngineResponse(answer, read)

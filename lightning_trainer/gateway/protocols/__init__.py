@@ -1,0 +1,1 @@
+"""The APIs that callers speak, each translated to the engine's own and back."""

@@ -1,0 +1,139 @@
+"""Chat completions as Anthropic Messages: the whole message, and the events of a stream as each piece arrives.
+
+Token counts are those of the exact ids.
+Source: Anthropic API reference, Messages and its streaming events, version 2023-06-01.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from lightning_trainer.gateway.engine.sse import event_of
+from lightning_trainer.gateway.engine.transcript import Transcript
+from lightning_trainer.gateway.errors import RefusalError
+from lightning_trainer.gateway.protocols.anthropic_request import error_body
+
+_STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
+
+
+class AnthropicAnswer:
+    """One message."""
+
+    def __init__(self, model: str, transcript: Transcript) -> None:
+        self._model = model
+        self._transcript = transcript
+        self._started = False
+        self._blocks = 0
+        self._open: tuple[str, int | None] | None = None
+        """Kind of the block that is growing, and which tool call it is."""
+        self._stop_sequence: str | None = None
+
+    def whole(self, raw: bytes, document: dict[str, Any]) -> bytes:
+        choice = document["choices"][0]
+        message = choice.get("message") or {}
+        content: list[dict[str, Any]] = []
+        if message.get("reasoning"):
+            content.append({"type": "thinking", "thinking": message["reasoning"], "signature": ""})
+        if message.get("content"):
+            content.append({"type": "text", "text": message["content"]})
+        for index, call in enumerate(message.get("tool_calls") or ()):
+            content.append({**_tool_use(call, index), "input": _arguments(call)})
+        self._note_stop(choice)
+        return orjson.dumps({**self._message(), **self._stop(), "content": content})
+
+    def chunk(self, event: bytes, chunk: dict[str, Any]) -> bytes:
+        if chunk.get("error"):
+            return event_of(orjson.dumps(error_body(500, chunk)), "error")
+        out: list[bytes] = []
+        if not self._started:
+            self._started = True
+            out += [_event("message_start", message=self._message()), _event("ping")]
+        for choice in chunk.get("choices") or ():
+            out += self._grow(choice.get("delta") or {})
+            self._note_stop(choice)
+        return b"".join(out)
+
+    def end(self, event: bytes) -> bytes:
+        if self._transcript.error is not None:
+            return b""  # that was the end
+        usage = {"output_tokens": self._transcript.output_tokens}
+        return b"".join(
+            [*self._close(), _event("message_delta", delta=self._stop(), usage=usage), _event("message_stop")]
+        )
+
+    def broken(self, refusal: RefusalError) -> bytes:
+        return event_of(orjson.dumps(error_body(refusal.status, refusal.body)), "error")
+
+    def _grow(self, delta: Mapping[str, Any]) -> Iterator[bytes]:
+        if delta.get("reasoning"):
+            yield from self._begin("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            yield self._delta(type="thinking_delta", thinking=delta["reasoning"])
+        if delta.get("content"):
+            yield from self._begin("text", {"type": "text", "text": ""})
+            yield self._delta(type="text_delta", text=delta["content"])
+        for position, call in enumerate(delta.get("tool_calls") or ()):
+            index = call.get("index", position)
+            yield from self._begin("tool_use", _tool_use(call, index), index)
+            if arguments := (call.get("function") or {}).get("arguments"):
+                yield self._delta(type="input_json_delta", partial_json=arguments)
+
+    def _begin(self, kind: str, block: dict[str, Any], tool_index: int | None = None) -> Iterator[bytes]:
+        if self._open == (kind, tool_index):
+            return
+        yield from self._close()
+        self._open = (kind, tool_index)
+        yield _event("content_block_start", index=self._blocks, content_block=block)
+
+    def _close(self) -> Iterator[bytes]:
+        if self._open is not None:
+            yield _event("content_block_stop", index=self._blocks)
+            self._blocks += 1
+            self._open = None
+
+    def _delta(self, **delta: Any) -> bytes:
+        return _event("content_block_delta", index=self._blocks, delta=delta)
+
+    def _note_stop(self, choice: Mapping[str, Any]) -> None:
+        # vLLM names the stop string that ended the text; a number is a stop token.
+        if isinstance(choice.get("stop_reason"), str):
+            self._stop_sequence = choice["stop_reason"]
+
+    def _stop(self) -> dict[str, Any]:
+        choice = self._transcript.choices.get(0)
+        reason = _STOP_REASONS.get((choice.finish_reason if choice else None) or "", "end_turn")
+        if self._stop_sequence is not None and reason == "end_turn":
+            reason = "stop_sequence"
+        return {"stop_reason": reason, "stop_sequence": self._stop_sequence}
+
+    def _message(self) -> dict[str, Any]:
+        return {
+            "id": self._transcript.response_id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {
+                "input_tokens": len(self._transcript.prompt_ids),
+                "output_tokens": self._transcript.output_tokens,
+            },
+        }
+
+
+def _tool_use(call: Mapping[str, Any], index: int) -> dict[str, Any]:
+    name = (call.get("function") or {}).get("name") or ""
+    return {"type": "tool_use", "id": call.get("id") or f"toolu_{index}", "name": name, "input": {}}
+
+
+def _arguments(call: Mapping[str, Any]) -> Any:
+    text = (call.get("function") or {}).get("arguments") or "{}"
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {"invalid_json": text}  # the model's mistake: the agent should see it
+
+
+def _event(name: str, /, **fields: Any) -> bytes:
+    return event_of(orjson.dumps({"type": name, **fields}), name)

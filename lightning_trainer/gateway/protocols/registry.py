@@ -1,0 +1,87 @@
+"""The APIs that callers may speak. Two are the engine's own; two are translated to its chat completions and back.
+
+The engine has routes for Responses and Messages as well, but they return no token ids.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from lightning_trainer.gateway.engine.transcript import Transcript
+from lightning_trainer.gateway.errors import RefusalError
+from lightning_trainer.gateway.protocols import anthropic_request, responses_request
+from lightning_trainer.gateway.protocols.answer import Answer
+from lightning_trainer.gateway.protocols.anthropic_answer import AnthropicAnswer
+from lightning_trainer.gateway.protocols.openai_answer import OpenAIAnswer
+from lightning_trainer.gateway.protocols.responses_answer import ResponsesAnswer
+from lightning_trainer.gateway.request import EngineApi, EngineRequest, engine_request
+
+Read = TypeVar("Read")
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API, both directions."""
+
+    path: str
+    """Below ``/v1``."""
+    read: Callable[[dict[str, Any], int | None], EngineRequest]
+    """The engine's request for a body and the version that it insists on; raises RefusalError."""
+    answer: Callable[[dict[str, Any], EngineRequest, Transcript, str], Answer]
+    """For the caller's body, the engine's request, the transcript and the engine's name of the model."""
+    error_body: Callable[[int, Mapping[str, Any]], Mapping[str, Any]] = lambda status, body: body
+    """An error of OpenAI's shape, which is the engine's too, as this API's clients expect it."""
+
+
+def _openai_answer(_: dict[str, Any], request: EngineRequest, __: Transcript, served_name: str) -> Answer:
+    return OpenAIAnswer(request, served_name)
+
+
+def _read_message(body: dict[str, Any], version: int | None) -> EngineRequest:
+    asked = _translated(anthropic_request.chat_body, "msg_")(body, version)
+    edited_from = _readable(anthropic_request.edited_from, body)
+    return replace(asked, edited_from=edited_from, accommodated=anthropic_request.accommodated)
+
+
+def _translated(
+    translate: Callable[[Mapping[str, Any]], dict[str, Any]], id_prefix: str
+) -> Callable[[dict[str, Any], int | None], EngineRequest]:
+    def read(body: dict[str, Any], version: int | None) -> EngineRequest:
+        return engine_request(_readable(translate, body), version=version, id_prefix=id_prefix)
+
+    return read
+
+
+def _readable(read: Callable[[Mapping[str, Any]], Read], body: Mapping[str, Any]) -> Read:
+    try:
+        return read(body)
+    except (TypeError, AttributeError, KeyError, ValueError) as error:
+        raise RefusalError(400, f"a field of the body has a shape that cannot be read: {error}") from error
+
+
+MESSAGES = Api(
+    "/messages",
+    read=_read_message,
+    answer=lambda _, request, transcript, __: AnthropicAnswer(request.model, transcript),
+    error_body=anthropic_request.error_body,
+)
+
+
+APIS = (
+    Api(
+        "/chat/completions",
+        read=lambda body, version: engine_request(body, version=version),
+        answer=_openai_answer,
+    ),
+    Api(
+        "/completions",
+        read=lambda body, version: engine_request(body, version=version, api=EngineApi.COMPLETIONS),
+        answer=_openai_answer,
+    ),
+    Api(
+        "/responses",
+        read=_translated(responses_request.chat_body, "resp_"),
+        answer=lambda body, request, transcript, _: ResponsesAnswer(body, request.model, transcript),
+    ),
+    MESSAGES,
+)

@@ -1,0 +1,212 @@
+"""Chat completions as OpenAI Responses: the whole object, and the events of a stream as each piece arrives.
+
+Token counts are those of the exact ids. Reasoning goes out in plain text, as the engine gives it.
+Source: OpenAI API reference, Responses and its streaming events, 2026.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from lightning_trainer.gateway.engine.sse import event_of
+from lightning_trainer.gateway.engine.transcript import Transcript
+from lightning_trainer.gateway.errors import RefusalError
+
+_ECHOED = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "reasoning": None,
+    "temperature": None,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": None,
+    "user": None,
+}
+"""What a response repeats of its request, with what it says where that said nothing."""
+_PART_OF = {"message": "output_text", "reasoning": "reasoning_text"}
+_DELTA_OF = {
+    "message": "response.output_text",
+    "reasoning": "response.reasoning_text",
+    "function_call": "response.function_call_arguments",
+}
+
+
+@dataclass(slots=True)
+class _Item:
+    """An output item that is still growing."""
+
+    index: int
+    body: dict[str, Any]
+    tool_index: int | None = None
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        return self.body["type"]
+
+
+class ResponsesAnswer:
+    """One response; ``asked`` is the request as it came."""
+
+    def __init__(self, asked: Mapping[str, Any], model: str, transcript: Transcript) -> None:
+        self._asked = asked
+        self._model = model
+        self._transcript = transcript
+        self._created = int(time.time())
+        self._output: list[dict[str, Any]] = []
+        self._open: _Item | None = None
+        self._sequence = 0
+        self._started = False
+
+    def whole(self, raw: bytes, document: dict[str, Any]) -> bytes:
+        message = document["choices"][0].get("message") or {}
+        for _ in self._grow(message):
+            pass
+        for _ in self._close():
+            pass
+        return orjson.dumps(self._response(self._final_status()))
+
+    def chunk(self, event: bytes, chunk: dict[str, Any]) -> bytes:
+        if chunk.get("error"):
+            return self._error(chunk["error"])
+        out: list[bytes] = []
+        if not self._started:
+            self._started = True
+            out += [
+                self._event(name, response=self._response("in_progress"))
+                for name in ("response.created", "response.in_progress")
+            ]
+        for choice in chunk.get("choices") or ():
+            out += self._grow(choice.get("delta") or {})
+        return b"".join(out)
+
+    def end(self, event: bytes) -> bytes:
+        if self._transcript.error is not None:
+            return b""  # that was the end
+        out = list(self._close())
+        status = self._final_status()
+        return b"".join([*out, self._event(f"response.{status}", response=self._response(status))])
+
+    def broken(self, refusal: RefusalError) -> bytes:
+        return self._error(refusal.body["error"])
+
+    def _error(self, error: Any) -> bytes:
+        said = error if isinstance(error, dict) else {"message": str(error)}
+        code = said.get("code") or said.get("type")
+        # OpenAI's clients raise where an event has "error"; the fields beside it are those of their error event.
+        return self._event("error", code=code, message=said.get("message"), param=said.get("param"), error=said)
+
+    # -- the output, piece by piece ------------------------------------------------------------------------------
+
+    def _grow(self, delta: Mapping[str, Any]) -> Iterator[bytes]:
+        if delta.get("reasoning"):
+            yield from self._add("reasoning", delta["reasoning"])
+        if delta.get("content"):
+            yield from self._add("message", delta["content"])
+        for position, call in enumerate(delta.get("tool_calls") or ()):
+            function = call.get("function") or {}
+            yield from self._begin_call(call.get("index", position), call, function)
+            if function.get("arguments"):
+                yield from self._add("function_call", function["arguments"])
+
+    def _begin_call(self, index: int, call: Mapping[str, Any], function: Mapping[str, Any]) -> Iterator[bytes]:
+        if self._open is not None and self._open.tool_index == index:
+            return
+        call_id = call.get("id") or f"call_{index}"
+        body = {"call_id": call_id, "name": function.get("name") or "", "arguments": ""}
+        yield from self._begin("function_call", body, tool_index=index)
+
+    def _begin(self, kind: str, body: Mapping[str, Any], tool_index: int | None = None) -> Iterator[bytes]:
+        yield from self._close()
+        index = len(self._output)
+        prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc"}[kind]
+        item_id = f"{prefix}_{(self._transcript.response_id or '').removeprefix('resp_')}_{index}"
+        item = {"id": item_id, "type": kind, "status": "in_progress", **body}
+        self._open = _Item(index, item, tool_index)
+        self._output.append(item)
+        yield self._event("response.output_item.added", output_index=index, item=item)
+        if kind in _PART_OF:
+            yield self._event("response.content_part.added", **self._place(), part=_part(kind, ""))
+
+    def _add(self, kind: str, text: str) -> Iterator[bytes]:
+        if self._open is None or self._open.kind != kind:
+            extra = {"role": "assistant"} if kind == "message" else {"summary": []}
+            yield from self._begin(kind, {**extra, "content": []})
+        assert self._open is not None
+        self._open.pieces.append(text)
+        extra = {"logprobs": []} if kind == "message" else {}
+        yield self._event(f"{_DELTA_OF[kind]}.delta", **self._place(), delta=text, **extra)
+
+    def _close(self) -> Iterator[bytes]:
+        item = self._open
+        if item is None:
+            return
+        text, kind = "".join(item.pieces), item.kind
+        if kind == "function_call":
+            item.body["arguments"] = text
+            named = {"name": item.body["name"], "arguments": text}
+            yield self._event("response.function_call_arguments.done", **self._place(), **named)
+        else:
+            extra = {"logprobs": []} if kind == "message" else {}
+            item.body["content"] = [_part(kind, text)]
+            yield self._event(f"{_DELTA_OF[kind]}.done", **self._place(), text=text, **extra)
+            yield self._event("response.content_part.done", **self._place(), part=_part(kind, text))
+        item.body["status"] = "completed"
+        yield self._event("response.output_item.done", output_index=item.index, item=item.body)
+        self._open = None
+
+    def _place(self) -> dict[str, Any]:
+        assert self._open is not None
+        place = {"item_id": self._open.body["id"], "output_index": self._open.index}
+        return {**place, "content_index": 0} if self._open.kind in _PART_OF else place
+
+    def _event(self, name: str, /, **fields: Any) -> bytes:
+        event = event_of(orjson.dumps({"type": name, "sequence_number": self._sequence, **fields}), name)
+        self._sequence += 1
+        return event
+
+    # -- the response --------------------------------------------------------------------------------------------
+
+    def _final_status(self) -> str:
+        choice = self._transcript.choices.get(0)
+        return "incomplete" if choice is None or choice.finish_reason in (None, "length") else "completed"
+
+    def _response(self, status: str) -> dict[str, Any]:
+        done = status != "in_progress"
+        given, sampled = len(self._transcript.prompt_ids), self._transcript.output_tokens
+        usage = {
+            "input_tokens": given,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": sampled,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": given + sampled,
+        }
+        asked = {name: self._asked.get(name) for name in _ECHOED}
+        return {
+            **{name: _ECHOED[name] if value is None else value for name, value in asked.items()},
+            "id": self._transcript.response_id,
+            "object": "response",
+            "created_at": self._created,
+            "completed_at": int(time.time()) if status == "completed" else None,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "model": self._model,
+            "output": self._output if done else [],
+            "previous_response_id": None,
+            "store": False,
+            "truncation": "disabled",
+            "usage": usage if done else None,
+        }
+
+
+def _part(kind: str, text: str) -> dict[str, Any]:
+    part = {"type": _PART_OF[kind], "text": text}
+    return {**part, "annotations": [], "logprobs": []} if kind == "message" else part

@@ -1,0 +1,1 @@
+"""Changes to vLLM, one a file: what it changes, and why."""

@@ -1,0 +1,1 @@
+"""The proof of what is served: a probe that trainer and engine both score."""

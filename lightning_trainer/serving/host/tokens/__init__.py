@@ -1,0 +1,1 @@
+"""What is recorded of sampled tokens: what each was drawn from, its experts, and ids that a conversation keeps."""

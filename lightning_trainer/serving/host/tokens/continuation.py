@@ -1,0 +1,159 @@
+"""Prompts that repeat what was sampled get the ids that were sampled: vLLM's tokenizing and answering, watched.
+
+vLLM (0.31.0) renders messages to text and tokenizes all of it, so an answer that the model wrote as ``th`` ``e`` comes
+back as ``the``: the prompt parts from what was sampled, and no turn extends the one before. There is no option for it.
+Two methods of the engine are wrapped, on the one object and not on its class: the renderer's step from text to ids
+(``BaseRenderer._tokenize_prompt_async``), and ``generate``, whose outputs are the ids to remember. The engine is given
+the ids as a prompt like any other, so what it reports as the prompt is what it saw.
+"""
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from lightning_trainer.errors import EngineError
+from lightning_trainer.serving.host.tokens.conversations import Conversations, Remembered, answer_text, continued
+
+logger = logging.getLogger(__name__)
+
+OWNER_HEADER = "x-lightning-conversation"
+"""On a request: whose conversation it is part of. Without it nothing is remembered and nothing kept."""
+KEPT_HEADER = "x-lightning-kept-tokens"
+"""On an answer: how many tokens the prompt begins with that stand as they were, where tokenizing gave others."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    text: str
+    ids: Sequence[int]
+    after: Remembered | None
+
+
+@dataclass(slots=True)
+class Turn:
+    """One request of a conversation."""
+
+    owner: str
+    kept_tokens: int = 0
+    prompts: list[_Prompt] = field(default_factory=list)
+
+
+current_turn: contextvars.ContextVar[Turn | None] = contextvars.ContextVar("turn", default=None)
+"""Of the request that the running task answers."""
+
+
+def begin_turn(headers: Sequence[tuple[bytes, bytes]]) -> Turn | None:
+    """Say whose request this task goes on with, from its headers."""
+    name = OWNER_HEADER.encode("latin-1")
+    owner = next((value.decode("latin-1") for key, value in headers if key == name), None)
+    turn = None if owner is None else Turn(owner)
+    current_turn.set(turn)
+    return turn
+
+
+def keep_sampled_ids(engine: Any) -> None:
+    """Have an ``AsyncLLM`` go on with the ids that it sampled.
+
+    Raises:
+        EngineError: this vLLM has no such methods.
+    """
+    from transformers import PreTrainedTokenizerBase
+
+    keeping = _Keeping(engine)
+    if not isinstance(tokenizer := engine.renderer.tokenizer, PreTrainedTokenizerBase):
+        logger.warning(
+            "keep_sampled_ids has no effect: the tokenizer is a %s, not one of transformers'", type(tokenizer).__name__
+        )
+        return
+    engine.renderer._tokenize_prompt_async = keeping.tokenize
+    engine.generate = keeping.generate
+
+
+class _Keeping:
+    def __init__(self, engine: Any) -> None:
+        self._conversations = Conversations()
+        self._renderer = engine.renderer
+        try:
+            self._tokenize = self._renderer._tokenize_prompt_async
+            self._executor = self._renderer._executor
+            self._generate = engine.generate
+        except AttributeError as error:
+            raise EngineError(
+                f"this vLLM cannot go on with the ids that it sampled ({error}): "
+                "set keep_sampled_ids = false in [engine]"
+            ) from error
+
+    async def tokenize(self, prompt: Mapping[str, Any], params: Any) -> Any:
+        """Wraps ``_tokenize_prompt_async``."""
+        tokens = await self._tokenize(prompt, params)
+        turn = current_turn.get()
+        if turn is None or _bound_to_its_tokens(prompt, params, tokens):
+            return tokens
+        text, ids, after = prompt["prompt"], tokens["prompt_token_ids"], None
+        if beginnings := self._conversations.beginnings(turn.owner, text):
+            found = await self._run(continued, text, ids, beginnings, self._encode, self._decode)
+            longest = params.max_input_tokens
+            # As sampled, words may need more tokens: a prompt that fits must not be refused for that.
+            if found is not None and (longest is None or len(found[1]) <= longest):
+                after, continued_ids = found
+                if continued_ids != ids:
+                    turn.kept_tokens = len(after.ids)
+                    tokens["prompt_token_ids"] = ids = continued_ids
+        turn.prompts.append(_Prompt(text, list(ids), after))
+        return tokens
+
+    def generate(self, prompt: Any, sampling_params: Any, request_id: str, **options: Any) -> AsyncGenerator[Any]:
+        """Wraps ``AsyncLLM.generate``."""
+        outputs = self._generate(prompt, sampling_params, request_id, **options)
+        turn = current_turn.get()
+        if turn is None or not isinstance(prompt, Mapping):
+            return outputs
+        ids = prompt.get("prompt_token_ids")
+        known = next((one for one in turn.prompts if one.ids == ids), None)
+        return outputs if known is None else self._remembering(outputs, turn.owner, known, sampling_params)
+
+    async def _remembering(
+        self, outputs: AsyncGenerator[Any], owner: str, prompt: _Prompt, sampling_params: Any
+    ) -> AsyncGenerator[Any]:
+        pieces = sampling_params.output_kind.name == "DELTA"
+        answers: dict[int, list[int]] = {}
+        ended: set[int] = set()
+        async with aclosing(outputs):
+            async for output in outputs:
+                for choice in output.outputs:
+                    if not pieces:
+                        answers[choice.index] = []
+                    answers.setdefault(choice.index, []).extend(choice.token_ids)
+                    if choice.finish_reason in ("stop", "length"):
+                        ended.add(choice.index)
+                # Before the caller has the end of the answer: what comes next may repeat it.
+                if output.finished and len(ended) == sampling_params.n:
+                    await self._remember(owner, prompt, [answers[index] for index in sorted(answers)])
+                yield output
+
+    async def _remember(self, owner: str, prompt: _Prompt, answers: Sequence[list[int]]) -> None:
+        texts = await self._run(lambda: [answer_text(prompt.ids, ids, self._decode) for ids in answers])
+        told = list(zip(texts, answers, strict=True))
+        self._conversations.remember(owner, prompt.text, prompt.ids, told, after=prompt.after)
+
+    async def _run(self, work: Any, *arguments: Any) -> Any:
+        """Run in the thread that tokenizes: a tokenizer is not to be used by two at once."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *arguments))
+
+    def _encode(self, text: str) -> list[int]:
+        return self._renderer.get_tokenizer().encode(text, add_special_tokens=False)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self._renderer.get_tokenizer().decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def _bound_to_its_tokens(prompt: Mapping[str, Any], params: Any, tokens: Mapping[str, Any]) -> bool:
+    """Whether something else than the text says what the tokens are: images, a cut by number, offsets in the text."""
+    return bool(
+        prompt.get("multi_modal_data") or params.truncate_prompt_tokens is not None or "prompt_token_offsets" in tokens
+    )

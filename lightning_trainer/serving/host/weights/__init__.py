@@ -1,0 +1,1 @@
+"""How new weights and adapters get into the engine, and how requests keep one version meanwhile."""

@@ -1,0 +1,222 @@
+"""The way of an adapter into the engine: check, load beside the old one, prove, and only then send requests to it.
+
+Invariant: requests run only on adapters whose probe agreed, and each on one adapter from its first token to its last.
+Nothing is paused: what runs goes on with the adapter that it began with.
+"""
+
+import asyncio
+import json
+import logging
+import shutil
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lightning_trainer.errors import EngineError
+from lightning_trainer.serving.adapter import ADAPTER_WEIGHTS
+from lightning_trainer.serving.host.asgi import Message, Receive, read_body, replaying
+from lightning_trainer.serving.host.probe.agreement import Rows
+from lightning_trainer.serving.host.probe.history import Proof, Verdict
+from lightning_trainer.serving.host.probe.scoring import score
+from lightning_trainer.serving.host.weights.adapters import Adapters, LoadedAdapter
+from lightning_trainer.serving.host.weights.reporting import log_outcome, outside, refused
+from lightning_trainer.serving.host.weights.served_model import ServedModel
+from lightning_trainer.serving.host.weights.version_pinning import VERSION_HEADER, Passage, Sampler
+from lightning_trainer.serving.publication import Publication, PublicationReport
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Policy:
+    """One policy: what its new requests run on (None: the model itself, version 0), and old versions beside it."""
+
+    live: LoadedAdapter | None = None
+    report: PublicationReport | None = None
+    held: dict[int, LoadedAdapter] = field(default_factory=dict)
+    proof: Proof = field(default_factory=Proof)
+
+    @property
+    def version(self) -> int:
+        return self.live.publication.version if self.live is not None else 0
+
+    def adapter(self, wanted: int | None) -> LoadedAdapter | None:
+        if wanted is None or wanted == self.version:
+            return self.live
+        return self.held.get(wanted, self.live)
+
+
+class AdapterPublisher:
+    """Serves the adapters of several policies from one model; one publication at a time."""
+
+    def __init__(self, engine: Any, adapters: Adapters, model: ServedModel, weights_directory: Path) -> None:
+        self.model = model
+        self._engine = engine
+        self._adapters = adapters
+        self._weights_directory = weights_directory.resolve()
+        self._policies = {name: _Policy() for name in model.policies}
+        self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """What is served, by policy."""
+        return {name: policy.version for name, policy in self._policies.items()}
+
+    @asynccontextmanager
+    async def passage(self, scope: Message, receive: Receive) -> AsyncIterator[Passage]:
+        """Give a request the newest adapter of the policy that it names as its model, or the old one it asks for."""
+        body = await read_body(receive)
+        document = _json_object(body)
+        policy = self._policies.get(document.get("model", ""))
+        if policy is None:
+            yield Passage(replaying(body, receive), None)
+            return
+        adapter = policy.adapter(_wanted_version(scope))
+        if adapter is None:
+            yield Passage(replaying(body, receive), Sampler(document["model"], 0))
+            return
+        async with self._adapters.running_on(adapter):
+            renamed = json.dumps({**document, "model": adapter.name}).encode("utf-8")
+            publication = adapter.publication
+            yield Passage(replaying(renamed, receive), Sampler(publication.policy, publication.version))
+
+    async def score(self, policy: str, token_ids: Sequence[Sequence[int]]) -> tuple[Sampler, Rows]:
+        """Return the log-probabilities under the version that is served, and which one that is."""
+        adapter = self._policies[policy].live
+        async with self._adapters.running_on(adapter) if adapter is not None else nullcontext():
+            rows = await score(self._engine, token_ids, adapter and adapter.request)
+        return Sampler(policy, adapter.publication.version if adapter is not None else 0), rows
+
+    async def publish(self, publication: Publication) -> PublicationReport:
+        """Send new requests to the publication from now on, or say why not and go on with the version before it."""
+        async with self._one_at_a_time:
+            policy = self._policies.get(publication.policy, _Policy())
+            if policy.live is not None and policy.report is not None and policy.live.publication == publication:
+                return policy.report
+            started = time.monotonic()
+            if policy.live is not None and policy.version == publication.version:
+                reason = f"version {publication.version} is being served with other values; a version never changes"
+                return self._refused(publication, policy, reason, started)
+            tried = await self._try(publication, policy)
+            if tried.adapter is None:
+                return self._refused(publication, policy, tried.reason, started, tried)
+            before, policy.live = policy.live, tried.adapter
+            if before is not None:
+                self._adapters.retire(before)
+            assert tried.verdict is not None
+            policy.proof.accept(publication, tried.verdict)
+            policy.report = tried.report(publication.version, started)
+            log_outcome(publication, policy.report)
+            return policy.report
+
+    async def hold(self, publication: Publication) -> PublicationReport:
+        """Load an old version beside the live one, for requests that ask for it."""
+        async with self._one_at_a_time:
+            policy = self._policies.get(publication.policy, _Policy())
+            started = time.monotonic()
+            tried = await self._try(publication, _Policy())  # it has not moved from the live one, it comes from before
+            if tried.adapter is None:
+                return self._refused(publication, policy, tried.reason, started, tried)
+            if (before := policy.held.pop(publication.version, None)) is not None:
+                self._adapters.retire(before)
+            policy.held[publication.version] = tried.adapter
+            report = tried.report(publication.version, started)
+            log_outcome(publication, report)
+            return report
+
+    async def drop(self, name: str, version: int) -> None:
+        """Unload what is held, once its last request has ended; nothing where it is not."""
+        async with self._one_at_a_time:
+            policy = self._policies.get(name)
+            if policy is not None and (adapter := policy.held.pop(version, None)) is not None:
+                self._adapters.retire(adapter)
+
+    async def _try(self, publication: Publication, policy: _Policy) -> "_Tried":
+        """Check, load and prove; what is not proven is unloaded again."""
+        path = Path(publication.path)
+        if publication.adapter is None or outside(path, self._weights_directory) is not None:
+            return _Tried(outside(path, self._weights_directory) or self.model.refusal(publication, path))
+        try:
+            folder = await asyncio.to_thread(self._adapters.copy, publication)
+        except OSError as error:
+            return _Tried(f"the weights cannot be read: {error}")
+        reason = await asyncio.to_thread(self.model.refusal, publication, folder / ADAPTER_WEIGHTS)
+        if reason is not None:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            return _Tried(reason)
+        started = time.monotonic()
+        try:
+            adapter = await self._adapters.load(publication, folder)
+        except Exception as error:
+            # Whatever vLLM raises here, the answer is the same: go on without it.
+            logger.exception("loading %s failed", publication.name)
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            return _Tried(f"the engine could not load the adapter: {type(error).__name__}: {error}")
+        update_s = time.monotonic() - started
+        try:
+            rows = await score(self._engine, publication.probe.token_ids, adapter.request)
+        except EngineError as error:
+            self._adapters.retire(adapter)
+            return _Tried(f"the engine could not score the probe: {error}", update_s=update_s)
+        verdict = policy.proof.judge(publication, rows)
+        if verdict.reason is not None:
+            self._adapters.retire(adapter)
+            return _Tried(verdict.reason, verdict=verdict, update_s=update_s)
+        return _Tried(None, adapter, verdict, update_s)
+
+    def _refused(
+        self,
+        publication: Publication,
+        policy: _Policy,
+        reason: str | None,
+        started: float,
+        tried: "_Tried | None" = None,
+    ) -> PublicationReport:
+        report = refused(policy.version, reason, started)
+        if tried is not None and tried.verdict is not None:
+            report = tried.report(policy.version, started)
+        log_outcome(publication, report)
+        return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """What came of checking, loading and scoring."""
+
+    reason: str | None
+    adapter: LoadedAdapter | None = None
+    """None where it was refused."""
+    verdict: Verdict | None = None
+    """None where it did not come to scoring."""
+    update_s: float = 0.0
+
+    def report(self, version: int, started: float) -> PublicationReport:
+        assert self.verdict is not None
+        total_s = time.monotonic() - started
+        moved = self.verdict.movement
+        return PublicationReport(
+            accepted=self.adapter is not None,
+            version=version,
+            reason=self.reason,
+            max_abs_diff=self.verdict.agreement.max_abs,
+            mean_abs_diff=self.verdict.agreement.mean_abs,
+            movement=moved and moved.slope,
+            seconds={"gate": 0.0, "update": self.update_s, "probe": total_s - self.update_s, "total": total_s},
+        )
+
+
+def _json_object(body: bytes | None) -> dict[str, Any]:
+    try:
+        document = json.loads(body or b"")
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) and isinstance(document.get("model"), str) else {}
+
+
+def _wanted_version(scope: Message) -> int | None:
+    name = VERSION_HEADER.encode("latin-1")
+    given = next((value for key, value in scope["headers"] if key == name), b"").decode("latin-1")
+    return int(given) if given.isdecimal() else None

@@ -1,0 +1,105 @@
+"""The batch of a step that is shown rows of a file: which ones, as samples, and the account of their tokens.
+
+Rows are shuffled anew for every pass over them, by the seed and the number of the pass: a step's rows depend on its
+number alone, and no row comes twice in a step.
+"""
+
+import random
+from collections.abc import Sequence
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.dataset.demonstrations import Shown
+from lightning_trainer.training import problems
+from lightning_trainer.training.batches import Build
+from lightning_trainer.training.best_of_n import AVOIDED, SHOWN
+from lightning_trainer.transitions.ledger import Ledger
+from lightning_trainer.transitions.limits import Limit
+from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.types import Call, Fidelity, Outcome, Sample, Segment, TrainingBatch
+
+_SIDES = (SHOWN, AVOIDED)
+
+
+def rows_of_step(rows: Sequence[Shown], number: int, batch_size: int, seed: int) -> tuple[list[Shown], int]:
+    """Return the rows of a stage's step ``number``, from 0, and the pass over the data that they are of, from 0."""
+    per_pass = -(-len(rows) // batch_size)
+    epoch, batch = divmod(number, per_pass)
+    order = random.Random(f"{seed} {epoch}").sample(range(len(rows)), len(rows))
+    return [rows[index] for index in order[batch * batch_size : (batch + 1) * batch_size]], epoch
+
+
+def build_shown(rows: Sequence[Shown], policy: PolicyConfig, step: int) -> Build:
+    """Build a batch of rows.
+
+    Args:
+        policy: as it is trained in the step.
+
+    Raises:
+        LedgerImbalanceError: the result does not account for every token of the answers exactly once (a defect).
+    """
+    ledger, limit = Ledger(), Limit(policy.max_sample_tokens, policy.over_length)
+    samples: list[Sample] = []
+    for row in rows:
+        calls = [_call(row, number) for number in range(len(row.answers))]
+        for call in calls:
+            ledger.receive(call)
+        kept = [limit.trainable(call) for call in calls]
+        for call, tokens, credit in zip(calls, kept, _SIDES, strict=False):  # a demonstration has one side
+            sampled = len(call.response_ids)
+            if not all(kept):
+                # Without one of its sides there is no pair.
+                ledger.settle(call, Outcome.DROPPED, Reason.NO_PAIR if tokens else Reason.OVER_LENGTH)
+                continue
+            if tokens < sampled:
+                ledger.settle(call, Outcome.DROPPED, Reason.CUT, sampled - tokens)
+            shown_as = Reason.PREFERENCE if len(calls) > 1 else Reason.DEMONSTRATED
+            ledger.settle(call, Outcome.TRAINED, shown_as, tokens)
+            samples.append(_sample(row, call, tokens, credit, policy.name))
+    accounts = ledger.balance(samples)
+    return Build(
+        batch=TrainingBatch(policy=policy.name, step=step, samples=tuple(samples)) if samples else None,
+        ledger=accounts,
+        groups=(),
+        problems=tuple(problems.shown_too_long(accounts, policy)),
+        fates=ledger.fates,
+    )
+
+
+def _call(row: Shown, number: int) -> Call:
+    """The answer as something that was said, by nobody in particular."""
+    return Call(
+        call_id=f"{row.name}/{number}",
+        trace_id="",
+        span_id="",
+        parent_span_id=None,
+        response_id=None,
+        agent=row.agent or None,
+        rollout_id=None,
+        attempt_id=None,
+        policy=None,
+        policy_version=None,
+        prompt_ids=tuple(row.prompt_ids),
+        response_ids=tuple(row.answers[number]),
+        behaviour_logprobs=None,
+        finish_reason=None,
+        complete=True,
+        start_ns=0,
+        end_ns=0,
+        fidelity=Fidelity.EXACT,
+    )
+
+
+def _sample(row: Shown, call: Call, tokens: int, credit: float, policy: str) -> Sample:
+    start = len(call.prompt_ids)
+    ids = (*call.prompt_ids, *call.response_ids[:tokens])
+    return Sample(
+        sample_id=call.call_id,
+        policy=policy,
+        agent=row.agent,
+        group_id=row.name,
+        attempt_id=call.call_id,
+        token_ids=ids,
+        loss_mask=(0,) * start + (1,) * tokens,
+        behaviour_logprobs=(0.0,) * len(ids),  # nobody's: neither objective reads them
+        segments=(Segment(start, len(ids), call.call_id, 0, credit, call.call_id),),
+    )

@@ -1,0 +1,1 @@
+"""The trainer in Ray actors, and the Ray that they run in."""

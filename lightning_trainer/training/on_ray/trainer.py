@@ -1,0 +1,157 @@
+"""The trainer in Ray actors: processes of their own, whose death is an error and not the end of the daemon.
+
+There are ``world_size`` of them. Each call goes to all, and the first one's result is what counts (``process_group``).
+When one fails alone, the others wait for it: they are ended, and a restart builds all of them anew.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from lightning_trainer.errors import LightningError, TrainerDiedError, TrainingError
+from lightning_trainer.training.on_ray.session import RaySession
+from lightning_trainer.training.remote import TrainerClient, build_trainer
+from lightning_trainer.training.settings import TrainerSettings
+
+_LOOK_EVERY_S = 1.0
+"""How often it is seen to that there still is a Ray to answer."""
+_OTHERS_S = 10.0
+"""After the first error, how long the other processes have to end their call."""
+
+
+class TrainerActor:
+    """What runs in an actor. The trainer is built by a call, so that an error in it arrives as an error."""
+
+    def __init__(self, settings: TrainerSettings, rank: int) -> None:
+        self._settings, self._rank = settings, rank
+        self._host: Any = None
+        self._trainer: Any = None
+
+    def meet(self) -> Any:
+        """In the first process: say where the others find it."""
+        from lightning_trainer.training.process_group import Host
+
+        self._host = Host(ray.util.get_node_ip_address(), self._settings.world_size)
+        return self._host.meeting
+
+    def start(self, meeting: Any = None) -> int:
+        """Build the trainer and return the process id.
+
+        Args:
+            meeting: where the group is, unless this process is all of it.
+        """
+        if self._settings.log_dir is not None:
+            _write_output_to(self._settings.log_dir / "trainer.log")
+        if meeting is not None:
+            from lightning_trainer.training.process_group import join
+
+            join(meeting, self._rank, self._settings.world_size, self._host)
+        self._trainer = build_trainer(self._settings)
+        return os.getpid()
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        result = getattr(self._trainer, method)(*arguments)
+        return result if self._rank == 0 else None
+
+
+class RayTrainer(TrainerClient):
+    """Starts Ray, unless this process uses one already, and the actors in it."""
+
+    def __init__(self, settings: TrainerSettings, session: RaySession | None = None) -> None:
+        """``session``: shared with other trainers; one of its own when absent."""
+        self._settings = settings
+        self._session = session or RaySession(settings.world_size)
+        self._holds_session = False
+        self._actors: list[Any] = []
+        self.process_ids: tuple[int, ...] = ()
+        """Of all that train, by rank; ``process_id`` is the first."""
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._session.start)
+        self._holds_session = True
+        settings, actor = self._settings, ray.remote(num_cpus=1, max_restarts=0)(TrainerActor)
+        self._actors = [actor.remote(settings, rank) for rank in range(settings.world_size)]
+        meeting = ()
+        if settings.world_size > 1:
+            meeting = await self._answers([self._actors[0].meet.remote()])
+        self.process_ids = tuple(await self._answers([actor.start.remote(*meeting) for actor in self._actors]))
+        self.process_id = self.process_ids[0]
+
+    async def close(self) -> None:
+        self._kill()
+        self._actors, self.process_id, self.process_ids = [], None, ()
+        if self._holds_session:
+            self._holds_session = False
+            await asyncio.to_thread(self._session.stop)
+
+    def _kill(self) -> None:
+        if ray.is_initialized():
+            for actor in self._actors:
+                with contextlib.suppress(RayError, ValueError):  # of a Ray that has died since
+                    ray.kill(actor)
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        if not self._actors:
+            raise TrainingError("the trainer is not running; start it first")
+        # The batch is put into Ray's store once and not sent to each process.
+        shared = [ray.put(argument) for argument in arguments] if len(self._actors) > 1 else arguments
+        answers = await self._answers([actor.call.remote(method, *shared) for actor in self._actors])
+        return answers[0]
+
+    async def _answers(self, references: Sequence[Any]) -> list[Any]:
+        calls = [asyncio.ensure_future(asyncio.wrap_future(reference.future())) for reference in references]
+        done, waiting = set(), set(calls)
+        while waiting and not any(call.exception() for call in done):
+            done, waiting = await asyncio.wait(calls, timeout=_LOOK_EVERY_S, return_when=asyncio.FIRST_EXCEPTION)
+            if waiting and not self._session.lives:
+                for call in waiting:
+                    call.cancel()
+                raise TrainerDiedError("the trainer's process died (a server of Ray died beside it); restart it")
+        if waiting:
+            _, waiting = await asyncio.wait(waiting, timeout=_OTHERS_S)
+        errors = [error for call in calls if call.done() and (error := call.exception())]
+        if errors and len(errors) < len(calls):
+            self._kill()
+            for call in waiting:
+                call.cancel()
+        if errors:
+            raise _as_training_error(_first_cause(errors)) from None
+        return [call.result() for call in calls]
+
+
+def _first_cause(errors: Sequence[BaseException]) -> BaseException:
+    """Of the errors of a group the one to tell: what one process dies of breaks the others' connections."""
+    return next((error for error in errors if not isinstance(error, RayTaskError)), errors[0])
+
+
+def _as_training_error(error: BaseException) -> BaseException:
+    if isinstance(error, RayTaskError):
+        cause = error.cause
+        if isinstance(cause, LightningError):
+            return cause
+        told = TrainingError(f"the trainer failed: {type(cause).__name__}: {cause}")
+    elif isinstance(error, RayError):
+        reason = str(error).strip().splitlines()[0]
+        told = TrainerDiedError(f"the trainer's process died ({type(error).__name__}: {reason}); restart it")
+    else:
+        return error
+    told.__cause__ = error
+    return told
+
+
+def _write_output_to(path: Path) -> None:
+    """Append everything that this process prints, native libraries included, to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)

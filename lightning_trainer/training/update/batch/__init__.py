@@ -1,0 +1,1 @@
+"""Samples as the tensors that verl's workers take, whole or as a process's share."""

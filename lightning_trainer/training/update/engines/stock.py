@@ -1,0 +1,77 @@
+"""verl's own FSDP engine, with the log-probabilities of what each token was sampled from.
+
+verl divides the logits by the temperature and knows of nothing else. Where a batch says that tokens were sampled from
+something else (``sampled_from``), their values are worked out from the same logits by the tree engine's functions and
+put in the place of verl's.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from verl.utils import tensordict_utils as tu
+from verl.workers.engine.fsdp import transformer_impl
+
+from lightning_trainer.training.tree.drawn import DrawnRows
+from lightning_trainer.training.tree.expert_replay import ExpertReplay
+from lightning_trainer.training.tree.logprobs import DrawnEntropy, DrawnLogProbs, drawn_sum_pi_squared
+from lightning_trainer.training.update.batch.packed import PackedSamples
+from lightning_trainer.training.update.batch.sampled_from import EXPERTS, EXPERTS_OF_TOKEN, SEGMENTS, slot_draws
+
+_VerlEngine: Any = transformer_impl.FSDPEngineWithLMHead  # its decorators hide the class from type checkers
+
+
+class StockEngine(_VerlEngine):
+    """For causal language models of any kind."""
+
+    experts: ExpertReplay | None = None
+
+    def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        inputs, output_args = super().prepare_model_inputs(micro_batch)
+        table: Any = tu.get_non_tensor_data(micro_batch, EXPERTS, None)
+        if table is not None:
+            self.experts = self.experts or ExpertReplay(self.module)
+            shape: tuple[int, int] = inputs["input_ids"].shape  # samples, tokens of the longest
+            of_token = micro_batch[EXPERTS_OF_TOKEN]
+            rows = torch.nested.to_padded_tensor(of_token, padding=0, output_size=shape).reshape(-1)
+            self.experts.use(*table.of(rows.cpu().numpy(), rows.device))
+        elif self.experts is not None:
+            self.experts.use(None)
+        return inputs, output_args
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: Any, micro_batch: Any, logits_processor_func: Any
+    ) -> dict[str, torch.Tensor]:
+        outputs = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
+        if tu.get_non_tensor_data(micro_batch, SEGMENTS, None) is None:
+            return outputs
+        samples = PackedSamples(micro_batch)
+        draws = slot_draws(micro_batch, samples)
+        if draws is None:
+            return outputs
+        place_D = np.array([place for place, draw in enumerate(draws.draw_of_S) if draw is not None])
+        sample_D = np.repeat(np.arange(len(samples.asked)), [len(asked) for asked in samples.asked])[place_D]
+        position_D = np.concatenate(samples.asked)[place_D]
+        slot_D = samples.offsets[sample_D] + position_D
+        logits: torch.Tensor = output.logits  # [samples, tokens, vocabulary]
+        sample, position, slot, target = (
+            torch.from_numpy(array).to(logits.device)
+            for array in (sample_D, position_D, slot_D, samples.ids[slot_D + 1])
+        )
+        rows_DV = logits[sample, position]
+        drawn = DrawnRows(
+            output_args["temperature"].to(rows_DV.device)[sample],
+            {row: draw for row, place in enumerate(place_D) if (draw := draws.draw_of_S[place]) is not None},
+        )
+
+        def replaced(name: str, values_D: torch.Tensor) -> torch.Tensor:
+            packed = outputs[name].values().index_put((slot,), values_D.to(outputs[name].dtype))
+            return torch.nested.nested_tensor_from_jagged(packed, outputs[name].offsets())
+
+        own = torch.arange(len(slot), device=logits.device)
+        found = {"log_probs": replaced("log_probs", DrawnLogProbs.apply(rows_DV, own, target, drawn))}
+        if "entropy" in outputs:
+            found["entropy"] = replaced("entropy", DrawnEntropy.apply(rows_DV, drawn))
+        if "sum_pi_squared" in outputs:
+            found["sum_pi_squared"] = replaced("sum_pi_squared", drawn_sum_pi_squared(rows_DV, drawn))
+        return {**outputs, **found}

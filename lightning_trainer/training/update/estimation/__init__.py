@@ -1,0 +1,1 @@
+"""Credits to advantages of tokens: verl's estimators, and the schemes that ask a critic."""
