@@ -17,7 +17,7 @@ from google.protobuf.json_format import ParseDict
 from hypothesis import HealthCheck, settings
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from lightning_trainer.ingest.otlp import decode_request
+from lightning_trainer.ingest.http.otlp import decode_request
 from lightning_trainer.serving.engine import EngineProcess
 from lightning_trainer.serving.publication import Publication, PublicationReport
 from lightning_trainer.serving.settings import EngineSettings

@@ -18,14 +18,14 @@ from fastapi import FastAPI
 
 from capture_parts.lifeline import end_with_parent
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.daemon.api.selection import selection_router
+from lightning_trainer.daemon.http.sockets import listen
 from lightning_trainer.daemon.memory import settle_memory
-from lightning_trainer.daemon.selection import selection_router
-from lightning_trainer.daemon.sockets import listen
 from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.routes import gateway_router
-from lightning_trainer.ingest.otlp import otlp_router
+from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.store import SqliteStore
 
 STORE = "lightning.sqlite"

@@ -91,7 +91,7 @@ class _Template:
 def _span(seed: int) -> bytes:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    from lightning_trainer.store.span_codec import attributes_to_proto
+    from lightning_trainer.otlp.span_codec import attributes_to_proto
 
     request = ExportTraceServiceRequest()
     of_resource = request.resource_spans.add()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lightning_trainer.store.span_codec import decode_resource, decode_span
+from lightning_trainer.otlp.span_codec import decode_resource, decode_span
 from lightning_trainer.types import Span
 
 

@@ -20,11 +20,11 @@ from lightning_trainer.explain.explanation import Explanation, explain
 from lightning_trainer.explain.gathering import Gathering
 from lightning_trainer.explain.terminal import show, show_list, show_problems
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.store import attempts as attempt_table
-from lightning_trainer.store import spans as span_table
 from lightning_trainer.store.memory import in_memory
-from lightning_trainer.store.rollouts import RolloutRow, has_part, nearest_names, select_named, select_recent
 from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.tables import attempts as attempt_table
+from lightning_trainer.store.tables import spans as span_table
+from lightning_trainer.store.tables.rollouts import RolloutRow, has_part, nearest_names, select_named, select_recent
 from lightning_trainer.types import Call, Span
 
 _LISTED = 20

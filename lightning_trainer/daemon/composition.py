@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from lightning_trainer.config import Config, PolicyConfig
-from lightning_trainer.daemon.demonstrations import Demonstrations
 from lightning_trainer.daemon.engines import engine_groups
+from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.overlaps import overlaps
 from lightning_trainer.daemon.policy_runtime import PolicyEngine, PolicyRuntime

@@ -10,18 +10,18 @@ from pathlib import Path
 
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
-from lightning_trainer.daemon.checkpoints import CheckpointFolder
-from lightning_trainer.daemon.demonstrations import Demonstrations
-from lightning_trainer.daemon.guard import PromotionGuard
-from lightning_trainer.daemon.keeping import VersionKeeper
+from lightning_trainer.daemon.api.rollback import RollbackRequests
+from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.loop.demonstrations import Demonstrations
+from lightning_trainer.daemon.loop.training_loop import TrainingLoop
 from lightning_trainer.daemon.notifying import NotifyingSink
-from lightning_trainer.daemon.old_adapters import OldAdapters
-from lightning_trainer.daemon.old_versions import OldVersionEngine
 from lightning_trainer.daemon.progress import Progress
-from lightning_trainer.daemon.publishing import Publisher
-from lightning_trainer.daemon.rollback import RollbackRequests
+from lightning_trainer.daemon.publication.guard import PromotionGuard
+from lightning_trainer.daemon.publication.old_adapters import OldAdapters
+from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
+from lightning_trainer.daemon.publication.publishing import Publisher
+from lightning_trainer.daemon.publication.retention import VersionKeeper
 from lightning_trainer.daemon.selection_watch import watch_selection
-from lightning_trainer.daemon.training_loop import TrainingLoop
 from lightning_trainer.errors import TrainerDiedError, TrainingError
 from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint
 from lightning_trainer.gateway.engine.upstream import Upstream

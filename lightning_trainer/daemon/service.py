@@ -14,19 +14,19 @@ from fastapi import Depends, FastAPI
 from lightning_instrumentation.redaction.rules import redactor
 
 from lightning_trainer.config import Config, GatewayConfig
+from lightning_trainer.daemon.api.health import health_router
+from lightning_trainer.daemon.api.rollback import rollback_router
+from lightning_trainer.daemon.api.runs import runs_router
+from lightning_trainer.daemon.api.selection import selection_router
+from lightning_trainer.daemon.api.status import status_router
 from lightning_trainer.daemon.composition import compose
-from lightning_trainer.daemon.health import health_router
-from lightning_trainer.daemon.http_server import announced, serving
+from lightning_trainer.daemon.http.server import announced, serving
+from lightning_trainer.daemon.http.sockets import listen
+from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts, hosts_of_environment
 from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.policy_runtime import PolicyRuntime
-from lightning_trainer.daemon.rollback import rollback_router
-from lightning_trainer.daemon.runs import runs_router
-from lightning_trainer.daemon.selection import selection_router
-from lightning_trainer.daemon.sockets import listen
 from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.daemon.state_folder import close_to_others
-from lightning_trainer.daemon.status import status_router
-from lightning_trainer.daemon.trusted_hosts import TrustedHosts, hosts_of_environment
 from lightning_trainer.gateway.auth import require_token
 from lightning_trainer.gateway.embeddings import EmbeddingsServer, embeddings_router
 from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint
@@ -35,9 +35,9 @@ from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.redacting import RedactingSink
 from lightning_trainer.gateway.routes import gateway_router
-from lightning_trainer.ingest.otlp import otlp_router
-from lightning_trainer.ingest.rewards import rewards_router
-from lightning_trainer.ingest.rollouts import rollouts_router
+from lightning_trainer.ingest.http.otlp import otlp_router
+from lightning_trainer.ingest.http.rewards import rewards_router
+from lightning_trainer.ingest.http.rollouts import rollouts_router
 from lightning_trainer.store.sqlite import SqliteStore
 
 

@@ -7,7 +7,7 @@ from lightning_instrumentation.delivery.spool import orphaned_spools
 from lightning_instrumentation.settings import default_spool_dir
 
 from lightning_trainer.errors import MalformedTelemetryError, StoreError
-from lightning_trainer.ingest.otlp import decode_request
+from lightning_trainer.ingest.http.otlp import decode_request
 from lightning_trainer.types import SpanSink
 
 _log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.retokenise.grading import Scorer, retokenised
 from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
 from lightning_trainer.retokenise.words import Words, words_of
-from lightning_trainer.store.arrivals import tally
-from lightning_trainer.store.attempts import attempt_of
+from lightning_trainer.store.tables.arrivals import tally
+from lightning_trainer.store.tables.attempts import attempt_of
 from lightning_trainer.transitions.causes import span_parents
 from lightning_trainer.types import Attempt, Call, Evaluation, Fidelity, Span
 

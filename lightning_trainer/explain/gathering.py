@@ -12,16 +12,16 @@ from functools import cached_property
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.grouping import regroup
-from lightning_trainer.daemon.collecting import collect
+from lightning_trainer.daemon.loop.collecting import collect
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.explain.case import Case, Judged
 from lightning_trainer.ingest.reading import Reading, read_spans
-from lightning_trainer.store import attempts as attempt_table
-from lightning_trainer.store import participations
-from lightning_trainer.store import rollouts as rollout_queries
-from lightning_trainer.store import spans as span_table
-from lightning_trainer.store import steps as step_table
 from lightning_trainer.store.records import StepRecord
+from lightning_trainer.store.tables import attempts as attempt_table
+from lightning_trainer.store.tables import participations
+from lightning_trainer.store.tables import rollouts as rollout_queries
+from lightning_trainer.store.tables import spans as span_table
+from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.training.batches import build_batch
 from lightning_trainer.transitions.causes import span_parents
 from lightning_trainer.transitions.trusted import with_trusted

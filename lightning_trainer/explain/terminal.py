@@ -12,7 +12,7 @@ from lightning_trainer.explain.explanation import ExplainedAttempt, ExplainedCal
 from lightning_trainer.explain.finding import counted
 from lightning_trainer.explain.ledger_table import ledger_table
 from lightning_trainer.explain.tree import in_order
-from lightning_trainer.store.rollouts import RolloutRow
+from lightning_trainer.store.tables.rollouts import RolloutRow
 from lightning_trainer.types import Outcome, RolloutMode
 
 _MOST_CALLS = 200

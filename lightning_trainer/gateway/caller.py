@@ -15,7 +15,7 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from lightning_trainer.ingest.rollout_urls import RolloutUrl, root_span_ids
+from lightning_trainer.ingest.http.rollout_urls import RolloutUrl, root_span_ids
 
 _LONGEST_VALUE = 1024
 _trace_context = TraceContextTextMapPropagator()

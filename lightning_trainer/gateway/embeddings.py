@@ -13,8 +13,8 @@ import aiohttp
 from fastapi import APIRouter, Request, Response
 
 from lightning_trainer.gateway.http_errors import shaped
-from lightning_trainer.ingest.bodies import BodyTooLargeError, read_body
-from lightning_trainer.ingest.rollout_urls import BASES
+from lightning_trainer.ingest.http.bodies import BodyTooLargeError, read_body
+from lightning_trainer.ingest.http.rollout_urls import BASES
 
 _TIMEOUT_S = 120.0
 _PASSED_HEADERS = ("content-type", "retry-after")

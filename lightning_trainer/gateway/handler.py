@@ -33,8 +33,8 @@ from lightning_trainer.gateway.protocols.anthropic_request import too_long_unedi
 from lightning_trainer.gateway.protocols.registry import Api
 from lightning_trainer.gateway.relay import RelayResponse
 from lightning_trainer.gateway.request import EngineRequest, read_body_object, unknown_model
-from lightning_trainer.ingest.bodies import BodyTooLargeError, read_body
-from lightning_trainer.ingest.rollout_urls import RolloutUrl, names_in, rollout_url
+from lightning_trainer.ingest.http.bodies import BodyTooLargeError, read_body
+from lightning_trainer.ingest.http.rollout_urls import RolloutUrl, names_in, rollout_url
 from lightning_trainer.types import SpanSink
 
 _POLICY_HEADER = "x-lightning-policy"

@@ -16,7 +16,7 @@ from starlette.routing import Match
 
 from lightning_trainer.gateway.errors import openai_error
 from lightning_trainer.gateway.protocols.anthropic_request import error_body
-from lightning_trainer.ingest import otlp_answers
+from lightning_trainer.ingest.http import otlp_answers
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from lightning_trainer.gateway.http_errors import shaped
 from lightning_trainer.gateway.policies import ServedPolicies, ServedPolicy
 from lightning_trainer.gateway.protocols.registry import APIS, MESSAGES, Api
 from lightning_trainer.gateway.request import unknown_model
-from lightning_trainer.ingest.rollout_urls import BASES
+from lightning_trainer.ingest.http.rollout_urls import BASES
 from lightning_trainer.types import SpanSink
 
 

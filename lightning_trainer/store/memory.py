@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
 from lightning_trainer.store.schema import migrate
-from lightning_trainer.store.spans import insert
+from lightning_trainer.store.tables.spans import insert
 from lightning_trainer.types import Span
 
 

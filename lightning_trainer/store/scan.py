@@ -11,8 +11,8 @@ from itertools import groupby
 from pathlib import Path
 
 from lightning_trainer.errors import StoreError
+from lightning_trainer.otlp.span_codec import decode_resource, decode_span
 from lightning_trainer.store.schema import MIGRATIONS
-from lightning_trainer.store.span_codec import decode_resource, decode_span
 from lightning_trainer.types import Span
 
 _TRACES = """SELECT spans.trace_id, spans.body, spans.scope, spans.resource_id FROM spans

@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from lightning_trainer.errors import StoreError
-from lightning_trainer.store import arrivals as arrival_table
-from lightning_trainer.store import attempts as attempt_table
-from lightning_trainer.store import participations as participation_table
-from lightning_trainer.store import spans as span_table
-from lightning_trainer.store import steps as step_table
-from lightning_trainer.store import versions as version_table
 from lightning_trainer.store.batch_codec import encode_batch
 from lightning_trainer.store.counts import StoreCounts, count
-from lightning_trainer.store.late import select_consumed
 from lightning_trainer.store.lock import FileLock
 from lightning_trainer.store.readers import ReaderPool
 from lightning_trainer.store.records import Rollback, StepRecord, StepState
 from lightning_trainer.store.schema import migrate
-from lightning_trainer.store.steps import Assignment
+from lightning_trainer.store.tables import arrivals as arrival_table
+from lightning_trainer.store.tables import attempts as attempt_table
+from lightning_trainer.store.tables import participations as participation_table
+from lightning_trainer.store.tables import spans as span_table
+from lightning_trainer.store.tables import steps as step_table
+from lightning_trainer.store.tables import versions as version_table
+from lightning_trainer.store.tables.late import select_consumed
+from lightning_trainer.store.tables.steps import Assignment
 from lightning_trainer.store.writer import GroupCommitWriter
 from lightning_trainer.types import (
     Attempt,

@@ -11,8 +11,8 @@ from statistics import fmean
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.rewards.table import read_rewards
-from lightning_trainer.store.attempts import select_ended
-from lightning_trainer.store.spans import select_of_attempts
+from lightning_trainer.store.tables.attempts import select_ended
+from lightning_trainer.store.tables.spans import select_of_attempts
 from lightning_trainer.types import Attempt, RolloutMode, Span
 
 

@@ -6,9 +6,9 @@ from enum import StrEnum
 from typing import TypedDict
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.store import steps as step_table
-from lightning_trainer.store import versions as version_table
 from lightning_trainer.store.records import StepState
+from lightning_trainer.store.tables import steps as step_table
+from lightning_trainer.store.tables import versions as version_table
 from lightning_trainer.types import PolicyVersion, VersionState
 from lightning_trainer.versions.held_out import held_out_scores, select_verdicts
 from lightning_trainer.versions.lineage import Lineage

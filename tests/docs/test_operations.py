@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
 from lightning_trainer.config import EngineConfig, MetricsConfig, PolicyConfig
-from lightning_trainer.daemon.evaluation import held_out_score
+from lightning_trainer.daemon.publication.evaluation import held_out_score
 from lightning_trainer.metrics.row import step_metrics
 from lightning_trainer.metrics.warnings import RULES
 from lightning_trainer.store.records import StepRecord, StepState
 from lightning_trainer.store.scan import read_only
 from lightning_trainer.store.sqlite import SqliteStore
-from lightning_trainer.store.versions import select_rollbacks
+from lightning_trainer.store.tables.versions import select_rollbacks
 from lightning_trainer.types import PolicyVersion, StepReport, TrainingBatch, VersionState
 from lightning_trainer.versions.listing import Whereabouts
 from lightning_trainer.versions.settings import GuardConfig

@@ -28,7 +28,7 @@ from lightning_trainer.dataset.sources import STORE_FILE, read_source
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.routes import gateway_router
-from lightning_trainer.ingest.otlp import otlp_router
+from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.retokenise.chat import chat_answer
 from lightning_trainer.retokenise.words import words_of
 from lightning_trainer.store import SqliteStore

@@ -30,7 +30,7 @@ from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
-from lightning_trainer.store.steps import select_batches
+from lightning_trainer.store.tables.steps import select_batches
 
 pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl, pytest.mark.slow, pytest.mark.timeout(0)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.store.steps import select_batches
+from lightning_trainer.store.tables.steps import select_batches
 
 pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl, pytest.mark.slow]
 

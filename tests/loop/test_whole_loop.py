@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from lightning_trainer.store.batch_codec import decode_report
-from lightning_trainer.store.steps import select_batches
+from lightning_trainer.store.tables.steps import select_batches
 from lightning_trainer.types import TrainingBatch
 
 pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl]

@@ -1,7 +1,7 @@
 """Spans from OTLP JSON lines: one ExportTraceServiceRequest a line, as a collector's file exporter writes them.
 
-A line is read as the receiver reads a body (``ingest/otlp_json.py``), so a span is the same by either way. A line that
-cannot be read is left out and named; of a file that is still being written that is the last one.
+A line is read as the receiver reads a body (``ingest/http/otlp_json.py``), so a span is the same by either way. A line
+that cannot be read is left out and named; of a file that is still being written that is the last one.
 Source: OpenTelemetry Protocol File Exporter.
 """
 
@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 
 from lightning_trainer.errors import MalformedTelemetryError
-from lightning_trainer.ingest.otlp_json import spans_of
-from lightning_trainer.store.span_codec import span_from_proto
+from lightning_trainer.ingest.http.otlp_json import spans_of
+from lightning_trainer.otlp.span_codec import span_from_proto
 from lightning_trainer.types import Span
 
 _OTHER_SIGNALS = ("resourceLogs", "resourceMetrics", "resourceProfiles")

@@ -1,6 +1,6 @@
 """Whatever carries a checkpoint's final name is whole; the rest is swept away."""
 
-from lightning_trainer.daemon.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 
 
 def test_the_newest_whole_checkpoint_counts_and_interrupted_ones_do_not(tmp_path):

@@ -6,9 +6,9 @@ import contextlib
 import pytest
 from fastapi import FastAPI, Request
 
-from lightning_trainer.daemon.connections import BoundedProtocol
-from lightning_trainer.daemon.http_server import serving
-from lightning_trainer.daemon.sockets import listen
+from lightning_trainer.daemon.http.connections import BoundedProtocol
+from lightning_trainer.daemon.http.server import serving
+from lightning_trainer.daemon.http.sockets import listen
 
 _ASKED = b"GET /ok HTTP/1.1\r\nhost: daemon\r\n\r\n"
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.daemon import guard as guarding
-from lightning_trainer.daemon.guard import PromotionGuard
-from lightning_trainer.daemon.keeping import VersionKeeper
-from lightning_trainer.daemon.old_versions import Lease, OldVersionBusyError
-from lightning_trainer.daemon.publishing import Publisher
+from lightning_trainer.daemon.publication import guard as guarding
+from lightning_trainer.daemon.publication.guard import PromotionGuard
+from lightning_trainer.daemon.publication.old_versions import Lease, OldVersionBusyError
+from lightning_trainer.daemon.publication.publishing import Publisher
+from lightning_trainer.daemon.publication.retention import VersionKeeper
 from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.adapter import AdapterShape
 from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance

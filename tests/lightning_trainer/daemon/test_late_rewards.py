@@ -3,7 +3,7 @@
 import pytest
 from lightning_instrumentation import semconv
 
-from lightning_trainer.daemon.late_rewards import late_rewards
+from lightning_trainer.daemon.loop.late_rewards import late_rewards
 from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.ingest.reading import read_spans

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.daemon.old_adapters import OldAdapters
+from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.adapter import ADAPTER_WEIGHTS, AdapterShape
 from lightning_trainer.serving.host.weights.version_pinning import VERSION_HEADER

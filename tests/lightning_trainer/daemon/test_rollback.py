@@ -6,7 +6,7 @@ import httpx
 import pytest
 from fastapi import Depends, FastAPI
 
-from lightning_trainer.daemon.rollback import RollbackRequests, rollback_router
+from lightning_trainer.daemon.api.rollback import RollbackRequests, rollback_router
 from lightning_trainer.errors import EngineError, RollbackError
 from lightning_trainer.gateway.auth import require_token
 

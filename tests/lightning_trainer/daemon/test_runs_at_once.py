@@ -24,14 +24,14 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.scope import current
 
 from lightning_trainer.config import Config, PolicyConfig
-from lightning_trainer.daemon.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.api.rollback import RollbackRequests
+from lightning_trainer.daemon.api.runs import runs_router
+from lightning_trainer.daemon.api.status import status_router
+from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.loop.training_loop import TrainingLoop
 from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.progress import Progress
-from lightning_trainer.daemon.rollback import RollbackRequests
-from lightning_trainer.daemon.runs import runs_router
-from lightning_trainer.daemon.status import status_router
-from lightning_trainer.daemon.training_loop import TrainingLoop
-from lightning_trainer.ingest.otlp import otlp_router
+from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.rollouts import Runner
 from lightning_trainer.store import SqliteStore

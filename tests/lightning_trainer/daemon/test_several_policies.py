@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from lightning_instrumentation import semconv
 
 from lightning_trainer.config import Config, PolicyConfig
-from lightning_trainer.daemon.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.api.rollback import RollbackRequests
+from lightning_trainer.daemon.api.status import status_router
+from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.loop.participation import concerned
+from lightning_trainer.daemon.loop.training_loop import TrainingLoop
 from lightning_trainer.daemon.notifying import NotifyingSink
-from lightning_trainer.daemon.participation import concerned
 from lightning_trainer.daemon.progress import Progress
-from lightning_trainer.daemon.rollback import RollbackRequests
-from lightning_trainer.daemon.status import status_router
-from lightning_trainer.daemon.training_loop import TrainingLoop
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import PolicyVersion, Span, SpanEvent, StepReport, TrainingBatch, VersionState

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from lightning_trainer.daemon.sockets import listen
+from lightning_trainer.daemon.http.sockets import listen
 from lightning_trainer.errors import ConfigError
 
 

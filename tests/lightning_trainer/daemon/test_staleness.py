@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_trainer.daemon.staleness import oldest_allowed, served
+from lightning_trainer.daemon.loop.staleness import oldest_allowed, served
 from lightning_trainer.types import PolicyVersion, VersionState
 
 

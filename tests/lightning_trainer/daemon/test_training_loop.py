@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.daemon import training_loop
-from lightning_trainer.daemon.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.api.rollback import RollbackRequests
+from lightning_trainer.daemon.loop import training_loop
+from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.loop.training_loop import TrainingLoop
 from lightning_trainer.daemon.progress import Phase, Progress
-from lightning_trainer.daemon.rollback import RollbackRequests
-from lightning_trainer.daemon.training_loop import TrainingLoop
 from lightning_trainer.errors import PublicationError, RollbackError, StoreError, TrainingError
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.store.records import StepState

@@ -4,7 +4,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from lightning_trainer.daemon.trusted_hosts import VARIABLE, TrustedHosts, hosts_of_environment
+from lightning_trainer.daemon.http.trusted_hosts import VARIABLE, TrustedHosts, hosts_of_environment
 from lightning_trainer.errors import ConfigError
 
 

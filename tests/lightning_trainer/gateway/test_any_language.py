@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from lightning_trainer.config_file import load_config
+from lightning_trainer.ingest.http.rewards import rewards_router
+from lightning_trainer.ingest.http.rollouts import rollouts_router
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.ingest.rewards import rewards_router
-from lightning_trainer.ingest.rollouts import rollouts_router
 from lightning_trainer.store import SqliteStore
 
 ROOT = Path(__file__).parents[3]

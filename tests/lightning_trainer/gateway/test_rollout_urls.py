@@ -4,9 +4,9 @@ import openai
 import pytest
 from lightning_instrumentation import semconv
 
+from lightning_trainer.ingest.http.rewards import rewards_router
+from lightning_trainer.ingest.http.rollouts import rollouts_router
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.ingest.rewards import rewards_router
-from lightning_trainer.ingest.rollouts import rollouts_router
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import AttemptState, RolloutMode
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_trainer.errors import MalformedTelemetryError
-from lightning_trainer.ingest.bodies import (
+from lightning_trainer.ingest.http.bodies import (
     BodyMemory,
     BodyTooLargeError,
     BodyTooSlowError,

@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import Status, StatusCode
 
 from lightning_trainer.errors import StoreError
-from lightning_trainer.ingest.otlp import decode_request, otlp_router
+from lightning_trainer.ingest.http.otlp import decode_request, otlp_router
 from lightning_trainer.types import Span, SpanEvent, SpanStatus
 
 _HEADERS = {"content-type": "application/x-protobuf"}

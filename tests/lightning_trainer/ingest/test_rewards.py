@@ -7,8 +7,8 @@ import pytest
 from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import StoreError
+from lightning_trainer.ingest.http.rewards import rewards_router
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.ingest.rewards import rewards_router
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.records import StepState
 from lightning_trainer.types import Span

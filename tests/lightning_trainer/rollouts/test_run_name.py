@@ -17,7 +17,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from lightning_trainer.daemon.runs import runs_router
+from lightning_trainer.daemon.api.runs import runs_router
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts import Command, Runner
 from lightning_trainer.rollouts.run_name import command_label, default_run, held_run

@@ -11,7 +11,7 @@ from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import Identity
 
 from lightning_trainer.gateway.caller import read_caller
-from lightning_trainer.ingest.otlp import decode_request
+from lightning_trainer.ingest.http.otlp import decode_request
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.schema import MIGRATIONS
 from lightning_trainer.store.sqlite import sqlite3

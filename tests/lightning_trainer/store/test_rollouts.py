@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 from lightning_instrumentation import semconv
 
-from lightning_trainer.store.rollouts import (
+from lightning_trainer.store.tables.rollouts import (
     nearest_names,
     select_lacking,
     select_named,

@@ -10,7 +10,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyVa
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanProto
 
 from lightning_trainer.errors import MalformedTelemetryError
-from lightning_trainer.store.span_codec import (
+from lightning_trainer.otlp.span_codec import (
     attributes_from_proto,
     decode_resource,
     decode_span,

@@ -16,7 +16,7 @@ from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.sampling import Shaping, support_of
 from lightning_trainer.store import SqliteStore, StepState, batch_codec
 from lightning_trainer.store.batch_codec import decode_batch, decode_report, encode_batch, encode_report
-from lightning_trainer.store.steps import select_batches
+from lightning_trainer.store.tables.steps import select_batches
 from lightning_trainer.types import Gap, LedgerRow, Media, Outcome, Sample, Segment, StepReport, TrainingBatch
 
 

@@ -9,7 +9,7 @@ from lightning_trainer.agents.census import count_agents, slim
 from lightning_trainer.ingest.dialects.openinference import DIALECT as OPENINFERENCE
 from lightning_trainer.ingest.dialects.record import Conversation, Usage
 from lightning_trainer.ingest.dialects.registry import dialect_of
-from lightning_trainer.ingest.otlp import decode_json_request
+from lightning_trainer.ingest.http.otlp import decode_json_request
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.types import Fidelity, Span
 

@@ -7,7 +7,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 
-from lightning_trainer.ingest.bodies import BodyTooLargeError, BodyTooSlowError, read_body
+from lightning_trainer.ingest.http.bodies import BodyTooLargeError, BodyTooSlowError, read_body
 
 _MAX_BODY_BYTES = 2**20
 Body = TypeVar("Body", bound=BaseModel)

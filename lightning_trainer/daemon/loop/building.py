@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.groups import GroupSummary
+from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.progress import Phase, Progress
-from lightning_trainer.daemon.rollback import RollbackRequests
 from lightning_trainer.errors import StoreError
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store.sqlite import SqliteStore

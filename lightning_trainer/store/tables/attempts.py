@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.store import participations
+from lightning_trainer.store.tables import participations
 from lightning_trainer.types import Attempt, AttemptState, AttributeValue, RolloutMode, Span, SpanStatus
 
 _COLUMNS = "attempt_id, rollout_id, task_id, group_id, mode, state, started_ns, ended_ns, error"

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightning_trainer.store.span_codec import decode_resource, decode_span
+from lightning_trainer.otlp.span_codec import decode_resource, decode_span
 from lightning_trainer.types import Span
 
 _GLOB = frozenset("*?[")

@@ -7,8 +7,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from lightning_trainer.daemon.guard import PromotionGuard
-from lightning_trainer.daemon.keeping import VersionKeeper
+from lightning_trainer.daemon.publication.guard import PromotionGuard
+from lightning_trainer.daemon.publication.retention import VersionKeeper
 from lightning_trainer.errors import PublicationError
 from lightning_trainer.serving.publication import Publication, PublicationReport
 from lightning_trainer.serving.replicas import EngineReplicas

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.store.span_codec import decode_resource, decode_span
+from lightning_trainer.otlp.span_codec import decode_resource, decode_span
 from lightning_trainer.types import Span
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.store import arrivals, attempts, participations
-from lightning_trainer.store.span_codec import decode_resource, decode_span, encode_resource, encode_span
+from lightning_trainer.otlp.span_codec import decode_resource, decode_span, encode_resource, encode_span
+from lightning_trainer.store.tables import arrivals, attempts, participations
 from lightning_trainer.types import AttributeValue, Span
 
 

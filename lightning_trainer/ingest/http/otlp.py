@@ -20,16 +20,16 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from lightning_trainer.errors import LightningError, MalformedTelemetryError, StoreError
-from lightning_trainer.ingest.bodies import (
+from lightning_trainer.ingest.http.bodies import (
     BodyMemory,
     BodyTooLargeError,
     BodyTooSlowError,
     TooManyBodiesError,
     gunzip,
 )
-from lightning_trainer.ingest.otlp_answers import JSON, PROTOBUF, acceptance, media_type_of, refusal
-from lightning_trainer.ingest.otlp_json import spans_of
-from lightning_trainer.store.span_codec import attributes_from_proto, received_span
+from lightning_trainer.ingest.http.otlp_answers import JSON, PROTOBUF, acceptance, media_type_of, refusal
+from lightning_trainer.ingest.http.otlp_json import spans_of
+from lightning_trainer.otlp.span_codec import attributes_from_proto, received_span
 from lightning_trainer.types import AttributeValue, Span, SpanSink
 
 logger = logging.getLogger(__name__)

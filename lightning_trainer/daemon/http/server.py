@@ -12,7 +12,7 @@ from socket import socket
 import uvicorn
 from fastapi import FastAPI
 
-from lightning_trainer.daemon.connections import BoundedProtocol
+from lightning_trainer.daemon.http.connections import BoundedProtocol
 
 
 class _Server(uvicorn.Server):

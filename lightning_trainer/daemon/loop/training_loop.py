@@ -14,20 +14,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.daemon.arrivals import Arrivals
-from lightning_trainer.daemon.building import Builder
-from lightning_trainer.daemon.checkpoints import CheckpointFolder
-from lightning_trainer.daemon.collecting import Collection, collect
-from lightning_trainer.daemon.completeness import Completeness
-from lightning_trainer.daemon.demonstrations import Demonstrations
-from lightning_trainer.daemon.dynamic_sampling import groups_wanted
-from lightning_trainer.daemon.grouping import Grouping
-from lightning_trainer.daemon.participation import TrustedCalls, concerned
+from lightning_trainer.daemon.api.rollback import RollbackRequests
+from lightning_trainer.daemon.loop.arrivals import Arrivals
+from lightning_trainer.daemon.loop.building import Builder
+from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.loop.collecting import Collection, collect
+from lightning_trainer.daemon.loop.completeness import Completeness
+from lightning_trainer.daemon.loop.demonstrations import Demonstrations
+from lightning_trainer.daemon.loop.dynamic_sampling import groups_wanted
+from lightning_trainer.daemon.loop.grouping import Grouping
+from lightning_trainer.daemon.loop.participation import TrustedCalls, concerned
+from lightning_trainer.daemon.loop.recovery import recover
+from lightning_trainer.daemon.loop.staleness import oldest_allowed, served
 from lightning_trainer.daemon.progress import Phase, Progress
-from lightning_trainer.daemon.publishing import Publisher
-from lightning_trainer.daemon.recovery import recover
-from lightning_trainer.daemon.rollback import RollbackRequests
-from lightning_trainer.daemon.staleness import oldest_allowed, served
+from lightning_trainer.daemon.publication.publishing import Publisher
 from lightning_trainer.errors import EngineError, LightningError, PublicationError, StoreError, TrainingError
 from lightning_trainer.metrics.groups import group_metrics
 from lightning_trainer.metrics.recorder import MetricsRecorder

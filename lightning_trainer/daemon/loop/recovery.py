@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lightning_trainer.daemon.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore

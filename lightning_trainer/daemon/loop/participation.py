@@ -11,8 +11,8 @@ from functools import partial
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.ingest.calls import server_of
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.store import participations
 from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.tables import participations
 from lightning_trainer.transitions.trusted import with_trusted
 from lightning_trainer.types import Attempt, Span
 

@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanProto
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from lightning_trainer.errors import MalformedTelemetryError
-from lightning_trainer.store.span_codec import attributes_from_proto
+from lightning_trainer.otlp.span_codec import attributes_from_proto
 from lightning_trainer.types import AttributeValue, Span
 
 _DEEPEST = 30

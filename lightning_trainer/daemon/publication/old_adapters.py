@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from lightning_trainer.daemon.old_versions import Lease
+from lightning_trainer.daemon.publication.old_versions import Lease
 from lightning_trainer.errors import EngineError, LightningError
 from lightning_trainer.gateway.engine.endpoints import EngineEndpoint
 from lightning_trainer.gateway.engine.upstream import Upstream

@@ -1,0 +1,1 @@
+"""The HTTP server below the routes: sockets, limits on peers, host names."""

@@ -1,0 +1,1 @@
+"""OpenTelemetry's wire format."""

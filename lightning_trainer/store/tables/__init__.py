@@ -1,0 +1,1 @@
+"""The store's tables, one a file: their rows and their queries."""
