@@ -24,7 +24,7 @@ from loop_parts.daemon import policy_status, running_daemon
 from rich.console import Console
 from rich.table import Table
 
-from lightning_trainer.config_file import load_config
+from lightning_trainer.config.file import load_config
 from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.serving.engine import EngineProcess
 from lightning_trainer.serving.settings import engine_settings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.config_file import load_config
+from lightning_trainer.config.file import load_config
 from lightning_trainer.rollouts import Runner
 
 ROOT = Path(__file__).parents[1]

@@ -7,11 +7,11 @@ from typing import Any
 from algorithms_parts.papers import PAPERS, Formula, ValueCredit
 from algorithms_parts.peers import Peer, by_torchrl, by_trl
 from algorithms_parts.samples import Shape
-from lightning_trainer.credit.estimators import ESTIMATORS
-from lightning_trainer.credit.settings import CreditSettings, GaeBilevelCredit, GaeTokensCredit, GaeTurnsCredit
-from lightning_trainer.training.algorithms.losses import POLICY_LOSSES
-from lightning_trainer.training.algorithms.presets import PRESETS
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig, DpoConfig
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig, DpoConfig
+from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
+from lightning_trainer.config.algorithms.presets import PRESETS
+from lightning_trainer.config.credit import CreditSettings, GaeBilevelCredit, GaeTokensCredit, GaeTurnsCredit
+from lightning_trainer.config.estimators import ESTIMATORS
 
 _WIDE = {"clip_ratio_low": 0.15, "clip_ratio_high": 0.15}
 _FOR_LOSS: Mapping[str, dict[str, Any]] = {

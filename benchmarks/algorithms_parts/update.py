@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClas
 from algorithms_parts import imitation, plain, samples
 from algorithms_parts.cases import Case
 from algorithms_parts.peers import Answer, PeerProcess
-from lightning_trainer.training.algorithms.losses import POLICY_LOSSES
+from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.learner import Learner
 from lightning_trainer.types import Sample

@@ -9,7 +9,7 @@ from lightning_trainer.agents.live import see
 from lightning_trainer.agents.report import agents_report
 from lightning_trainer.agents.terminal import show
 from lightning_trainer.config import Config
-from lightning_trainer.config_file import load_config
+from lightning_trainer.config.file import load_config
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.store.scan import read_only
 

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightning_trainer.config import Config, PolicyConfig, any_agent
-from lightning_trainer.config_file import load_usual_config
+from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.dataset.calls import build_calls
 from lightning_trainer.dataset.formats.json_lines import read_placed_json_lines
 from lightning_trainer.dataset.forms import (

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from lightning_trainer.config import PolicyConfig, any_agent, matches
-from lightning_trainer.config_file import load_usual_config
+from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.dataset.sources import read_source
 from lightning_trainer.errors import ConfigError, StoreError
 from lightning_trainer.explain.as_json import as_json

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from lightning_trainer.cli.live import LiveView
 from lightning_trainer.cli.quickstart_report import assemble
-from lightning_trainer.config_file import load_config
+from lightning_trainer.config.file import load_config
 from lightning_trainer.errors import LightningError
 from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.report import QuickstartReport, write_report

@@ -9,7 +9,7 @@ from rich.console import Console
 from lightning_trainer.cli.running_daemon import running_daemon
 from lightning_trainer.cli.versions import read_versions
 from lightning_trainer.config import Config, PolicyConfig
-from lightning_trainer.config_file import load_config
+from lightning_trainer.config.file import load_config
 from lightning_trainer.errors import RollbackError, StoreError
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.versions.rollback import record_rollback

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lightning_trainer.cli.running_daemon import running_daemon
-from lightning_trainer.config_file import load_config
+from lightning_trainer.config.file import load_config
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.rollouts import AttemptEnded, Command, Event, Runner, StepEnded
 from lightning_trainer.rollouts.daemon_client import DaemonClient

@@ -13,7 +13,7 @@ from rich.logging import RichHandler
 
 from lightning_trainer.cli.narration import narrate
 from lightning_trainer.config import Config
-from lightning_trainer.config_file import load_usual_config
+from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.memory import settle_memory
 from lightning_trainer.daemon.service import Daemon
 

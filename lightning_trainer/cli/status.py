@@ -13,7 +13,7 @@ from rich.text import Text
 
 from lightning_trainer.cli.running_daemon import running_daemon
 from lightning_trainer.config import Config
-from lightning_trainer.config_file import load_usual_config
+from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.answers import refusal
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lightning_trainer.config import Config, PolicyConfig
-from lightning_trainer.config_file import load_config
+from lightning_trainer.config.file import load_config
 from lightning_trainer.store.scan import read_only
 from lightning_trainer.versions.archive import archive_root, stored_versions
 from lightning_trainer.versions.listing import VersionRow, list_versions

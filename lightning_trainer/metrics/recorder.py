@@ -8,9 +8,9 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from lightning_trainer.config.metrics import MetricsConfig
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.metrics.row import StepMetrics, step_metrics
-from lightning_trainer.metrics.settings import MetricsConfig
 from lightning_trainer.metrics.sinks import MetricsSink
 from lightning_trainer.metrics.to_jsonl import JsonLines
 from lightning_trainer.metrics.to_tensorboard import TensorBoard, installed

@@ -4,9 +4,9 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from lightning_trainer.config.metrics import WandbConfig
 from lightning_trainer.errors import ConfigError, MissingExtraError
 from lightning_trainer.metrics.row import StepMetrics
-from lightning_trainer.metrics.settings import WandbConfig
 from lightning_trainer.metrics.sinks import with_warnings
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 
+from lightning_trainer.config.metrics import WarningsConfig
 from lightning_trainer.metrics.row import StepMetrics
-from lightning_trainer.metrics.settings import WarningsConfig
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Outcome
 

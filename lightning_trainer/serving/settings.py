@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from lightning_trainer.config import Config, PolicyConfig
-from lightning_trainer.cores import available_cores
+from lightning_trainer.config.cores import available_cores
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.credit.groups import GroupSummary, Member
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Call
 

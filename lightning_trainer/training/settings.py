@@ -4,14 +4,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from lightning_trainer.config import Config, EngineConfig, PolicyConfig
-from lightning_trainer.cores import Dtype, available_cores
-from lightning_trainer.credit import estimators
-from lightning_trainer.credit.settings import CreditSettings
-from lightning_trainer.training.algorithms.schedule import schedule_sentences
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig
-from lightning_trainer.training.lora import LoraConfig
-from lightning_trainer.training.stages import first_steps
+from lightning_trainer.config import Config, EngineConfig, PolicyConfig, estimators
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
+from lightning_trainer.config.cores import Dtype, available_cores
+from lightning_trainer.config.credit import CreditSettings
+from lightning_trainer.config.lora import LoraConfig
+from lightning_trainer.config.stages import first_steps
+from lightning_trainer.training.schedule import schedule_sentences
 
 _PROBE_TOLERANCE = {"float32": (1e-3, 2e-4), "bfloat16": (1.0, 0.1)}
 """By serving dtype: largest and mean |trainer - engine| of a probe logprob, nats."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.credit.estimators import ESTIMATORS
-from lightning_trainer.training.algorithms.losses import POLICY_LOSSES
-from lightning_trainer.training.algorithms.presets import PRESETS
+from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
+from lightning_trainer.config.algorithms.presets import PRESETS
+from lightning_trainer.config.estimators import ESTIMATORS
 
 ROOT = Path(__file__).parents[2]
 PARTS = ROOT / "benchmarks" / "algorithms_parts"

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
 from lightning_trainer.config import EngineConfig, MetricsConfig, PolicyConfig
+from lightning_trainer.config.versions import GuardConfig
 from lightning_trainer.daemon.publication.evaluation import held_out_score
 from lightning_trainer.metrics.row import step_metrics
 from lightning_trainer.metrics.warnings import RULES
@@ -25,7 +26,6 @@ from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.store.tables.versions import select_rollbacks
 from lightning_trainer.types import PolicyVersion, StepReport, TrainingBatch, VersionState
 from lightning_trainer.versions.listing import Whereabouts
-from lightning_trainer.versions.settings import GuardConfig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.config_file import load_config
-from lightning_trainer.training.algorithms.losses import POLICY_LOSSES
-from lightning_trainer.training.algorithms.presets import PRESETS
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig
-from lightning_trainer.training.algorithms.thresholds import REJECTIONS
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
+from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
+from lightning_trainer.config.algorithms.presets import PRESETS
+from lightning_trainer.config.algorithms.thresholds import REJECTIONS
+from lightning_trainer.config.file import load_config
 
 PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.config_file import load_config
+from lightning_trainer.config.file import load_config
 
 PAGE = (Path(__file__).parents[2] / "docs" / "transitions.md").read_text(encoding="utf-8")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from lightning_instrumentation import semconv
 
-from lightning_trainer.config_file import load_config
+from lightning_trainer.config.file import load_config
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "examples" / "README.md").read_text()

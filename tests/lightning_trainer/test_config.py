@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.config_file import load_config, load_usual_config
+from lightning_trainer.config.file import load_config, load_usual_config
 from lightning_trainer.errors import ConfigError
 
 POLICY = '[[policy]]\nname = "sql"\nagents = ["sql_writer", "fixer*"]\nmodel = "random:tiny"\n'

@@ -2,10 +2,9 @@
 
 import pytest
 
-from lightning_trainer import cores
 from lightning_trainer.cli.doctor import State, machine, run_checks
-from lightning_trainer.config import Config
-from lightning_trainer.cores import available_cores, fast_dtype
+from lightning_trainer.config import Config, cores
+from lightning_trainer.config.cores import available_cores, fast_dtype
 
 
 def config(**sections) -> Config:
@@ -34,8 +33,8 @@ def test_a_machine_that_says_nothing_of_its_processor_computes_in_float32(tmp_pa
 
 @pytest.mark.parametrize("fast", ["float32", "bfloat16"])
 def test_the_default_is_what_is_fast_and_what_is_given_counts(monkeypatch, tmp_path, fast):
-    monkeypatch.setattr("lightning_trainer.config.fast_dtype", lambda: fast)
-    monkeypatch.setattr("lightning_trainer.config.fast_engine_dtype", lambda: fast)
+    monkeypatch.setattr("lightning_trainer.config.training.fast_dtype", lambda: fast)
+    monkeypatch.setattr("lightning_trainer.config.engine.fast_engine_dtype", lambda: fast)
     for sections in ({"engine": {}, "training": {}}, {"engine": {"dtype": "auto"}, "training": {"dtype": "auto"}}):
         assert (config(**sections).engine.dtype, config(**sections).training.dtype) == (fast, fast)
     given = config(engine={"dtype": "float32"}, training={"dtype": "bfloat16"})

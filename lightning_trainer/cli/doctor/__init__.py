@@ -21,7 +21,7 @@ from lightning_trainer.cli.doctor.packages import check_engine, check_packages, 
 from lightning_trainer.cli.doctor.places import check_guard, check_port, check_spool, check_state_dir
 from lightning_trainer.cli.doctor.schedule import check_schedule
 from lightning_trainer.config import Config, PolicyConfig
-from lightning_trainer.config_file import load_config
+from lightning_trainer.config.file import load_config
 
 __all__ = ["Check", "State", "doctor", "run_checks"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from lightning_instrumentation.settings import default_spool_dir
 
 from lightning_trainer.cli.doctor.check import Check, failure, ok
+from lightning_trainer.config.versions import GuardConfig
 from lightning_trainer.daemon.http.sockets import listen
 from lightning_trainer.errors import ConfigError
-from lightning_trainer.versions.settings import GuardConfig
 
 
 def check_port(host: str, port: int) -> Check:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lightning_trainer.config.credit import CREDIT_SETTINGS, CreditSettings, named_scheme
 from lightning_trainer.credit.schemes.agent_return import AgentReturn
 from lightning_trainer.credit.schemes.causal import Causal
 from lightning_trainer.credit.schemes.critic.turn_rewards import TurnRewards
@@ -14,7 +15,6 @@ from lightning_trainer.credit.schemes.magrpo import JointReturn
 from lightning_trainer.credit.schemes.scheme import CreditScheme
 from lightning_trainer.credit.schemes.steps import StepRewards
 from lightning_trainer.credit.schemes.terminal import TerminalReward
-from lightning_trainer.credit.settings import CREDIT_SETTINGS, CreditSettings, named_scheme
 from lightning_trainer.errors import CreditAssignmentError
 
 SCHEMES: Mapping[str, Callable[..., CreditScheme]] = {

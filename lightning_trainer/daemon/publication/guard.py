@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from lightning_trainer.config.versions import GuardConfig
 from lightning_trainer.daemon.publication.evaluation import held_out_score
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import Lease, OldVersionBusyError, OldVersionEngine
 from lightning_trainer.errors import EngineError, LightningError
 from lightning_trainer.serving.publication import Publication
-from lightning_trainer.versions.settings import GuardConfig
 
 _log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 import torch
 from peft.tuners.lora import LoraLayer
 
+from lightning_trainer.config.lora import LoraConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.serving.adapter import AdapterShape
-from lightning_trainer.training.lora import LoraConfig
 from lightning_trainer.training.update.exporting import whole_values
 
 _IN_MODULE = ".default."

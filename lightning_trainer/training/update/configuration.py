@@ -16,9 +16,9 @@ from verl.workers.config import (
     TrainingWorkerConfig,
 )
 
+from lightning_trainer.config.lora import LoraConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.serving.host.weights.weight_file import linear_layers, model_headers
-from lightning_trainer.training.lora import LoraConfig
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.losses.batch_losses import over_the_batch
 

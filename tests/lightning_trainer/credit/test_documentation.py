@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from lightning_instrumentation.scope import current
 
-from lightning_trainer.config_file import load_config
-from lightning_trainer.credit.estimators import ESTIMATORS
-from lightning_trainer.credit.settings import CREDIT_SETTINGS
+from lightning_trainer.config.credit import CREDIT_SETTINGS
+from lightning_trainer.config.estimators import ESTIMATORS
+from lightning_trainer.config.file import load_config
 
 TEXT = (Path(__file__).parents[3] / "docs" / "credit.md").read_text(encoding="utf-8")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.credit.settings import CREDIT_SETTINGS
+from lightning_trainer.config.credit import CREDIT_SETTINGS
 from lightning_trainer.training.batches import build_batch
 from lightning_trainer.types import Fidelity
 
@@ -430,7 +430,7 @@ def test_a_scheme_with_a_critic_is_its_formula_a_thousand_times(scheme, form, fa
 
 def check_estimator(seeds, form, factories):
     """``gae``: the tokens of an agent in an attempt, in the order of sampling, whitened over the batch as verl does."""
-    from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+    from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
     from lightning_trainer.training.update.estimation.advantages import estimate
 
     make_call, make_attempt, make_evaluation, make_policy = factories

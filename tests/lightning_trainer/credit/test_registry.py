@@ -1,11 +1,11 @@
 import pytest
 
+from lightning_trainer.config.credit import CREDIT_SETTINGS, GaeTurnsCredit, GigpoCredit
 from lightning_trainer.credit.schemes.critic.turn_rewards import TurnRewards
 from lightning_trainer.credit.schemes.discounted import DiscountedReturn
 from lightning_trainer.credit.schemes.gigpo import Gigpo
 from lightning_trainer.credit.schemes.registry import SCHEMES, credit_scheme
 from lightning_trainer.credit.schemes.terminal import TerminalReward
-from lightning_trainer.credit.settings import CREDIT_SETTINGS, GaeTurnsCredit, GigpoCredit
 from lightning_trainer.errors import CreditAssignmentError
 
 CRITIC = ("gae_turns", "gae_tokens", "gae_bilevel")

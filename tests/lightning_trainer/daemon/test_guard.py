@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.config.versions import GuardConfig
 from lightning_trainer.daemon.publication import guard as guarding
 from lightning_trainer.daemon.publication.guard import PromotionGuard
 from lightning_trainer.daemon.publication.old_versions import Lease, OldVersionBusyError
@@ -22,7 +23,6 @@ from lightning_trainer.serving.shared_memory import WeightFolder
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import VersionState
 from lightning_trainer.versions.archive import VersionArchive
-from lightning_trainer.versions.settings import GuardConfig
 
 EVALUATION = """
 import json, os

@@ -16,7 +16,7 @@ from lightning_instrumentation.telemetry.packing import pack_logprobs, pack_toke
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
-from lightning_trainer.config_file import load_config
+from lightning_trainer.config.file import load_config
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.sampling import Support
 from lightning_trainer.store import SqliteStore

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.config_file import load_config
+from lightning_trainer.config.file import load_config
 from lightning_trainer.ingest.http.rewards import rewards_router
 from lightning_trainer.ingest.http.rollouts import rollouts_router
 from lightning_trainer.ingest.reading import read_spans

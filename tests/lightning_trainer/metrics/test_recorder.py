@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from lightning_trainer.config.metrics import MetricsConfig
 from lightning_trainer.metrics.recorder import MetricsRecorder
-from lightning_trainer.metrics.settings import MetricsConfig
 
 
 def lines(folder: Path) -> list[dict]:

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
+from lightning_trainer.config.metrics import WandbConfig
 from lightning_trainer.errors import MissingExtraError
 from lightning_trainer.metrics.row import StepMetrics
-from lightning_trainer.metrics.settings import WandbConfig
 from lightning_trainer.metrics.to_wandb import WeightsAndBiases
 
 SETTINGS = WandbConfig(project="lightning", mode="offline")

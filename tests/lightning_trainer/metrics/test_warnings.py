@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_trainer.config.metrics import WarningsConfig
 from lightning_trainer.metrics.row import StepMetrics
-from lightning_trainer.metrics.settings import WarningsConfig
 from lightning_trainer.metrics.warnings import (
     RULES,
     entropy_collapse,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.sampling import Shaping, support_of
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import Sample, Segment
 

@@ -5,8 +5,8 @@ import math
 import pytest
 from pydantic import ValidationError
 
+from lightning_trainer.config.lora import LoraConfig
 from lightning_trainer.errors import TrainingError
-from lightning_trainer.training.lora import LoraConfig
 from lightning_trainer.types import TrainingBatch
 
 _LORA = LoraConfig(rank=4, alpha=8)

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lightning_trainer.config.lora import LoraConfig
 from lightning_trainer.errors import TrainerDiedError, TrainingError
-from lightning_trainer.training.lora import LoraConfig
 from lightning_trainer.training.on_ray.environment import set_ray_environment
 from lightning_trainer.training.remote import make_trainer, make_trainers
 from lightning_trainer.types import TrainingBatch

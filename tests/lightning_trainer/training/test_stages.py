@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.config_file import load_config
+from lightning_trainer.config.file import load_config
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.training.settings import trainer_settings
 

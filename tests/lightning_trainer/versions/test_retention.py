@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_trainer.config.versions import VersionsConfig
 from lightning_trainer.versions.retention import kept
-from lightning_trainer.versions.settings import VersionsConfig
 
 NUMBERS = st.sets(st.integers(0, 40), min_size=1)
 

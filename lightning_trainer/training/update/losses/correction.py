@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
 
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.training.update.batch.tensors import TokenValues
 from lightning_trainer.types import Sample
 

@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import fmean
 
+from lightning_trainer.config.algorithms.algorithm import DpoConfig
 from lightning_trainer.errors import TrainingError
-from lightning_trainer.training.algorithms.settings import DpoConfig
 from lightning_trainer.training.update.batch.tensors import TokenValues
 from lightning_trainer.training.update.estimation.estimate import Estimate
 from lightning_trainer.types import Sample

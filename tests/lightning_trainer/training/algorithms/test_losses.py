@@ -1,8 +1,8 @@
 import pytest
 
-from lightning_trainer.training.algorithms.losses import POLICY_LOSSES
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig
-from lightning_trainer.training.algorithms.thresholds import REJECTIONS
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
+from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
+from lightning_trainer.config.algorithms.thresholds import REJECTIONS
 
 
 def test_a_loss_reads_settings_that_there_are():

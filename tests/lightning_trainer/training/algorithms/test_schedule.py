@@ -4,10 +4,10 @@ import pytest
 
 from lightning_trainer.cli.doctor.schedule import check_schedule
 from lightning_trainer.config import Config
-from lightning_trainer.training.algorithms.losses import POLICY_LOSSES
-from lightning_trainer.training.algorithms.presets import PRESETS
-from lightning_trainer.training.algorithms.schedule import most_mini_batches, schedule_sentences
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
+from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
+from lightning_trainer.config.algorithms.presets import PRESETS
+from lightning_trainer.training.schedule import most_mini_batches, schedule_sentences
 from lightning_trainer.training.settings import schedule_notes
 
 

@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.training.algorithms.presets import PRESETS
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
+from lightning_trainer.config.algorithms.presets import PRESETS
 
 
 def _policy(**sections) -> PolicyConfig:

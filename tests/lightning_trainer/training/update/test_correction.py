@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 
 pytestmark = pytest.mark.verl
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig, DpoConfig
 from lightning_trainer.errors import TrainingError
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig, DpoConfig
 from lightning_trainer.training.settings import StageSettings
 from lightning_trainer.types import TrainingBatch
 

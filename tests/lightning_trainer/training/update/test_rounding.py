@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.models.resolve import model_cache, resolve_model
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.training.settings import StageSettings, TrainerSettings
 from lightning_trainer.types import Sample, Segment, TrainingBatch
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
+from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
+from lightning_trainer.config.lora import LoraConfig
 from lightning_trainer.errors import TrainingError
-from lightning_trainer.training.algorithms.losses import POLICY_LOSSES
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig
-from lightning_trainer.training.lora import LoraConfig
 from lightning_trainer.training.tree.mini_batches import cut, visits
 from lightning_trainer.types import TrainingBatch
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from lightning_trainer.section import Section
+from lightning_trainer.config.section import Section
 
 ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$")]
 

@@ -1,154 +1,24 @@
-"""What ``lightning.toml`` may say: every setting with its range; ``config_file`` reads it."""
+"""``[[policy]]``: a set of weights, the agents whose calls are served from it, and how they are trained."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from lightning_instrumentation.redaction.rules import redactor
-from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from lightning_trainer.cores import Dtype, fast_dtype, fast_engine_dtype
-from lightning_trainer.credit import estimators
-from lightning_trainer.credit.settings import CreditConfig, TerminalCredit, named_scheme
-from lightning_trainer.errors import ConfigError
-from lightning_trainer.metrics.settings import MetricsConfig
-from lightning_trainer.section import Section
-from lightning_trainer.training.algorithms.presets import PRESETS
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig
-from lightning_trainer.training.lora import LoraConfig
-from lightning_trainer.training.stages import StageConfig, first_steps, last_step
-from lightning_trainer.transitions.trusted import TrustedEngine
-from lightning_trainer.versions.settings import GuardConfig, VersionsConfig
-
-_AUTO = "auto"
+from lightning_trainer.config import estimators
+from lightning_trainer.config.agents import ALL_AGENTS, matches
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
+from lightning_trainer.config.algorithms.presets import PRESETS
+from lightning_trainer.config.credit import CreditConfig, TerminalCredit, named_scheme
+from lightning_trainer.config.lora import LoraConfig
+from lightning_trainer.config.optimizer import OptimizerConfig
+from lightning_trainer.config.section import Section
+from lightning_trainer.config.stages import StageConfig, first_steps, last_step
+from lightning_trainer.config.trusted import TrustedEngine
+from lightning_trainer.config.versions import GuardConfig, VersionsConfig
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-
-
-class DaemonConfig(Section):
-    """``[daemon]``: where the daemon listens and keeps what it must not lose."""
-
-    host: str = "127.0.0.1"
-    port: int = Field(default=8321, ge=0, le=65535)
-    """0 picks a free port; it is printed and written to ``state_dir``/daemon.json."""
-    state_dir: Path = Path(".lightning")
-    token: str | None = Field(default=None, min_length=16)
-    """Required of every request when the host is not loopback."""
-    max_body_bytes: int = Field(default=64 * 2**20, ge=2**16)
-    """Of a delivery of spans, as sent and inflated; more is answered 413."""
-    trusted_hosts: tuple[str, ...] = ()
-    """Names, beside loopback and ``host``, by which the daemon is called; for any other ``Host`` it answers 421."""
-    redact: tuple[str, ...] = ()
-    """Taken out of what the gateway records, beside keys: ``emails``, ``regex:...``; ``none`` takes nothing out."""
-
-    @field_validator("redact")
-    @classmethod
-    def _rules_that_can_be_read(cls, rules: tuple[str, ...]) -> tuple[str, ...]:
-        redactor(rules)
-        return rules
-
-    @model_validator(mode="after")
-    def _token_beyond_loopback(self) -> Self:
-        if self.host not in ("127.0.0.1", "::1", "localhost") and self.token is None:
-            raise ValueError(f"host {self.host!r} is reachable from other machines: set a token of 16+ characters")
-        return self
-
-
-class EngineConfig(Section):
-    """``[engine]``: the vLLM process, or several of them."""
-
-    replicas: int = Field(default=1, ge=1, le=64)
-    """Processes that serve the same policies, each with its own memory; a conversation stays with one."""
-    python: str | None = None
-    """Interpreter of the engine process; the daemon's own when absent."""
-    dtype: Annotated[Dtype, BeforeValidator(lambda value: fast_engine_dtype() if value == _AUTO else value)] = Field(
-        default=_AUTO, validate_default=True
-    )
-    """``auto`` is read as bfloat16 on a GPU and on processors that have instructions for it, else as float32."""
-    max_model_len: int = Field(default=2048, ge=16)
-    max_num_seqs: int = Field(default=64, ge=1)
-    kv_cache_gib: float = Field(default=2.0, gt=0)
-    """CPU only: memory for the key-value cache. vLLM would take all of the machine's otherwise."""
-    threads: int | None = Field(default=None, ge=1)
-    """CPU only, of each process; their share of the cores when absent."""
-    chat_template: Path | None = None
-    tool_call_parser: str | None = None
-    """vLLM's name of the parser that turns text into tool calls (``hermes`` ...); None: no tools."""
-    keep_sampled_ids: bool = True
-    """A prompt that repeats an earlier answer of its attempt word for word gets the ids that were sampled for it, not
-    those that the tokenizer makes of the words (docs/transitions.md)."""
-    routed_experts: bool | Literal["auto"] = _AUTO
-    """A mixture of experts tells which experts each token went through, and the trainer takes the same
-    (docs/sampling.md). ``auto`` is wherever the engine can; ``true`` refuses to start where it cannot."""
-    startup_timeout_s: float = Field(default=600.0, gt=0)
-    probe_max_abs: float | None = Field(default=None, gt=0)
-    """Largest |trainer - engine| of a probe logprob, nats. Default: 1e-3 in float32, 1.0 in bfloat16."""
-    probe_mean_abs: float | None = Field(default=None, gt=0)
-    """Mean difference. Default: 2e-4 in float32, 0.1 in bfloat16."""
-
-
-class GatewayConfig(Section):
-    """``[gateway]``: the bounds on model calls."""
-
-    max_body_bytes: int = Field(default=16 * 2**20, ge=2**16)
-    """Of a call; more is answered 413."""
-    max_concurrent: int = Field(default=512, ge=1)
-    """Calls in flight; more are answered 429 with Retry-After."""
-    queue_timeout_s: float = Field(default=180.0, gt=0)
-    """How long a call is held while the engine is starting or changing weights; then 503 with Retry-After."""
-    silence_timeout_s: float = Field(default=600.0, gt=0)
-    """How long the engine may send nothing; then 503, or an error that ends the stream."""
-    embeddings: str | None = None
-    """Base URL, with ``/v1``, of the server that embeddings are passed on to; absent: they are refused."""
-    embeddings_key: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
-    """The environment variable that holds its API key."""
-
-    @field_validator("embeddings")
-    @classmethod
-    def _a_url(cls, url: str | None) -> str | None:
-        if url is not None and not url.startswith(("http://", "https://")):
-            raise ValueError(f"embeddings is {url!r}; write a base URL, like https://api.openai.com/v1")
-        return url
-
-    @model_validator(mode="after")
-    def _a_key_for_somebody(self) -> Self:
-        if self.embeddings_key is not None and self.embeddings is None:
-            raise ValueError(f"embeddings_key = {self.embeddings_key!r} is for nobody: set embeddings, or leave it out")
-        return self
-
-
-class OptimizerConfig(Section):
-    """``optimizer``: AdamW."""
-
-    lr: float = Field(default=1e-5, gt=0)
-    """The highest; the schedule says what becomes of it."""
-    schedule: Literal["constant", "cosine"] = "constant"
-    """``cosine``: down to ``min_lr_ratio`` of it over ``total_steps``, and on at that."""
-    total_steps: int | None = Field(default=None, ge=1)
-    warmup_steps: int = Field(default=0, ge=0)
-    """Linearly up from 0 in the first ones."""
-    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
-    weight_decay: float = Field(default=0.0, ge=0)
-    betas: tuple[float, float] = (0.9, 0.99)
-    clip_grad: float = Field(default=1.0, gt=0)
-
-    @model_validator(mode="after")
-    def _schedule_has_an_end(self) -> "OptimizerConfig":
-        if self.schedule == "cosine" and self.total_steps is None:
-            raise ValueError(
-                'schedule "cosine" falls over total_steps, which is not set; set it to the number of steps'
-            )
-        if self.total_steps is not None and self.warmup_steps >= self.total_steps:
-            raise ValueError(
-                f"warmup_steps is {self.warmup_steps}, not below total_steps, {self.total_steps}; make it smaller"
-            )
-        return self
-
-
-ALL_AGENTS = "*"
-"""The pattern of all agents, and of calls without an agent's name."""
 
 
 class PolicyConfig(Section):
@@ -406,89 +276,3 @@ def any_agent() -> PolicyConfig:
     It has no model, so it can be judged by, and neither served nor trained.
     """
     return PolicyConfig(name="no-policy", agents=(ALL_AGENTS,), model="none")
-
-
-def matches(agent: str | None, patterns: Iterable[str]) -> bool:
-    """Whether an agent's name is one of the names, or fits one of the patterns; that there is none fits ``*`` alone."""
-    if agent is None:
-        return ALL_AGENTS in patterns
-    return any(agent == pattern or fnmatchcase(agent, pattern) for pattern in patterns)
-
-
-class TrainingConfig(Section):
-    """``[training]``: the update engine."""
-
-    backend: Literal["ray", "inprocess"] = "ray"
-    attention: Literal["auto", "tree", "stock"] = "auto"
-    """``tree`` computes every shared prefix once; ``stock`` is verl's own engine; ``auto`` takes that where it must."""
-    dtype: Annotated[Dtype, BeforeValidator(lambda value: fast_dtype() if value == _AUTO else value)] = Field(
-        default=_AUTO, validate_default=True
-    )
-    """Precision of the matrix products; weights, gradients and optimiser are float32. ``auto`` is read as bfloat16 on
-    processors that have instructions for it, else as float32."""
-    world_size: int = Field(default=1, ge=1)
-    """Processes that hold a part of the weights each and divide a batch (FSDP2); more than one need Ray."""
-    threads: int | None = Field(default=None, ge=1)
-    """Of each process; their share of the cores when absent."""
-    max_tokens_per_micro_batch: int = Field(default=8192, ge=16)
-    """Unique tokens that go through the model at once."""
-    gradient_checkpointing: bool = False
-    policies_at_once: int = Field(default=1, ge=1)
-    """How many policies' trainers may compute at the same time; the others wait for their turn."""
-    seed: int = 0
-
-    @model_validator(mode="after")
-    def _processes_need_ray(self) -> Self:
-        if self.world_size > 1 and self.backend != "ray":
-            raise ValueError(f'world_size = {self.world_size} needs backend = "ray", not "{self.backend}"')
-        if self.policies_at_once > 1 and self.backend != "ray":
-            raise ValueError(
-                f'policies_at_once = {self.policies_at_once} needs backend = "ray": trainers of one process '
-                "compute one after the other; leave policies_at_once out"
-            )
-        return self
-
-
-class Config(Section):
-    """The whole file."""
-
-    daemon: DaemonConfig = DaemonConfig()
-    engine: EngineConfig = EngineConfig()
-    gateway: GatewayConfig = GatewayConfig()
-    training: TrainingConfig = TrainingConfig()
-    metrics: MetricsConfig = MetricsConfig()
-    policy: tuple[PolicyConfig, ...] = ()
-    """Without any the daemon records, and neither routes, serves nor trains."""
-
-    @field_validator("policy")
-    @classmethod
-    def _in_order(cls, policies: tuple[PolicyConfig, ...]) -> tuple[PolicyConfig, ...]:
-        names = [policy.name for policy in policies]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"{names.count(name)} policies are called {name!r}; give each a name of its own")
-        return tuple(policy.behind(policies[:position]) for position, policy in enumerate(policies))
-
-    @property
-    def only_policy(self) -> PolicyConfig:
-        """Raises ConfigError: there are several."""
-        return self.named_policy(None)
-
-    def named_policy(self, name: str | None) -> PolicyConfig:
-        """Return the policy of that name; without a name, the only one.
-
-        Raises:
-            ConfigError: there is none, or the name is needed.
-        """
-        if not self.policy:
-            raise ConfigError(
-                f"there is no policy{'' if name is None else f' {name!r}'}: the configuration has no [[policy]]; add "
-                "one, or name another configuration with --config"
-            )
-        if name is None and len(self.policy) == 1:
-            return self.policy[0]
-        for policy in self.policy:
-            if policy.name == name:
-                return policy
-        names = ", ".join(policy.name for policy in self.policy)
-        raise ConfigError(f"name one of the policies {names}" + ("" if name is None else f"; {name!r} is none"))

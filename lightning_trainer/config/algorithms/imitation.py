@@ -6,10 +6,10 @@ ratios or estimators has a place beside them.
 
 from typing import TYPE_CHECKING
 
-from lightning_trainer.training.algorithms.presets import PRESETS
+from lightning_trainer.config.algorithms.presets import PRESETS
 
 if TYPE_CHECKING:
-    from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+    from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 
 _OF_REWARDS = (
     "advantage",

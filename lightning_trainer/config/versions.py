@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from lightning_trainer.section import Section
+from lightning_trainer.config.section import Section
 
 
 class VersionsConfig(Section):

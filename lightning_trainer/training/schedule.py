@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from lightning_trainer.training.algorithms.losses import POLICY_LOSSES
-from lightning_trainer.training.algorithms.presets import PRESETS
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
+from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
+from lightning_trainer.config.algorithms.presets import PRESETS
 from lightning_trainer.training.tree.mini_batches import GROUPS_AT_LEAST
 
 _ROUNDING = 0.01

@@ -9,9 +9,9 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from lightning_trainer.credit.settings import CreditConfig, named_scheme
-from lightning_trainer.section import Section
-from lightning_trainer.training.algorithms.settings import AlgorithmConfig
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
+from lightning_trainer.config.credit import CreditConfig, named_scheme
+from lightning_trainer.config.section import Section
 
 
 class StageConfig(Section):

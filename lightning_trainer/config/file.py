@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from lightning_trainer.config import Config, PolicyConfig
+from lightning_trainer.config.stages import StageConfig
+from lightning_trainer.config.versions import GuardConfig
 from lightning_trainer.errors import ConfigError
-from lightning_trainer.training.stages import StageConfig
-from lightning_trainer.versions.settings import GuardConfig
 
 USUAL_CONFIG = Path("lightning.toml")
 

@@ -1,0 +1,57 @@
+"""The whole of ``lightning.toml``."""
+
+from pydantic import field_validator
+
+from lightning_trainer.config.daemon import DaemonConfig
+from lightning_trainer.config.engine import EngineConfig
+from lightning_trainer.config.gateway import GatewayConfig
+from lightning_trainer.config.metrics import MetricsConfig
+from lightning_trainer.config.policy import PolicyConfig
+from lightning_trainer.config.section import Section
+from lightning_trainer.config.training import TrainingConfig
+from lightning_trainer.errors import ConfigError
+
+
+class Config(Section):
+    """The whole file."""
+
+    daemon: DaemonConfig = DaemonConfig()
+    engine: EngineConfig = EngineConfig()
+    gateway: GatewayConfig = GatewayConfig()
+    training: TrainingConfig = TrainingConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    policy: tuple[PolicyConfig, ...] = ()
+    """Without any the daemon records, and neither routes, serves nor trains."""
+
+    @field_validator("policy")
+    @classmethod
+    def _in_order(cls, policies: tuple[PolicyConfig, ...]) -> tuple[PolicyConfig, ...]:
+        names = [policy.name for policy in policies]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{names.count(name)} policies are called {name!r}; give each a name of its own")
+        return tuple(policy.behind(policies[:position]) for position, policy in enumerate(policies))
+
+    @property
+    def only_policy(self) -> PolicyConfig:
+        """Raises ConfigError: there are several."""
+        return self.named_policy(None)
+
+    def named_policy(self, name: str | None) -> PolicyConfig:
+        """Return the policy of that name; without a name, the only one.
+
+        Raises:
+            ConfigError: there is none, or the name is needed.
+        """
+        if not self.policy:
+            raise ConfigError(
+                f"there is no policy{'' if name is None else f' {name!r}'}: the configuration has no [[policy]]; add "
+                "one, or name another configuration with --config"
+            )
+        if name is None and len(self.policy) == 1:
+            return self.policy[0]
+        for policy in self.policy:
+            if policy.name == name:
+                return policy
+        names = ", ".join(policy.name for policy in self.policy)
+        raise ConfigError(f"name one of the policies {names}" + ("" if name is None else f"; {name!r} is none"))
