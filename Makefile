@@ -23,7 +23,7 @@ help:
 	@echo 'make bench [BENCH=benchmarks/loop.py]                 benchmarks; each prints a table'
 	@echo 'make crewai                                           CrewAI adapter and example, in .venv-crewai'
 	@echo 'make frameworks [ARGS="--only agno_agent"]            frameworks without an adapter; writes docs/frameworks.md'
-	@echo 'make check                                            ruff and pyright; make format mends what can be mended'
+	@echo 'make check                                            ruff, import-linter and pyright; make format mends'
 	@echo 'make doctor                                           check interpreter, packages, memory, ports and model'
 	@echo 'make setup                                            only make .venv (every command does it by itself)'
 	@echo 'make clean                                            remove .venv and caches; runs/ stays'
@@ -83,6 +83,7 @@ frameworks: .venv-frameworks/installed .venv-frameworks-older/installed .venv-fr
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/pyright
 
 format: setup

@@ -11,8 +11,8 @@ from dataclasses import replace
 from functools import cached_property
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.credit.collecting import collect
 from lightning_trainer.credit.grouping import regroup
-from lightning_trainer.daemon.loop.collecting import collect
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.explain.case import Case, Judged
 from lightning_trainer.ingest.reading import Reading, read_spans

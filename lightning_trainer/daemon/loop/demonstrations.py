@@ -5,10 +5,10 @@ from pathlib import Path
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.stages import first_steps
+from lightning_trainer.dataset.demonstration_batches import build_shown, rows_of_step
 from lightning_trainer.dataset.demonstrations import Shown, read_shown
 from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
 from lightning_trainer.training.batches import Build
-from lightning_trainer.training.demonstration_batches import build_shown, rows_of_step
 
 
 class Demonstrations:

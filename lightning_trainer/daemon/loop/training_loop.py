@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.credit.collecting import Collection, collect
+from lightning_trainer.credit.dynamic_sampling import groups_wanted
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.arrivals import Arrivals
 from lightning_trainer.daemon.loop.building import Builder
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
-from lightning_trainer.daemon.loop.collecting import Collection, collect
 from lightning_trainer.daemon.loop.completeness import Completeness
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
-from lightning_trainer.daemon.loop.dynamic_sampling import groups_wanted
 from lightning_trainer.daemon.loop.grouping import Grouping
 from lightning_trainer.daemon.loop.participation import TrustedCalls, concerned
 from lightning_trainer.daemon.loop.recovery import recover

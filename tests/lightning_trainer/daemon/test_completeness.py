@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from lightning_trainer.daemon.loop.collecting import collect
+from lightning_trainer.credit.collecting import collect
 from lightning_trainer.daemon.loop.completeness import Completeness
 from lightning_trainer.types import Attempt, AttemptState
 

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.credit.dynamic_sampling import groups_wanted
 from lightning_trainer.credit.groups import GroupSummary
-from lightning_trainer.daemon.loop.dynamic_sampling import groups_wanted
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.batches import Build
 from lightning_trainer.transitions.reasons import Reason

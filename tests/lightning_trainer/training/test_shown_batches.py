@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_trainer.dataset.demonstration_batches import build_shown, rows_of_step
 from lightning_trainer.dataset.demonstrations import Shown
 from lightning_trainer.training.best_of_n import AVOIDED, SHOWN
-from lightning_trainer.training.demonstration_batches import build_shown, rows_of_step
 
 
 def _row(name, prompt, *answers):
