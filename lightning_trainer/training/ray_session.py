@@ -20,6 +20,7 @@ import psutil
 import ray
 
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.stillness import Stillness
 
 _OBJECT_STORE_BYTES = 128 * 2**20
 """Batches and reports only; weights go through files."""
@@ -27,6 +28,7 @@ _SHORT_TEMP = Path("/tmp")
 """Ray's sockets live under its folder and a socket's path is limited to 107 bytes."""
 _FOLDER = re.compile(r"lt-ray-(\d+)-\w+")
 _EXIT_TIMEOUT_S = 15.0
+_log = logging.getLogger(__name__)
 _SIGACTION_BYTES = 256
 """More than a ``struct sigaction`` has anywhere."""
 
@@ -41,11 +43,23 @@ class RaySession:
         self._holders = 0
         self._folder: Path | None = None
         self._servers: list[psutil.Process] = []
+        self._stillness = Stillness()
 
     @property
     def lives(self) -> bool:
-        """Whether calls can be answered: whoever waits for half a Ray may wait for ever."""
+        """Whether calls can be answered: whoever waits for half a Ray may wait for ever.
+
+        A server that hangs is killed, so that whoever is in the middle of asking it something gets an error.
+        """
+        for server in self._stillness.of(self._servers):
+            _log.error("Ray's %s (process %d) hangs and is killed", server.name(), server.pid)
+            server.kill()
         return all(map(_lives, self._servers))
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it was started here, so that all its processes are of this machine."""
+        return self._folder is not None
 
     def start(self) -> None:
         """Start Ray for the first who needs it, and again where it has died under the others.

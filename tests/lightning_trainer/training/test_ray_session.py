@@ -1,6 +1,7 @@
 """Ray's own servers die, too."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ from lightning_trainer.training.ray_environment import set_ray_environment
 pytestmark = pytest.mark.ray
 
 SCRIPT = """
-import asyncio, os, sys, threading, time
+import asyncio, os, signal, sys, threading, time
 from types import SimpleNamespace
 from lightning_trainer.training.ray_environment import set_ray_environment
 set_ray_environment()
@@ -19,6 +20,7 @@ import ray
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.ray_session import RaySession
 from lightning_trainer.training.ray_trainer import RayTrainer
+from lightning_trainer.training.stillness import Stillness
 
 class Actor:
     def sleep(self, seconds):
@@ -26,6 +28,7 @@ class Actor:
         return os.getpid()
 
 session = RaySession()
+session._stillness = Stillness(silence_s=3)
 trainer = RayTrainer(SimpleNamespace(world_size=1), session)
 
 def call(seconds):
@@ -35,7 +38,7 @@ def call(seconds):
 session.start()
 first = call(0)
 (server,) = [process for process in session._servers if process.name() == sys.argv[1]]
-threading.Timer(5, server.kill).start()
+threading.Timer(5, server.send_signal, [int(sys.argv[3])]).start()
 try:
     call(600)
 except TrainingError as error:
@@ -48,9 +51,9 @@ session.stop()
 """
 
 
-def _survives(server: str, away_s: float) -> None:
+def _survives(server: str, away_s: float, number: int = signal.SIGKILL) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, server, str(away_s)],
+        [sys.executable, "-c", SCRIPT, server, str(away_s), str(int(number))],
         env={name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
         capture_output=True,
         text=True,
@@ -63,6 +66,61 @@ def _survives(server: str, away_s: float) -> None:
 @pytest.mark.parametrize("server", [pytest.param("gcs_server", marks=pytest.mark.slow), "raylet"])
 def test_a_server_that_dies_fails_what_waits_and_the_next_start_is_a_new_ray(server):
     _survives(server, 0.0)
+
+
+@pytest.mark.parametrize("server", ["gcs_server", pytest.param("raylet", marks=pytest.mark.slow)])
+def test_a_server_that_hangs_is_found_out(server):
+    _survives(server, 0.0, signal.SIGSTOP)
+
+
+BLOCKED = """
+import asyncio, os, signal, sys
+from types import SimpleNamespace
+from lightning_trainer.training.ray_environment import set_ray_environment
+set_ray_environment()
+import ray
+from lightning_trainer.errors import TrainerDiedError
+from lightning_trainer.training.ray_session import RaySession
+from lightning_trainer.training.ray_trainer import RayTrainer
+from lightning_trainer.training.stillness import Stillness
+
+class Actor:
+    def call(self, method, argument):
+        return len(argument)
+
+async def main():
+    session = RaySession()
+    session._stillness = Stillness(silence_s=3)
+    trainer = RayTrainer(SimpleNamespace(world_size=1), session)
+    await asyncio.to_thread(session.start)
+    trainer._actors = [ray.remote(num_cpus=1)(Actor).remote()]
+    assert await trainer._call("step", bytes(2**24)) == 2**24
+    for server in session._servers:
+        if server.name() == "raylet":
+            server.send_signal(signal.SIGSTOP)
+    ticks = 0
+    async def tick():
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.1)
+            ticks += 1
+    ticking = asyncio.create_task(tick())
+    try:
+        await trainer._call("step", bytes(2**24))
+    except TrainerDiedError as error:
+        print(error)
+    assert ticks > 20, "the event loop stood still"
+    ticking.cancel()
+    await asyncio.to_thread(session.stop)
+
+asyncio.run(main())
+"""
+
+
+def test_a_server_that_hangs_does_not_stop_the_daemon():
+    done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "the trainer's process" in done.stdout
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from lightning_trainer.errors import TrainerDiedError, TrainingError
 from lightning_trainer.training.lora import LoraConfig
 from lightning_trainer.training.ray_environment import set_ray_environment
 from lightning_trainer.training.remote import make_trainer, make_trainers
+from lightning_trainer.training.stillness import Stillness
 from lightning_trainer.types import TrainingBatch
 
 pytestmark = pytest.mark.verl
@@ -76,7 +77,7 @@ async def test_what_a_step_draws_at_random_does_not_depend_on_other_trainers_of_
     assert found == [expected[0], expected[0], expected[1], expected[1]]
 
 
-async def test_a_killed_actor_is_replaced_and_goes_on_to_the_same_weights(settings, batch, tmp_path):
+async def test_an_actor_that_is_killed_or_hangs_is_replaced_and_goes_on_to_the_same_weights(settings, batch, tmp_path):
     whole = make_trainer("inprocess", settings())
     await whole.start()
     await whole.step(batch(1))
@@ -99,6 +100,11 @@ async def test_a_killed_actor_is_replaced_and_goes_on_to_the_same_weights(settin
         assert client.process_id is not None
         os.kill(client.process_id, signal.SIGKILL)
         with pytest.raises(TrainerDiedError, match="the trainer's process died"):
+            await client.step(batch(2))
+        await client.restart()
+        client._stillness = Stillness(silence_s=3)
+        os.kill(client.process_id, signal.SIGSTOP)
+        with pytest.raises(TrainerDiedError, match=r"the trainer's process \d+ hung and was killed"):
             await client.step(batch(2))
         await client.restart()
         assert await client.load(tmp_path / "step-1") == 1
