@@ -56,6 +56,10 @@ class TrainingError(LightningError, RuntimeError):
     """An update, a checkpoint or the worker behind it failed."""
 
 
+class CheckpointError(TrainingError):
+    """A checkpoint cannot be written, or is damaged; the trainer is as it was."""
+
+
 class TrainerDiedError(TrainingError):
     """A trainer's process ended without a word: it was killed, or it crashed. Another one may live."""
 

@@ -29,6 +29,7 @@ from lightning_trainer.daemon.recovery import recover
 from lightning_trainer.daemon.rollback import RollbackRequests
 from lightning_trainer.daemon.staleness import oldest_allowed, served
 from lightning_trainer.errors import (
+    CheckpointError,
     EngineError,
     LightningError,
     PublicationError,
@@ -180,6 +181,15 @@ class TrainingLoop:
         if version > 0 and version not in self._checkpoints.steps():
             await self._trainer.save(self._checkpoints.path(version), version)
             self._checkpoints.prune(self._path)
+
+    async def _save_if_possible(self) -> None:
+        """A step is recorded by now: where its checkpoint cannot be written, a restart only takes longer."""
+        try:
+            await self.save()
+        except CheckpointError as error:
+            sentence = f"no checkpoint of step {self._step} ({error}); the next one is tried, and training goes on"
+            self._progress.say(sentence)
+            _log.error("%s", sentence)
 
     async def _recover(self, *, restart: bool) -> PolicyVersion:
         """Bring the trainer to the weights that the records lead to, and return what came of publishing them."""
@@ -357,7 +367,7 @@ class TrainingLoop:
         self._path.append(step)
         self._settled = True
         if step % self._policy.checkpoint_every == 0:
-            await self.save()
+            await self._save_if_possible()
         self._progress.enter(Phase.PUBLISHING, f"version {step}")
         self._say_if_refused(await self._publisher.publish(version=step, step=step))
         await self._metrics.step_ended(step)
@@ -400,7 +410,7 @@ class TrainingLoop:
         return served(await self._store.versions(self._policy.name), self._path)
 
     async def _finish(self) -> None:
-        await self.save()
+        await self._save_if_possible()
         self._progress.enter(Phase.FINISHED, f"{self._step} steps are done, the last that were asked for")
         await self._progress.wake_waiters()
 

@@ -16,6 +16,7 @@ from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.daemon.rollback import RollbackRequests
 from lightning_trainer.daemon.training_loop import TrainingLoop
 from lightning_trainer.errors import (
+    CheckpointError,
     EngineError,
     PublicationError,
     RollbackError,
@@ -147,11 +148,12 @@ async def make_run(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Run]
 
         store = await stack.enter_async_context(SqliteStore(tmp_path / "lightning.sqlite"))
 
-        async def make(*recorded: int, **settings: Any) -> Run:
+        async def make(*recorded: int, checkpoints: tuple[int, ...] = (2,), **settings: Any) -> Run:
             run = Run(tmp_path, store, **settings)
             await run.record_steps(*recorded)
-            await run.trainer.save(run.checkpoints.path(2), 2)
-            run.trainer.saved[run.checkpoints.path(2)] = (0, 1, 2)
+            for step in checkpoints:
+                await run.trainer.save(run.checkpoints.path(step), step)
+                run.trainer.saved[run.checkpoints.path(step)] = tuple(range(step + 1))
             stack.push_async_callback(end, asyncio.create_task(run.loop.run()))
             return run
 
@@ -334,6 +336,35 @@ async def test_a_pause_ends_by_itself_when_what_failed_works_again(make_run, mon
     run.trainer.broken_on = None
     await run.until(Phase.COLLECTING)
     assert run.trainer.weights == (0, 1, 2, 3)
+
+
+async def test_a_damaged_checkpoint_is_left_for_the_one_before_it(make_run, monkeypatch):
+    monkeypatch.setattr(RecordingTrainer, "load", damaged_at(3, RecordingTrainer.load))
+    run = await make_run(1, 2, 3, 4, checkpoints=(2, 3))
+    await run.until(Phase.COLLECTING)
+    assert run.trainer.weights == (0, 1, 2, 3, 4)
+    assert run.checkpoints.steps() == [2]
+    assert "the checkpoint of step 3 cannot be used and is removed (it is damaged)" in run.progress.problems[0]
+
+
+def damaged_at(step: int, load: Callable[..., Awaitable[int]]) -> Callable[..., Awaitable[int]]:
+    async def checked(self: RecordingTrainer, directory: Path) -> int:
+        if directory.name.endswith(str(step)):
+            raise CheckpointError("it is damaged")
+        return await load(self, directory)
+
+    return checked
+
+
+async def test_a_checkpoint_that_cannot_be_written_ends_nothing(make_run, monkeypatch):
+    run = await make_run(1, 2, 3, max_steps=3)
+
+    async def full(directory, step):
+        raise CheckpointError(f"cannot write {directory}: No space left on device")
+
+    monkeypatch.setattr(run.trainer, "save", full)
+    await run.until(Phase.FINISHED)
+    assert "no checkpoint of step 3" in run.progress.problems[0]
 
 
 async def test_what_a_failing_store_interrupted_is_not_repeated_on_weights_that_moved(make_run, monkeypatch):
