@@ -70,7 +70,7 @@ class EngineRequest:
         elif not self.asked_logprobs and body.get("logprobs") in (None, False) and not body.get("top_logprobs"):
             body["logprobs"] = True
             body["top_logprobs"] = 0
-        return orjson.dumps(body)
+        return _written(body)
 
     def tokenize(self, served_name: str) -> bytes:
         """Return the body for the engine's ``/tokenize`` that renders the prompt of this chat."""
@@ -78,8 +78,9 @@ class EngineRequest:
         body = {"model": served_name, **{name: self.body[name] for name in named if name in self.body}}
         if (effort := self.body.get("reasoning_effort")) is not None:  # as the engine tells the template of it
             told = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
-            body["chat_template_kwargs"] = {**told, **body.get("chat_template_kwargs", {})}
-        return orjson.dumps(body)
+            own = body.get("chat_template_kwargs")
+            body["chat_template_kwargs"] = {**told, **own} if isinstance(own, Mapping) else told
+        return _written(body)
 
     def instead(self, status: int, raw: bytes | None) -> "EngineRequest | None":
         """Return what to ask after an answer of the engine; None where that answer is the caller's."""
@@ -90,6 +91,13 @@ class EngineRequest:
         except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError):
             return None
         return None if body is None else replace(self, body=body)
+
+
+def _written(body: Mapping[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError as error:  # it reads what is nested four times as deep as what it writes
+        raise RefusalError(400, f"the body is nested too deeply: {error}", code="invalid_json") from error
 
 
 def read_body_object(raw: bytes) -> dict[str, Any]:

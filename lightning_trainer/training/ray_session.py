@@ -24,6 +24,9 @@ from lightning_trainer.training.stillness import Stillness
 
 _OBJECT_STORE_BYTES = 128 * 2**20
 """Batches and reports only; weights go through files."""
+_WITHOUT_OBJECT_STORE = {"max_direct_call_object_size": 2**28, "task_rpc_inlined_bytes_limit": 2**29}
+"""Batches go to the actors themselves: whoever puts one into the store waits for ever for a raylet that hangs, and
+ends with one that dies."""
 _SHORT_TEMP = Path("/tmp")
 """Ray's sockets live under its folder and a socket's path is limited to 107 bytes."""
 _FOLDER = re.compile(r"lt-ray-(\d+)-\w+")
@@ -81,7 +84,7 @@ class RaySession:
             if self._holders == 0:
                 self._end()
 
-    def _begin(self, tries: int = 2) -> None:
+    def _begin(self, tries: int = 4) -> None:
         parent = _SHORT_TEMP if _SHORT_TEMP.is_dir() else Path(tempfile.gettempdir())
         _remove_abandoned(parent)
         self._folder = Path(tempfile.mkdtemp(prefix=f"lt-ray-{os.getpid()}-", dir=parent))
@@ -96,11 +99,14 @@ class RaySession:
                     log_to_driver=False,
                     logging_level=logging.ERROR,  # it warns of the signal handler that it leaves to us
                     _node_ip_address="127.0.0.1",
+                    _system_config=_WITHOUT_OBJECT_STORE,
                     _temp_dir=str(self._folder),
                 )
         except Exception as error:
             self._end()
-            if type(error) is Exception and tries > 1:  # its servers took longer than its 30 s: the machine is busy
+            if (
+                type(error) is Exception and tries > 1
+            ):  # its servers took longer than its fixed 30 s: the machine is busy
                 return self._begin(tries - 1)
             raise TrainingError(f'Ray did not start ({error}); set backend = "inprocess" in [training]') from error
         self._servers = [process for process in _processes_in(self._folder) if _is_server(process)]

@@ -28,12 +28,12 @@ class Actor:
         return os.getpid()
 
 session = RaySession()
-session._stillness = Stillness(silence_s=3)
+session._stillness = Stillness(silence_s=10)
 trainer = RayTrainer(SimpleNamespace(world_size=1), session)
 
 def call(seconds):
     actor = ray.remote(num_cpus=1)(Actor).remote()
-    return asyncio.run(asyncio.wait_for(trainer._answers([actor.sleep.remote(seconds)]), 60))
+    return asyncio.run(asyncio.wait_for(trainer._answers([actor.sleep.remote(seconds)]), 120))
 
 session.start()
 first = call(0)
@@ -57,7 +57,7 @@ def _survives(server: str, away_s: float, number: int = signal.SIGKILL) -> None:
         env={name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "the trainer's process died" in done.stdout
@@ -74,7 +74,7 @@ def test_a_server_that_hangs_is_found_out(server):
 
 
 BLOCKED = """
-import asyncio, os, signal, sys
+import asyncio, os, signal, sys, time
 from types import SimpleNamespace
 from lightning_trainer.training.ray_environment import set_ray_environment
 set_ray_environment()
@@ -86,11 +86,13 @@ from lightning_trainer.training.stillness import Stillness
 
 class Actor:
     def call(self, method, argument):
+        if method == "sleep":
+            time.sleep(600)
         return len(argument)
 
 async def main():
     session = RaySession()
-    session._stillness = Stillness(silence_s=3)
+    session._stillness = Stillness(silence_s=10)
     trainer = RayTrainer(SimpleNamespace(world_size=1), session)
     await asyncio.to_thread(session.start)
     trainer._actors = [ray.remote(num_cpus=1)(Actor).remote()]
@@ -105,8 +107,9 @@ async def main():
             await asyncio.sleep(0.1)
             ticks += 1
     ticking = asyncio.create_task(tick())
+    assert await trainer._call("step", bytes(2**24)) == 2**24
     try:
-        await trainer._call("step", bytes(2**24))
+        await trainer._call("sleep", bytes(2**24))
     except TrainerDiedError as error:
         print(error)
     assert ticks > 20, "the event loop stood still"
@@ -118,7 +121,7 @@ asyncio.run(main())
 
 
 def test_a_server_that_hangs_does_not_stop_the_daemon():
-    done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=200)
+    done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "the trainer's process" in done.stdout
 
@@ -129,8 +132,8 @@ def test_a_daemon_outlives_the_server_however_long_it_stays_away():
     _survives("gcs_server", 70.0)
 
 
-@pytest.mark.parametrize(("failures", "starts"), [(1, 2), (5, 2)])
-def test_servers_that_took_too_long_on_a_busy_machine_are_started_once_more(monkeypatch, failures, starts):
+@pytest.mark.parametrize(("failures", "starts"), [(1, 2), (3, 4), (9, 4)])
+def test_servers_that_took_too_long_on_a_busy_machine_are_started_again(monkeypatch, failures, starts):
     set_ray_environment()
     from lightning_trainer.errors import TrainingError
     from lightning_trainer.training import ray_session
