@@ -70,7 +70,7 @@ class EngineRequest:
         elif not self.asked_logprobs and body.get("logprobs") in (None, False) and not body.get("top_logprobs"):
             body["logprobs"] = True
             body["top_logprobs"] = 0
-        return _written(body)
+        return orjson.dumps(body)
 
     def tokenize(self, served_name: str) -> bytes:
         """Return the body for the engine's ``/tokenize`` that renders the prompt of this chat."""
@@ -80,7 +80,7 @@ class EngineRequest:
             told = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
             own = body.get("chat_template_kwargs")
             body["chat_template_kwargs"] = {**told, **own} if isinstance(own, Mapping) else told
-        return _written(body)
+        return orjson.dumps(body)
 
     def instead(self, status: int, raw: bytes | None) -> "EngineRequest | None":
         """Return what to ask after an answer of the engine; None where that answer is the caller's."""
@@ -93,11 +93,7 @@ class EngineRequest:
         return None if body is None else replace(self, body=body)
 
 
-def _written(body: Mapping[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(body)
-    except TypeError as error:  # it reads what is nested four times as deep as what it writes
-        raise RefusalError(400, f"the body is nested too deeply: {error}", code="invalid_json") from error
+_MAY_BE_DEEP = 200
 
 
 def read_body_object(raw: bytes) -> dict[str, Any]:
@@ -112,6 +108,11 @@ def read_body_object(raw: bytes) -> dict[str, Any]:
         raise RefusalError(400, f"the body is not valid JSON: {error}", code="invalid_json") from error
     if not isinstance(body, dict):
         raise RefusalError(400, f"the body is a JSON {type(body).__name__}, not an object", code="invalid_json")
+    if raw.count(b"[") + raw.count(b"{") > _MAY_BE_DEEP:
+        try:
+            orjson.dumps(body)
+        except TypeError as error:  # it reads what is nested four times as deep as what it writes
+            raise RefusalError(400, f"the body is nested too deeply: {error}", code="invalid_json") from error
     return body
 
 

@@ -24,6 +24,8 @@ _SECTION = "fuzz"
 _AT_ONCE = 32
 _EVERY = 500
 """Bodies between two of a good client."""
+_BODIES_AN_ATTEMPT = 6
+"""So that some bodies come again, whole or damaged, and some contradict each other."""
 _MEMORY_MIB = 1024
 Request = tuple[str, bytes, dict[str, str]]
 
@@ -83,10 +85,10 @@ async def _send_all(sender: Sender, bodies: int, seed: int, found: Found) -> Non
 
     async def work(number: int) -> None:
         rng = random.Random(f"{seed}/{number}")
-        for at in left:
+        for made, at in enumerate(left):
             if at % _EVERY == 0:
                 await _be_good(sender, f"good-{seed}-{at}", found)
-            kind, path, body, headers = _made(rng, f"{seed}-{number}-{at}")
+            kind, path, body, headers = _made(rng, f"{seed}-{number}-{made // _BODIES_AN_ATTEMPT}")
             found.routes[kind] += 1
             status, said = await sender.post(path, body, headers)
             found.statuses[status] += 1

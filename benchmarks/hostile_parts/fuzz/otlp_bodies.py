@@ -8,6 +8,7 @@ import random
 import struct
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from lightning_instrumentation import semconv
@@ -83,9 +84,21 @@ def attempt(name: str, *, reward: float | None = 1.0, task: str = "t") -> Export
     return request
 
 
+@lru_cache(maxsize=256)
+def _attempt_bytes(name: str) -> bytes:
+    rng = random.Random(name)
+    reward = rng.choice((0.0, 1.0, -1e6, 1e6, 0.1))
+    return attempt(name, reward=reward, task=f"t{rng.randrange(50)}").SerializeToString()
+
+
+@lru_cache(maxsize=256)
+def _attempt_document(name: str) -> dict[str, Any]:
+    return document_of(ExportTraceServiceRequest.FromString(_attempt_bytes(name)))
+
+
 def protobuf(name: str, rng: random.Random) -> tuple[bytes, dict[str, str]]:
     """Return a body and its headers."""
-    request = attempt(name, reward=rng.choice((0.0, 1.0, -1e6, 1e6, 0.1)), task=f"t{rng.randrange(50)}")
+    request = ExportTraceServiceRequest.FromString(_attempt_bytes(name))
     for _ in range(rng.choice((0, 1, 1, 1, 2, 5))):
         rng.choice(_CHANGES)(request, rng)
     raw = request.SerializeToString()
@@ -96,8 +109,7 @@ def protobuf(name: str, rng: random.Random) -> tuple[bytes, dict[str, str]]:
 
 def as_json(name: str, rng: random.Random) -> tuple[bytes, dict[str, str]]:
     """Return a body and its headers."""
-    document = document_of(attempt(name, task=f"t{rng.randrange(50)}"))
-    return _sent(mutated(document, rng), "application/json", rng)
+    return _sent(mutated(_attempt_document(name), rng), "application/json", rng)
 
 
 def document_of(request: ExportTraceServiceRequest) -> dict[str, Any]:

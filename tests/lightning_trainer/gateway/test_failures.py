@@ -213,12 +213,15 @@ async def test_a_caller_who_is_cut_off_leaves_nothing_behind(gateway) -> None:
     assert (await gateway.post()).status_code == 200
 
 
-@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/messages/count_tokens"])
-async def test_a_body_that_cannot_be_written_again_is_the_callers_mistake(gateway, route) -> None:
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions", "/v1/messages/count_tokens"])
+@pytest.mark.parametrize("field", ["tools", "prompt", "tool_choice"])
+async def test_a_body_that_cannot_be_written_again_is_the_callers_mistake(gateway, route, field) -> None:
     deep = b"[" * 400 + b"]" * 400
-    body = b'{"model": "sql", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f", '
+    body = b'{"model": "sql", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}], '
     answer = await gateway.http.post(
-        route, content=body + b'"input_schema": ' + deep + b"}]}", headers={"content-type": "application/json"}
+        route,
+        content=body + f'"{field}": '.encode() + deep + b"}",
+        headers={"content-type": "application/json"},
     )
     assert answer.status_code == 400, answer.text
     assert "nested too deeply" in answer.text
