@@ -13,14 +13,14 @@ NAMED = re.findall(r"`(tests/\S+\.py)::(\w+)`", PAGE)
 
 
 @cache
-def tests_of(file: str) -> set[str]:
+def defined_in(file: str) -> set[str]:
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 @pytest.mark.parametrize(("file", "test"), NAMED, ids=[test for _, test in NAMED])
 def test_a_promise_is_kept_by_a_test_that_there_is(file: str, test: str) -> None:
-    assert test in tests_of(file)
+    assert test in defined_in(file)
 
 
 def test_every_promise_names_a_test() -> None:
