@@ -31,7 +31,6 @@ _SHORT_TEMP = Path("/tmp")
 """Ray's sockets live under its folder and a socket's path is limited to 107 bytes."""
 _FOLDER = re.compile(r"lt-ray-(\d+)-\w+")
 _EXIT_TIMEOUT_S = 15.0
-_log = logging.getLogger(__name__)
 _SIGACTION_BYTES = 256
 """More than a ``struct sigaction`` has anywhere."""
 
@@ -52,12 +51,16 @@ class RaySession:
     def lives(self) -> bool:
         """Whether calls can be answered: whoever waits for half a Ray may wait for ever.
 
-        A server that hangs is killed, so that whoever is in the middle of asking it something gets an error.
+        A server that was stopped is let go on, and one that hangs is killed: whoever is in the middle of asking it
+        something gets an error.
         """
-        for server in self._stillness.of(self._servers):
-            _log.error("Ray's %s (process %d) hangs and is killed", server.name(), server.pid)
-            server.kill()
+        self._stillness.end_what_hangs(self._servers)
         return all(map(_lives, self._servers))
+
+    def look_after_start(self) -> None:
+        """While another thread is in ``start``: see that Ray's servers run, for which it would wait for ever."""
+        if self._folder is not None and not self._servers:
+            self._stillness.end_what_hangs(filter(_is_server, _processes_in(self._folder)))
 
     @property
     def is_own(self) -> bool:

@@ -6,7 +6,6 @@ When one fails alone, the others wait for it: they are ended, and a restart buil
 
 import asyncio
 import contextlib
-import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,8 +21,6 @@ from lightning_trainer.training.ray_session import RaySession
 from lightning_trainer.training.remote import TrainerClient, build_trainer
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.stillness import Stillness
-
-_log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 1.0
 """How often it is seen to that there still is a Ray to answer."""
@@ -84,7 +81,11 @@ class RayTrainer(TrainerClient):
         self._stillness = Stillness()
 
     async def start(self) -> None:
-        await asyncio.to_thread(self._session.start)
+        starting = asyncio.ensure_future(asyncio.to_thread(self._session.start))
+        while not starting.done():
+            await asyncio.wait({starting}, timeout=_LOOK_EVERY_S)
+            self._session.look_after_start()
+        starting.result()
         self._holds_session = True
         settings, actor = self._settings, ray.remote(num_cpus=1, max_restarts=0)(TrainerActor)
         self._actors = [actor.remote(settings, rank) for rank in range(settings.world_size)]
@@ -134,12 +135,10 @@ class RayTrainer(TrainerClient):
             raise TrainerDiedError(f"the trainer's process cannot be asked ({error}); restart it") from error
 
     def _see_that_they_live(self) -> None:
-        """Raises TrainerDiedError; a process that hangs is killed, which ends what is waited for."""
+        """Raises TrainerDiedError; a process that was stopped is let go on, one that hangs is killed."""
         if not self._session.lives:
             raise TrainerDiedError("the trainer's process died (a server of Ray died beside it); restart it")
-        for process in self._stillness.of(self._processes):
-            _log.error("the trainer (process %d) hangs and is killed", process.pid)
-            process.kill()
+        for process in self._stillness.end_what_hangs(self._processes):
             raise TrainerDiedError(f"the trainer's process {process.pid} hung and was killed; restart it")
 
     async def _answers(self, references: Sequence[Any]) -> list[Any]:

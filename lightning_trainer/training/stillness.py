@@ -3,6 +3,8 @@
 A process that works, or only waits for others, is woken by its timers many times a minute. One that is not, is still.
 """
 
+import contextlib
+import logging
 import time
 from collections.abc import Iterable
 
@@ -10,6 +12,7 @@ import psutil
 
 _SILENCE_S = 60.0
 """Long enough for a machine that has much else to do."""
+_log = logging.getLogger(__name__)
 
 
 class Stillness:
@@ -18,6 +21,20 @@ class Stillness:
     def __init__(self, silence_s: float = _SILENCE_S) -> None:
         self._silence_s = silence_s
         self._seen: dict[psutil.Process, tuple[object, float]] = {}
+
+    def end_what_hangs(self, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+        """Let those go on that were stopped; kill and return others that have done nothing for the whole silence."""
+        hanging = []
+        for process in self.of(processes):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.status() == psutil.STATUS_STOPPED:
+                    _log.warning("%s (process %d) was stopped and is let go on", process.name(), process.pid)
+                    process.resume()
+                else:
+                    _log.error("%s (process %d) hangs and is killed", process.name(), process.pid)
+                    process.kill()
+                    hanging.append(process)
+        return hanging
 
     def of(self, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
         """Return those that have done nothing for the whole silence; those that have ended are not among them."""

@@ -1,7 +1,6 @@
 """Ray's own servers die, too."""
 
 import os
-import signal
 import subprocess
 import sys
 
@@ -12,7 +11,7 @@ from lightning_trainer.training.ray_environment import set_ray_environment
 pytestmark = pytest.mark.ray
 
 SCRIPT = """
-import asyncio, os, signal, sys, threading, time
+import asyncio, os, sys, threading, time
 from types import SimpleNamespace
 from lightning_trainer.training.ray_environment import set_ray_environment
 set_ray_environment()
@@ -20,7 +19,6 @@ import ray
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.ray_session import RaySession
 from lightning_trainer.training.ray_trainer import RayTrainer
-from lightning_trainer.training.stillness import Stillness
 
 class Actor:
     def sleep(self, seconds):
@@ -28,7 +26,6 @@ class Actor:
         return os.getpid()
 
 session = RaySession()
-session._stillness = Stillness(silence_s=10)
 trainer = RayTrainer(SimpleNamespace(world_size=1), session)
 
 def call(seconds):
@@ -38,7 +35,7 @@ def call(seconds):
 session.start()
 first = call(0)
 (server,) = [process for process in session._servers if process.name() == sys.argv[1]]
-threading.Timer(5, server.send_signal, [int(sys.argv[3])]).start()
+threading.Timer(5, server.kill).start()
 try:
     call(600)
 except TrainingError as error:
@@ -51,9 +48,9 @@ session.stop()
 """
 
 
-def _survives(server: str, away_s: float, number: int = signal.SIGKILL) -> None:
+def _survives(server: str, away_s: float) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, server, str(away_s), str(int(number))],
+        [sys.executable, "-c", SCRIPT, server, str(away_s)],
         env={name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
         capture_output=True,
         text=True,
@@ -68,26 +65,19 @@ def test_a_server_that_dies_fails_what_waits_and_the_next_start_is_a_new_ray(ser
     _survives(server, 0.0)
 
 
-@pytest.mark.parametrize("server", ["gcs_server", pytest.param("raylet", marks=pytest.mark.slow)])
-def test_a_server_that_hangs_is_found_out(server):
-    _survives(server, 0.0, signal.SIGSTOP)
-
-
-BLOCKED = """
-import asyncio, os, signal, sys, time
+STOPPED = """
+import asyncio, signal, sys, time
 from types import SimpleNamespace
 from lightning_trainer.training.ray_environment import set_ray_environment
 set_ray_environment()
-import ray
-from lightning_trainer.errors import TrainerDiedError
+import psutil, ray
 from lightning_trainer.training.ray_session import RaySession
 from lightning_trainer.training.ray_trainer import RayTrainer
 from lightning_trainer.training.stillness import Stillness
 
 class Actor:
     def call(self, method, argument):
-        if method == "sleep":
-            time.sleep(600)
+        time.sleep(30 if method == "sleep" else 0)
         return len(argument)
 
 async def main():
@@ -98,8 +88,7 @@ async def main():
     trainer._actors = [ray.remote(num_cpus=1)(Actor).remote()]
     assert await trainer._call("step", bytes(2**24)) == 2**24
     for server in session._servers:
-        if server.name() == "raylet":
-            server.send_signal(signal.SIGSTOP)
+        server.send_signal(signal.SIGSTOP)
     ticks = 0
     async def tick():
         nonlocal ticks
@@ -108,11 +97,9 @@ async def main():
             ticks += 1
     ticking = asyncio.create_task(tick())
     assert await trainer._call("step", bytes(2**24)) == 2**24
-    try:
-        await trainer._call("sleep", bytes(2**24))
-    except TrainerDiedError as error:
-        print(error)
+    assert await trainer._call("sleep", bytes(2**24)) == 2**24
     assert ticks > 20, "the event loop stood still"
+    assert [server.status() for server in session._servers].count(psutil.STATUS_STOPPED) == 0
     ticking.cancel()
     await asyncio.to_thread(session.stop)
 
@@ -120,10 +107,9 @@ asyncio.run(main())
 """
 
 
-def test_a_server_that_hangs_does_not_stop_the_daemon():
-    done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=400)
+def test_a_server_that_was_stopped_stops_nobody_and_is_let_go_on():
+    done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "the trainer's process" in done.stdout
 
 
 @pytest.mark.slow

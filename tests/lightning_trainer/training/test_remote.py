@@ -77,7 +77,9 @@ async def test_what_a_step_draws_at_random_does_not_depend_on_other_trainers_of_
     assert found == [expected[0], expected[0], expected[1], expected[1]]
 
 
-async def test_an_actor_that_is_killed_or_hangs_is_replaced_and_goes_on_to_the_same_weights(settings, batch, tmp_path):
+async def test_an_actor_that_is_killed_is_replaced_and_one_that_is_stopped_goes_on_to_the_same_weights(
+    settings, batch, tmp_path
+):
     whole = make_trainer("inprocess", settings())
     await whole.start()
     await whole.step(batch(1))
@@ -102,12 +104,9 @@ async def test_an_actor_that_is_killed_or_hangs_is_replaced_and_goes_on_to_the_s
         with pytest.raises(TrainerDiedError, match="the trainer's process died"):
             await client.step(batch(2))
         await client.restart()
-        client._stillness = Stillness(silence_s=3)
+        client._stillness = Stillness(silence_s=5)
         os.kill(client.process_id, signal.SIGSTOP)
-        with pytest.raises(TrainerDiedError, match=r"the trainer's process \d+ hung and was killed"):
-            await client.step(batch(2))
-        await client.restart()
-        assert await client.load(tmp_path / "step-1") == 1
+        assert await client.load(tmp_path / "step-1") == 1, "what was stopped is let go on"
         await client.step(batch(2))
         assert await _checksum(client, tmp_path, 2) == expected
     finally:

@@ -43,3 +43,17 @@ def test_one_that_has_ended_is_not_said_to_hang(waiting):
     waiting.kill()
     waiting.wait(10)
     assert looked_at(waiting, 1.5) == []
+
+
+def test_one_that_was_stopped_is_let_go_on_and_one_that_hangs_is_killed(waiting):
+    with subprocess.Popen([sys.executable, "-c", "import time\ntime.sleep(1000)"]) as other:
+        time.sleep(2)  # its start is work
+        hanging = psutil.Process(other.pid)
+        waiting.send_signal(signal.SIGSTOP)
+        stillness, until, ended = Stillness(silence_s=2.0), time.monotonic() + 30, []
+        while time.monotonic() < until and not (ended and waiting.status() != psutil.STATUS_STOPPED):
+            ended += stillness.end_what_hangs([waiting, hanging])
+            time.sleep(0.1)
+        assert ended == [hanging]
+        assert other.wait(10) == -signal.SIGKILL
+        assert waiting.status() != psutil.STATUS_STOPPED
