@@ -116,7 +116,7 @@ def _block(name: str, policy: dict[str, Any]) -> list[Text | Table]:
     head = Text.assemble((name, "bold"), f"  {phase}, {policy['steps_done']} steps, serving {version}")
     parts: list[Text | Table] = [head]
     replicas = policy["engine"]["replicas"]
-    for number, one in enumerate(replicas if len(replicas) > 1 else (), 1):
+    for number, one in enumerate(replicas if len(replicas) > 1 or replicas[0]["state"] != "ready" else (), 1):
         parts.append(Text(f"  {_replica(number, one)}", style="" if one["state"] == "ready" else "yellow"))
     if len(replicas) > 1 and (said := _conversations(policy["engine"].get("conversations") or {})):
         parts.append(Text(f"  {said}"))
@@ -146,4 +146,6 @@ def _replica(number: int, one: dict[str, Any]) -> str:
         said += f", process {one['pid']}"
     if one["restarts"]:
         said += f", restarts: {one['restarts']}, the last because {one['last_error']}"
+    if one.get("retry_at") is not None:
+        said += f"; the next try is in {max(0.0, one['retry_at'] - time.time()):.0f} s"
     return said

@@ -74,6 +74,7 @@ class RayTrainer(TrainerClient):
         self._settings = settings
         self._session = session or RaySession(settings.world_size)
         self._holds_session = False
+        self._starting: asyncio.Future[None] | None = None
         self._actors: list[Any] = []
         self.process_ids: tuple[int, ...] = ()
         """Of all that train, by rank; ``process_id`` is the first."""
@@ -81,10 +82,11 @@ class RayTrainer(TrainerClient):
         self._stillness = Stillness()
 
     async def start(self) -> None:
-        starting = asyncio.ensure_future(asyncio.to_thread(self._session.start))
-        while not starting.done():
-            await asyncio.wait({starting}, timeout=_LOOK_EVERY_S)
+        self._starting = asyncio.ensure_future(asyncio.to_thread(self._session.start))
+        while not self._starting.done():
+            await asyncio.wait({self._starting}, timeout=_LOOK_EVERY_S)
             self._session.look_after_start()
+        starting, self._starting = self._starting, None
         starting.result()
         self._holds_session = True
         settings, actor = self._settings, ray.remote(num_cpus=1, max_restarts=0)(TrainerActor)
@@ -100,6 +102,10 @@ class RayTrainer(TrainerClient):
     async def close(self) -> None:
         self._kill()
         self._actors, self._processes, self.process_id, self.process_ids = [], [], None, ()
+        if self._starting is not None:  # whoever waited for it was told to stop; the thread was not
+            await asyncio.wait({self._starting})
+            self._holds_session = self._starting.exception() is None
+            self._starting = None
         if self._holds_session:
             self._holds_session = False
             await asyncio.to_thread(self._session.stop)

@@ -1,8 +1,12 @@
 """Ray's own servers die, too."""
 
+import asyncio
 import os
 import subprocess
 import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -166,3 +170,35 @@ def test_sigterm_stays_the_daemons_own():
     """Ray's core would take it from whoever starts Ray, and abort."""
     done = subprocess.run([sys.executable, "-c", TERMINATED], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout) == (0, "stopped in good order\n"), done.stderr[-3000:]
+
+
+async def test_a_start_that_is_cancelled_leaves_no_ray_behind():
+    set_ray_environment()
+    from lightning_trainer.training.ray_trainer import RayTrainer
+
+    begun, may_end, done = threading.Event(), threading.Event(), []
+
+    class SlowSession:
+        lives = is_own = True
+
+        def start(self) -> None:
+            begun.set()
+            may_end.wait(60)
+            done.append("start")
+
+        def stop(self) -> None:
+            done.append("stop")
+
+        def look_after_start(self) -> None: ...
+
+    settings: Any = SimpleNamespace(world_size=1)
+    session: Any = SlowSession()
+    trainer = RayTrainer(settings, session)
+    starting = asyncio.create_task(trainer.start())
+    await asyncio.to_thread(begun.wait, 60)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    asyncio.get_running_loop().call_later(0.1, may_end.set)
+    await trainer.close()
+    assert done == ["start", "stop"]
