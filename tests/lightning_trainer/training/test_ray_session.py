@@ -202,3 +202,24 @@ async def test_a_start_that_is_cancelled_leaves_no_ray_behind():
     asyncio.get_running_loop().call_later(0.1, may_end.set)
     await trainer.close()
     assert done == ["start", "stop"]
+
+
+@pytest.mark.parametrize(("name", "ends"), [("ray::DashboardAgent", True), ("engine", False)])
+def test_what_a_killed_daemons_ray_left_running_is_ended_by_the_next_start(tmp_path, name, ends):
+    set_ray_environment()
+    from lightning_trainer.training import ray_session
+
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
+        dead.wait()
+    owner = {ray_session._OWNER: str(dead.pid)}
+    with subprocess.Popen([name, "1000"], executable="/bin/sleep", env=os.environ | owner) as left:
+        (tmp_path / f"lt-ray-{dead.pid}-abc").mkdir()
+        ray_session._remove_abandoned(tmp_path)
+        try:
+            left.wait(5 if ends else 0.5)
+        except subprocess.TimeoutExpired:
+            assert not ends
+        else:
+            assert ends
+        left.kill()
+    assert list(tmp_path.iterdir()) == []
