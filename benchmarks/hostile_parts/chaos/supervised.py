@@ -79,9 +79,9 @@ class Supervised:
         while True:
             status = self.process.wait()
             self.ended.append(status)
+            time.sleep(0.0 if self._stopping else _RESTART_S)
             if self._stopping:
                 return
-            time.sleep(_RESTART_S)
             self._start()
 
     def get(self, path: str, timeout_s: float = 10.0) -> dict | None:
