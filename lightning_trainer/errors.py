@@ -12,12 +12,20 @@ class ConfigError(LightningError, ValueError):
     """The configuration cannot be used as it is."""
 
 
+class AddressTakenError(ConfigError):
+    """Another process listens where the daemon is to; it may not for long."""
+
+
 class MissingExtraError(LightningError, ImportError):
     """A feature needs packages that are not installed; the message names the install command."""
 
 
 class ModelError(LightningError, ValueError):
     """A model cannot be found, read or used."""
+
+
+class DownloadError(ModelError):
+    """A model could not be fetched; the network may be back later."""
 
 
 class MalformedTelemetryError(LightningError, ValueError):
@@ -46,6 +54,10 @@ class CreditAssignmentError(LightningError, ValueError):
 
 class TrainingError(LightningError, RuntimeError):
     """An update, a checkpoint or the worker behind it failed."""
+
+
+class CheckpointError(TrainingError):
+    """A checkpoint cannot be written, or is damaged; the trainer is as it was."""
 
 
 class TrainerDiedError(TrainingError):

@@ -1,7 +1,7 @@
 """Commands and their options; each command's work is in a module of its own."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -27,13 +27,13 @@ _EXIT_INTERRUPTED = 130
 
 
 @contextmanager
-def _one_sentence() -> Iterator[None]:
+def _one_sentence(status: Callable[[LightningError], int] = lambda _: _EXIT_USER_ERROR) -> Iterator[None]:
     """A mistake of the user's is one sentence on stderr, not a traceback; ``[daemon]`` in it is not markup."""
     try:
         yield
     except LightningError as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
-        sys.exit(_EXIT_USER_ERROR)
+        sys.exit(status(error))
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted")
         sys.exit(_EXIT_INTERRUPTED)
@@ -60,7 +60,9 @@ def serve(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:
     """Run the daemon: gateway, ingest, store, trainer and engine; without a policy it records. Ctrl-C stops all."""
-    with _one_sentence():
+    from lightning_trainer.cli.exit_status import exit_status
+
+    with _one_sentence(exit_status):
         from lightning_trainer.cli.serve import serve as run
 
         run(config, verbose=verbose)
@@ -244,6 +246,23 @@ def status(
         from lightning_trainer.cli.status import status as run
 
         run(config, policy, as_json=as_json, watch_s=watch)
+
+
+@app.command()
+def health(
+    config: Annotated[
+        Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
+    ] = None,
+    ready: Annotated[
+        bool, typer.Option("--ready", help="Also ask whether every engine and training loop works.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)] = 10.0,
+) -> None:
+    """Say whether the daemon answers: exit status 0, else 1 and why; for the checks of containers and supervisors."""
+    with _one_sentence():
+        from lightning_trainer.cli.health import health as run
+
+        sys.exit(run(config, ready=ready, timeout_s=timeout))
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 import json
 
+import httpx
 import psutil
 
 from lightning_trainer.config import Config
@@ -14,3 +15,9 @@ def running_daemon(config: Config) -> str | None:
         return announced["url"] if psutil.pid_exists(announced["pid"]) else None
     except (OSError, ValueError, KeyError):
         return None
+
+
+def daemon_client(url: str, config: Config, *, timeout_s: float = 30.0) -> httpx.Client:
+    """Return what asks it, with its token."""
+    headers = {} if config.daemon.token is None else {"authorization": f"Bearer {config.daemon.token}"}
+    return httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False)

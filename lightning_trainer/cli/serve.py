@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from lightning_trainer.cli.narration import narrate
+from lightning_trainer.cli.service_manager import keep_told
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.memory import settle_memory
@@ -63,9 +64,11 @@ async def _run(config: Config, config_path: Path | None, console: Console) -> No
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
-    watcher = asyncio.create_task(narrate(daemon, console, config_path))
+    watchers = [asyncio.create_task(narrate(daemon, console, config_path)), asyncio.create_task(keep_told(daemon))]
     try:
         await daemon.run(stop)
     finally:
-        watcher.cancel()
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
     console.print("stopped")

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lightning_trainer.cli.running_daemon import running_daemon
+from lightning_trainer.cli.running_daemon import daemon_client, running_daemon
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.errors import LightningError
@@ -65,7 +65,7 @@ def _recorded(url: str, config: Config, *, as_json: bool, watch_s: float | None)
     console = Console()
     while True:
         try:
-            with _client(url, config) as client:
+            with daemon_client(url, config) as client:
                 counts = client.get("/lightning/status").raise_for_status().json()["counts"]
         except (httpx.HTTPError, KeyError, ValueError) as error:
             raise LightningError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
@@ -84,15 +84,10 @@ def _recorded(url: str, config: Config, *, as_json: bool, watch_s: float | None)
         time.sleep(watch_s)
 
 
-def _client(url: str, config: Config) -> httpx.Client:
-    headers = {} if config.daemon.token is None else {"authorization": f"Bearer {config.daemon.token}"}
-    return httpx.Client(base_url=url, headers=headers, timeout=30.0, trust_env=False)
-
-
 def _ask(url: str, config: Config, names: list[str]) -> dict[str, dict[str, Any]]:
     """What the daemon says of each policy, and the rows of its newest steps."""
     try:
-        with _client(url, config) as client:
+        with daemon_client(url, config) as client:
             whole = client.get("/lightning/status").raise_for_status().json()["policies"]
             found = {}
             newest = {"limit": _STEPS_SHOWN}
@@ -121,7 +116,7 @@ def _block(name: str, policy: dict[str, Any]) -> list[Text | Table]:
     head = Text.assemble((name, "bold"), f"  {phase}, {policy['steps_done']} steps, serving {version}")
     parts: list[Text | Table] = [head]
     replicas = policy["engine"]["replicas"]
-    for number, one in enumerate(replicas if len(replicas) > 1 else (), 1):
+    for number, one in enumerate(replicas if len(replicas) > 1 or replicas[0]["state"] != "ready" else (), 1):
         parts.append(Text(f"  {_replica(number, one)}", style="" if one["state"] == "ready" else "yellow"))
     if len(replicas) > 1 and (said := _conversations(policy["engine"].get("conversations") or {})):
         parts.append(Text(f"  {said}"))
@@ -151,4 +146,6 @@ def _replica(number: int, one: dict[str, Any]) -> str:
         said += f", process {one['pid']}"
     if one["restarts"]:
         said += f", restarts: {one['restarts']}, the last because {one['last_error']}"
+    if one.get("retry_at") is not None:
+        said += f"; the next try is in {max(0.0, one['retry_at'] - time.time()):.0f} s"
     return said

@@ -125,11 +125,7 @@ class PolicyRuntime:
         await asyncio.gather(start_trainer(self.trainer, self.progress.say), self.metrics.start(self.progress.say))
 
     async def run(self) -> None:
-        """Train until cancelled.
-
-        Raises:
-            EngineError: the engine stays away.
-        """
+        """Train until cancelled."""
         watching = asyncio.create_task(self._watch())
         try:
             await self._loop.run()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from lightning_instrumentation.delivery.spool import orphaned_spools
 from lightning_instrumentation.settings import default_spool_dir
@@ -27,14 +28,21 @@ async def drain_spools(endpoint: str, sink: SpanSink) -> None:
                         await asyncio.to_thread(spool.forget, bodies)
         except (OSError, StoreError) as error:
             _log.warning("spooled spans could not be taken over (%s); trying again", error)
+        except Exception:
+            _log.exception(
+                "spooled spans could not be taken over, for a reason that nobody has thought of; trying again"
+            )
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 
-async def _deliver(bodies, sink: SpanSink) -> None:
-    spans = []
-    for body in bodies:
-        try:
-            spans.extend(decode_request(body).spans)
-        except MalformedTelemetryError as error:
+async def _deliver(bodies: Sequence[bytes], sink: SpanSink) -> None:
+    """Commit what can be; a body that cannot is found and left out, and the others of its batch are committed."""
+    try:
+        await sink.append([span for body in bodies for span in decode_request(body).spans])
+    except MalformedTelemetryError as error:
+        if len(bodies) == 1:
             _log.error("a spooled span cannot be read and is left out: %s", error)
-    await sink.append(spans)
+            return
+        middle = len(bodies) // 2
+        await _deliver(bodies[:middle], sink)
+        await _deliver(bodies[middle:], sink)

@@ -78,7 +78,8 @@ class EngineRequest:
         body = {"model": served_name, **{name: self.body[name] for name in named if name in self.body}}
         if (effort := self.body.get("reasoning_effort")) is not None:  # as the engine tells the template of it
             told = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
-            body["chat_template_kwargs"] = {**told, **body.get("chat_template_kwargs", {})}
+            own = body.get("chat_template_kwargs")
+            body["chat_template_kwargs"] = {**told, **own} if isinstance(own, Mapping) else told
         return orjson.dumps(body)
 
     def instead(self, status: int, raw: bytes | None) -> "EngineRequest | None":
@@ -90,6 +91,9 @@ class EngineRequest:
         except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError):
             return None
         return None if body is None else replace(self, body=body)
+
+
+_MAY_BE_DEEP = 200
 
 
 def read_body_object(raw: bytes) -> dict[str, Any]:
@@ -104,6 +108,11 @@ def read_body_object(raw: bytes) -> dict[str, Any]:
         raise RefusalError(400, f"the body is not valid JSON: {error}", code="invalid_json") from error
     if not isinstance(body, dict):
         raise RefusalError(400, f"the body is a JSON {type(body).__name__}, not an object", code="invalid_json")
+    if raw.count(b"[") + raw.count(b"{") > _MAY_BE_DEEP:
+        try:
+            orjson.dumps(body)
+        except TypeError as error:  # it reads what is nested four times as deep as what it writes
+            raise RefusalError(400, f"the body is nested too deeply: {error}", code="invalid_json") from error
     return body
 
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from lightning_trainer.errors import MissingExtraError, ModelError
+from lightning_trainer.errors import DownloadError, MissingExtraError, ModelError
 
 _FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 
@@ -38,7 +38,7 @@ def hub_folder(model_id: str) -> Path:
         ) from None
     except Exception as error:
         # requests, httpx and the hub each have their own; they all mean that it could not be had.
-        raise ModelError(
+        raise DownloadError(
             f"the model {model_id} is not in the local cache and could not be downloaded ({type(error).__name__}): "
             f"check the network, or give a folder"
         ) from error

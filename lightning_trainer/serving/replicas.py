@@ -75,6 +75,7 @@ class EngineReplicas:
             restarts=sum(one.restarts for one in each),
             startup_s=max((one.startup_s for one in each if one.startup_s is not None), default=None),
             last_error=next((one.last_error for one in each if one.last_error is not None), None),
+            retry_at=min((one.retry_at for one in each if one.retry_at is not None), default=None),
             replicas=each,
             conversations=self._affinity.counts,
         )
@@ -162,6 +163,8 @@ class EngineReplicas:
             outdated = publication
             if report.accepted:
                 outdated, self._live[publication.policy] = before, publication
+                # One that was given up comes back with what the others serve by then.
+                await asyncio.gather(*(one.adopt(publication) for one in self.replicas))
             live = self._live.get(publication.policy)
             if outdated is not None and (live is None or outdated.path != live.path):
                 Path(outdated.path).unlink(missing_ok=True)

@@ -1,5 +1,7 @@
 """Keeps one engine alive: after a crash, or when it hangs, it is started again and given what was live.
 
+One that dies again and again is given up, which callers are told at once, and tried again after growing pauses.
+
 Invariant: ``ready`` returns only while the engine serves the live version. A version becomes live when its publication
 is accepted; one that brings the engine down is refused, and the one before it is served again.
 """
@@ -8,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from lightning_trainer.errors import EngineError, PublicationError
@@ -23,14 +25,15 @@ _PUBLISH_TRIES = 2
 
 
 class EngineState(StrEnum):
-    """stopped -> starting -> ready -> restarting -> ready ... -> failed, or stopped from any of them."""
+    """stopped -> starting -> ready -> restarting -> ready ... -> failed -> ready ..., or stopped from any of them."""
 
     STOPPED = "stopped"
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
     FAILED = "failed"
-    """It will not be started again: the first start failed of itself, or too many in a row."""
+    """Nobody waits for it any longer: too many starts in a row failed, and it is tried again now and then; or the first
+    one did, of itself, and it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class EngineStatus:
     startup_s: float | None
     """Of the last start, weights included."""
     last_error: str | None
+    retry_at: float | None = field(default=None, kw_only=True)
+    """When one that has failed is tried again, in Unix seconds; None where it is being tried, or is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +61,15 @@ class Backoff:
     first_attempts: int = 3
     """Of an engine that never ran and was killed each time: it may be too large for the memory."""
     settled_s: float = 60.0
+    first_rest_s: float = 60.0
+    """Before one that was given up is tried again."""
+    longest_rest_s: float = 600.0
 
     def delay_s(self, failures: int) -> float:
+        """Return how long to wait after that many failures in a row."""
+        given_up = failures - self.attempts
+        if given_up > 0:
+            return min(self.longest_rest_s, self.first_rest_s * self.factor ** min(given_up - 1, 32))
         return min(self.longest_s, self.first_s * self.factor ** max(0, failures - 1))
 
 
@@ -232,29 +244,46 @@ class EngineSupervisor:
             self._engine = None
         await self._set(state=EngineState.STOPPED, pid=None, versions={})
 
+    async def adopt(self, publication: Publication) -> None:
+        """Serve from the next start on what the others serve; one that is running or starting is started again."""
+        async with self._publishing:
+            if self._live.get(publication.policy) == publication:
+                return
+            self._live[publication.policy] = publication
+            if self._engine is not None:
+                await self._engine.stop()
+
     async def _run(self) -> None:
         failures = 0
         while True:
             started = time.monotonic()
-            await self._set(state=EngineState.RESTARTING if self._status.restarts else EngineState.STARTING)
+            # One that was given up is not waited for while it is tried: it has to come back first.
+            if self._status.state is not EngineState.FAILED:
+                await self._set(state=EngineState.RESTARTING if self._status.restarts else EngineState.STARTING)
             error = await self._one_life()
             failures = 1 if time.monotonic() - started > self._backoff.settled_s else failures + 1
             logger.error("the engine is gone: %s", error)
-            if self._is_final(failures):
+            if self._never_starts(failures):
                 await self._set(state=EngineState.FAILED, pid=None, versions={}, last_error=error)
                 return
+            delay_s, given_up = self._backoff.delay_s(failures), failures > self._backoff.attempts
+            if given_up:
+                logger.error("the engine failed %d times in a row; the next try is in %.0f s", failures, delay_s)
             await self._set(
-                state=EngineState.RESTARTING,
+                state=EngineState.FAILED if given_up else EngineState.RESTARTING,
                 pid=None,
                 versions={},
                 last_error=error,
                 restarts=self._status.restarts + 1,
+                retry_at=time.time() + delay_s if given_up else None,
             )
-            await asyncio.sleep(self._backoff.delay_s(failures))
+            await asyncio.sleep(delay_s)
+            await self._set(retry_at=None)
 
-    def _is_final(self, failures: int) -> bool:
+    def _never_starts(self, failures: int) -> bool:
+        """Whether the first start failed, for good: what is wrong with it, another try would not mend."""
         if self._status.startup_s is not None:
-            return failures > self._backoff.attempts
+            return False
         killed = self._engine is not None and self._engine.killed
         return not killed or failures >= self._backoff.first_attempts
 

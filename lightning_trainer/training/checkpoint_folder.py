@@ -1,4 +1,7 @@
-"""Folders that are whole or not there: written under a temporary name, synced, then renamed. Checkpoints are such."""
+"""Folders that are whole or not there: written under a temporary name, synced, then renamed. Checkpoints are such.
+
+A checkpoint's manifest has a checksum of each of its files, so that a damaged one is never gone on from.
+"""
 
 import json
 import os
@@ -8,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lightning_trainer.errors import TrainingError
+from lightning_trainer.errors import CheckpointError, TrainingError
+from lightning_trainer.serving.checksum import file_checksum
 
 _MANIFEST = "trainer.json"
 _FORMAT = 1
@@ -27,11 +31,15 @@ def writing(directory: Path, manifest: Manifest) -> Iterator[Path]:
     """Give a folder to write a checkpoint into; it becomes ``directory`` when the block ends without an error.
 
     Raises:
-        TrainingError: the disk refused.
+        CheckpointError: the disk refused.
     """
     with whole_folder(directory) as partial:
-        yield partial
-        (partial / _MANIFEST).write_text(json.dumps({"format": _FORMAT, **asdict(manifest)}))
+        try:
+            yield partial
+        except RuntimeError as error:  # torch's name for a full disk
+            raise CheckpointError(f"cannot write {directory}: {error}") from error
+        files = {str(path.relative_to(partial)): file_checksum(path) for path in _files_in(partial)}
+        (partial / _MANIFEST).write_text(json.dumps({"format": _FORMAT, **asdict(manifest), "files": files}))
 
 
 @contextmanager
@@ -41,7 +49,7 @@ def whole_folder(directory: Path) -> Iterator[Path]:
     One that has the name already is replaced.
 
     Raises:
-        TrainingError: the disk refused.
+        CheckpointError: the disk refused.
     """
     partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
     replaced = directory.with_name(f".{directory.name}.{os.getpid()}.replaced")
@@ -56,7 +64,7 @@ def whole_folder(directory: Path) -> Iterator[Path]:
         os.rename(partial, directory)
         _sync(directory.parent)
     except OSError as error:
-        raise TrainingError(f"cannot write {directory}: {error}") from error
+        raise CheckpointError(f"cannot write {directory}: {error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(replaced, ignore_errors=True)
@@ -66,15 +74,23 @@ def read_manifest(directory: Path) -> Manifest:
     """Return what a whole checkpoint says about itself.
 
     Raises:
-        TrainingError: there is none, or another version of this program wrote it.
+        CheckpointError: there is none, or it is damaged.
+        TrainingError: another version of this program wrote it.
     """
     try:
         document = json.loads((directory / _MANIFEST).read_text())
         if document.pop("format") != _FORMAT:
             raise TrainingError(f"{directory}: this checkpoint has another format than {_FORMAT}")
+        for name, checksum in document.pop("files", {}).items():  # older ones have none
+            if file_checksum(directory / name) != checksum:
+                raise CheckpointError(f"{directory} is damaged: {name} is not as it was saved")
         return Manifest(**document)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TrainingError(f"{directory} is not a whole checkpoint ({error}); name one that was saved") from error
+    except (OSError, KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{directory} is not a whole checkpoint ({error}); name one that was saved") from error
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file())
 
 
 def _sync_tree(folder: Path) -> None:

@@ -132,7 +132,7 @@ class Trainer:
         policy there is the folder ``adapter`` instead, to be loaded with PEFT or vLLM.
 
         Raises:
-            TrainingError: the disk refused.
+            CheckpointError: the disk refused.
         """
         checkpoint = writing(directory, Manifest(policy=self._settings.policy, step=step))
         with ExitStack() as whole:
@@ -158,7 +158,8 @@ class Trainer:
         """Go on from a checkpoint and return its step.
 
         Raises:
-            TrainingError: it is not whole, of another policy, or of another model.
+            CheckpointError: it is not whole, or damaged; nothing has changed.
+            TrainingError: it is of another policy, or of another model.
         """
         manifest = read_manifest(directory)
         if manifest.policy != self._settings.policy:

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 import threading
 import tomllib
@@ -15,7 +17,8 @@ import pytest
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
-from lightning_trainer.config import EngineConfig, MetricsConfig, PolicyConfig
+from lightning_trainer.cli.exit_status import CONFIG, TEMPORARY
+from lightning_trainer.config import DaemonConfig, EngineConfig, MetricsConfig, PolicyConfig
 from lightning_trainer.config.versions import GuardConfig
 from lightning_trainer.daemon.publication.evaluation import held_out_score
 from lightning_trainer.metrics.row import step_metrics
@@ -35,11 +38,12 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_settings_are_accepted():
-    metrics, policy, guarded, engine = (tomllib.loads(block) for block in blocks("toml"))
+    metrics, policy, guarded, engine, contained = (tomllib.loads(block) for block in blocks("toml"))
     assert MetricsConfig.model_validate(metrics["metrics"]).warnings.kl == 0.2
     assert PolicyConfig.model_validate(policy["policy"][0]).versions.keep_every == 50
     assert PolicyConfig.model_validate(guarded["policy"][0]).guard == GuardConfig(command=("python", "evaluate.py"))
     assert EngineConfig.model_validate(engine["engine"]).replicas == 2
+    assert DaemonConfig.model_validate(contained["daemon"]).host == "0.0.0.0"
 
 
 class _Policy(BaseHTTPRequestHandler):
@@ -142,3 +146,40 @@ def test_the_table_names_every_metric_that_is_ours():
     row = step_metrics("p", StepRecord(1, StepState.TRAINED, (), report), [], version)
     for name in row.values:
         assert f"`{name}`" in PAGE
+
+
+def test_the_table_and_the_unit_have_the_exit_statuses_that_there_are():
+    assert f"\n| {TEMPORARY} | something was not there" in PAGE
+    assert f"\n| {CONFIG}, 2 | the configuration" in PAGE
+    (unit,) = blocks("ini")
+    assert f"\nRestartPreventExitStatus=2 {CONFIG} 130\n" in unit
+    assert "Type=notify" in unit
+    assert "WatchdogSec=" in unit
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
+def test_systemd_takes_the_unit(tmp_path):
+    (unit,) = blocks("ini")
+    program = unit.partition("ExecStart=")[2].split()[0]
+    path = tmp_path / "lightning-trainer.service"
+    path.write_text(unit.replace(program, sys.executable))
+    done = subprocess.run(["systemd-analyze", "verify", path], capture_output=True, text=True, timeout=120)
+    said = [line for line in done.stderr.splitlines() if path.name in line]
+    assert (done.returncode, said) == (0, []), done.stderr
+
+
+def test_the_container_runs_commands_that_there_are():
+    (text,) = blocks("dockerfile")
+    lines = text.replace("\\\n", " ").splitlines()
+    known = {"FROM", "RUN", "COPY", "USER", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT"}
+    assert {line.split()[0] for line in lines} == known
+    for line in lines:
+        if line.startswith(("HEALTHCHECK", "ENTRYPOINT")):
+            program, *command = json.loads(line[line.index("[") :])
+            assert program == "lightning-trainer"
+            done = CliRunner().invoke(app, [command[0], "--help"])
+            assert done.exit_code == 0
+            assert all(option in done.output for option in command if option.startswith("--"))
+    (extras,) = re.findall(r"lightning-trainer\[([a-z,-]+)\]", text)
+    with (Path(__file__).parents[2] / "pyproject.toml").open("rb") as project:
+        assert set(extras.split(",")) <= set(tomllib.load(project)["project"]["optional-dependencies"])

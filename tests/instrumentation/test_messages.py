@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lightning_instrumentation.telemetry import messages
-from lightning_instrumentation.telemetry.messages import as_json
+from lightning_instrumentation.telemetry.messages import as_json, input_messages
 
 documents = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -54,3 +54,29 @@ def test_both_say_the_same(document):
 def test_what_json_has_no_form_for_becomes_the_same_text(value):
     quickly, slowly = both([value])
     assert quickly == slowly
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "content": None, "tool_calls": 2**31},
+        {"role": "assistant", "content": None, "tool_calls": "calculator"},
+        {"role": "assistant", "content": None, "tool_calls": {"id": "call_1"}},
+    ],
+)
+def test_calls_of_an_unknown_shape_leave_the_message_as_it_came(message):
+    assert input_messages([message]) == [message]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": 5}}]},
+        {"role": "user", "content": [{"type": ["text"], "text": 5}, None, 7, []]},
+        {"role": "tool", "tool_call_id": [], "content": [{"type": "text", "text": 5}]},
+        {"role": {"a": 1}, "content": 1.5, "reasoning": [0], "refusal": 3, "name": {}},
+        {"role": "assistant", "tool_calls": [None, 5, {"function": "f"}, {"function": {"arguments": "[" * 100_000}}]},
+    ],
+)
+def test_parts_of_an_unknown_shape_are_kept_somehow(message):
+    assert as_json(input_messages([message]))

@@ -474,11 +474,14 @@ def test_attempts_that_run_ahead_are_no_older_than_the_bound(run: Run):
     assert nothing_is_trained_twice(run)
 
 
-def test_ctrl_c_leaves_no_process_no_port_and_no_shared_memory(run: Run):
+def test_sigterm_leaves_a_last_checkpoint_and_no_process_no_port_and_no_shared_memory(run: Run):
+    """Under Ray, whose core would end the process at SIGTERM. Ctrl-C goes the same way: other tests stop by it."""
     children = psutil.Process(run.process.pid).children(recursive=True)
-    assert children
+    assert any(child.name() == "raylet" for child in children)
+    version = run.policy()["live_version"]
 
-    run.stop()
+    run.process.terminate()
+    run.process.wait(120)
 
     _, alive = psutil.wait_procs(children, timeout=30)
     assert not alive
@@ -487,3 +490,4 @@ def test_ctrl_c_leaves_no_process_no_port_and_no_shared_memory(run: Run):
     # Others on this machine may have theirs: the owner's process id is in the name.
     assert not list(Path("/dev/shm").glob(f"lightning-trainer-*-{run.process.pid}.*"))
     assert not (run.folder / "state" / "daemon.json").exists()
+    assert (run.folder / "state" / "checkpoints" / "tiny" / f"step-{version:08d}" / "trainer.json").exists()

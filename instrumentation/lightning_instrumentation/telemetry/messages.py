@@ -104,6 +104,8 @@ def _message(message: Any) -> Any:
     if refusal := read("refusal"):
         parts.append({"type": "refusal", "content": refusal})
     if tool_calls := read("tool_calls"):
+        if not isinstance(tool_calls, Iterable) or isinstance(tool_calls, (str, Mapping)):
+            return message
         parts.extend([_tool_call(call) for call in tool_calls])
     formatted: dict[str, Any] = {"role": role, "parts": parts}
     if name := read("name"):
@@ -126,6 +128,8 @@ def _part(part: Any) -> Any:
         return {"type": "text", "content": field(part, "text")}
     if kind == "image_url":
         url = field(field(part, "image_url"), "url") or ""
+        if not isinstance(url, str):
+            return part
         head, comma, body = url.partition(";base64,")
         if comma and head.startswith("data:"):
             return {"type": "blob", "modality": "image", "mime_type": head[5:], "content": body}
@@ -140,8 +144,9 @@ def tool_text(content: Any) -> Any:
     if not isinstance(content, Iterable):
         return content
     parts = list(content)
-    if all(field(part, "type") in _TEXT_KINDS for part in parts):
-        return "".join(field(part, "text") or "" for part in parts)
+    texts = [field(part, "text") or "" for part in parts if field(part, "type") in _TEXT_KINDS]
+    if len(texts) == len(parts) and all(isinstance(text, str) for text in texts):
+        return "".join(texts)
     return [_part(part) for part in parts]
 
 
@@ -161,6 +166,6 @@ def parsed_arguments(arguments: Any) -> Any:
         return arguments
     try:
         parsed = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
     return parsed if isinstance(parsed, (dict, list)) else arguments

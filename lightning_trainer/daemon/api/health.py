@@ -1,5 +1,6 @@
 """``/healthz``: the daemon is alive. ``/readyz``: each engine answers and each loop goes on, else 503 and why."""
 
+import time
 from collections.abc import Iterator, Sequence
 
 from fastapi import APIRouter
@@ -34,6 +35,10 @@ def health_router(policies: Sequence[WatchedPolicy]) -> APIRouter:
 def _troubles(watched: WatchedPolicy) -> Iterator[str]:
     engine, progress = watched.engine.status, watched.progress
     if engine.state is not EngineState.READY:
-        yield f"the engine is {engine.state}" + (f": {engine.last_error}" if engine.last_error else "")
+        because = f": {engine.last_error}" if engine.last_error else ""
+        again = (
+            "" if engine.retry_at is None else f"; it is started again in {max(0, engine.retry_at - time.time()):.0f} s"
+        )
+        yield f"the engine is {engine.state}{because}{again}"
     if progress.phase in _STANDS_STILL:
         yield f"training is {progress.phase}" + (f": {progress.detail}" if progress.detail else "")

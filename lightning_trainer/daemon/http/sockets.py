@@ -1,17 +1,19 @@
 """The listening socket, bound before anything expensive starts so that a taken port is said at once."""
 
+import errno
 import socket
 
 import psutil
 
-from lightning_trainer.errors import ConfigError
+from lightning_trainer.errors import AddressTakenError, ConfigError
 
 
 def listen(host: str, port: int) -> socket.socket:
     """Bind and return the socket; ``port`` 0 takes a free one.
 
     Raises:
-        ConfigError: the address cannot be bound; the message says who has it and what to change.
+        ConfigError: the address cannot be bound; the message says who has it and what to change. AddressTakenError
+            where somebody has it.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio switches Nagle's delay off only where the protocol is named; else an answer waits 40 ms for an ACK.
@@ -22,7 +24,8 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(1024)
     except OSError as error:
         listener.close()
-        raise ConfigError(
+        kind = AddressTakenError if error.errno == errno.EADDRINUSE else ConfigError
+        raise kind(
             f"cannot listen on {host}:{port}: {error.strerror}{_holder(port)}; "
             "stop it or set another port in [daemon] (0 picks a free one)"
         ) from error

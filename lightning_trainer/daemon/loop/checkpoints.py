@@ -32,6 +32,9 @@ class CheckpointFolder:
         """Return the newest checkpoint of these versions."""
         return max((step for step in self.steps() if step in lineage), default=None)
 
+    def remove(self, step: int) -> None:
+        shutil.rmtree(self.path(step), ignore_errors=True)
+
     def prune(self, lineage: Collection[int]) -> None:
         """Remove all but the newest ``keep`` of these versions, and whatever an interrupted save left."""
         usable = [step for step in self.steps() if step in lineage]

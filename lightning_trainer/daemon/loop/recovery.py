@@ -1,13 +1,18 @@
 """From what is recorded to a trainer that holds those weights: after a start, a crash or a rollback alike."""
 
+import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.progress import Phase, Progress
+from lightning_trainer.errors import CheckpointError
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.versions.lineage import Lineage
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +45,8 @@ async def recover(
     trained = [step for step, state in states.items() if state is not StepState.SKIPPED]
     path = Lineage(trained, await store.rollbacks(policy)).path()
     checkpoints.prune(path)
-    saved = checkpoints.latest(path)
-    if saved is not None:
-        await trainer.load(checkpoints.path(saved))
-    elif not fresh:
+    saved = await _load_newest(path, trainer=trainer, checkpoints=checkpoints, progress=progress)
+    if saved is None and not fresh:
         await trainer.restart()
     for step in path:
         if step > (saved or 0):
@@ -52,3 +55,22 @@ async def recover(
             if states[step] is StepState.ASSIGNED:
                 await store.finish_step(policy, report, StepState.TRAINED)
     return Recovered(max(states, default=0), path)
+
+
+async def _load_newest(
+    path: Collection[int], *, trainer: TrainerClient, checkpoints: CheckpointFolder, progress: Progress
+) -> int | None:
+    """Load the newest checkpoint that is sound and return its step; those that are not are removed."""
+    while (saved := checkpoints.latest(path)) is not None:
+        try:
+            await trainer.load(checkpoints.path(saved))
+        except CheckpointError as error:
+            sentence = (
+                f"the checkpoint of step {saved} cannot be used and is removed ({error}); going on from before it"
+            )
+            progress.say(sentence)
+            _log.error("%s", sentence)
+            checkpoints.remove(saved)
+        else:
+            return saved
+    return None

@@ -28,7 +28,15 @@ from lightning_trainer.daemon.loop.recovery import recover
 from lightning_trainer.daemon.loop.staleness import oldest_allowed, served
 from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.daemon.publication.publishing import Publisher
-from lightning_trainer.errors import EngineError, LightningError, PublicationError, StoreError, TrainingError
+from lightning_trainer.errors import (
+    CheckpointError,
+    EngineError,
+    LightningError,
+    PublicationError,
+    StoreError,
+    TrainerDiedError,
+    TrainingError,
+)
 from lightning_trainer.metrics.groups import group_metrics
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.metrics.sampling import sampling_metrics
@@ -42,15 +50,19 @@ from lightning_trainer.versions.rollback import record_rollback
 _log = logging.getLogger(__name__)
 
 _MAX_FAILURES = 3
-"""Of the trainer, or of what nobody has thought of, in a row; the store is waited for however long it takes."""
+"""Of the trainer, or of what nobody has thought of, in a row; then the loop rests before it tries again."""
 _LONGEST_WAIT_S = 30.0
+"""For the store or the engine; they are waited for however long it takes."""
+_FIRST_REST_S, _LONGEST_REST_S = 60.0, 1800.0
+"""After failures in a row, which another try may only repeat."""
 _LOOK_AGAIN_S = 1.0
 """Group time-outs are noticed this late at most; new spans wake the loop at once."""
 
 
 class TrainingLoop:
-    """Runs until cancelled. After ``max_steps``, or when training cannot go on (it says why), it rests until somebody
-    asks for a rollback. A store that cannot be used is waited for: serving and capture are not this loop's to end."""
+    """Runs until cancelled. After ``max_steps``, or when two publications were refused, it rests until somebody asks
+    for a rollback. A store, an engine or a trainer that is not there is waited for, and what fails again and again is
+    tried after growing pauses (it says why): serving and capture are not this loop's to end."""
 
     def __init__(
         self,
@@ -105,7 +117,7 @@ class TrainingLoop:
         self._completeness = Completeness(policy.span_timeout_s)
         self._arrivals = Arrivals(time.time_ns())
         self._collecting_since = time.monotonic()
-        self._store_wait_s = 1.0
+        self._wait_s = 1.0
 
     async def run(self) -> None:
         failures = 0
@@ -130,24 +142,27 @@ class TrainingLoop:
                 failures, recovered = failures + 1, False
                 self._progress.say(f"the trainer failed ({error}); restarting it from the last checkpoint")
                 _log.error("trainer failed: %s", error)
-                if failures >= _MAX_FAILURES:
-                    await self._pause(f"the trainer failed {failures} times in a row, last: {error}")
-                    failures = 1
+                if failures >= _MAX_FAILURES and isinstance(error, TrainerDiedError):
+                    await self._wait("the trainer", error, _rest_s(failures))
+                elif failures >= _MAX_FAILURES:
+                    await self._pause(f"the trainer failed {failures} times in a row, last: {error}", _rest_s(failures))
             except StoreError as error:
                 # Unless it was only looked at, nobody knows how far the step has come: the records do.
                 recovered = recovered and self._progress.phase is Phase.COLLECTING
-                await self._wait_for_the_store(error)
-            except EngineError:
-                raise
+                await self._wait("the store", error)
+            except EngineError as error:
+                recovered = False
+                await self._wait("the engine", error)
+                await self._until_the_engine_is_there()
             except Exception as error:
                 failures, recovered = failures + 1, False
                 _log.exception("step %d ended in an error that nobody has thought of", self._step + 1)
                 self._progress.say(f"{type(error).__name__} ({error}); going on from what is recorded")
                 if failures >= _MAX_FAILURES:
-                    await self._pause(f"{failures} errors in a row, last: {type(error).__name__}: {error}")
-                    failures = 1
+                    reason = f"{failures} errors in a row, last: {type(error).__name__}: {error}"
+                    await self._pause(reason, _rest_s(failures))
             else:
-                self._store_wait_s = 1.0
+                self._wait_s = 1.0
             if self._publisher.refused_in_a_row > 1:
                 await self._pause(f"two publications in a row were refused, last: {self._publisher.last_reason}")
                 self._publisher.refused_in_a_row = 0
@@ -166,6 +181,15 @@ class TrainingLoop:
         if version > 0 and version not in self._checkpoints.steps():
             await self._trainer.save(self._checkpoints.path(version), version)
             self._checkpoints.prune(self._path)
+
+    async def _save_if_possible(self) -> None:
+        """A step is recorded by now: where its checkpoint cannot be written, a restart only takes longer."""
+        try:
+            await self.save()
+        except CheckpointError as error:
+            sentence = f"no checkpoint of step {self._step} ({error}); the next one is tried, and training goes on"
+            self._progress.say(sentence)
+            _log.error("%s", sentence)
 
     async def _recover(self, *, restart: bool) -> PolicyVersion:
         """Bring the trainer to the weights that the records lead to, and return what came of publishing them."""
@@ -231,10 +255,15 @@ class TrainingLoop:
             return True
         return False
 
-    async def _rest(self) -> None:
-        """Return when a rollback was asked for and recorded."""
+    async def _rest(self, longest_s: float | None = None) -> None:
+        """Return when a rollback was asked for and recorded, or after that time."""
+        until = None if longest_s is None else asyncio.get_running_loop().time() + longest_s
         while not await self._go_back():
-            await self._rollbacks.wait()
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._rollbacks.wait()
+            except TimeoutError:
+                return
 
     async def _next_attempts(self, groups: int) -> tuple[Attempt, ...] | None:
         """Return the attempts of the next step; None when a rollback is asked for before there are enough."""
@@ -338,7 +367,7 @@ class TrainingLoop:
         self._path.append(step)
         self._settled = True
         if step % self._policy.checkpoint_every == 0:
-            await self.save()
+            await self._save_if_possible()
         self._progress.enter(Phase.PUBLISHING, f"version {step}")
         self._say_if_refused(await self._publisher.publish(version=step, step=step))
         await self._metrics.step_ended(step)
@@ -381,29 +410,43 @@ class TrainingLoop:
         return served(await self._store.versions(self._policy.name), self._path)
 
     async def _finish(self) -> None:
-        await self.save()
+        await self._save_if_possible()
         self._progress.enter(Phase.FINISHED, f"{self._step} steps are done, the last that were asked for")
         await self._progress.wake_waiters()
 
-    async def _wait_for_the_store(self, error: StoreError) -> None:
-        sentence = f"training waits for the store ({error}); serving goes on"
+    async def _wait(self, what: str, error: LightningError, wait_s: float | None = None) -> None:
+        """Say what is waited for and wait; without a time, longer from one time to the next."""
+        if wait_s is None:
+            wait_s, self._wait_s = self._wait_s, min(2 * self._wait_s, _LONGEST_WAIT_S)
+        sentence = f"training waits for {what} ({error}); serving goes on"
         self._progress.say(sentence)
         self._progress.enter(Phase.WAITING, str(error))
-        _log.error("%s; the next try is in %.0f s", sentence, self._store_wait_s)
-        await asyncio.sleep(self._store_wait_s)
-        self._store_wait_s = min(2 * self._store_wait_s, _LONGEST_WAIT_S)
+        _log.error("%s; the next try is in %.0f s", sentence, wait_s)
+        await asyncio.sleep(wait_s)
 
-    async def _pause(self, reason: str) -> None:
-        """Say so, and wait until somebody rolls back."""
+    async def _until_the_engine_is_there(self) -> None:
+        while True:
+            try:
+                return await self._publisher.engine_ready(_LONGEST_WAIT_S)
+            except EngineError:
+                await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def _pause(self, reason: str, rest_s: float | None = None) -> None:
+        """Say so, and wait until somebody rolls back, or until that time has passed."""
+        again = "" if rest_s is None else f" (it is tried again in {rest_s:.0f} s)"
         self._progress.say(
             f"training is paused: {reason}; serving and capture go on, roll back to a version or restart the daemon to "
-            "try again"
+            f"try again{again}"
         )
-        _log.error("training is paused: %s", reason)
-        self._progress.enter(Phase.PAUSED, reason)
+        _log.error("training is paused: %s%s", reason, again)
+        self._progress.enter(Phase.PAUSED, f"{reason}{again}")
         self._rollbacks.end(TrainingError(f"training is paused: {reason}"))
         await self._progress.wake_waiters()
-        await self._rest()
+        await self._rest(rest_s)
+
+
+def _rest_s(failures: int) -> float:
+    return min(_LONGEST_REST_S, _FIRST_REST_S * 2.0 ** min(failures - _MAX_FAILURES, 32))
 
 
 def _refusal(version: PolicyVersion) -> PublicationError | None:

@@ -82,6 +82,14 @@ class Publisher:
             self.last_reason = report.reason
         return outcome
 
+    async def engine_ready(self, timeout_s: float) -> None:
+        """Return when there is an engine to publish to.
+
+        Raises:
+            EngineError: there is none within the time.
+        """
+        await self._engine.ready(timeout_s)
+
     async def serve_kept(self, version: int) -> None:
         """Serve a version from its kept weights at once; nothing changes where they are not kept or not accepted.
 

@@ -103,7 +103,7 @@ def _request_attributes(request: EngineRequest) -> dict[str, AttributeValue]:
     if request.body.get("tools"):
         attributes[semconv.TOOL_DEFINITIONS] = as_json(request.body["tools"])
     limit = request.body.get("max_completion_tokens") or request.body.get("max_tokens")
-    if isinstance(limit, int):
+    if type(limit) is int and abs(limit) < 2**63:  # what a span can hold
         attributes[semconv.REQUEST_MAX_TOKENS] = limit
     return attributes
 

@@ -1,9 +1,10 @@
 """No process of the engine outlives the one that started it, however that one ended.
 
 The host watches its standard input, which closes with its parent; vLLM's processes watch the id of theirs, because its
-engine core would go on without a host.
+engine core would go on without a host. One that was stopped (SIGSTOP) cannot watch: the kernel lets it go on then.
 """
 
+import ctypes
 import logging
 import os
 import select
@@ -17,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 1.0
 _GRACE_S = 15.0
+_SET_SIGNAL_AT_PARENTS_END = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
 
 
 def watch_standard_input() -> None:
@@ -53,4 +56,7 @@ def _end_after(wait: Callable[[], None]) -> None:
         time.sleep(_GRACE_S)
         os._exit(1)
 
+    library = ctypes.CDLL(None)
+    if hasattr(library, "prctl"):  # on Linux
+        library.prctl(_SET_SIGNAL_AT_PARENTS_END, int(signal.SIGCONT))
     threading.Thread(target=watch, name="lightning-lifeline", daemon=True).start()

@@ -1,9 +1,11 @@
 """A Ray of our own: on the loopback interface, in a temporary folder of its own, beside any other Ray.
 
 The last ``stop`` returns when every process of it is gone. After a ``kill -9`` Ray's processes end by themselves, the
-last of them within two minutes, and the next start removes the folder.
+last of them within two minutes; the next start ends any that did not, and removes the folder. They are known by an
+environment variable: those whose parent has died are nobody's children.
 """
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -20,13 +22,19 @@ import psutil
 import ray
 
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.on_ray.hang_detection import Stillness
 
 _OBJECT_STORE_BYTES = 128 * 2**20
 """Batches and reports only; weights go through files."""
+_WITHOUT_OBJECT_STORE = {"max_direct_call_object_size": 2**28, "task_rpc_inlined_bytes_limit": 2**29}
+"""Batches go to the actors themselves: whoever puts one into the store waits for ever for a raylet that hangs, and
+ends with one that dies."""
 _SHORT_TEMP = Path("/tmp")
 """Ray's sockets live under its folder and a socket's path is limited to 107 bytes."""
 _FOLDER = re.compile(r"lt-ray-(\d+)-\w+")
 _EXIT_TIMEOUT_S = 15.0
+_OWNER = "LIGHTNING_TRAINER_RAY_OWNER"
+"""In the environment of Ray's processes: the process that started them."""
 _SIGACTION_BYTES = 256
 """More than a ``struct sigaction`` has anywhere."""
 
@@ -41,11 +49,27 @@ class RaySession:
         self._holders = 0
         self._folder: Path | None = None
         self._servers: list[psutil.Process] = []
+        self._stillness = Stillness()
 
     @property
     def lives(self) -> bool:
-        """Whether calls can be answered: whoever waits for half a Ray may wait for ever."""
+        """Whether calls can be answered: whoever waits for half a Ray may wait for ever.
+
+        A server that was stopped is let go on, and one that hangs is killed: whoever is in the middle of asking it
+        something gets an error.
+        """
+        self._stillness.end_what_hangs(self._servers)
         return all(map(_lives, self._servers))
+
+    def look_after_start(self) -> None:
+        """While another thread is in ``start``: see that Ray's servers run, for which it would wait for ever."""
+        if self._folder is not None and not self._servers:
+            self._stillness.end_what_hangs(filter(_is_server, _processes_in(self._folder)))
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it was started here, so that all its processes are of this machine."""
+        return self._folder is not None
 
     def start(self) -> None:
         """Start Ray for the first who needs it, and again where it has died under the others.
@@ -72,7 +96,7 @@ class RaySession:
         _remove_abandoned(parent)
         self._folder = Path(tempfile.mkdtemp(prefix=f"lt-ray-{os.getpid()}-", dir=parent))
         try:
-            with _termination_kept():
+            with _termination_kept(), _owner_named():
                 ray.init(
                     address="local",
                     num_cpus=self._processes,
@@ -82,11 +106,14 @@ class RaySession:
                     log_to_driver=False,
                     logging_level=logging.ERROR,  # it warns of the signal handler that it leaves to us
                     _node_ip_address="127.0.0.1",
+                    _system_config=_WITHOUT_OBJECT_STORE,
                     _temp_dir=str(self._folder),
                 )
         except Exception as error:
             self._end()
-            if type(error) is Exception and tries > 1:  # its servers took longer than its 30 s: the machine is busy
+            if (
+                type(error) is Exception and tries > 1
+            ):  # its servers took longer than its fixed 30 s: the machine is busy
                 return self._begin(tries - 1)
             raise TrainingError(f'Ray did not start ({error}); set backend = "inprocess" in [training]') from error
         self._servers = [process for process in _processes_in(self._folder) if _is_server(process)]
@@ -94,7 +121,7 @@ class RaySession:
     def _end(self) -> None:
         if self._folder is None:
             return
-        processes = _processes_in(self._folder)
+        processes = list({*_processes_in(self._folder), *_processes_of(os.getpid())})
         ray.shutdown()
         _, alive = psutil.wait_procs(processes, timeout=_EXIT_TIMEOUT_S)
         for process in alive:
@@ -102,6 +129,16 @@ class RaySession:
         psutil.wait_procs(alive, timeout=_EXIT_TIMEOUT_S)
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder, self._servers = None, []
+
+
+@contextmanager
+def _owner_named() -> Iterator[None]:
+    """For Ray's servers, whose environment their workers inherit; nothing else that is started later gets it."""
+    os.environ[_OWNER] = str(os.getpid())
+    try:
+        yield
+    finally:
+        del os.environ[_OWNER]
 
 
 @contextmanager
@@ -149,8 +186,26 @@ def _processes_in(folder: Path) -> list[psutil.Process]:
     return list(found.values())
 
 
+def _processes_of(owner: int | None) -> list[psutil.Process]:
+    """Ray's processes that this one started, or (None) those whose owner has died; other users' are not to be seen."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            named = process.environ().get(_OWNER, "")
+            if not named.isdecimal() or not any("ray::" in part or "/ray/" in part for part in process.cmdline()):
+                continue
+            if int(named) == owner or (owner is None and not psutil.pid_exists(int(named))):
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
 def _remove_abandoned(parent: Path) -> None:
-    """Remove the folders of processes that were killed before they could."""
+    """End the processes and remove the folders of those that were killed before they could."""
+    for process in _processes_of(None):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
     for folder in parent.glob("lt-ray-*"):
         if (match := _FOLDER.fullmatch(folder.name)) and not psutil.pid_exists(int(match[1])):
             shutil.rmtree(folder, ignore_errors=True)

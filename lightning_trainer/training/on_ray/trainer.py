@@ -8,14 +8,16 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray.exceptions import RayError, RayTaskError
 
 from lightning_trainer.errors import LightningError, TrainerDiedError, TrainingError
+from lightning_trainer.training.on_ray.hang_detection import Stillness
 from lightning_trainer.training.on_ray.session import RaySession
 from lightning_trainer.training.remote import TrainerClient, build_trainer
 from lightning_trainer.training.settings import TrainerSettings
@@ -34,6 +36,10 @@ class TrainerActor:
         self._host: Any = None
         self._trainer: Any = None
 
+    def process_id(self) -> int:
+        """Asked first: whoever waits for the rest has to see whether the process runs."""
+        return os.getpid()
+
     def meet(self) -> Any:
         """In the first process: say where the others find it."""
         from lightning_trainer.training.process_group import Host
@@ -41,8 +47,8 @@ class TrainerActor:
         self._host = Host(ray.util.get_node_ip_address(), self._settings.world_size)
         return self._host.meeting
 
-    def start(self, meeting: Any = None) -> int:
-        """Build the trainer and return the process id.
+    def start(self, meeting: Any = None) -> None:
+        """Build the trainer.
 
         Args:
             meeting: where the group is, unless this process is all of it.
@@ -54,7 +60,6 @@ class TrainerActor:
 
             join(meeting, self._rank, self._settings.world_size, self._host)
         self._trainer = build_trainer(self._settings)
-        return os.getpid()
 
     def call(self, method: str, *arguments: Any) -> Any:
         result = getattr(self._trainer, method)(*arguments)
@@ -69,24 +74,38 @@ class RayTrainer(TrainerClient):
         self._settings = settings
         self._session = session or RaySession(settings.world_size)
         self._holds_session = False
+        self._starting: asyncio.Future[None] | None = None
         self._actors: list[Any] = []
         self.process_ids: tuple[int, ...] = ()
         """Of all that train, by rank; ``process_id`` is the first."""
+        self._processes: list[psutil.Process] = []
+        self._stillness = Stillness()
 
     async def start(self) -> None:
-        await asyncio.to_thread(self._session.start)
+        self._starting = asyncio.ensure_future(asyncio.to_thread(self._session.start))
+        while not self._starting.done():
+            await asyncio.wait({self._starting}, timeout=_LOOK_EVERY_S)
+            self._session.look_after_start()
+        starting, self._starting = self._starting, None
+        starting.result()
         self._holds_session = True
         settings, actor = self._settings, ray.remote(num_cpus=1, max_restarts=0)(TrainerActor)
         self._actors = [actor.remote(settings, rank) for rank in range(settings.world_size)]
+        started = tuple(await self._answers([actor.process_id.remote() for actor in self._actors]))
+        self._processes = list(_running(started)) if self._session.is_own else []
         meeting = ()
         if settings.world_size > 1:
             meeting = await self._answers([self._actors[0].meet.remote()])
-        self.process_ids = tuple(await self._answers([actor.start.remote(*meeting) for actor in self._actors]))
-        self.process_id = self.process_ids[0]
+        await self._answers([actor.start.remote(*meeting) for actor in self._actors])
+        self.process_ids, self.process_id = started, started[0]
 
     async def close(self) -> None:
         self._kill()
-        self._actors, self.process_id, self.process_ids = [], None, ()
+        self._actors, self._processes, self.process_id, self.process_ids = [], [], None, ()
+        if self._starting is not None:  # whoever waited for it was told to stop; the thread was not
+            await asyncio.wait({self._starting})
+            self._holds_session = self._starting.exception() is None
+            self._starting = None
         if self._holds_session:
             self._holds_session = False
             await asyncio.to_thread(self._session.stop)
@@ -100,20 +119,46 @@ class RayTrainer(TrainerClient):
     async def _call(self, method: str, *arguments: Any) -> Any:
         if not self._actors:
             raise TrainingError("the trainer is not running; start it first")
-        # The batch is put into Ray's store once and not sent to each process.
-        shared = [ray.put(argument) for argument in arguments] if len(self._actors) > 1 else arguments
-        answers = await self._answers([actor.call.remote(method, *shared) for actor in self._actors])
+        answers = await self._answers(await self._asked(method, *arguments))
         return answers[0]
+
+    async def _asked(self, method: str, *arguments: Any) -> Sequence[Any]:
+        """Send a call to all of them, on a thread: a batch goes through one of Ray's servers, which may hang."""
+
+        def ask() -> list[Any]:
+            # The batch is put into Ray's store once and not sent to each process.
+            shared = [ray.put(argument) for argument in arguments] if len(self._actors) > 1 else arguments
+            return [actor.call.remote(method, *shared) for actor in self._actors]
+
+        asked = asyncio.ensure_future(asyncio.to_thread(ask))
+        while not asked.done():
+            await asyncio.wait({asked}, timeout=_LOOK_EVERY_S)
+            if not asked.done():
+                self._see_that_they_live()
+        try:
+            return asked.result()
+        except (RayError, OSError, ValueError) as error:
+            raise TrainerDiedError(f"the trainer's process cannot be asked ({error}); restart it") from error
+
+    def _see_that_they_live(self) -> None:
+        """Raises TrainerDiedError; a process that was stopped is let go on, one that hangs is killed."""
+        if not self._session.lives:
+            raise TrainerDiedError("the trainer's process died (a server of Ray died beside it); restart it")
+        for process in self._stillness.end_what_hangs(self._processes):
+            raise TrainerDiedError(f"the trainer's process {process.pid} hung and was killed; restart it")
 
     async def _answers(self, references: Sequence[Any]) -> list[Any]:
         calls = [asyncio.ensure_future(asyncio.wrap_future(reference.future())) for reference in references]
         done, waiting = set(), set(calls)
         while waiting and not any(call.exception() for call in done):
             done, waiting = await asyncio.wait(calls, timeout=_LOOK_EVERY_S, return_when=asyncio.FIRST_EXCEPTION)
-            if waiting and not self._session.lives:
-                for call in waiting:
-                    call.cancel()
-                raise TrainerDiedError("the trainer's process died (a server of Ray died beside it); restart it")
+            if waiting:
+                try:
+                    self._see_that_they_live()
+                except TrainerDiedError:
+                    for call in waiting:
+                        call.cancel()
+                    raise
         if waiting:
             _, waiting = await asyncio.wait(waiting, timeout=_OTHERS_S)
         errors = [error for call in calls if call.done() and (error := call.exception())]
@@ -124,6 +169,13 @@ class RayTrainer(TrainerClient):
         if errors:
             raise _as_training_error(_first_cause(errors)) from None
         return [call.result() for call in calls]
+
+
+def _running(process_ids: Sequence[int]) -> Iterator[psutil.Process]:
+    """Those that have not ended."""
+    for process_id in process_ids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            yield psutil.Process(process_id)
 
 
 def _first_cause(errors: Sequence[BaseException]) -> BaseException:

@@ -1,6 +1,8 @@
-"""``lightning-trainer status`` shows each replica of an engine, and nothing more where there is one."""
+"""``lightning-trainer status`` shows each replica of an engine, and nothing more where there is one that is ready."""
 
-from dataclasses import asdict
+import re
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,5 +61,12 @@ def test_how_often_conversations_stayed_is_shown_where_there_are_several(show):
     assert "conversation" not in show(engine(READY, READY)) + show(engine(READY, conversations=counts))
 
 
-def test_of_an_engine_alone_nothing_is_added(show):
+def test_of_an_engine_alone_nothing_is_added_while_it_is_ready(show):
     assert "engine" not in show(engine(READY))
+
+
+def test_an_engine_that_was_given_up_says_why_and_when_it_is_tried_again(show):
+    given_up = replace(GONE, state=EngineState.FAILED, retry_at=time.time() + 100)
+    said = show(engine(given_up))
+    assert "engine 1: failed, restarts: 2, the last because the engine ended: it was killed (SIGKILL)" in said
+    assert re.search(r"; the next try is in (99|100) s", said)

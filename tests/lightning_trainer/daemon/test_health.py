@@ -1,5 +1,8 @@
 """What a supervisor asks: is it alive, and does everything of it work."""
 
+import re
+import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,3 +49,10 @@ async def test_it_says_what_is_not_ready_and_goes_on_living(state, error, phase,
     assert answer.status_code == 503
     assert answer.json()["policies"] == {"a": ["ready"], "b": [sentence]}
     assert (await _asked("/healthz", *policies)).status_code == 200
+
+
+async def test_it_says_when_an_engine_that_was_given_up_is_tried_again():
+    watched = _watched("p", EngineState.FAILED, "it was killed", Phase.COLLECTING)
+    watched.engine.status = replace(watched.engine.status, retry_at=time.time() + 100)
+    (sentence,) = (await _asked("/readyz", watched)).json()["policies"]["p"]
+    assert re.fullmatch(r"the engine is failed: it was killed; it is started again in (99|100) s", sentence)

@@ -15,7 +15,15 @@ from lightning_trainer.daemon.loop import training_loop
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
 from lightning_trainer.daemon.progress import Phase, Progress
-from lightning_trainer.errors import PublicationError, RollbackError, StoreError, TrainingError
+from lightning_trainer.errors import (
+    CheckpointError,
+    EngineError,
+    PublicationError,
+    RollbackError,
+    StoreError,
+    TrainerDiedError,
+    TrainingError,
+)
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
@@ -65,10 +73,20 @@ class RecordingPublisher:
         self.served_kept: list[int] = []
         self.asked_for: list[int] = []
         self.refuses: int | None = None
+        self.engine_is_there = asyncio.Event()
+        self.engine_is_there.set()
+
+    async def engine_ready(self, timeout_s: float) -> None:
+        try:
+            await asyncio.wait_for(self.engine_is_there.wait(), timeout_s)
+        except TimeoutError:
+            raise EngineError("the engine is restarting") from None
 
     async def publish(self, *, version: int, step: int, asked_for: bool = False) -> PolicyVersion:
         if asked_for:
             self.asked_for.append(version)
+        if not self.engine_is_there.is_set():
+            raise EngineError("the engine failed 6 times")
         self.published.append(self._trainer.weights)
         state = VersionState.REFUSED if version == self.refuses else VersionState.LIVE
         outcome = PolicyVersion(
@@ -130,11 +148,12 @@ async def make_run(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Run]
 
         store = await stack.enter_async_context(SqliteStore(tmp_path / "lightning.sqlite"))
 
-        async def make(*recorded: int, **settings: Any) -> Run:
+        async def make(*recorded: int, checkpoints: tuple[int, ...] = (2,), **settings: Any) -> Run:
             run = Run(tmp_path, store, **settings)
             await run.record_steps(*recorded)
-            await run.trainer.save(run.checkpoints.path(2), 2)
-            run.trainer.saved[run.checkpoints.path(2)] = (0, 1, 2)
+            for step in checkpoints:
+                await run.trainer.save(run.checkpoints.path(step), step)
+                run.trainer.saved[run.checkpoints.path(step)] = tuple(range(step + 1))
             stack.push_async_callback(end, asyncio.create_task(run.loop.run()))
             return run
 
@@ -250,7 +269,7 @@ async def test_a_store_that_cannot_be_read_is_waited_for_and_the_loop_goes_on_by
             raise StoreError("the store could not be read: database is locked")
         return await ended_attempts(**asked)
 
-    run.loop._store_wait_s = 0.01
+    run.loop._wait_s = 0.01
     monkeypatch.setattr(run.store, "ended_attempts", away)
     await run.until(Phase.WAITING)
     await run.until(Phase.COLLECTING)
@@ -275,11 +294,84 @@ async def test_an_error_that_nobody_has_thought_of_pauses_training_and_not_the_d
     run.rollbacks.end()
 
 
+async def test_an_engine_that_stays_away_is_waited_for_and_the_daemon_goes_on(make_run, monkeypatch):
+    monkeypatch.setattr(training_loop, "_LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr(training_loop, "_LOOK_AGAIN_S", 0.01)
+    run = await make_run(1, 2, 3)
+    run.loop._wait_s = 0.01
+    run.publisher.engine_is_there.clear()
+    await run.until(Phase.WAITING)
+    await asyncio.sleep(0.1)
+    assert run.progress.phase is Phase.WAITING
+    assert run.progress.problems == ["training waits for the engine (the engine failed 6 times); serving goes on"]
+    run.publisher.engine_is_there.set()
+    await run.until(Phase.COLLECTING)
+    assert run.publisher.published == [(0, 1, 2, 3)]
+
+
+async def test_a_trainer_that_is_killed_again_and_again_is_waited_for(make_run, monkeypatch):
+    monkeypatch.setattr(training_loop, "_FIRST_REST_S", 0.05)
+    run = await make_run(1, 2, 3)
+    load, deaths = run.trainer.load, 4
+
+    async def killed(directory):
+        nonlocal deaths
+        if deaths:
+            deaths -= 1
+            raise TrainerDiedError("the trainer's process died; restart it")
+        return await load(directory)
+
+    monkeypatch.setattr(run.trainer, "load", killed)
+    await run.until(Phase.WAITING)
+    await run.until(Phase.COLLECTING, Phase.PAUSED)
+    assert (run.progress.phase, deaths, run.trainer.weights) == (Phase.COLLECTING, 0, (0, 1, 2, 3))
+
+
+async def test_a_pause_ends_by_itself_when_what_failed_works_again(make_run, monkeypatch):
+    monkeypatch.setattr(training_loop, "_FIRST_REST_S", 0.05)
+    run = await make_run(1, 2, 3)
+    run.trainer.broken_on = 3
+    await run.until(Phase.PAUSED)
+    assert "it is tried again in 0 s" in run.progress.detail
+    run.trainer.broken_on = None
+    await run.until(Phase.COLLECTING)
+    assert run.trainer.weights == (0, 1, 2, 3)
+
+
+async def test_a_damaged_checkpoint_is_left_for_the_one_before_it(make_run, monkeypatch):
+    monkeypatch.setattr(RecordingTrainer, "load", damaged_at(3, RecordingTrainer.load))
+    run = await make_run(1, 2, 3, 4, checkpoints=(2, 3))
+    await run.until(Phase.COLLECTING)
+    assert run.trainer.weights == (0, 1, 2, 3, 4)
+    assert run.checkpoints.steps() == [2]
+    assert "the checkpoint of step 3 cannot be used and is removed (it is damaged)" in run.progress.problems[0]
+
+
+def damaged_at(step: int, load: Callable[..., Awaitable[int]]) -> Callable[..., Awaitable[int]]:
+    async def checked(self: RecordingTrainer, directory: Path) -> int:
+        if directory.name.endswith(str(step)):
+            raise CheckpointError("it is damaged")
+        return await load(self, directory)
+
+    return checked
+
+
+async def test_a_checkpoint_that_cannot_be_written_ends_nothing(make_run, monkeypatch):
+    run = await make_run(1, 2, 3, max_steps=3)
+
+    async def full(directory, step):
+        raise CheckpointError(f"cannot write {directory}: No space left on device")
+
+    monkeypatch.setattr(run.trainer, "save", full)
+    await run.until(Phase.FINISHED)
+    assert "no checkpoint of step 3" in run.progress.problems[0]
+
+
 async def test_what_a_failing_store_interrupted_is_not_repeated_on_weights_that_moved(make_run, monkeypatch):
     monkeypatch.setattr(training_loop, "_LONGEST_WAIT_S", 0.01)
     run = await make_run(1, 2)
     shutil.rmtree(run.checkpoints.path(2))  # then all is repeated from the model itself
-    run.loop._store_wait_s = 0.01
+    run.loop._wait_s = 0.01
     batch, asked = run.store.batch, []
 
     async def away_once(policy, step):

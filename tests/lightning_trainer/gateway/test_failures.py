@@ -211,3 +211,23 @@ async def test_a_caller_who_is_cut_off_leaves_nothing_behind(gateway) -> None:
     await gateway.record()
     gateway.engine.pace = None
     assert (await gateway.post()).status_code == 200
+
+
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions", "/v1/messages/count_tokens"])
+@pytest.mark.parametrize("field", ["tools", "prompt", "tool_choice"])
+async def test_a_body_that_cannot_be_written_again_is_the_callers_mistake(gateway, route, field) -> None:
+    deep = b"[" * 400 + b"]" * 400
+    body = b'{"model": "sql", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}], '
+    answer = await gateway.http.post(
+        route,
+        content=body + f'"{field}": '.encode() + deep + b"}",
+        headers={"content-type": "application/json"},
+    )
+    assert answer.status_code == 400, answer.text
+    assert "nested too deeply" in answer.text
+
+
+async def test_a_limit_beyond_what_a_span_holds_is_the_engines_to_refuse_and_loses_no_record(gateway) -> None:
+    answer = await gateway.post(max_tokens=2**63)
+    assert answer.status_code == 200
+    assert semconv.REQUEST_MAX_TOKENS not in (await gateway.record()).attributes

@@ -13,7 +13,7 @@ from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.adapter import AdapterShape
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import EngineSettings, replica_settings
-from lightning_trainer.serving.supervisor import EngineState
+from lightning_trainer.serving.supervisor import Backoff, EngineState
 
 
 @pytest.fixture
@@ -104,6 +104,27 @@ async def test_one_that_was_killed_comes_back_with_the_live_version_while_the_ot
     assert lives(plans) == [[[1], [1]], [[1]]]
     assert replicas.status.restarts == 1
     assert replicas.begin() is replicas.replicas[0]
+
+
+async def test_one_that_was_given_up_comes_back_with_what_the_others_serve_by_then(
+    new_plan, make_supervisor, publication
+):
+    plans = [new_plan(), new_plan()]
+    pauses = Backoff(first_s=0.001, longest_s=0.001, attempts=1, first_rest_s=0.2, longest_rest_s=0.2)
+    replicas = EngineReplicas([make_supervisor(plan, backoff=pauses) for plan in plans])
+    await replicas.start()
+    await replicas.publish(publication(1))
+    plans[1].start_errors = ["out of memory"] * 2
+    plans[1].engines[0].die("killed")
+    while replicas.replicas[1].state is not EngineState.FAILED:
+        await asyncio.sleep(0.001)
+    assert (await replicas.publish(publication(2))).accepted
+    async with asyncio.timeout(10):
+        while replicas.replicas[1].state is not EngineState.READY:
+            await asyncio.sleep(0.001)
+    assert plans[1].engines[-1].published == [2]
+    assert [one.versions for one in replicas.status.replicas] == [{"math": 2}] * 2
+    await replicas.stop()
 
 
 async def test_one_that_is_given_up_is_left_out(replicas, plans, publication):

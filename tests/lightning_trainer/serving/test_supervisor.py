@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.serving.supervisor import EngineState, Heartbeat
+from lightning_trainer.serving.supervisor import Backoff, EngineState, Heartbeat
 
 
 @pytest.fixture
@@ -157,6 +157,32 @@ async def test_an_engine_that_keeps_dying_is_given_up_with_its_reason(supervisor
     with pytest.raises(EngineError, match="out of memory"):
         await supervisor.ready(1)
     assert len(plan.engines) == 1 + backoff.attempts
+
+
+async def test_one_that_was_given_up_is_tried_again_until_it_comes_back(make_supervisor, plan, publication):
+    pauses = Backoff(first_s=0.001, longest_s=0.001, attempts=2, first_rest_s=0.05, longest_rest_s=0.1)
+    supervisor = make_supervisor(plan, backoff=pauses)
+    await supervisor.start()
+    await supervisor.publish(publication(1))
+    plan.start_errors = ["out of memory"] * 5
+    plan.engines[0].die("killed")
+    while supervisor.state is not EngineState.FAILED:
+        await asyncio.sleep(0.001)
+    assert supervisor.status.retry_at is not None
+    with pytest.raises(EngineError, match="out of memory"):
+        await supervisor.ready(5)
+    async with asyncio.timeout(10):
+        while supervisor.state is not EngineState.READY:
+            assert supervisor.state is EngineState.FAILED, "nobody waits for it while it is only tried"
+            await asyncio.sleep(0.001)
+    assert plan.engines[-1].published == [1]
+    assert (supervisor.status.retry_at, supervisor.status.versions) == (None, {"math": 1})
+    await supervisor.stop()
+
+
+def test_the_pauses_grow_to_a_bound():
+    pauses = Backoff()
+    assert [pauses.delay_s(failures) for failures in (1, 5, 6, 7, 9, 10, 1000)] == [1, 16, 60, 120, 480, 600, 600]
 
 
 async def test_ready_gives_up_after_its_timeout(supervisor):

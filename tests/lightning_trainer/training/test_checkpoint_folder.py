@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from lightning_trainer.errors import TrainingError
+from lightning_trainer.errors import CheckpointError, TrainingError
 from lightning_trainer.training.checkpoint_folder import Manifest, read_manifest, writing
 
 _MANIFEST = Manifest(policy="math", step=7)
@@ -24,6 +24,29 @@ def test_a_failed_save_leaves_nothing_and_keeps_what_was_there(tmp_path):
         raise OSError(28, "No space left on device")
     assert (tmp_path / "step-7" / "weights").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["step-7"]
+
+
+def test_a_full_disk_that_torch_met_is_a_failed_save_as_well(tmp_path):
+    with pytest.raises(CheckpointError, match="unexpected pos"), writing(tmp_path / "step-7", _MANIFEST):
+        raise RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("at", [0, 500, 999])
+def test_a_flipped_bit_is_found(tmp_path, at):
+    with writing(tmp_path / "step-7", _MANIFEST) as folder:
+        (folder / "actor").mkdir()
+        (folder / "actor" / "weights").write_bytes(bytes(1000))
+    damaged = bytearray(1000)
+    damaged[at] ^= 4
+    (tmp_path / "step-7" / "actor" / "weights").write_bytes(damaged)
+    with pytest.raises(CheckpointError, match="is damaged: actor/weights is not as it was saved"):
+        read_manifest(tmp_path / "step-7")
+
+
+def test_a_checkpoint_from_before_there_were_checksums_is_read(tmp_path):
+    (tmp_path / "trainer.json").write_text(json.dumps({"format": 1, "policy": "math", "step": 7}))
+    assert read_manifest(tmp_path) == _MANIFEST
 
 
 def test_saving_again_replaces(tmp_path):

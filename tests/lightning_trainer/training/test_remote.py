@@ -12,6 +12,7 @@ import pytest
 from lightning_trainer.config.lora import LoraConfig
 from lightning_trainer.errors import TrainerDiedError, TrainingError
 from lightning_trainer.training.on_ray.environment import set_ray_environment
+from lightning_trainer.training.on_ray.hang_detection import Stillness
 from lightning_trainer.training.remote import make_trainer, make_trainers
 from lightning_trainer.types import TrainingBatch
 
@@ -76,7 +77,9 @@ async def test_what_a_step_draws_at_random_does_not_depend_on_other_trainers_of_
     assert found == [expected[0], expected[0], expected[1], expected[1]]
 
 
-async def test_a_killed_actor_is_replaced_and_goes_on_to_the_same_weights(settings, batch, tmp_path):
+async def test_an_actor_that_is_killed_is_replaced_and_one_that_is_stopped_goes_on_to_the_same_weights(
+    settings, batch, tmp_path
+):
     whole = make_trainer("inprocess", settings())
     await whole.start()
     await whole.step(batch(1))
@@ -101,7 +104,9 @@ async def test_a_killed_actor_is_replaced_and_goes_on_to_the_same_weights(settin
         with pytest.raises(TrainerDiedError, match="the trainer's process died"):
             await client.step(batch(2))
         await client.restart()
-        assert await client.load(tmp_path / "step-1") == 1
+        client._stillness = Stillness(silence_s=5)
+        os.kill(client.process_id, signal.SIGSTOP)
+        assert await client.load(tmp_path / "step-1") == 1, "what was stopped is let go on"
         await client.step(batch(2))
         assert await _checksum(client, tmp_path, 2) == expected
     finally:

@@ -1,0 +1,1 @@
+"""The parts of ``benchmarks/hostile.py``: one module a section, and what they share."""

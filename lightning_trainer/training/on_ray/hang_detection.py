@@ -1,0 +1,59 @@
+"""Whether processes run at all: one that was stopped, or hangs as a whole, answers nobody and is not dead either.
+
+A process that works, or only waits for others, is woken by its timers many times a minute. One that is not, is still.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterable
+
+import psutil
+
+_SILENCE_S = 60.0
+"""Long enough for a machine that has much else to do."""
+_log = logging.getLogger(__name__)
+
+
+class Stillness:
+    """Looks at processes of this machine again and again."""
+
+    def __init__(self, silence_s: float = _SILENCE_S) -> None:
+        self._silence_s = silence_s
+        self._seen: dict[psutil.Process, tuple[object, float]] = {}
+
+    def end_what_hangs(self, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+        """Let those go on that were stopped; kill and return others that have done nothing for the whole silence."""
+        hanging = []
+        for process in self.of(processes):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.status() == psutil.STATUS_STOPPED:
+                    _log.warning("%s (process %d) was stopped and is let go on", process.name(), process.pid)
+                    process.resume()
+                else:
+                    _log.error("%s (process %d) hangs and is killed", process.name(), process.pid)
+                    process.kill()
+                    hanging.append(process)
+        return hanging
+
+    def of(self, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+        """Return those that have done nothing for the whole silence; those that have ended are not among them."""
+        now = time.monotonic()
+        seen = {}
+        for process in processes:
+            if (activity := _activity(process)) is not None:
+                last, since = self._seen.get(process, (None, now))
+                seen[process] = (activity, since if activity == last else now)
+        self._seen = seen
+        return [process for process, (_, since) in seen.items() if now - since >= self._silence_s]
+
+
+def _activity(process: psutil.Process) -> object:
+    """Return what changes whenever it does anything; None when it has ended."""
+    try:
+        with process.oneshot():
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return None
+            return process.cpu_times()[:2], process.num_ctx_switches()
+    except psutil.NoSuchProcess:
+        return None

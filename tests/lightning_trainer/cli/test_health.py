@@ -1,0 +1,68 @@
+"""What a supervisor is told, and asks, of a daemon that really runs; it only records, so that it starts at once."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+CONFIG = '[daemon]\nport = 0\nstate_dir = "state"\n'
+
+
+def command(config: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "lightning_trainer", *arguments, "--config", str(config)]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "lightning.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[socket.socket]:
+    """The socket on which systemd listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind(str(tmp_path / "notify"))
+        channel.settimeout(60)
+        yield channel
+
+
+def test_a_manager_is_told_that_it_serves_and_lives_and_stops(config: Path, manager: socket.socket) -> None:
+    told = {"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "400000"}
+    with subprocess.Popen(command(config, "serve"), env=os.environ | told, stderr=subprocess.PIPE) as daemon:
+        assert manager.recv(1000) == b"READY=1"
+        alive = [manager.recv(1000).decode() for _ in range(3)]
+        assert all(line.startswith("WATCHDOG=1\nSTATUS=recording at http://127.0.0.1:") for line in alive)
+        daemon.send_signal(signal.SIGTERM)
+        while (last := manager.recv(1000)).startswith(b"WATCHDOG"):
+            pass
+        assert last.startswith(b"STOPPING=1")
+        assert daemon.wait(60) == 0
+
+
+def test_health_is_the_daemons_answer(config: Path) -> None:
+    def asked(*options: str) -> tuple[int, str]:
+        done = subprocess.run(command(config, "health", *options), capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stdout
+
+    status, said = asked()
+    assert (status, "no daemon runs on" in said) == (1, True)
+    with subprocess.Popen(command(config, "serve"), stderr=subprocess.DEVNULL) as daemon:
+        deadline = time.monotonic() + 60
+        while asked()[0] != 0:
+            assert time.monotonic() < deadline
+        assert '"ok"' in asked()[1]
+        assert asked("--ready") == (0, '{"ready":true,"policies":{}}\n')
+        daemon.send_signal(signal.SIGSTOP)
+        status, said = asked("--timeout", "0.5")
+        assert (status, "did not answer" in said) == (1, True)
+        daemon.send_signal(signal.SIGCONT)
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(60) == 0

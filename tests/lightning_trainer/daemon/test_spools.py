@@ -1,0 +1,64 @@
+"""What dead processes left on disk is delivered, whatever one record of it is like."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from lightning_instrumentation.delivery.spool import Spool, endpoint_folder
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from lightning_trainer.daemon import spools
+from lightning_trainer.daemon.spools import drain_spools
+from lightning_trainer.errors import MalformedTelemetryError
+from lightning_trainer.types import Span
+
+ENDPOINT = "http://127.0.0.1:8321"
+
+
+class Sink:
+    """Refuses spans called poison, and fails once for no reason."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.bugs = 1
+
+    async def append(self, spans: Sequence[Span]) -> int:
+        if self.bugs:
+            self.bugs -= 1
+            raise ZeroDivisionError
+        if any(span.name == "poison" for span in spans):
+            raise MalformedTelemetryError("span 'poison' cannot be written")
+        self.names += [span.name for span in spans]
+        return len(spans)
+
+
+def body(name: str) -> bytes:
+    request = ExportTraceServiceRequest()
+    span = request.resource_spans.add().scope_spans.add().spans.add(trace_id=b"t" * 16, span_id=b"s" * 8, name=name)
+    span.start_time_unix_nano = span.end_time_unix_nano = 1
+    return request.SerializeToString()
+
+
+@pytest.fixture
+def left_behind(tmp_path, monkeypatch):
+    """The spool of a process that has died."""
+    monkeypatch.setenv("LIGHTNING_SPOOL_DIR", str(tmp_path))
+    monkeypatch.setattr(spools, "_LOOK_AGAIN_S", 0.01)
+    with Spool.create(endpoint_folder(tmp_path, ENDPOINT)) as spool:
+        for name in ("a", "b", "poison", "c"):
+            spool.append(body(name))
+        spool.append(b"\xff\xff not a request")
+        spool.append(body("d"))
+    return tmp_path
+
+
+async def test_one_that_cannot_be_stored_and_a_bug_keep_nothing_else_back(left_behind):
+    sink = Sink()
+    draining = asyncio.create_task(drain_spools(ENDPOINT, sink))
+    async with asyncio.timeout(20):
+        while sorted(set(sink.names)) != ["a", "b", "c", "d"]:
+            assert not draining.done()
+            await asyncio.sleep(0.01)
+        while list(left_behind.rglob("*.spans")):
+            await asyncio.sleep(0.01)
+    draining.cancel()
