@@ -5,9 +5,10 @@
     python benchmarks/frameworks.py --write docs/frameworks.md # and put the tables there
 
 A cell is complete when every call that the engine answered is in the daemon's store exactly once, with the same token
-ids, log-probabilities and agent. Of other instrumentations a second table says whether the spans that they send are the
-same with ours as without, and whether `lightning-trainer agents` counts each call once although both tell of it. The exit
-status is 1 where a call is not complete and the terminal did not say so, a span is changed, or a call not counted once.
+ids, log-probabilities and agent. Of other instrumentations a second table says whether the spans that they send are
+the same with ours as without, and whether `lightning-trainer agents` counts each call once although both tell of it.
+The exit status is 1 where a call is not complete and the terminal did not say so, a span is changed, or a call is not
+counted once.
 """
 
 import argparse

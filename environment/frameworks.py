@@ -1,4 +1,4 @@
-"""Make the environments of ``make frameworks``: three of Python, since their lists exclude each other, and Node's packages.
+"""Make the environments of ``make frameworks``: three of Python, whose lists exclude each other, and Node's.
 
     .venv/bin/python environment/frameworks.py
 

@@ -6,11 +6,13 @@ Its spans are delivered to the daemon as well, so that each call is told there b
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+from capture_parts.daemon import POLICY
 
 from frameworks_parts import theirs
 from frameworks_parts.known import Framework
@@ -24,47 +26,48 @@ COLUMNS = (*(way.name for way in WAYS if way.in_process), "`agents` counts")
 class Beside:
     """One instrumentation's row."""
 
-    spans: dict[str, int] = field(default_factory=dict)
-    """How many it sends alone, by way."""
+    alone: dict[str, Counter[theirs.Told]] = field(default_factory=dict)
+    """What it sends alone, by way."""
     changes: dict[str, list[str]] = field(default_factory=dict)
     made: int = 0
     """Calls that the engine answered."""
     counted: int = 0
 
+    def run_alone(self, framework: Framework, servers: Servers, folder: Path) -> None:
+        """Run the program without ours, in each way."""
+        for way in WAYS:
+            if way.in_process:
+                run(framework, way, servers, folder, ours=False)
+                self.alone[way.name] = theirs.told(_sent(servers))
+        httpx.get(f"{servers.engine}/truth", timeout=60)  # forgets those calls
+
+    def take(self, way: Way, servers: Servers) -> None:
+        """Hold what was sent beside ours against what was sent alone, and deliver it to the daemon."""
+        sent = _sent(servers)
+        if not way.in_process:
+            return  # nothing of ours is in that process
+        beside = theirs.told(sent, answered_by=POLICY if way.name == "routed" else None)
+        self.changes[way.name] = theirs.changes(self.alone[way.name], beside)
+        for body in sent:
+            headers = {"content-type": "application/x-protobuf"}
+            httpx.post(f"{servers.daemon}/v1/traces", content=body, headers=headers, timeout=60).raise_for_status()
+
     @property
     def whole(self) -> bool:
-        return all(self.spans.values()) and not any(self.changes.values()) and self.made == self.counted
+        return all(self.alone.values()) and not any(self.changes.values()) and self.made == self.counted
 
     def cells(self) -> dict[str, str]:
-        by_way = {way: self._unchanged(way) for way in self.spans}
+        by_way = {way: self._unchanged(way) for way in self.alone}
         counted = f"{self.counted} of {self.made} calls"
         return {**by_way, COLUMNS[-1]: counted if self.counted == self.made else f"**{counted}**"}
 
     def _unchanged(self, way: str) -> str:
-        number = self.spans[way]
+        number = sum(self.alone[way].values())
         if not number:
             return "**no span**"
         if self.changes[way]:
             return f"**changed**: {self.changes[way][0]}"
         return f"unchanged ({number} span{'s' * (number != 1)})"
-
-
-def alone(framework: Framework, way: Way, servers: Servers, folder: Path, seen: Beside) -> list[bytes]:
-    """Run a program without ours first; return what its instrumentation sent."""
-    run(framework, way, servers, folder, ours=False)
-    httpx.get(f"{servers.engine}/truth", timeout=60)  # forgets those calls
-    sent = _sent(servers)
-    seen.spans[way.name] = sum(theirs.told(sent).values())
-    return sent
-
-
-def compared(way: Way, servers: Servers, before: list[bytes], seen: Beside) -> None:
-    """Hold what was sent beside ours against what was sent alone, and deliver it to the daemon."""
-    sent = _sent(servers)
-    seen.changes[way.name] = theirs.changes(theirs.told(before), theirs.told(sent))
-    for body in sent:
-        headers = {"content-type": "application/x-protobuf"}
-        httpx.post(f"{servers.daemon}/v1/traces", content=body, headers=headers, timeout=60).raise_for_status()
 
 
 def calls_counted(folder: Path, environment: Mapping[str, str]) -> int:

@@ -3,8 +3,8 @@
     OPENAI_BASE_URL=URL python -m frameworks_parts.program agno_agent agno/whole 'agno/all;at-once=4;stream'
 
 Each further word is a part of the work, counted under its name: how many tasks at once, whether as a stream, and, with
-``agent=NAME``, in a function with our decorator, which ``without`` leaves out. It prints one line of JSON: the parts that
-failed, and why.
+``agent=NAME``, in a function with our decorator, which ``without`` leaves out. It prints one line of JSON: the parts
+that failed, and why.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The spans of another instrumentation, as its own exporter sent them: the same with ours as without.
 
-Compared are name, kind, status, scope, the names above it, attributes and events, of all spans that a program sends. Left
-out is what differs between any two runs: ids, times, and the numbers that the scripted engine counts up.
+Compared are name, kind, status, scope, the names above it, attributes and events, of all spans that a program sends.
+Left out is what differs between any two runs: ids, times, and the numbers that the scripted engine counts up.
 """
 
 import base64
@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from frameworks_parts.program import MODEL
 
 Told = tuple[tuple[str, str], ...]
 """What one span says: names of what it says and values, sorted."""
@@ -29,6 +31,7 @@ _DIFFERS = (
     ),
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)?"), "TIME"),
     (re.compile(r"0x[0-9a-f]{6,}"), "ADDRESS"),
+    (re.compile(r"took \d+\.\d+s"), "took SECONDS"),
 )
 _TIME = re.compile(r"(?i)time|duration|latency|took|_ns$|_ms$|\.pid$|thread")
 """Attributes whose number is a time, a process or a thread."""
@@ -40,8 +43,12 @@ def bodies(collected: Sequence[str]) -> list[bytes]:
     return [gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body for body in decoded]
 
 
-def told(requests: Iterable[bytes]) -> Counter[Told]:
-    """Return what the spans of these requests say, and how often each is said."""
+def told(requests: Iterable[bytes], answered_by: str | None = None) -> Counter[Told]:
+    """Return what the spans of these requests say, and how often each is said.
+
+    Args:
+        answered_by: the model that answered in place of the one that was asked for, which says so in its answers.
+    """
     spans: dict[bytes, Any] = {}
     scopes: dict[bytes, str] = {}
     for body in requests:
@@ -51,7 +58,11 @@ def told(requests: Iterable[bytes]) -> Counter[Told]:
                     # MLflow and Logfire send a span that begins and the same one when it ends: the last word counts.
                     spans[span.span_id] = span
                     scopes[span.span_id] = of_scope.scope.name
-    return Counter(_told(span, scopes[span.span_id], _above(span, spans)) for span in spans.values())
+    said = (_told(span, scopes[span.span_id], _above(span, spans)) for span in spans.values())
+    if answered_by is None:
+        return Counter(said)
+    name = re.compile(rf"\b{re.escape(answered_by)}\b")
+    return Counter(tuple((key, name.sub(MODEL, value)) for key, value in one) for one in said)
 
 
 def changes(alone: Counter[Told], beside: Counter[Told]) -> list[str]:

@@ -66,15 +66,15 @@ def _try(framework: Framework, servers: Servers, folder: Path) -> Tried:
     named: dict[str, Cell | str] = {}
     seen = Beside() if framework.beside else None
     counted = beside.calls_counted(folder, os.environ) if seen is not None else 0
+    if seen is not None:
+        seen.run_alone(framework, servers, folder)
     for way in WAYS:
         if framework.elsewhere is not None and way.name not in framework.captured_in:
             named |= _not_captured(framework, way, servers, folder)
-        elif seen is not None and way.in_process:
-            before = beside.alone(framework, way, servers, folder, seen)
-            failed |= run(framework, way, servers, folder)
-            beside.compared(way, servers, before, seen)
         else:
             failed |= run(framework, way, servers, folder)
+        if seen is not None:
+            seen.take(way, servers)
     truth = httpx.get(f"{servers.engine}/truth", timeout=60).json()
     stored.wait_for(folder / STORE, sys.maxsize, quiet_s=_QUIET_S if failed else 1.0)
     cells = cells_of(framework.name, truth, stored.spans(folder / STORE), failed)
