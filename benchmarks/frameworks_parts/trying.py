@@ -34,10 +34,8 @@ class Tried:
     @property
     def whole(self) -> bool:
         """Whether every cell is complete or named, and no other instrumentation is disturbed."""
-        complete = (
-            (isinstance(cell, str) and not cell.startswith("**")) or cell.complete for cell in self.cells.values()
-        )
-        return all(complete) and (self.beside is None or self.beside.whole)
+        named = (not cell.startswith("**") if isinstance(cell, str) else cell.complete for cell in self.cells.values())
+        return all(named) and (self.beside is None or self.beside.whole)
 
 
 def tried(chosen: Sequence[Framework], folder: Path) -> Iterator[Tried]:
