@@ -1,5 +1,6 @@
 """Commands and their options; each command's work is in a module of its own."""
 
+import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from lightning_trainer import __version__
+from lightning_trainer.cli.light import needs
 from lightning_trainer.errors import ConfigError, LightningError
 
 app = typer.Typer(
@@ -33,6 +35,14 @@ def _one_sentence() -> Iterator[None]:
         yield
     except LightningError as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        sys.exit(_EXIT_USER_ERROR)
+    except ModuleNotFoundError as error:
+        # Of an extra that is not installed. Of ours none is missing: that would be a mistake of ours, as is any other.
+        missing = (error.name or "").partition(".")[0]
+        if not missing or missing.startswith("lightning_") or importlib.util.find_spec(missing) is not None:
+            raise
+        sentence = needs(sys.argv[1], missing)
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
         sys.exit(_EXIT_USER_ERROR)
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted")
