@@ -60,24 +60,9 @@ crewai: .venv-crewai/installed
 	.venv-crewai/bin/python -m pytest --confcutdir=tests/adapters -p no:cacheprovider tests/adapters/test_crewai.py $(ARGS)
 	$(BIN)/python -m pytest tests/loop/test_runs.py -k crewai
 
-# Three environments: these requirements exclude each other. Without npm the rows of Node's packages say so.
-.venv-frameworks%/installed: environment/frameworks%-py311.txt | setup
-	@echo 'set-up: $< into $(@D) ...'
-	@$(BIN)/python -m venv --clear $(@D)
-	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps --requirement $<
-	@touch $@
-
-.venv-frameworks/installed: environment/frameworks-py311.txt environment/frameworks-node.txt | setup
-	@echo 'set-up: $< into $(@D), some minutes ...'
-	@$(BIN)/python -m venv --clear $(@D)
-	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps --requirement $<
-	@if command -v npm >/dev/null; then \
-	    npm install --silent --no-audit --no-fund --prefix $(@D)/node $$(cat environment/frameworks-node.txt) && \
-	    node $(@D)/node/node_modules/@anthropic-ai/claude-code/install.cjs || \
-	    echo 'set-up: npm could not install them: Node packages are left out' >&2; fi
-	@touch $@
-
-frameworks: .venv-frameworks/installed .venv-frameworks-older/installed .venv-frameworks-beside/installed
+# In environments of their own: these requirements exclude each other. Without npm the rows of Node's packages say so.
+frameworks: setup
+	@$(BIN)/python environment/frameworks.py
 	$(BIN)/python benchmarks/frameworks.py --write docs/frameworks.md $(ARGS)
 
 check: setup
@@ -94,5 +79,5 @@ doctor: setup
 	@$(BIN)/lightning-trainer doctor
 
 clean:
-	rm -rf .venv .venv-crewai .venv-frameworks .venv-frameworks-older .venv-frameworks-beside .bench-peers .bench-peer-transitions .bench-peer-trl .bench-trl .pytest_cache .ruff_cache environment/.ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-crewai .venv-frameworks .venv-frameworks-* .bench-peers .bench-peer-transitions .bench-peer-trl .bench-trl .pytest_cache .ruff_cache environment/.ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,13 +1,15 @@
 """A process: the scripted inference server, and a telemetry receiver that takes, refuses or ignores what it gets.
 
-    python -m capture_parts.engine [--token-pause-s 0.002]
+    python -m capture_parts.engine [--token-pause-s 0.002] [--keep-telemetry]
 
 ``GET /truth`` returns, and forgets, what it answered with: the benchmark's authority on calls, agents and token ids.
+With ``--keep-telemetry`` so does ``GET /telemetry`` with the bodies of spans that it was sent, in base64.
 Plain ASGI on uvicorn, answers of one size serialised once, so that it is not what is measured.
 """
 
 import argparse
 import asyncio
+import base64
 import json
 import socket
 from typing import Any
@@ -24,8 +26,9 @@ _ID_DIGITS = len('{"id":"chatcmpl-000000001"')
 
 
 class Engine:
-    def __init__(self, token_pause_s: float) -> None:
+    def __init__(self, token_pause_s: float, *, keep_telemetry: bool = False) -> None:
         self._token_pause_s = token_pause_s
+        self._telemetry: list[str] | None = [] if keep_telemetry else None
         self._truth: list[dict[str, Any]] = []
         self._kept: dict[tuple, list[bytes]] = {}
 
@@ -33,7 +36,10 @@ class Engine:
         body = await _read(receive)
         path = scope["path"]
         if path.endswith("/v1/traces"):
-            await self._telemetry(path, send)
+            await self._spans(path, body, send)
+        elif path == "/telemetry":
+            taken, self._telemetry = self._telemetry, [] if self._telemetry is not None else None
+            await _answer(send, 200, orjson.dumps(taken or []))
         elif path == "/truth":
             told, self._truth = self._truth, []
             await _answer(send, 200, orjson.dumps(told))
@@ -48,7 +54,9 @@ class Engine:
         else:
             await _answer(send, 404, b'{"error":{"message":"there is no such place"}}')
 
-    async def _telemetry(self, path: str, send: Any) -> None:
+    async def _spans(self, path: str, body: bytes, send: Any) -> None:
+        if self._telemetry is not None:
+            self._telemetry.append(base64.b64encode(body).decode())
         if path.startswith("/hang/"):
             await asyncio.sleep(3600)
         await _answer(send, 500 if path.startswith("/fail/") else 200, b"", b"application/x-protobuf")
@@ -111,15 +119,15 @@ async def _answer(send: Any, status: int, body: bytes, kind: bytes = b"applicati
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--token-pause-s", type=float, default=0.0)
+    parser.add_argument("--keep-telemetry", action="store_true")
     options = parser.parse_args()
     end_with_parent()
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     listener.listen(2048)
     print(json.dumps({"url": f"http://127.0.0.1:{listener.getsockname()[1]}"}), flush=True)
-    config = uvicorn.Config(
-        Engine(options.token_pause_s), log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=600
-    )
+    engine = Engine(options.token_pause_s, keep_telemetry=options.keep_telemetry)
+    config = uvicorn.Config(engine, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=600)
     uvicorn.Server(config).run(sockets=[listener])
 
 

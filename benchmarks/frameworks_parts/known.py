@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-NODE_MODULES = ROOT / ".venv-frameworks" / "node" / "node_modules"
+NODE_MODULES = ROOT / ".venv-frameworks-node" / "node_modules"
 _CURRENT, _OLDER, _BESIDE = (ROOT / f".venv-frameworks{which}" for which in ("", "-older", "-beside"))
 
 
@@ -26,6 +26,15 @@ class Framework:
     environment: Mapping[str, str] = field(default_factory=dict)
     elsewhere: str | None = None
     """Why its calls are not captured in its own process, so that it needs the gateway's URL."""
+    said: str = "is not a Python program"
+    """What the terminal says then."""
+    captured_in: frozenset[str] = frozenset({"url"})
+    """Ways in which they are captured all the same."""
+
+    @property
+    def beside(self) -> bool:
+        """Whether it is another instrumentation, whose own spans have to be the same with ours and without."""
+        return self.venv is not None and self.name.startswith("beside_")
 
     @property
     def command(self) -> list[str]:
@@ -69,7 +78,14 @@ KNOWN = (
     Framework("instructor_answer", "instructor", "instructor"),
     Framework("ag2_agent", "AG2", "ag2"),
     Framework("agent_framework_agent", "Microsoft Agent Framework", "agent-framework-openai"),
-    Framework("claude_agent_sdk_query", "Claude Agent SDK", "claude-agent-sdk", elsewhere="a binary makes its calls"),
+    Framework(
+        "claude_agent_sdk_query",
+        "Claude Agent SDK",
+        "claude-agent-sdk",
+        elsewhere="a binary makes its calls",
+        said="starts Claude Code, a program of its own",
+        captured_in=frozenset({"routed", "url"}),
+    ),
     Framework("claude_code", "Claude Code", "@anthropic-ai/claude-code", None, elsewhere="a binary makes its calls"),
     Framework("beside_logfire", "openai, watched by Logfire too", "logfire", _BESIDE),
     Framework("beside_langfuse", "openai, watched by Langfuse too", "langfuse", _BESIDE),

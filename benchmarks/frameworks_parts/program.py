@@ -3,7 +3,8 @@
     OPENAI_BASE_URL=URL python -m frameworks_parts.program agno_agent agno/whole 'agno/all;at-once=4;stream'
 
 Each further word is a part of the work, counted under its name: how many tasks at once, whether as a stream, and, with
-``agent=NAME``, in a function with our decorator. It prints one line of JSON: the parts that failed, and why.
+``agent=NAME``, in a function with our decorator, which ``without`` leaves out. It prints one line of JSON: the parts
+that failed, and why.
 """
 
 import asyncio
@@ -48,14 +49,14 @@ def main() -> None:
     name, *words = sys.argv[1:]
     parts = [(word.split(";")[0], _options(word.split(";")[1:])) for word in words]
     failed: dict[str, str] = {}
-    decorate = _decorator(any("agent" in options for _, options in parts))
+    decorate = _decorator(any("agent" in options and "without" not in options for _, options in parts))
     play = import_module(f"frameworks_parts.programs.{name}").play
     for part, options in parts:
         agent = options.get("agent")
         count = int(options.get("at-once", 1))
         tasks = [Task(os.environ["OPENAI_BASE_URL"], agent or AGENT, part, "stream" in options)] * count
         try:
-            _play(decorate(agent)(play) if agent else play, tasks)
+            _play(decorate(agent)(play) if agent and "without" not in options else play, tasks)
         except BaseException as error:
             failed[part] = f"{type(error).__name__}: {error}"[:300]
     print(json.dumps(failed), flush=True)

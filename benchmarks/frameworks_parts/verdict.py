@@ -56,7 +56,7 @@ def cells_of(
         wrong = [why for one in made if (why := _wrong(one, calls, agent_of(column))) is not None]
         if column in failed:
             wrong.append(f"the program failed: {failed[column]}")
-        if made and "streamed" in column and not any(one["streamed"] for one in made):
+        if made and "streamed" in column and not any(one.get("streamed") for one in made):
             wrong.append("nothing was streamed")
         cells[column] = Cell(len(made), tuple(wrong))
     return cells

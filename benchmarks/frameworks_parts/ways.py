@@ -59,13 +59,19 @@ class Servers:
     """Base URLs, without ``/v1``."""
 
 
-def run(framework: Framework, way: Way, servers: Servers, folder: Path) -> dict[str, str]:
-    """Run a framework's program once; return the columns that failed, and why."""
+def run(framework: Framework, way: Way, servers: Servers, folder: Path, *, ours: bool = True) -> dict[str, str]:
+    """Run a framework's program once; return the columns that failed, and why.
+
+    Args:
+        ours: False runs the same without anything of ours, against the engine itself.
+    """
     parts = {column: f"{framework.name}/{column}" for column in way.parts}
-    words = [";".join(filter(None, (parts[column], options))) for column, options in way.parts.items()]
-    command = _command(framework, way, words)
-    log = folder / f"{framework.name}-{way.name}.log"
-    environment = {**os.environ, **framework.environment, **_environment(framework, way, servers, folder)}
+    more = "" if ours else "without"
+    words = [";".join(filter(None, (parts[column], options, more))) for column, options in way.parts.items()]
+    command = _command(framework, way, words) if ours else [*framework.command, *words]
+    log = log_of(framework, way, folder, ours=ours)
+    own = _environment(framework, way, servers, folder) if ours else _without_ours(servers, folder)
+    environment = {**os.environ, **framework.environment, **own}
     with log.open("wb") as errors:
         try:
             done = subprocess.run(
@@ -80,6 +86,22 @@ def run(framework: Framework, way: Way, servers: Servers, folder: Path) -> dict[
         said = log.read_text(errors="replace").strip().splitlines()
         return dict.fromkeys(way.parts, said[-1] if said else f"ended with {done.returncode}")
     return {column: failed[part] for column, part in parts.items() if part in failed}
+
+
+def log_of(framework: Framework, way: Way, folder: Path, *, ours: bool = True) -> Path:
+    """Where a program's standard error goes."""
+    return folder / f"{framework.name}-{way.name}{'' if ours else '-alone'}.log"
+
+
+def _without_ours(servers: Servers, folder: Path) -> dict[str, str]:
+    return {
+        "PYTHONPATH": str(ROOT / "benchmarks"),
+        "OPENAI_BASE_URL": f"{servers.engine}/v1",
+        "OPENAI_API_KEY": "unused",
+        "TELEMETRY_URL": servers.engine,
+        "NODE_PATH": str(NODE_MODULES),
+        "HOME": str(folder),
+    }
 
 
 def _told(printed: bytes) -> dict[str, str] | None:
@@ -110,7 +132,7 @@ def _environment(framework: Framework, way: Way, servers: Servers, folder: Path)
         "LIGHTNING_ENDPOINT": servers.daemon,
         "LIGHTNING_TRUSTED_HOSTS": servers.engine.removeprefix("http://"),
         "LIGHTNING_SPOOL_DIR": str(folder / "spool"),
-        "TELEMETRY_URL": servers.engine,  # which takes OTLP and forgets it
+        "TELEMETRY_URL": servers.engine,  # which takes OTLP
         "NODE_PATH": str(NODE_MODULES),
         "HOME": str(folder),
     }

@@ -37,7 +37,7 @@ class _Invocation:
 
     def _begin(self, agent: Agent) -> None:
         started = runtime()
-        if started is None:
+        if started is None or self._scope.uncaptured:
             return
         self._span = spans.begin(
             started,

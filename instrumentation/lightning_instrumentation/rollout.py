@@ -74,10 +74,10 @@ class Rollout:
         identity = Identity(self.rollout_id, self.attempt_id, self.task_id, self.group_id, self.mode)
         before = current()
         # Identity first: the root span takes it from the scope, as every other span does.
-        self._body = entered(Scope(identity, before.agent, before.around, None))
+        self._body = entered(Scope(identity, before.agent, before.around, uncaptured=before.uncaptured))
         with self._body:
             guarded("rollout", self._begin)
-        self._body = entered(Scope(identity, before.agent, before.around, self._span))
+        self._body = entered(Scope(identity, before.agent, before.around, self._span, uncaptured=before.uncaptured))
         self._body.__enter__()
         return self
 

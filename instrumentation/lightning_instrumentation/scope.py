@@ -64,6 +64,8 @@ class Scope:
     span: Span | None = None
     state: str | None = None
     """Of the environment, as ``lightning.state`` names it; of model calls alone."""
+    uncaptured: bool = False
+    """Whether the user has asked to be left alone here."""
 
 
 _EMPTY = Scope()
@@ -138,7 +140,7 @@ def speaker() -> Agent | None:
 def speaking(agent: Agent, span: Span | None = None) -> Scope:
     """Return the current scope with ``agent`` as the one who speaks in it, below ``span`` where one is given."""
     before = _current.get()
-    return Scope(before.identity, agent, framework_agent(), span or before.span, before.state)
+    return replace(before, agent=agent, around=framework_agent(), span=span or before.span)
 
 
 def carried() -> Scope:

@@ -53,7 +53,7 @@ class ToolCall:
 
     def _begin(self, name: str, call_id: object, arguments: Callable[[], Any]) -> None:
         started = runtime()
-        if started is None:
+        if started is None or self.scope.uncaptured:
             return
         self._capture_content = started.settings.capture_content
         attributes = {semconv.OPERATION: semconv.EXECUTE_TOOL, semconv.TOOL_NAME: name}

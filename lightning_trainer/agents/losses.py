@@ -15,6 +15,7 @@ _IN_WORDS = {
     "not-captured:request-body-unread": "requests whose body is a generator, a file or a form",
     "not-captured:bedrock-invoke": "calls of Bedrock's InvokeModel, whose format is each model's own",
     "not-captured:vertex-raw-predict": "calls of Vertex AI's rawPredict, whose format is each model's own",
+    "not-captured:claude-code": "starts of Claude Code by the Claude Agent SDK for an agent that no policy claims",
     "agent-not-entered": "agents that were named above no function and around no block",
     "state-not-entered": "states that were named around no block",
     "not-captured:http-client": "calls of the openai client through an HTTP client other than httpx",

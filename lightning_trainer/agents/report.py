@@ -74,7 +74,8 @@ def _not_captured(one: AgentCensus, claiming: PolicyConfig | None, *, some_polic
         who = 'only a policy with agents = ["*"] claims such calls; ' if some_policy else ""
         said.append(
             f"{_calls(one.calls)} without an agent's name: {who}put @lightning.agent(...) around the code that makes "
-            "them"
+            "them, or, where the framework names its agents on OpenTelemetry spans (Google ADK, Strands), give the "
+            "program a TracerProvider of OpenTelemetry's SDK, without which these spans say nothing"
         )
     if one.fell_back:
         said.append(f"{_calls(one.fell_back)} without token ids (the daemon was away, so another model answered)")

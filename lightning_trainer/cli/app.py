@@ -1,5 +1,6 @@
 """Commands and their options; each command's work is in a module of its own."""
 
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from lightning_trainer import __version__
-from lightning_trainer.errors import ConfigError, LightningError
+from lightning_trainer.cli.light import needs
+from lightning_trainer.errors import ConfigError, LightningError, MissingExtraError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,6 +36,14 @@ def _one_sentence(status: Callable[[LightningError], int] = lambda _: _EXIT_USER
     except LightningError as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         sys.exit(status(error))
+    except ModuleNotFoundError as error:
+        # Of an extra that is not installed. Of ours none is missing: that would be a mistake of ours, as is any other.
+        missing = (error.name or "").partition(".")[0]
+        if not missing or missing.startswith("lightning_") or importlib.util.find_spec(missing) is not None:
+            raise
+        sentence = needs(sys.argv[1], missing)
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
+        sys.exit(status(MissingExtraError(sentence)))
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted")
         sys.exit(_EXIT_INTERRUPTED)

@@ -1,7 +1,9 @@
-"""What the command line says where only the light client is installed: `run` works, and which extra gives the rest."""
+"""What the command line says where packages are missing: what works all the same, and which extra gives the rest."""
 
+import re
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from typing import NoReturn
 
 from lightning_trainer import __version__
@@ -46,11 +48,33 @@ def main(arguments: Sequence[str], *, missing: str) -> NoReturn:
         sys.exit(0)
     if first not in _COMMANDS:
         sys.exit(f"error: there is no command {first!r}; see: lightning-trainer --help")
-    sys.exit(
-        f"error: {missing} is not installed, and `lightning-trainer {first}` needs it; run: {_install(first)} (without "
-        "it, `lightning-trainer run` works)"
-    )
+    sys.exit(f"error: {needs(first, missing)} (without it, `lightning-trainer run` works)")
+
+
+def needs(command: str, missing: str) -> str:
+    """Return what to install for a command that a package is missing for."""
+    extras = _EXTRAS.get(command, _EXTRA).split(",")
+    giving = _extras_with(missing) - {_EXTRA}  # which every other brings
+    if giving and not giving & set(extras):
+        extras = sorted(giving)[:1]
+    return f"{missing} is not installed, and `lightning-trainer {command}` needs it; run: {_pip(','.join(extras))}"
+
+
+def _extras_with(module: str) -> set[str]:
+    """Return the extras that bring a package which is called like the module."""
+    try:
+        requirements = metadata.requires("lightning-trainer") or []
+    except metadata.PackageNotFoundError:
+        return set()
+    wanted = module.replace("_", "-").lower()
+    of_extra = re.compile(r"""([\w.-]+).*extra\s*==\s*['"]([\w-]+)['"]""")
+    found = (match for line in requirements if (match := of_extra.match(line)))
+    return {match[2] for match in found if match[1].replace("_", "-").lower() == wanted}
 
 
 def _install(command: str) -> str:
-    return f'pip install "lightning-trainer[{_EXTRAS.get(command, _EXTRA)}]"'
+    return _pip(_EXTRAS.get(command, _EXTRA))
+
+
+def _pip(extras: str) -> str:
+    return f'pip install "lightning-trainer[{extras}]"'

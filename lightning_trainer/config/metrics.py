@@ -31,6 +31,8 @@ class WarningsConfig(Section):
     """Mean |trainer - engine| of a logprob above this multiple of the start's is growth ..."""
     mismatch_floor: float = Field(default=0.05, gt=0)
     """... and above this, nats a token."""
+    mismatch_limit: float = Field(default=0.5, gt=0)
+    """Mean |trainer - engine| of a logprob above this, nats a token, is that of other weights."""
     kl: float = Field(default=0.1, gt=0)
     """Mean KL of the trainer's weights from those that sampled, nats a token."""
     reference_kl: float = Field(default=0.5, gt=0)

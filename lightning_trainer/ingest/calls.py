@@ -15,7 +15,7 @@ from typing import NamedTuple
 from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.ancestry import Identity, SpanKey, key_of
-from lightning_trainer.ingest.dialects import lightning
+from lightning_trainer.ingest.dialects import agentops, lightning
 from lightning_trainer.ingest.dialects.record import ModelCall
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.dialects.tokens import Choice, Tokens, carries_tokens, read_tokens
@@ -107,6 +107,8 @@ def _choices(joined: JoinedCall, problems: list[str]) -> list[Call]:
     best = joined.records[0]
     span, attributes = best.span, best.span.attributes
     agent, rollout_id, attempt_id, _ = joined.identity
+    if rollout_id is None and attempt_id is None:
+        rollout_id, attempt_id = agentops.place_of(span)
     tokens = tokens_of(best)
     if tokens.problems:
         problems += tokens.problems

@@ -60,13 +60,18 @@ def read_spans(spans: Sequence[Span]) -> Reading:
         and (evaluation := _evaluation(span, event, identities[key_of(span)], roots, problems)) is not None
     ]
     evaluations += [
-        Evaluation(name, value, identities[key].rollout_id, identities[key].attempt_id, None, span.end_ns)
+        Evaluation(name, value, *_place(span, identities[key]), None, span.end_ns)
         for key, span in known.items()
         if not lightning.is_ours(span)
         for name, value in agentops.rewards(span)
     ]
     evaluations.sort(key=lambda e: (e.time_ns, e.name, e.attempt_id or "", e.span_id or "", repr(e.value)))
     return Reading(calls, _read_attempts(telling, problems), tuple(evaluations), tuple(sorted(set(problems))))
+
+
+def _place(span: Span, identity: Identity) -> tuple[str | None, str | None]:
+    said = identity.rollout_id, identity.attempt_id
+    return agentops.place_of(span) if said == (None, None) else said
 
 
 # -- attempts and evaluations ----------------------------------------------------------------------------------------

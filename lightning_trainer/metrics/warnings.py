@@ -52,6 +52,20 @@ def mismatch_growth(history: History, bounds: WarningsConfig) -> str | None:
     )
 
 
+def other_weights(history: History, bounds: WarningsConfig) -> str | None:
+    """What sampled and what is trained are so far apart that they are not the same weights."""
+    gaps = _series(history, "mismatch/abs_mean")
+    if not gaps or gaps[-1] <= bounds.mismatch_limit:
+        return None
+    return (
+        f"other weights: the recorded log-probabilities and the trainer's differ by {gaps[-1]:.3g} nats a token at "
+        f"step {history[-1].step}, which is too far for one model. An engine that [[policy.trusted]] names served "
+        'other weights than its line says, or its logprobs are not the "raw" or "processed" ones of that line: correct '
+        "the line, or take it out; without such a line, set max_staleness lower and compare the dtype of engine and "
+        "trainer"
+    )
+
+
 def zero_variance(history: History, bounds: WarningsConfig) -> str | None:
     """No group had a spread of rewards, several steps in a row."""
     recent = history[-bounds.steps :]
@@ -158,6 +172,7 @@ RULES: Mapping[str, Rule] = {
     for rule in (
         entropy_collapse,
         mismatch_growth,
+        other_weights,
         zero_variance,
         nothing_selected,
         sampling_unknown,

@@ -1,10 +1,13 @@
 """``benchmarks/frameworks.py`` keeps working, its verdicts can be bad ones, and the page shows what was tried."""
 
 import ast
+import os
 import re
 import shutil
 import subprocess
 import sys
+import time
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -105,15 +108,81 @@ def test_what_is_wrong_is_said(spans: list[Span], failed: dict[str, str], said: 
 
 def test_rows_that_were_not_tried_again_stay(tmp_path: Path) -> None:
     table, page, (first, second, *_) = part("table"), tmp_path / "page.md", part("known").KNOWN
-    page.write_text(f"before\n{table.BEGIN}\n{table.END}\nafter\n")
-    table.write(page, {second.name: f"| {second.title} 1 | a |"})
-    table.write(page, {first.name: f"| {first.title} 1 | b |"})
+    page.write_text(f"before\n{table.FRAMEWORKS}\n{table.END}\n{table.BESIDE}\n{table.END}\nafter\n")
+    for framework, cell in ((second, "a"), (first, "b")):
+        table.write(page, [part("trying").Tried(framework, dict.fromkeys(part("ways").COLUMNS, cell))])
     lines = page.read_text().splitlines()
-    assert [line for line in lines if line.endswith((" a |", " b |"))] == [
-        f"| {first.title} 1 | b |",
-        f"| {second.title} 1 | a |",
+    assert [(line.split(" | ")[0], line[-5:]) for line in lines if line.endswith((" a |", " b |"))] == [
+        (f"| {first.title} {first.version or ''}".rstrip(), "| b |"),
+        (f"| {second.title} {second.version or ''}".rstrip(), "| a |"),
     ]
     assert (lines[0], lines[-1]) == ("before", "after")
+
+
+def exported(**changes: Any) -> list[bytes]:
+    """What an exporter sends of a call below a span of the program's own, with other ids each time."""
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    request, ids = ExportTraceServiceRequest(), [os.urandom(8) for _ in range(2)]
+    scope = request.resource_spans.add().scope_spans.add()
+    root = scope.spans.add(trace_id=b"t" * 16, span_id=ids[0], name="ask", start_time_unix_nano=time.time_ns())
+    said = {"name": "ChatCompletion", "parent_span_id": root.span_id, "kind": 3, **changes}
+    model = said.pop("model", "m")
+    call = scope.spans.add(trace_id=b"t" * 16, span_id=ids[1], **said)
+    for key, value in {"model": model, "response.id": f"chatcmpl-{time.time_ns()}", "id": os.urandom(16).hex()}.items():
+        call.attributes.add(key=key).value.string_value = value
+    return [request.SerializeToString()]
+
+
+def test_spans_of_others_that_differ_in_ids_and_times_alone_are_unchanged() -> None:
+    theirs = part("theirs")
+    assert theirs.changes(theirs.told(exported()), theirs.told(exported())) == []
+    assert theirs.changes(theirs.told(exported()), theirs.told(exported(model="policy"), answered_by="policy")) == []
+    assert sum(theirs.told(exported()).values()) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"name": "Chat"}, "name was 'ChatCompletion', is 'Chat'"),
+        ({"kind": 1}, "kind was '3', is '1'"),
+        ({"parent_span_id": b""}, "above was 'ask', is ''"),
+        ({"parent_span_id": b"elsewhere"}, "above was 'ask', is '(not sent)'"),
+        ({"model": "other"}, "attribute model was 'm', is 'other'"),
+    ],
+)
+def test_a_changed_span_of_others_is_said(changes: dict[str, Any], said: str) -> None:
+    theirs = part("theirs")
+    assert theirs.changes(theirs.told(exported()), theirs.told(exported(**changes))) == [f"ChatCompletion: {said}"]
+
+
+def test_a_span_of_others_that_is_missing_or_one_more_is_said() -> None:
+    theirs = part("theirs")
+    one, two = theirs.told(exported()), theirs.told(exported() + exported())
+    assert theirs.changes(one, two) == ["ask is one more", "ChatCompletion is one more"]
+    assert theirs.changes(two, one) == ["ask is missing", "ChatCompletion is missing"]
+
+
+@pytest.mark.parametrize(
+    ("change", "whole"),
+    [
+        ({}, True),
+        ({"changes": {"run": ["a span was"]}}, False),
+        ({"counted": 5}, False),
+        ({"alone": {"run": {}}}, False),
+    ],
+)
+def test_another_instrumentation_that_is_disturbed_fails_the_command(change: dict[str, Any], whole: bool) -> None:
+    row = {"alone": {"run": Counter({(): 1})}, "changes": {"run": []}, "made": 6, "counted": 6}
+    seen = part("beside").Beside(**{**row, **change})
+    tried = part("trying").Tried(part("known").KNOWN[0], {"zero lines": "not captured: said"}, seen)
+    assert tried.whole is whole
+    assert any("**" in cell for cell in seen.cells().values()) is not whole
+
+
+def test_a_cell_of_which_nothing_was_said_fails_the_command() -> None:
+    tried, framework = part("trying").Tried, part("known").KNOWN[0]
+    assert not tried(framework, {"zero lines": "**silent**: not captured, and nothing says so"}).whole
 
 
 def test_the_page_has_a_row_for_every_framework() -> None:

@@ -1,4 +1,8 @@
-"""The openai client, watched by Logfire as well."""
+"""The openai client, watched by Logfire as well, which sends its spans over OTLP."""
+
+import os
+
+os.environ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = f"{os.environ['TELEMETRY_URL']}/v1/traces"
 
 import logfire
 

@@ -49,14 +49,28 @@ def destination_of(url: str, body: Mapping[str, Any]) -> Destination | None:
         return None
     if started.hosts.standing(url) is Standing.DAEMON:
         return None
-    agent = speaker()
-    policy = started.router.policy_of(None if agent is None else agent.name)
+    policy = _claiming(started)
     if policy is None:
         return None
     path = _servable(started, policy, urlsplit(url).path, body)
     if path is None:
         return None
     return Destination(policy, path, f"{started.settings.endpoint}/v1{path}", url, str(body.get("model", "")))
+
+
+def not_routed(url: str) -> None:
+    """Count a call that cannot go elsewhere, where a policy claims its agent, and say so once."""
+    started = runtime()
+    if started is None or started.router.routes_nothing():
+        return
+    policy = _claiming(started)
+    if policy is not None:
+        _note_not_served(policy, _ending(urlsplit(url).path))
+
+
+def _claiming(started: Runtime) -> str | None:
+    agent = speaker()
+    return started.router.policy_of(None if agent is None else agent.name)
 
 
 def fell_back(started: Runtime, destination: Destination, reason: object) -> None:
@@ -71,13 +85,9 @@ def fell_back(started: Runtime, destination: Destination, reason: object) -> Non
 
 def _servable(started: Runtime, policy: str, path: str, body: Mapping[str, Any]) -> str | None:
     """Return the gateway's path for a call; None, counted and said once, where the gateway cannot answer it."""
-    path = next((known for known in _PATHS if path.rstrip("/").endswith(known)), ending_of(path) or path)
+    path = _ending(path)
     if path not in started.router.paths:
-        failures.note(
-            f"not-routed:{path}",
-            f"policy {policy!r} claims an agent that calls {path}, which the gateway does not serve: such calls go "
-            "where they always went and are not trained",
-        )
+        _note_not_served(policy, path)
         return None
     elsewhere = [key for key in _KEPT_ELSEWHERE if body.get(key)] if path == "/responses" else []
     if elsewhere:
@@ -88,6 +98,18 @@ def _servable(started: Runtime, policy: str, path: str, body: Mapping[str, Any])
         )
         return None
     return path
+
+
+def _ending(path: str) -> str:
+    return next((known for known in _PATHS if path.rstrip("/").endswith(known)), ending_of(path) or path)
+
+
+def _note_not_served(policy: str, path: str) -> None:
+    failures.note(
+        f"not-routed:{path}",
+        f"policy {policy!r} claims an agent that calls {path}, which the gateway does not serve: such calls go "
+        "where they always went and are not trained",
+    )
 
 
 def _plain(url: str) -> str:

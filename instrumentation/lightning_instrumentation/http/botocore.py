@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.gateway.destination import not_routed
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out
 from lightning_instrumentation.http.requests import WatchedRaw
@@ -39,6 +40,8 @@ def _outgoing(request: Any) -> Outgoing | None:
     out = going_out("botocore", request.url, request.body, (), may_be_routed=False)
     if out is not None:
         out.call.asks_nothing()
+        # Signed, so it goes where it always went: where a policy claims its agent, that is counted and said.
+        guarded("route", not_routed, request.url)
     return out
 
 

@@ -7,6 +7,7 @@ the first line of ours ran; ``request`` is looked up at every call. Retries happ
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from lightning_instrumentation.failures import guarded
@@ -69,10 +70,17 @@ def _send(
     """Send a call to where it goes; a routed one whose daemon is away goes where it always went."""
     if route is not None:
         try:
-            return route.client.request(*args, **kwargs)
+            return _of(wrapped, route.client)(*args, **kwargs)
         except DaemonAwayError as away:
             args, kwargs = _asking(openai_call.taken_back(call, route, away), args, kwargs)
     return wrapped(*args, **kwargs)
+
+
+def _of(wrapped: Callable[..., Any], client: Any) -> Callable[..., Any]:
+    """Return the method of another client. Looked up on that one it would come by whoever wrapped ours: twice."""
+    # Called through its class, as wrappers of it do, it is wrapt's partial of a function and not a bound method.
+    function = getattr(wrapped, "__func__", None) or getattr(wrapped, "__wrapped__", None)
+    return client.request if function is None else partial(function, client)
 
 
 async def _async_send(
@@ -84,7 +92,7 @@ async def _async_send(
 ) -> Any:
     if route is not None:
         try:
-            return await route.client.request(*args, **kwargs)
+            return await _of(wrapped, route.client)(*args, **kwargs)
         except DaemonAwayError as away:
             args, kwargs = _asking(openai_call.taken_back(call, route, away), args, kwargs)
     return await wrapped(*args, **kwargs)

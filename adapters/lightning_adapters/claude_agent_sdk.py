@@ -1,0 +1,79 @@
+"""Claude Agent SDK: its calls are made by the Claude Code that it starts, a program of its own.
+
+Nothing can be put into that program, but it takes a base URL. Where a policy claims the agent that starts it, it gets
+the gateway's, with the identity of whoever starts it as headers of its calls; else the user is told once that nothing
+of it is captured. The user's keys and headers are not for the gateway and are left out of its environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from lightning_instrumentation.failures import failures, guarded
+from lightning_instrumentation.gateway import propagation
+from lightning_instrumentation.gateway.hosts import Standing
+from lightning_instrumentation.hooks import patching
+from lightning_instrumentation.runtime import Runtime, runtime
+from lightning_instrumentation.scope import Agent, current, speaker
+
+REASON = "not-captured:claude-code"
+_BASE_URL = "ANTHROPIC_BASE_URL"
+_PATH = "/messages"
+_OTHER_DOORS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
+_OTHER_KEYS = ("ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
+
+
+def watch_transport(module: Any) -> None:
+    """Hook of ``claude_agent_sdk._internal.transport.subprocess_cli``."""
+    patching.wrap(module, "SubprocessCLITransport.connect", _connect)
+
+
+async def _connect(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    guarded("claude-agent-sdk", _lead, instance)
+    return await wrapped(*args, **kwargs)
+
+
+def _lead(transport: Any) -> None:
+    started = runtime()
+    if started is None or current().uncaptured:
+        return
+    options = transport._options
+    base_url = {**os.environ, **options.env}.get(_BASE_URL)
+    if base_url and started.hosts.standing(base_url) is Standing.DAEMON:
+        return  # the user has pointed it there
+    agent = speaker()
+    policy = started.router.policy_of(None if agent is None else agent.name)
+    if policy is None or _PATH not in started.router.paths:
+        _tell(started, agent)
+        return
+    # A copy: the options are the user's, and may start another one elsewhere.
+    transport._options = replace(options, env={**options.env, **_environment(started)})
+
+
+def _environment(started: Runtime) -> dict[str, str]:
+    scope = current()
+    headers = {"baggage": propagation.baggage(scope.identity, speaker(), scope.state)}
+    if scope.span is not None:
+        above = scope.span.get_span_context()
+        headers["traceparent"] = propagation.traceparent(above.trace_id, above.span_id)
+    return {
+        _BASE_URL: started.settings.endpoint,
+        "ANTHROPIC_API_KEY": started.settings.token or "none",  # without any it does not start
+        "ANTHROPIC_CUSTOM_HEADERS": "\n".join(f"{name}: {value}" for name, value in headers.items()),
+        **dict.fromkeys((*_OTHER_DOORS, *_OTHER_KEYS), ""),
+    }
+
+
+def _tell(started: Runtime, agent: Agent | None) -> None:
+    name = None if agent is None else agent.name
+    who = "nothing names the agent that starts it" if name is None else f"no policy claims the agent {name!r}"
+    endpoint = started.settings.endpoint
+    failures.note(
+        REASON,
+        "the Claude Agent SDK starts Claude Code, a program of its own, and nothing of its calls is captured here: "
+        f"{who}. They are captured for an agent that a policy claims, or where ClaudeAgentOptions(env=...) has "
+        f"{_BASE_URL} = {endpoint}/rollouts/ID/agents/NAME",
+    )

@@ -1,0 +1,124 @@
+"""Make the environments of ``make frameworks``: three of Python, whose lists exclude each other, and Node's.
+
+    .venv/bin/python environment/frameworks.py
+
+Each is made once, and again when its list changes; one whose making was interrupted is made anew. Python's lists are
+installed as ``install.py`` does it, with the uv that it left in ``.venv`` where there is one. Without npm, or where it
+fails, Node's packages are left out, and the next run tries again. Standard library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import install
+import install_plan as plan
+
+ROOT = install.ROOT
+ENVIRONMENTS = {
+    ".venv-frameworks": "environment/frameworks-py311.txt",
+    ".venv-frameworks-older": "environment/frameworks-older-py311.txt",
+    ".venv-frameworks-beside": "environment/frameworks-beside-py311.txt",
+}
+NODE = ".venv-frameworks-node"
+NODE_LIST = "environment/frameworks-node.txt"
+STAMP = "installed"
+_CLAUDE_CODE = "@anthropic-ai/claude-code"
+"""Its package fetches the program itself in a script of its own, which npm may have been told not to run."""
+
+
+def main() -> int:
+    try:
+        for folder, listed in ENVIRONMENTS.items():
+            python_environment(ROOT / folder, ROOT / listed)
+        node_packages(ROOT / NODE, ROOT / NODE_LIST)
+    except plan.SetupError as error:
+        print(f"set-up failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("set-up interrupted; run it again, what was downloaded is kept", file=sys.stderr)
+        return 130
+    except OSError as error:
+        print(f"set-up failed: {error}. {plan.mend_for(str(error))}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def python_environment(folder: Path, listed: Path) -> None:
+    """Install a pinned list into an environment of its own.
+
+    Raises:
+        SetupError: a command failed.
+    """
+    if is_current(folder, listed):
+        return
+    python = folder / "bin" / "python"
+    began_s = time.monotonic()
+    with install.step(f"{listed.relative_to(ROOT)} into {folder.name}"):
+        shutil.rmtree(folder, ignore_errors=True)
+        uv = install.uv_command("uv") or install.uv_command(str(install.VENV / "bin" / "uv"))
+        made_by = [sys.executable, "-m", "venv"] if uv is None else [*uv, "venv", "--python", sys.executable]
+        install.run([*made_by, str(folder)], {})
+        if uv is None:
+            installer = [str(python), "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
+            additions = {"PIP_USER": "0"}
+        else:
+            installer = [*uv, "pip", "install", "--python", str(python)]
+            file = install.uv_has_config_file()
+            additions = plan.uv_environment(install.pip_settings(), os.environ, uv_has_config_file=file)
+        # The lists are complete; they were made one by one, and some packages ask for older ones than they work with.
+        install.run([*installer, "--no-deps", "--requirement", str(listed)], additions)
+    stamp(folder, listed)
+    install.say(f"{folder.name} is done, {time.monotonic() - began_s:.0f} s")
+
+
+def node_packages(folder: Path, listed: Path) -> None:
+    """Install Node's packages; where that cannot be done, say so and leave them out."""
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if is_current(folder, listed):
+        return
+    if npm is None or node is None:
+        missing = " and ".join(name for name, path in (("node", node), ("npm", npm)) if path is None)
+        install.say(
+            f"there is no {missing} on PATH: Node's rows and Claude Code's will say that they are not installed"
+        )
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    packages = listed.read_text(encoding="utf-8").split()
+    try:
+        with install.step(f"{listed.relative_to(ROOT)} into {folder.name}"):
+            install.run([npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), *packages], {})
+            script = folder / "node_modules" / _CLAUDE_CODE / "install.cjs"
+            if script.is_file():
+                install.run([node, str(script)], {})
+    except (plan.SetupError, OSError) as error:
+        install.say(f"npm failed, so Node's rows and Claude Code's are left out: {error}")
+        shutil.rmtree(folder, ignore_errors=True)  # half of them would look installed
+        return
+    stamp(folder, listed)
+
+
+def is_current(folder: Path, listed: Path) -> bool:
+    try:
+        return (folder / STAMP).read_text(encoding="utf-8") == fingerprint(listed)
+    except OSError:
+        return False
+
+
+def stamp(folder: Path, listed: Path) -> None:
+    (folder / STAMP).write_text(fingerprint(listed), encoding="utf-8")
+
+
+def fingerprint(listed: Path) -> str:
+    """Of the list and of where it is: an environment that was moved does not start."""
+    return hashlib.sha256(listed.read_bytes() + str(ROOT).encode()).hexdigest()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

