@@ -41,7 +41,10 @@ class DaemonConfig(Section):
     trusted_hosts: tuple[str, ...] = ()
     """Names, beside loopback and ``host``, by which the daemon is called; for any other ``Host`` it answers 421."""
     redact: tuple[str, ...] = ()
-    """Taken out of what the gateway records, beside keys: ``emails``, ``regex:...``; ``none`` takes nothing out."""
+    """Taken out of every text that is stored, beside keys: ``emails``, ``regex:...``; ``none`` takes nothing out."""
+    redact_tokens: Literal["keep", "drop"] = "keep"
+    """Of a call in whose texts something was found, token ids spell it still. ``keep``: they are stored and trained on;
+    ``drop``: they are not stored, so the call counts as one of text alone."""
 
     @field_validator("redact")
     @classmethod

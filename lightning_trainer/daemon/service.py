@@ -32,13 +32,14 @@ from lightning_trainer.gateway.embeddings import EmbeddingsServer, embeddings_ro
 from lightning_trainer.gateway.endpoints import EngineChoice, EngineEndpoint
 from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
 from lightning_trainer.gateway.policies import ServedPolicy
-from lightning_trainer.gateway.redacting import RedactingSink
 from lightning_trainer.gateway.routes import gateway_router
 from lightning_trainer.gateway.upstream import Upstream
 from lightning_trainer.ingest.otlp import otlp_router
+from lightning_trainer.ingest.redacting import RedactingSink
 from lightning_trainer.ingest.rewards import rewards_router
 from lightning_trainer.ingest.rollouts import rollouts_router
 from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.types import SpanSink
 
 
 class Daemon:
@@ -74,10 +75,13 @@ class Daemon:
                 config, stack, store=store, sink=sink, url=url, make_upstream=self._upstream
             )
             self.url = url
-            app = self._app(store, sink, policies)
+            redacting = RedactingSink(
+                sink, redactor(config.daemon.redact), drop_tokens=config.daemon.redact_tokens == "drop"
+            )
+            app = self._app(store, redacting, policies)
             await stack.enter_async_context(serving(app, listener))
             stack.enter_context(announced(state_dir / "daemon.json", url))
-            stack.push_async_callback(_ended(asyncio.create_task(drain_spools(url, sink))))
+            stack.push_async_callback(_ended(asyncio.create_task(drain_spools(url, redacting))))
             engines = {id(policy.engine): policy.engine for policy in policies}.values()
             for policy in policies:
                 stack.push_async_callback(policy.stop)
@@ -98,7 +102,7 @@ class Daemon:
                 await _ended(loop)()
                 await policy.save()
 
-    def _app(self, store: SqliteStore, sink: NotifyingSink, policies: Sequence[PolicyRuntime]) -> FastAPI:
+    def _app(self, store: SqliteStore, sink: SpanSink, policies: Sequence[PolicyRuntime]) -> FastAPI:
         config = self.config
         app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
         listed = (*config.daemon.trusted_hosts, *hosts_of_environment())
@@ -107,7 +111,7 @@ class Daemon:
         guarded = [Depends(require_token(config.daemon.token))]
         gateway = gateway_router(
             [ServedPolicy(p.policy.name, p.upstream, p.policy.claims, old_versions=p.old_versions) for p in policies],
-            RedactingSink(sink, redactor(config.daemon.redact)),
+            sink,
             max_body_bytes=config.gateway.max_body_bytes,
             max_concurrent=config.gateway.max_concurrent,
         )
