@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from lightning_trainer import __version__
+from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.errors import ConfigError, LightningError
 
 app = typer.Typer(
@@ -32,10 +32,10 @@ def _one_sentence() -> Iterator[None]:
     try:
         yield
     except LightningError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         sys.exit(_EXIT_USER_ERROR)
     except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted")
+        TerminalConsole(stderr=True).print("interrupted")
         sys.exit(_EXIT_INTERRUPTED)
 
 

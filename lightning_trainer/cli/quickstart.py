@@ -16,10 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
-
 from lightning_trainer.cli.live import LiveView
 from lightning_trainer.cli.quickstart_report import assemble
+from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config_file import load_config
 from lightning_trainer.errors import LightningError
 from lightning_trainer.models.resolve import model_cache, resolve_model
@@ -43,7 +42,7 @@ def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None
         raise LightningError(f"{run_dir} holds a finished run; choose another folder with --out, or remove it")
     run_dir.mkdir(parents=True, exist_ok=True)
     config = _write_config(run_dir, seed, steps)
-    console = Console()
+    console = TerminalConsole()
     started = time.time()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)

@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 
 import httpx
-from rich.console import Console
 
 from lightning_trainer.cli.running_daemon import running_daemon
+from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.cli.versions import read_versions
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config_file import load_config
@@ -34,7 +34,7 @@ def rollback(config_path: Path, policy_name: str | None, version_name: str) -> N
         raise RollbackError(f"--policy is {policy_name!r} and the version is one of {named!r}; name one of them")
     policy = config.named_policy(policy_name or named or None)
     version = _number(config, policy, version_name)
-    console = Console()
+    console = TerminalConsole()
     url = running_daemon(config)
     if url is None:
         asyncio.run(_record(config, policy.name, version))
