@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+from lightning_instrumentation.access.proof import NO_TOKEN
 from lightning_instrumentation.redaction.rules import redactor
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
@@ -23,6 +24,7 @@ from lightning_trainer.transitions.trusted import TrustedEngine
 from lightning_trainer.versions.settings import GuardConfig, VersionsConfig
 
 _AUTO = "auto"
+_SHORTEST_TOKEN = 16
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
@@ -34,8 +36,9 @@ class DaemonConfig(Section):
     port: int = Field(default=8321, ge=0, le=65535)
     """0 picks a free port; it is printed and written to ``state_dir``/daemon.json."""
     state_dir: Path = Path(".lightning")
-    token: str | None = Field(default=None, min_length=16)
-    """Required of every request when the host is not loopback."""
+    token: str | None = None
+    """Required of every request. Absent: one is made at the first start and kept in ``state_dir``/token, and your own
+    clients find it by themselves. ``none``: everybody who can reach the port may do everything; on loopback alone."""
     max_body_bytes: int = Field(default=64 * 2**20, ge=2**16)
     """Of a delivery of spans, as sent and inflated; more is answered 413."""
     trusted_hosts: tuple[str, ...] = ()
@@ -52,10 +55,19 @@ class DaemonConfig(Section):
         redactor(rules)
         return rules
 
+    @field_validator("token")
+    @classmethod
+    def _long_enough(cls, token: str | None) -> str | None:
+        if token is not None and token != NO_TOKEN and len(token) < _SHORTEST_TOKEN:
+            raise ValueError(f"a token has {_SHORTEST_TOKEN} characters or more; leave it out, and one is made")
+        return token
+
     @model_validator(mode="after")
     def _token_beyond_loopback(self) -> Self:
-        if self.host not in ("127.0.0.1", "::1", "localhost") and self.token is None:
-            raise ValueError(f"host {self.host!r} is reachable from other machines: set a token of 16+ characters")
+        if self.host not in ("127.0.0.1", "::1", "localhost") and self.token == NO_TOKEN:
+            raise ValueError(
+                f"host {self.host!r} is reachable from other machines: a daemon without a token is for loopback alone"
+            )
         return self
 
 

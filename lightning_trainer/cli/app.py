@@ -247,6 +247,19 @@ def status(
 
 
 @app.command()
+def token(
+    config: Annotated[
+        Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
+    ] = None,
+) -> None:
+    """Print the daemon's token, for curl and other languages: OPENAI_API_KEY=$(lightning-trainer token)."""
+    with _one_sentence():
+        from lightning_trainer.cli.token import token as run
+
+        run(config)
+
+
+@app.command()
 def rollback(
     version: Annotated[str, typer.Argument(help="12, v12, POLICY@v12, or best (by held-out score).")],
     policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,

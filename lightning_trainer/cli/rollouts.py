@@ -17,6 +17,7 @@ from rich.text import Text
 from lightning_trainer.cli.running_daemon import running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config_file import load_config
+from lightning_trainer.daemon.access.token import token_for_clients
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.rollouts import AttemptEnded, Command, Event, Runner, StepEnded
 from lightning_trainer.rollouts.daemon_client import DaemonClient
@@ -86,9 +87,10 @@ def _placed(options: Options) -> Options:
     if options.config is None:
         return options
     config = load_config(options.config)
-    if config.daemon.token is not None:
-        os.environ.setdefault("LIGHTNING_TOKEN", config.daemon.token)  # the programs need it too
     endpoint = options.endpoint or running_daemon(config)
+    token = token_for_clients(config.daemon, endpoint)
+    if token is not None:
+        os.environ.setdefault("LIGHTNING_TOKEN", token)  # the programs need it too
     if endpoint is None:
         if config.daemon.port == 0:
             raise ConfigError(

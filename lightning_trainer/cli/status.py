@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lightning_trainer.cli.running_daemon import running_daemon
+from lightning_trainer.cli.running_daemon import daemon_headers, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.cli.terminal.visible import visible_json
 from lightning_trainer.config import Config
@@ -86,7 +86,7 @@ def _recorded(url: str, config: Config, *, as_json: bool, watch_s: float | None)
 
 
 def _client(url: str, config: Config) -> httpx.Client:
-    headers = {} if config.daemon.token is None else {"authorization": f"Bearer {config.daemon.token}"}
+    headers = daemon_headers(url, config)
     return httpx.Client(base_url=url, headers=headers, timeout=30.0, trust_env=False)
 
 
