@@ -56,7 +56,7 @@ def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None
             environment = {
                 "LIGHTNING_ENDPOINT": url,
                 "OPENAI_BASE_URL": f"{url}/v1",
-                "OPENAI_API_KEY": "not-needed-on-loopback",
+                "OPENAI_API_KEY": "found-by-the-client",
                 "OPENAI_MODEL": "calculator",
             }
             events = run_dir / "events.jsonl"
@@ -136,7 +136,7 @@ def _wait_until_ready(daemon: subprocess.Popen, log: Path, run_dir: Path, view: 
         view.starting(_phases_from(log))
         if announcement.exists():
             url = json.loads(announcement.read_text())["url"]
-            status = _get(f"{url}/lightning/policies/calculator")
+            status = _get(f"{url}/lightning/policies/calculator", run_dir)
             if status and status["phase"] not in ("starting", "recovering", "publishing"):
                 view.ready(status)
                 return url
@@ -166,7 +166,7 @@ def _watch(
                         break
                     read += len(line)
                     view.event(json.loads(line))
-        status = _get(f"{url}/lightning/policies/calculator") or status
+        status = _get(f"{url}/lightning/policies/calculator", events.parent) or status
         if status:
             view.status(status)
         if ended:
@@ -194,11 +194,13 @@ def _phases_from(log: Path) -> str:
     return lines[-1][:100] if lines else "starting the daemon"
 
 
-def _get(url: str) -> dict | None:
+def _get(url: str, run_dir: Path) -> dict | None:
     import urllib.request
 
+    token = (run_dir / "state" / "token").read_text(encoding="ascii").strip()
+    request = urllib.request.Request(url, headers={"authorization": f"Bearer {token}"})
     try:
-        with urllib.request.urlopen(url, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=10) as response:
             return json.load(response)
     except (OSError, ValueError):
         return None
