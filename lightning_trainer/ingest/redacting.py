@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.redaction.rules import RedactionError, Redactor
@@ -70,18 +71,20 @@ class RedactingSink:
         for name, value in attributes.items():
             if not _is_text(name, ours):
                 continue
-            if isinstance(value, str):
-                allowed = self._text(value, name)
-            elif isinstance(value, tuple) and any(isinstance(one, str) for one in value):
-                allowed = tuple(self._text(one, name) or "" if isinstance(one, str) else one for one in value)
-                allowed = value if allowed == value else allowed
-            else:
-                continue
+            allowed = self._value(value, name)
             if allowed is not value:
                 changed[name] = allowed
         if not changed:
             return attributes
         return {name: value for name, value in {**attributes, **changed}.items() if value is not None}
+
+    def _value(self, value: AttributeValue, name: str) -> AttributeValue | None:
+        if isinstance(value, str):
+            return self._text(value, name)
+        if isinstance(value, tuple):
+            allowed = cast(AttributeValue, tuple(self._text(o, name) or "" if isinstance(o, str) else o for o in value))
+            return value if allowed == value else allowed
+        return value
 
     def _text(self, text: str, name: str) -> str | None:
         try:

@@ -64,7 +64,11 @@ _LONGER_THAN_A_NAME = 32
 
 _BEGINNING = "(?:^|[^A-Za-z0-9]|\\\\[a-z])"
 """Not in the middle of a word, of which the letter of an escape (``\\n``) is not a part."""
-_KEYS = tuple(Pattern.of(f"{_BEGINNING}(?P<secret>{'|'.join(forms)})") for forms in (_CERTAIN, _PROBABLE))
+PATTERNS = (
+    *(Pattern.of(f"{_BEGINNING}(?P<secret>{'|'.join(forms)})") for forms in (_CERTAIN, _PROBABLE)),
+    Pattern.of(r"(?P<secret>-----BEGIN )"),
+)
+"""Of the last one, a private key, the rest is read at its place."""
 _PEM_BEGIN = re2.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _PEM_END = re2.compile(rb"-----END [A-Z0-9 ]{0,48}-----")
 
@@ -82,8 +86,8 @@ _MOST_RUNS = 2500
 """In one text: beyond them our own forms alone are looked for."""
 
 
-def find(text: str, view: bytes) -> Iterator[Span]:
-    """Return where secrets are.
+def find_ours(view: bytes) -> Iterator[Span]:
+    """Return where secrets of our forms are.
 
     Args:
         view: the text in ASCII, a byte a character.
@@ -92,13 +96,17 @@ def find(text: str, view: bytes) -> Iterator[Span]:
         TooManyCandidatesError: what comes after a place was not looked at.
     """
     yield from _private_keys(view)
-    certain, probable = _KEYS
+    certain, probable = PATTERNS[:2]
     for match in certain.matches(view):
         if not STAND_IN.search(match["secret"].decode()):
             yield match.span("secret")
     for match in probable.matches(view):
         if _probably_a_key(match["secret"].decode()):
             yield match.span("secret")
+
+
+def find_the_librarys(text: str, view: bytes) -> Iterator[Span]:
+    """Return where secrets of the library's forms are."""
     for start, end in _windows(view):
         for finding in redact_secret.scan(text[start:end]):
             if finding.detector not in _BY_NAME:

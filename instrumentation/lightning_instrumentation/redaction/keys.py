@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from lightning_instrumentation.redaction import formats, named
-from lightning_instrumentation.redaction.linear import TooManyCandidatesError
+from lightning_instrumentation.redaction.linear import TooManyCandidatesError, any_of
 
 REPLACEMENT = "[redacted key]"
 THE_REST = "[redacted: more candidates for keys than can be looked at]"
+_MAY = any_of((*formats.PATTERNS, *named.PATTERNS))
+"""In most texts nothing of all that is: one search says so."""
 _SHORTEST = 8
 """Nothing shorter is looked for."""
 
@@ -44,9 +46,12 @@ def _find(text: str) -> tuple[list[tuple[int, int]], int]:
         return found, end
     # A byte a character, so that places in it are places in the text: a secret is ASCII, its neighbors may not be.
     view = text.encode("ascii", "replace")
-    for finder in (lambda: formats.find(text, view), lambda: named.find(view)):
+    finders = [formats.find_the_librarys(text, view)]
+    if _MAY.search(view) is not None:
+        finders += (formats.find_ours(view), named.find(view))
+    for finder in finders:
         try:
-            found.extend(finder())
+            found.extend(finder)
         except TooManyCandidatesError as error:
             end = min(end, error.at)
     return sorted(found), end

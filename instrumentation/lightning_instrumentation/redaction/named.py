@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import re2
 
-from lightning_instrumentation.redaction.linear import Pattern, any_of
+from lightning_instrumentation.redaction.linear import Pattern
 from lightning_instrumentation.redaction.randomness import STAND_IN, looks_random
 
 _WORDS = (
@@ -115,7 +115,7 @@ _SOURCES: tuple[tuple[str, Callable[[re.Match[bytes]], bool]], ...] = (
     (r"[?&;]sig(?:nature)?=(?P<secret>[A-Za-z0-9%/+_-]{30,})", _always),
 )
 _PLACES = tuple((Pattern.of(source), takes) for source, takes in _SOURCES)
-_ANY = any_of(tuple(pattern for pattern, _ in _PLACES))
+PATTERNS = tuple(pattern for pattern, _ in _PLACES)
 
 
 def is_secret(name: str, value: str) -> bool:
@@ -133,8 +133,6 @@ def find(view: bytes) -> Iterator[Span]:
     Raises:
         TooManyCandidatesError: what comes after a place was not looked at.
     """
-    if _ANY.search(view) is None:
-        return
     for pattern, takes in _PLACES:
         for match in pattern.matches(view):
             if takes(match):

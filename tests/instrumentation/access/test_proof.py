@@ -10,6 +10,7 @@ from lightning_instrumentation.access import proof as proofs
 from lightning_instrumentation.access.known import remember
 from lightning_instrumentation.access.proof import Access, UnprovenDaemonError, proof
 from lightning_instrumentation.routing import GatewayUnprovenError
+from lightning_instrumentation.runtime import runtime
 
 TOKEN = "the-token-of-this-users-daemon"
 PROMPT = "a prompt that is nobody else's affair"
@@ -103,7 +104,9 @@ def test_a_claimed_call_that_may_not_go_elsewhere_fails(begin, daemon, host, cli
     begin()
     ask(client)
     daemon.token = "of somebody else"
-    lightning.runtime.runtime().router.access.forget()
+    started = runtime()
+    assert started is not None
+    started.router.access.forget()
     with pytest.raises(GatewayUnprovenError, match="does not prove"):
         ask(client)
     assert not host.requests
