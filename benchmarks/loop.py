@@ -137,7 +137,7 @@ def main() -> None:
         text = (
             (EXAMPLE / "lightning.toml")
             .read_text()
-            .replace('state_dir = ".lightning"', 'state_dir = "state"\nport = 0')
+            .replace('state_dir = ".lightning"', 'state_dir = "state"\nport = 0\ntoken = "none"')
         )
         (folder / "lightning.toml").write_text(text.replace("embedded:smollm2-135m-instruct", options.model))
         steps, events, first_tokens = run_loop(folder, options.steps)

@@ -58,9 +58,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session", autouse=True)
 def spool_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What tests record goes nowhere near the spool of whoever runs them, from which their own daemon would get it."""
+    """What tests record goes nowhere near the spool of whoever runs them, from which their own daemon would get it; nor
+    do tests learn of that daemon."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LIGHTNING_SPOOL_DIR", str(tmp_path_factory.mktemp("spool")))
+        patch.setenv("LIGHTNING_ACCESS_DIR", str(tmp_path_factory.mktemp("access")))
         yield
 
 

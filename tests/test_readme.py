@@ -39,7 +39,7 @@ def test_every_command_in_the_readme_is_known_here():
         "lightning-trainer serve",  # tests/loop/test_capture_first.py runs it
         "export LIGHTNING_ENDPOINT=http://127.0.0.1:8321",
         "export OPENAI_BASE_URL=http://127.0.0.1:8321/v1",
-        "export OPENAI_API_KEY=not-needed-on-loopback",
+        "export OPENAI_API_KEY=$(lightning-trainer token)",  # tests/lightning_trainer/daemon/access runs it
     )
     assert set(commands()) <= set(known)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import uvicorn
 import uvloop
 from fastapi import FastAPI
+from lightning_instrumentation.redaction.rules import redactor
 
 from capture_parts.lifeline import end_with_parent
 from lightning_trainer.config import PolicyConfig
@@ -26,6 +27,7 @@ from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.routes import gateway_router
 from lightning_trainer.ingest.http.otlp import otlp_router
+from lightning_trainer.ingest.redacting import RedactingSink
 from lightning_trainer.store import SqliteStore
 
 STORE = "lightning.sqlite"
@@ -49,16 +51,17 @@ async def serve(options: argparse.Namespace) -> None:
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with SqliteStore(options.folder / STORE) as store:
         app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-        app.include_router(otlp_router(store))
+        redacting = RedactingSink(store, redactor(()))
+        app.include_router(otlp_router(redacting))
         if options.engine:
             # The model's name is the one that the scripted engine answers to.
             served = ServedPolicy(options.model, Upstream(_Endpoint(options.engine)), lambda _: bool(options.claims))
-            gateway = gateway_router([served], store)
+            gateway = gateway_router([served], redacting)
             app.include_router(gateway)
             claims = {"name": options.model, "agents": [options.claims], "model": "tiny-random"}
             policies = [PolicyConfig.model_validate(claims)] if options.claims else []
             app.include_router(selection_router(policies, gateway))
-        draining = asyncio.create_task(drain_spools(url, store))
+        draining = asyncio.create_task(drain_spools(url, redacting))
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, lifespan="on")
         print(json.dumps({"url": url}), flush=True)
         await uvicorn.Server(config).serve(sockets=[listener])

@@ -44,7 +44,7 @@ def _train(learning: Learning) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="lightning-bench-") as name:
         folder = Path(name)
         text = (_EXAMPLE / "lightning.toml").read_text()
-        text = text.replace('state_dir = ".lightning"', 'state_dir = "state"\nport = 0')
+        text = text.replace('state_dir = ".lightning"', 'state_dir = "state"\nport = 0\ntoken = "none"')
         text = text.replace("groups_per_step = 10", f"groups_per_step = {learning.tasks}")
         (folder / "lightning.toml").write_text(f"{text}{learning.policy}\n")
         with running_daemon(folder, _POLICY):

@@ -25,6 +25,7 @@ _STALENESS, _MEDIAN_S, _LONGEST_S = 2, 1.0, 30.0
 CONFIG = """
 [daemon]
 port = 0
+token = "none"
 state_dir = "state"
 
 [engine]

@@ -59,7 +59,7 @@ def _configuration(plan: Plan) -> str:
     """
     text = (Path(plan.examples_dir) / "lightning.toml").read_text()
     for said, wanted in {
-        'state_dir = ".lightning"': 'state_dir = "state"\nport = 0',
+        'state_dir = ".lightning"': 'state_dir = "state"\nport = 0\ntoken = "none"',
         "group_size = 7": f"group_size = {plan.size}",
         "groups_per_step = 10": f"groups_per_step = {plan.groups}",
         'model = "embedded:smollm2-135m-instruct"': f'model = "{plan.model_dir}"',

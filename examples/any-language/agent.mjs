@@ -25,7 +25,7 @@ async function answer(question) {
 for (let attempt = 0; attempt < 4; attempt++) {
   const rollout = randomUUID();
   process.env.OPENAI_BASE_URL = `${daemon}/rollouts/${rollout}/agents/support/v1`;
-  process.env.OPENAI_API_KEY ??= "not-needed-on-loopback";
+  process.env.OPENAI_API_KEY ??= "none"; // where the daemon has a token: OPENAI_API_KEY=$(lightning-trainer token)
 
   const text = await answer("Where is parcel 4711? Name the number.");
   const reward = text.includes("4711") ? 1 : 0;

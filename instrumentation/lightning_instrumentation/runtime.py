@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from lightning_instrumentation.access.proof import Access
 from lightning_instrumentation.delivery import deferred as later
 from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.failures import failures, guarded, log
@@ -85,7 +86,8 @@ def init(
         endpoint: base URL of the daemon (``LIGHTNING_ENDPOINT``, else http://127.0.0.1:8321).
         agent: name for model calls that no decorator and no framework names (``LIGHTNING_AGENT``).
         service_name: name of this program (``OTEL_SERVICE_NAME``, else the script's).
-        token: sent to the daemon as a bearer token (``LIGHTNING_TOKEN``).
+        token: the daemon's (``LIGHTNING_TOKEN``), else the one that a daemon of the same user has left for its clients;
+            ``"none"`` for a daemon without. A daemon with a token proves that it has it before it is sent anything.
         trusted_hosts: ``host``, ``host:port`` or URLs of inference servers, beside the endpoint, that may be sent trace
             context and asked for token ids (``LIGHTNING_TRUSTED_HOSTS``, separated by commas). No other host ever sees
             a difference, not even behind a redirect.
@@ -173,7 +175,7 @@ def _start(settings: Settings) -> None:
     outbox = Outbox(settings)
     set_default_agent(settings.agent)
     set_ambient(agent_here)
-    router = Router(settings.endpoint, settings.token, enabled=settings.route, fallback=settings.route_fallback)
+    router = Router(Access(settings.endpoint, settings.token), enabled=settings.route, fallback=settings.route_fallback)
     _runtime = Runtime(settings, hosts, _tracer(settings, outbox, editor), outbox, editor, router)
     outbox.when_idle = _tell_losses
     _unusable = False

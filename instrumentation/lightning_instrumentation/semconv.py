@@ -109,6 +109,8 @@ CONTENT_KEYS: Final = frozenset(
     }
 )
 """Attributes of spans and events. A new attribute that holds text of the user's or the model's belongs in here."""
+PAYLOAD_KEYS: Final = frozenset({TOOL_CALL_ARGUMENTS, TOOL_CALL_RESULT, ROLLOUT_INPUT})
+"""Of these, the ones that may be JSON of the user's own making, in which ``role`` or ``id`` can mean anything."""
 
 # -- lightning: what the conventions have no name for of what a request asks of the sampler ---------------------------
 REQUEST_MIN_P: Final = "lightning.request.min_p"

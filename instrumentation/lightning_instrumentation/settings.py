@@ -26,6 +26,7 @@ class Settings:
     endpoint: str
     """Base URL of the daemon; spans go to ``{endpoint}/v1/traces``."""
     token: str | None
+    """Given by somebody; None where it is to be found."""
     trusted_hosts: tuple[str, ...]
     spool_dir: Path
     """Spans that nobody has accepted yet wait here."""

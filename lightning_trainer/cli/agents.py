@@ -1,13 +1,12 @@
 """``lightning-trainer agents``: every agent that was seen, read from the store itself, with or without a daemon."""
 
-import json
 from pathlib import Path
-
-from rich.console import Console
 
 from lightning_trainer.agents.live import see
 from lightning_trainer.agents.report import agents_report
 from lightning_trainer.agents.terminal import show
+from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.cli.terminal.visible import visible_json
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_config
 from lightning_trainer.errors import ConfigError
@@ -29,9 +28,9 @@ def agents(*, state_dir: Path | None, config: Path | None, as_json: bool) -> Non
         census, losses = see(connection)
     report = agents_report(census, losses, settings.policy if settings else None)
     if as_json:
-        print(json.dumps(report, indent=2, ensure_ascii=False))
+        print(visible_json(report))
     else:
-        show(report, Console())
+        show(report, TerminalConsole())
 
 
 def _settings(config: Path | None, *, needed: bool) -> Config | None:

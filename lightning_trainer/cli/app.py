@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from lightning_trainer import __version__
 from lightning_trainer.cli.light import needs
+from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.errors import ConfigError, LightningError, MissingExtraError
 
 app = typer.Typer(
@@ -34,7 +34,7 @@ def _one_sentence(status: Callable[[LightningError], int] = lambda _: _EXIT_USER
     try:
         yield
     except LightningError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         sys.exit(status(error))
     except ModuleNotFoundError as error:
         # Of an extra that is not installed. Of ours none is missing: that would be a mistake of ours, as is any other.
@@ -42,10 +42,10 @@ def _one_sentence(status: Callable[[LightningError], int] = lambda _: _EXIT_USER
         if not missing or missing.startswith("lightning_") or importlib.util.find_spec(missing) is not None:
             raise
         sentence = needs(sys.argv[1], missing)
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
+        TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
         sys.exit(status(MissingExtraError(sentence)))
     except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted")
+        TerminalConsole(stderr=True).print("interrupted")
         sys.exit(_EXIT_INTERRUPTED)
 
 
@@ -273,6 +273,19 @@ def health(
         from lightning_trainer.cli.health import health as run
 
         sys.exit(run(config, ready=ready, timeout_s=timeout))
+
+
+@app.command()
+def token(
+    config: Annotated[
+        Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
+    ] = None,
+) -> None:
+    """Print the daemon's token, for curl and other languages: OPENAI_API_KEY=$(lightning-trainer token)."""
+    with _one_sentence():
+        from lightning_trainer.cli.token import token as run
+
+        run(config)
 
 
 @app.command()

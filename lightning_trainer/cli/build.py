@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config, PolicyConfig, any_agent
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.dataset.calls import build_calls
@@ -75,7 +76,7 @@ def build(options: Options) -> int:
         except ValueError as error:
             raise ConfigError(f"--agent: {error}") from error
     form = form_of(options.out, options.form, options.purpose)
-    console, errors = Console(), Console(stderr=True)
+    console, errors = TerminalConsole(), TerminalConsole(stderr=True)
     if options.purpose is Purpose.RL:
         made = _build(options, config, policy, errors)
         written = write_samples(made, options.out, form, policy, with_advantages=options.advantages)

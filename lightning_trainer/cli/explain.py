@@ -1,6 +1,5 @@
 """``lightning-trainer explain``: why a rollout was trained or not, from the store, or from files of spans."""
 
-import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.cli.terminal.visible import visible_json
 from lightning_trainer.config import PolicyConfig, any_agent, matches
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.dataset.sources import read_source
@@ -68,7 +69,7 @@ def explain_rollouts(options: Options) -> None:
     """
     config = load_usual_config(options.config)
     policy = config.named_policy(options.policy) if config.policy or options.policy else any_agent()
-    console = Console()
+    console = TerminalConsole()
     with _source(options) as source:
         if options.rollout is None and not options.last and options.html is None:
             # All of them, unless one of several policies is named.
@@ -99,7 +100,7 @@ def explain_rollouts(options: Options) -> None:
     if options.html is not None:
         _draw(newest[0], policy.model if config.policy else None, options.html)
         if not options.as_json:
-            console.print(f"drawn in {options.html}", style="dim", highlight=False, soft_wrap=True)
+            console.print(f"drawn in {options.html}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -186,7 +187,7 @@ def _list(source: _Source, options: Options, policy: PolicyConfig | None, consol
         hint = "explain one by its id, its task, their beginning or a pattern; --last is the first"
         console.print(hint, style="dim", highlight=False, soft_wrap=True)
     else:
-        console.print(f"there is no rollout in {source.place} yet", highlight=False, soft_wrap=True)
+        console.print(f"there is no rollout in {source.place} yet", markup=False, highlight=False, soft_wrap=True)
     show_problems(source.problems, console)
 
 
@@ -199,7 +200,7 @@ def _first_lines(newest: Sequence[Explanation], names: int, console: Console) ->
 
 def _print_json(rollouts: Sequence[dict], source: _Source, left_out: int = 0) -> None:
     document = {"rollouts": rollouts, "older_ones_left_out": left_out, "problems": list(source.problems)}
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+    print(visible_json(document))
 
 
 def _draw(explanation: Explanation, model: str | None, html: Path) -> None:

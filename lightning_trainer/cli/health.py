@@ -6,6 +6,7 @@ import httpx
 
 from lightning_trainer.cli.running_daemon import daemon_client, running_daemon
 from lightning_trainer.config.file import load_usual_config
+from lightning_trainer.errors import LightningError
 
 
 def health(config_path: Path | None, *, ready: bool, timeout_s: float) -> int:
@@ -24,6 +25,9 @@ def health(config_path: Path | None, *, ready: bool, timeout_s: float) -> int:
             answer = client.get("/readyz" if ready else "/healthz")
     except httpx.HTTPError as error:
         print(f"the daemon at {url} did not answer ({type(error).__name__}: {error})")
+        return 1
+    except LightningError as error:  # what answers there is another program, or hangs
+        print(error)
         return 1
     print(answer.text)
     return 0 if answer.is_success else 1

@@ -17,7 +17,7 @@ _EXTRA = "daemon"
 """Of every other command."""
 _COMMANDS = (
     *("agents", "build", "doctor", "explain", "health", "quickstart"),
-    *("rollback", "rollouts", "serve", "status", "versions"),
+    *("rollback", "rollouts", "serve", "status", "token", "versions"),
 )
 _HELP = """\
 usage: lightning-trainer run [OPTIONS] -- COMMAND [ARGUMENT ...]

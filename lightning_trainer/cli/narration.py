@@ -26,7 +26,7 @@ async def narrate(daemon: Daemon, console: Console, config_path: Path | None = N
     if not daemon.config.policy:
         _say_what_is_recorded(daemon.url, daemon.config.daemon.state_dir, config_path, console)
         return
-    console.print(f"listening on {daemon.url}; engine and trainer are starting, calls wait until then")
+    console.print(f"listening on {daemon.url}; engine and trainer are starting, calls wait until then", markup=False)
     several = len(daemon.policies) > 1
     narrators = [_Narrator(policy, console, f"{policy.policy.name}: " * several) for policy in daemon.policies]
     while True:

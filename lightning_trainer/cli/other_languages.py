@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Mapping, MutableMapping
 from urllib.parse import quote
 
+from lightning_instrumentation.access.proof import Access, UnprovenDaemonError
 from lightning_instrumentation.gateway.selection import SelectionError, fetch_selection
 from lightning_instrumentation.settings import checked_endpoint
 
@@ -52,11 +53,11 @@ def other_language(path: str) -> bool:
 def lead(environment: MutableMapping[str, str], program: str, agent: str | None) -> str:
     """Set base URLs where a policy claims the agent; return what to say to whoever started the program."""
     endpoint = checked_endpoint(environment.get("LIGHTNING_ENDPOINT"))
-    token = environment.get("LIGHTNING_TOKEN") or None
+    access = Access(endpoint, environment.get("LIGHTNING_TOKEN") or None)
     agent = agent or environment.get("LIGHTNING_AGENT") or _DEFAULT_AGENT
     rollout = uuid.uuid4().hex
     place = f"{endpoint}/rollouts/{rollout}/agents/{quote(agent, safe='')}"
-    policy, reason = _claiming(endpoint, token, agent, environment)
+    policy, reason = _claiming(access, agent, environment)
     if policy is None:
         return (
             f"{program!r} is not a Python program, and of one in another language nothing is captured here: {reason}. "
@@ -67,29 +68,31 @@ def lead(environment: MutableMapping[str, str], program: str, agent: str | None)
     environment.update(urls)
     for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         # The daemon's token is what opens it; a client without any key does not start.
-        environment[key] = token or environment.get(key) or "none"
+        environment[key] = access.token or environment.get(key) or "none"
     return (
         f"{program!r} is not a Python program: the policy {policy!r} answers its agent {agent!r} through the gateway, "
         f"by {', '.join(urls)} ({place}). Reward and end it: POST {endpoint}/rollouts/{rollout}/end"
     )
 
 
-def _claiming(endpoint: str, token: str | None, agent: str, environment: Mapping[str, str]) -> tuple[str | None, str]:
+def _claiming(access: Access, agent: str, environment: Mapping[str, str]) -> tuple[str | None, str]:
     """Return the policy that claims the agent; without one, why there is none."""
     import http.client
 
     if environment.get("LIGHTNING_ROUTE", "").strip().lower() in _OFF:
         return None, "LIGHTNING_ROUTE is off"
     try:
-        policy = fetch_selection(endpoint, token).policy_of(agent)
+        policy = fetch_selection(access).policy_of(agent)
     except SelectionError as error:
         if error.status in (401, 403):
-            return None, f"the daemon at {endpoint} refuses our token; set LIGHTNING_TOKEN"
-        return None, f"what answers at {endpoint} is not a lightning-trainer daemon ({error}); check --endpoint"
+            return None, f"the daemon at {access.endpoint} refuses our token; set LIGHTNING_TOKEN"
+        return None, f"what answers at {access.endpoint} is not a lightning-trainer daemon ({error}); check --endpoint"
+    except UnprovenDaemonError as error:
+        return None, str(error)
     except OSError as error:
-        return None, f"no daemon answers at {endpoint} ({error}); start it with `lightning-trainer serve`"
+        return None, f"no daemon answers at {access.endpoint} ({error}); start it with `lightning-trainer serve`"
     except http.client.HTTPException:
-        return None, f"what answers at {endpoint} does not speak HTTP; check --endpoint"
+        return None, f"what answers at {access.endpoint} does not speak HTTP; check --endpoint"
     return policy, f"no policy claims the agent {agent!r}; name one that a policy lists with --agent"
 
 

@@ -16,10 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
-
 from lightning_trainer.cli.live import LiveView
 from lightning_trainer.cli.quickstart_report import assemble
+from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config.file import load_config
 from lightning_trainer.errors import LightningError
 from lightning_trainer.models.resolve import model_cache, resolve_model
@@ -43,7 +42,7 @@ def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None
         raise LightningError(f"{run_dir} holds a finished run; choose another folder with --out, or remove it")
     run_dir.mkdir(parents=True, exist_ok=True)
     config = _write_config(run_dir, seed, steps)
-    console = Console()
+    console = TerminalConsole()
     started = time.time()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
@@ -57,7 +56,7 @@ def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None
             environment = {
                 "LIGHTNING_ENDPOINT": url,
                 "OPENAI_BASE_URL": f"{url}/v1",
-                "OPENAI_API_KEY": "not-needed-on-loopback",
+                "OPENAI_API_KEY": "found-by-the-client",
                 "OPENAI_MODEL": "calculator",
             }
             events = run_dir / "events.jsonl"
@@ -137,7 +136,7 @@ def _wait_until_ready(daemon: subprocess.Popen, log: Path, run_dir: Path, view: 
         view.starting(_phases_from(log))
         if announcement.exists():
             url = json.loads(announcement.read_text())["url"]
-            status = _get(f"{url}/lightning/policies/calculator")
+            status = _get(f"{url}/lightning/policies/calculator", run_dir)
             if status and status["phase"] not in ("starting", "recovering", "publishing"):
                 view.ready(status)
                 return url
@@ -167,7 +166,7 @@ def _watch(
                         break
                     read += len(line)
                     view.event(json.loads(line))
-        status = _get(f"{url}/lightning/policies/calculator") or status
+        status = _get(f"{url}/lightning/policies/calculator", events.parent) or status
         if status:
             view.status(status)
         if ended:
@@ -195,11 +194,13 @@ def _phases_from(log: Path) -> str:
     return lines[-1][:100] if lines else "starting the daemon"
 
 
-def _get(url: str) -> dict | None:
+def _get(url: str, run_dir: Path) -> dict | None:
     import urllib.request
 
+    token = (run_dir / "state" / "token").read_text(encoding="ascii").strip()
+    request = urllib.request.Request(url, headers={"authorization": f"Bearer {token}"})
     try:
-        with urllib.request.urlopen(url, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=10) as response:
             return json.load(response)
     except (OSError, ValueError):
         return None

@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 
 import httpx
-from rich.console import Console
 
-from lightning_trainer.cli.running_daemon import running_daemon
+from lightning_trainer.cli.running_daemon import daemon_headers, running_daemon
+from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.cli.versions import read_versions
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.file import load_config
@@ -34,14 +34,14 @@ def rollback(config_path: Path, policy_name: str | None, version_name: str) -> N
         raise RollbackError(f"--policy is {policy_name!r} and the version is one of {named!r}; name one of them")
     policy = config.named_policy(policy_name or named or None)
     version = _number(config, policy, version_name)
-    console = Console()
+    console = TerminalConsole()
     url = running_daemon(config)
     if url is None:
         asyncio.run(_record(config, policy.name, version))
         console.print(f"{policy.name} is at version {version} when the daemon starts next")
         return
     console.print(f"asking the daemon at {url}; it goes back between two steps")
-    _ask(url, config.daemon.token, policy.name, version)
+    _ask(url, daemon_headers(url, config), policy.name, version)
     console.print(f"{policy.name} serves version {version} and trains on from it")
 
 
@@ -57,8 +57,7 @@ def _number(config: Config, policy: PolicyConfig, name: str) -> int:
     return int(digits)
 
 
-def _ask(url: str, token: str | None, policy: str, version: int) -> None:
-    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+def _ask(url: str, headers: dict[str, str], policy: str, version: int) -> None:
     try:
         # No limit: the present step ends first, and recorded steps may have to be repeated.
         answer = httpx.post(

@@ -12,9 +12,12 @@ from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.settings import checked_endpoint
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from lightning_trainer.cli.running_daemon import running_daemon
+from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config.file import load_config
+from lightning_trainer.daemon.access.token import token_for_clients
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.rollouts import AttemptEnded, Command, Event, Runner, StepEnded
 from lightning_trainer.rollouts.daemon_client import DaemonClient
@@ -69,7 +72,7 @@ def rollouts(options: Options) -> None:
     command = Command(options.command, endpoint=endpoint, agent=options.agent, timeout_s=options.timeout_s)
     # Other tasks, or the same in another order, are another run: ids of tasks in two files may be the same.
     command.run_label = command_label(options.command, options.tasks.name, options.seed)
-    console = Console()
+    console = TerminalConsole()
     try:
         if options.evaluate is not None:
             _evaluate(options, endpoint, command, tasks, console)
@@ -84,9 +87,10 @@ def _placed(options: Options) -> Options:
     if options.config is None:
         return options
     config = load_config(options.config)
-    if config.daemon.token is not None:
-        os.environ.setdefault("LIGHTNING_TOKEN", config.daemon.token)  # the programs need it too
     endpoint = options.endpoint or running_daemon(config)
+    token = token_for_clients(config.daemon, endpoint)
+    if token is not None:
+        os.environ.setdefault("LIGHTNING_TOKEN", token)  # the programs need it too
     if endpoint is None:
         if config.daemon.port == 0:
             raise ConfigError(
@@ -119,7 +123,9 @@ def _evaluate(options: Options, endpoint: str, command: Command, tasks: Sequence
     mean = f"mean reward {sum(rewards) / len(rewards):.3f}" if rewards else "no reward was printed"
     failed = sum(attempt.error is not None for attempt in ended)
     console.print(
-        f"{options.evaluate}: {mean} over {len(rewards)} of {len(ended)} tasks; {failed} failed", highlight=False
+        f"{options.evaluate}: {mean} over {len(rewards)} of {len(ended)} tasks; {failed} failed",
+        markup=False,
+        highlight=False,
     )
 
 
@@ -159,7 +165,8 @@ class _Show:
         self._ended["failed"] += event.error is not None and event.stage != "retried"
         if event.error is not None and event.error not in self._errors and len(self._errors) < 20:
             self._errors.add(event.error)
-            self._progress.console.print(f"[yellow]task {event.task_id}:[/] {event.error}", highlight=False)
+            said = Text.assemble((f"task {event.task_id}:", "yellow"), f" {event.error}")
+            self._progress.console.print(said, highlight=False)
         self._progress.update(
             self._task, completed=self._ended["attempts"], description=self._words(self.steps_done + 1)
         )

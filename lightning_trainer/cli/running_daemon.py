@@ -1,11 +1,15 @@
 """Where the daemon of a state folder is, for commands that ask it."""
 
+import http.client
 import json
 
 import httpx
 import psutil
+from lightning_instrumentation.access.proof import NO_TOKEN, Access
 
 from lightning_trainer.config import Config
+from lightning_trainer.daemon.access.token import token_for_clients
+from lightning_trainer.errors import LightningError
 
 
 def running_daemon(config: Config) -> str | None:
@@ -18,6 +22,22 @@ def running_daemon(config: Config) -> str | None:
 
 
 def daemon_client(url: str, config: Config, *, timeout_s: float = 30.0) -> httpx.Client:
-    """Return what asks it, with its token."""
-    headers = {} if config.daemon.token is None else {"authorization": f"Bearer {config.daemon.token}"}
+    """Return what asks it, after it has proven itself.
+
+    Raises:
+        LightningError: what answers there is not the daemon, or nobody answers.
+    """
+    headers = daemon_headers(url, config)
     return httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False)
+
+
+def daemon_headers(url: str, config: Config) -> dict[str, str]:
+    """Return what opens the daemon at a URL, after it has proven itself.
+
+    Raises:
+        LightningError: what answers there is not the daemon, or nobody answers.
+    """
+    try:
+        return Access(url, token_for_clients(config.daemon, url) or NO_TOKEN).headers()
+    except (OSError, http.client.HTTPException) as error:
+        raise LightningError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error

@@ -13,6 +13,7 @@ from rich.logging import RichHandler
 
 from lightning_trainer.cli.narration import narrate
 from lightning_trainer.cli.service_manager import keep_told
+from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.memory import settle_memory
@@ -33,7 +34,7 @@ def serve(config_path: Path | None, *, verbose: bool) -> None:
     """
     os.umask(0o077)  # prompts and answers are in the store, the logs and the weights' folders: the owner's alone
     config = load_usual_config(config_path)
-    console = Console(stderr=True)
+    console = TerminalConsole(stderr=True)
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(message)s",

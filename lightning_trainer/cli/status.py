@@ -1,17 +1,18 @@
 """``lightning-trainer status``: what the running daemon is doing, one block a policy."""
 
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import httpx
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from lightning_trainer.cli.running_daemon import daemon_client, running_daemon
+from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.cli.terminal.visible import visible_json
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.errors import LightningError
@@ -48,9 +49,9 @@ def status(config_path: Path | None, policy: str | None, *, as_json: bool, watch
         _recorded(url, config, as_json=as_json, watch_s=watch_s)
         return
     if as_json:
-        print(json.dumps(_ask(url, config, names), indent=2))
+        print(visible_json(_ask(url, config, names)))
         return
-    console = Console()
+    console = TerminalConsole()
     if watch_s is None:
         console.print(_blocks(_ask(url, config, names)))
         return
@@ -62,7 +63,7 @@ def status(config_path: Path | None, policy: str | None, *, as_json: bool, watch
 
 def _recorded(url: str, config: Config, *, as_json: bool, watch_s: float | None) -> None:
     """Print what a daemon without policies has recorded, once or again and again."""
-    console = Console()
+    console = TerminalConsole()
     while True:
         try:
             with daemon_client(url, config) as client:
@@ -70,7 +71,7 @@ def _recorded(url: str, config: Config, *, as_json: bool, watch_s: float | None)
         except (httpx.HTTPError, KeyError, ValueError) as error:
             raise LightningError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
         if as_json:
-            print(json.dumps({"counts": counts}, indent=2))
+            print(visible_json({"counts": counts}))
         else:
             console.print(
                 f"recording at {url}; spans: {counts['spans']:,}, rollouts: {counts['rollouts']:,}; there is no "

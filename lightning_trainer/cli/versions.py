@@ -1,12 +1,12 @@
 """``lightning-trainer versions``: a policy's versions, read from the store itself, with or without a daemon."""
 
-import json
 from datetime import datetime
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
+from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.cli.terminal.visible import visible_json
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.file import load_config
 from lightning_trainer.store.scan import read_only
@@ -23,9 +23,9 @@ def versions(config_path: Path, policy: str | None, *, as_json: bool) -> None:
     config = load_config(config_path)
     rows = read_versions(config, config.named_policy(policy))
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print(visible_json(rows))
     else:
-        Console().print(_table(rows))
+        TerminalConsole().print(_table(rows))
 
 
 def read_versions(config: Config, policy: PolicyConfig) -> list[VersionRow]:

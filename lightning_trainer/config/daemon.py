@@ -1,12 +1,15 @@
 """``[daemon]``: where the daemon listens, and who may talk to it."""
 
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
+from lightning_instrumentation.access.proof import NO_TOKEN
 from lightning_instrumentation.redaction.rules import redactor
 from pydantic import Field, field_validator, model_validator
 
 from lightning_trainer.config.section import Section
+
+_SHORTEST_TOKEN = 16
 
 
 class DaemonConfig(Section):
@@ -16,14 +19,18 @@ class DaemonConfig(Section):
     port: int = Field(default=8321, ge=0, le=65535)
     """0 picks a free port; it is printed and written to ``state_dir``/daemon.json."""
     state_dir: Path = Path(".lightning")
-    token: str | None = Field(default=None, min_length=16)
-    """Required of every request when the host is not loopback."""
+    token: str | None = None
+    """Required of every request. Absent: one is made at the first start and kept in ``state_dir``/token, and your own
+    clients find it by themselves. ``none``: everybody who can reach the port may do everything; on loopback alone."""
     max_body_bytes: int = Field(default=64 * 2**20, ge=2**16)
     """Of a delivery of spans, as sent and inflated; more is answered 413."""
     trusted_hosts: tuple[str, ...] = ()
     """Names, beside loopback and ``host``, by which the daemon is called; for any other ``Host`` it answers 421."""
     redact: tuple[str, ...] = ()
-    """Taken out of what the gateway records, beside keys: ``emails``, ``regex:...``; ``none`` takes nothing out."""
+    """Taken out of every text that is stored, beside keys: ``emails``, ``regex:...``; ``none`` takes nothing out."""
+    redact_tokens: Literal["keep", "drop"] = "keep"
+    """Of a call in whose texts something was found, token ids spell it still. ``keep``: they are stored and trained on;
+    ``drop``: they are not stored, so the call counts as one of text alone."""
 
     @field_validator("redact")
     @classmethod
@@ -31,8 +38,17 @@ class DaemonConfig(Section):
         redactor(rules)
         return rules
 
+    @field_validator("token")
+    @classmethod
+    def _long_enough(cls, token: str | None) -> str | None:
+        if token is not None and token != NO_TOKEN and len(token) < _SHORTEST_TOKEN:
+            raise ValueError(f"a token has {_SHORTEST_TOKEN} characters or more; leave it out, and one is made")
+        return token
+
     @model_validator(mode="after")
     def _token_beyond_loopback(self) -> Self:
-        if self.host not in ("127.0.0.1", "::1", "localhost") and self.token is None:
-            raise ValueError(f"host {self.host!r} is reachable from other machines: set a token of 16+ characters")
+        if self.host not in ("127.0.0.1", "::1", "localhost") and self.token == NO_TOKEN:
+            raise ValueError(
+                f"host {self.host!r} is reachable from other machines: a daemon without a token is for loopback alone"
+            )
         return self

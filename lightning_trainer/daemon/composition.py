@@ -30,6 +30,7 @@ async def compose(
     store: SqliteStore,
     sink: NotifyingSink,
     url: str,
+    token: str | None,
     make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream],
 ) -> list[PolicyRuntime]:
     """Return the policies in the order of the configuration; nothing of them is started.
@@ -39,6 +40,7 @@ async def compose(
     Args:
         stack: gets the files of weights, which go when it is left.
         url: where the daemon listens.
+        token: what opens it.
         make_upstream: the gateway's way to an engine.
 
     Raises:
@@ -79,6 +81,7 @@ async def compose(
             demonstrations=demonstrations,
             make_upstream=make_upstream,
             url=url,
+            token=token,
             log_dir=logs[policy.name],
         )
         for policy, trainer, demonstrations in zip(config.policy, trainers, shown, strict=True)

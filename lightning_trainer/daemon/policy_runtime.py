@@ -67,6 +67,7 @@ class PolicyRuntime:
         demonstrations: Demonstrations,
         make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream],
         url: str,
+        token: str | None = None,
         log_dir: Path,
     ) -> None:
         """
@@ -95,9 +96,7 @@ class PolicyRuntime:
             weights=engine.weights,
             keeper=self._keeper,
             guard=policy.guard
-            and PromotionGuard(
-                policy.name, policy.guard, self.old_versions, url=url, token=config.daemon.token, log_dir=log_dir
-            ),
+            and PromotionGuard(policy.name, policy.guard, self.old_versions, url=url, token=token, log_dir=log_dir),
         )
         self._loop = TrainingLoop(
             policy,

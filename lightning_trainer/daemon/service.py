@@ -14,6 +14,8 @@ from fastapi import Depends, FastAPI
 from lightning_instrumentation.redaction.rules import redactor
 
 from lightning_trainer.config import Config, GatewayConfig
+from lightning_trainer.daemon.access.challenge import challenge_router
+from lightning_trainer.daemon.access.token import token_of_daemon, told_to_clients
 from lightning_trainer.daemon.api.health import health_router
 from lightning_trainer.daemon.api.rollback import rollback_router
 from lightning_trainer.daemon.api.runs import runs_router
@@ -33,12 +35,13 @@ from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpo
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
 from lightning_trainer.gateway.policies import ServedPolicy
-from lightning_trainer.gateway.redacting import RedactingSink
 from lightning_trainer.gateway.routes import gateway_router
 from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.ingest.http.rewards import rewards_router
 from lightning_trainer.ingest.http.rollouts import rollouts_router
+from lightning_trainer.ingest.redacting import RedactingSink
 from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.types import SpanSink
 
 
 class Daemon:
@@ -65,19 +68,24 @@ class Daemon:
         config = self.config
         state_dir = config.daemon.state_dir
         close_to_others(state_dir)
+        token = token_of_daemon(config.daemon)
         async with AsyncExitStack() as stack:
             listener = stack.enter_context(contextlib.closing(listen(config.daemon.host, config.daemon.port)))
             url = f"http://{config.daemon.host}:{listener.getsockname()[1]}"
             store = await stack.enter_async_context(SqliteStore(state_dir / "lightning.sqlite"))
             sink = NotifyingSink(store)
             self.policies = policies = await compose(
-                config, stack, store=store, sink=sink, url=url, make_upstream=self._upstream
+                config, stack, store=store, sink=sink, url=url, token=token, make_upstream=self._upstream
             )
             self.url = url
-            app = self._app(store, sink, policies)
+            redacting = RedactingSink(
+                sink, redactor(config.daemon.redact), drop_tokens=config.daemon.redact_tokens == "drop"
+            )
+            app = self._app(store, redacting, policies, token)
             await stack.enter_async_context(serving(app, listener))
             stack.enter_context(announced(state_dir / "daemon.json", url))
-            stack.push_async_callback(_ended(asyncio.create_task(drain_spools(url, sink))))
+            stack.enter_context(told_to_clients(url, token, lasting=config.daemon.port != 0))
+            stack.push_async_callback(_ended(asyncio.create_task(drain_spools(url, redacting))))
             engines = {id(policy.engine): policy.engine for policy in policies}.values()
             for policy in policies:
                 stack.push_async_callback(policy.stop)
@@ -98,16 +106,16 @@ class Daemon:
                 await _ended(loop)()
                 await policy.save()
 
-    def _app(self, store: SqliteStore, sink: NotifyingSink, policies: Sequence[PolicyRuntime]) -> FastAPI:
+    def _app(self, store: SqliteStore, sink: SpanSink, policies: Sequence[PolicyRuntime], token: str | None) -> FastAPI:
         config = self.config
         app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
         listed = (*config.daemon.trusted_hosts, *hosts_of_environment())
         answer_in_the_callers_shape(app)
         app.add_middleware(TrustedHosts, host=config.daemon.host, listed=listed)
-        guarded = [Depends(require_token(config.daemon.token))]
+        guarded = [Depends(require_token(token))]
         gateway = gateway_router(
             [ServedPolicy(p.policy.name, p.upstream, p.policy.claims, old_versions=p.old_versions) for p in policies],
-            RedactingSink(sink, redactor(config.daemon.redact)),
+            sink,
             max_body_bytes=config.gateway.max_body_bytes,
             max_concurrent=config.gateway.max_concurrent,
         )
@@ -118,13 +126,15 @@ class Daemon:
             rollouts_router(store, sink),
             gateway,
             embeddings_router(_embeddings(config.gateway), max_body_bytes=config.gateway.max_body_bytes),
-            health_router(policies),
             status_router(policies, store=store, not_kept=not_kept),
             runs_router(),
             rollback_router({policy.policy.name: policy.rollbacks for policy in policies}),
             selection_router(config.policy, gateway),
         ):
             app.include_router(router, dependencies=guarded)
+        # A supervisor that asks for health has no token, and who has one asks for a proof first.
+        for router in (health_router(policies), challenge_router(token)):
+            app.include_router(router)
         return app
 
     def _upstream(self, engine: EngineEndpoint | EngineChoice) -> Upstream:

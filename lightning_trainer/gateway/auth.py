@@ -1,13 +1,14 @@
-"""Who may come in: a bearer token, compared in constant time; without one configured, whoever can reach the port.
+"""Who may come in: whoever has the token, compared in constant time; with ``token = "none"``, whoever reaches the port.
 
-The configuration refuses to listen beyond loopback without a token. OpenAI and Anthropic clients send it as their
-``api_key``, one as a bearer token and one as ``x-api-key``.
+The configuration refuses that beyond loopback. OpenAI and Anthropic clients send the token as their ``api_key``, one as
+a bearer token and one as ``x-api-key``; our own client sends it beside whatever key a program has.
 """
 
 import hmac
 from collections.abc import Awaitable, Callable
 
 from fastapi import HTTPException, Request
+from lightning_instrumentation.access.proof import TOKEN_HEADER
 
 
 def require_token(token: str | None) -> Callable[[Request], Awaitable[None]]:
@@ -19,12 +20,16 @@ def require_token(token: str | None) -> Callable[[Request], Awaitable[None]]:
         if expected is None:
             return
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        given = bearer.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-        if not hmac.compare_digest(given.encode(), expected):
+        given = (
+            bearer.strip() if scheme.lower() == "bearer" else "",
+            request.headers.get("x-api-key", ""),
+            request.headers.get(TOKEN_HEADER, ""),
+        )
+        if not any(hmac.compare_digest(one.encode(), expected) for one in given):
             raise HTTPException(
                 401,
-                "the daemon's token is missing or wrong: send it as `Authorization: Bearer TOKEN` (OpenAI and "
-                "Anthropic clients: as api_key)",
+                "the daemon's token is missing or wrong: `lightning-trainer token` prints it; send it as "
+                "`Authorization: Bearer TOKEN` (OpenAI and Anthropic clients: as api_key)",
                 headers={"www-authenticate": "Bearer"},
             )
 

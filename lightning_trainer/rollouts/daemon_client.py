@@ -8,6 +8,8 @@ import urllib.parse
 import urllib.request
 from typing import Any
 
+from lightning_instrumentation.access.proof import Access
+
 from lightning_trainer.errors import LightningError, TrainingError
 from lightning_trainer.rollouts.answers import not_a_daemon, refusal
 
@@ -20,7 +22,7 @@ class DaemonClient:
 
     def __init__(self, endpoint: str, policy: str, *, token: str | None = None, patience_s: float = 300.0) -> None:
         self._url = f"{endpoint.rstrip('/')}/lightning/policies/{urllib.parse.quote(policy)}"
-        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._access = Access(endpoint, token)
         self._patience_s = patience_s
 
     def policy(self) -> dict[str, Any]:
@@ -53,7 +55,7 @@ class DaemonClient:
         while True:
             try:
                 with urllib.request.urlopen(
-                    urllib.request.Request(url, headers=self._headers), timeout=timeout_s
+                    urllib.request.Request(url, headers=self._access.headers()), timeout=timeout_s
                 ) as response:
                     return json.load(response)
             except urllib.error.HTTPError as error:

@@ -21,6 +21,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from lightning_instrumentation.access.proof import Access
+
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.answers import refusal
 
@@ -130,7 +132,7 @@ class _Hold:
         )
         self._path = f"{parts.path.rstrip('/')}/lightning/runs/{urllib.parse.quote(name, safe='')}/hold"
         self._url = f"{endpoint.rstrip('/')}/lightning/runs"
-        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._access = Access(endpoint, token)
         self._name = name
         self._ended = threading.Event()
         self._socket: socket.socket | None = None
@@ -148,7 +150,9 @@ class _Hold:
     def _open(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         connection = self._connect()
         try:
-            connection.request("GET", self._path, headers=self._headers)
+            token = self._access.prove(connection)
+            headers = {} if token is None else {"authorization": f"Bearer {token}"}
+            connection.request("GET", self._path, headers=headers)
             self._socket = connection.sock
             response = connection.getresponse()
             if response.status == 409:

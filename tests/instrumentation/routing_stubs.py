@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning_instrumentation as lightning
 import pytest
+from lightning_instrumentation.access.proof import PATH, proof
 from lightning_instrumentation.gateway import routing
 
 _stubs = sys.modules["lightning_test_stubs"]
@@ -44,6 +45,8 @@ class Daemon(UserHost):
         self.token: str | None = None
         self.spans: dict[str, Any] = {}
         self.asked = 0
+        self.refused: list[dict[str, str]] = []
+        """Headers of each request that was answered 401."""
         self._connections: list[socket.socket] = []
 
         stub: Any = self._handler
@@ -54,6 +57,10 @@ class Daemon(UserHost):
                 daemon._connections.append(self.connection)
 
             def do_GET(self) -> None:
+                if self.path.startswith(PATH):
+                    proven = proof(daemon.token or "somebody else's", self.path.partition("=")[2])
+                    self.answer(200, json.dumps({"proof": proven}).encode(), {"content-type": "application/json"})
+                    return
                 daemon.asked += 1
                 if self._let_in():
                     document = {"version": "9.9", "policies": daemon.policies, "paths": daemon.paths, "new": 1}
@@ -72,6 +79,7 @@ class Daemon(UserHost):
             def _let_in(self) -> bool:
                 if daemon.token is None or self.headers.get("authorization") == f"Bearer {daemon.token}":
                     return True
+                daemon.refused.append(dict(self.headers))
                 self.answer(401, b'{"detail": "token"}')
                 return False
 

@@ -14,6 +14,7 @@ from typing import Any
 import lightning_instrumentation as lightning
 import pytest
 from lightning_instrumentation import semconv
+from lightning_instrumentation.access.proof import PATH, proof
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
@@ -130,7 +131,10 @@ class Receiver(_Server):
 
         class Handler(_Handler):
             def do_GET(self) -> None:
-                self.answer(200, b'{"policies": []}', {"content-type": "application/json"})
+                said: dict[str, object] = {"policies": []}
+                if self.path.startswith(PATH):
+                    said = {"proof": receiver.token and proof(receiver.token, self.path.partition("=")[2])}
+                self.answer(200, json.dumps(said).encode(), {"content-type": "application/json"})
 
             def do_POST(self) -> None:
                 body = self.read()
@@ -144,6 +148,8 @@ class Receiver(_Server):
 
         super().__init__(Handler)
         self.decide: Callable[[list[ReceivedSpan]], Reply] = lambda spans: Reply()
+        self.token: str | None = None
+        """That it proves to have."""
         self.stored: dict[str, ReceivedSpan] = {}
         self.posts: list[tuple[int, int, Mapping[str, str]]] = []
 
@@ -409,6 +415,7 @@ def recording(receiver, model, tmp_path):
 def nothing_of_the_users(tmp_path_factory, monkeypatch):
     """No test writes into the home folder or finds a daemon by accident."""
     monkeypatch.setenv("LIGHTNING_SPOOL_DIR", str(tmp_path_factory.mktemp("spool")))
+    monkeypatch.setenv("LIGHTNING_ACCESS_DIR", str(tmp_path_factory.mktemp("access")))
     monkeypatch.setenv("LIGHTNING_ENDPOINT", "http://127.0.0.1:9")
     for name in ("LIGHTNING_TOKEN", "OPENAI_API_KEY", "OPENAI_BASE_URL", "LANGSMITH_TRACING"):
         monkeypatch.delenv(name, raising=False)

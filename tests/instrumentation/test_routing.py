@@ -7,6 +7,7 @@ import threading
 import lightning_instrumentation as lightning
 import pytest
 from lightning_instrumentation import runtime
+from lightning_instrumentation.access.proof import Access
 from lightning_instrumentation.gateway import routing
 from lightning_instrumentation.gateway.routing import Router
 from lightning_instrumentation.gateway.selection import Selection, SelectionError, fetch_selection, read_selection
@@ -20,7 +21,7 @@ def answers(monkeypatch):
     answers: list = [PROSE]
     fetched = []
 
-    def fetch(endpoint, token):
+    def fetch(access):
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         fetched.append(threading.current_thread())
         if isinstance(answer, Exception):
@@ -42,18 +43,18 @@ def fetched_again(router: Router) -> None:
 
 
 def test_the_first_policy_that_matches_has_the_agent(answers):
-    router = Router("http://d", None)
+    router = Router(Access("http://d"))
     assert [router.policy_of(name) for name in ("writer", "judge", "Writer", None)] == ["prose", "rest", "rest", None]
     assert len(answers[1]) == 1
     assert answers[1][0] is not threading.current_thread()
 
 
 def test_a_call_does_not_wait_for_a_refresh(answers, monkeypatch):
-    router = Router("http://d", None)
+    router = Router(Access("http://d"))
     assert router.policy_of("writer") == "prose"
     hung, go_on = threading.Event(), threading.Event()
 
-    def fetch(endpoint, token):
+    def fetch(access):
         hung.set()
         assert go_on.wait(10)
         return Selection()
@@ -71,15 +72,15 @@ def test_a_call_does_not_wait_for_a_refresh(answers, monkeypatch):
 def test_only_the_first_question_waits_and_not_for_long(answers, monkeypatch):
     never = threading.Event()
     monkeypatch.setattr(routing, "FIRST_WAIT_S", 0.01)
-    monkeypatch.setattr(routing, "fetch_selection", lambda endpoint, token: never.wait(10))
-    router = Router("http://d", None)
+    monkeypatch.setattr(routing, "fetch_selection", lambda access: never.wait(10))
+    router = Router(Access("http://d"))
     assert router.policy_of("writer") is None
     assert not router._answered.is_set()
     never.set()
 
 
 def test_a_question_beside_the_very_first_waits_with_it(answers):
-    router = Router("http://d", None)
+    router = Router(Access("http://d"))
     assert router._fetching.acquire()  # another thread is about to begin the first fetch
     heard: list[str | None] = []
     beside = threading.Thread(target=lambda: heard.append(router.policy_of("writer")))
@@ -92,7 +93,7 @@ def test_a_question_beside_the_very_first_waits_with_it(answers):
 
 def test_nothing_is_said_where_no_agent_makes_a_call(answers, caplog):
     answers[0][:] = [ConnectionRefusedError("refused")]
-    router = Router("http://d", None)
+    router = Router(Access("http://d"))
     router.keep_fresh()
     assert router._answered.wait(10)
     assert router.policy_of(None) is None
@@ -102,7 +103,7 @@ def test_nothing_is_said_where_no_agent_makes_a_call(answers, caplog):
 
 
 def test_a_refused_connection_ends_routing_and_an_answer_brings_it_back(answers, caplog):
-    router = Router("http://d", None)
+    router = Router(Access("http://d"))
     assert router.policy_of("writer") == "prose"
     for answer, policy in [
         (ConnectionRefusedError("refused"), None),
@@ -116,7 +117,7 @@ def test_a_refused_connection_ends_routing_and_an_answer_brings_it_back(answers,
 
 
 def test_a_busy_daemon_is_trusted_for_a_while_only(answers, monkeypatch):
-    router = Router("http://d", None)
+    router = Router(Access("http://d"))
     assert router.policy_of("writer") == "prose"
     answers[0][:] = [TimeoutError("busy")]
     fetched_again(router)
@@ -127,7 +128,7 @@ def test_a_busy_daemon_is_trusted_for_a_while_only(answers, monkeypatch):
 
 
 def test_without_fallback_the_last_selection_stays_in_force(answers):
-    router = Router("http://d", None, fallback=False)
+    router = Router(Access("http://d"), fallback=False)
     assert router.policy_of("writer") == "prose"
     answers[0][:] = [ConnectionRefusedError("refused")]
     fetched_again(router)
@@ -136,7 +137,7 @@ def test_without_fallback_the_last_selection_stays_in_force(answers):
 
 
 def test_a_daemon_that_was_found_away_is_asked_again_by_the_next_call(answers):
-    router = Router("http://d", None)
+    router = Router(Access("http://d"))
     assert router.policy_of("writer") == "prose"
     router.daemon_is_away()
     router.keep_fresh()
@@ -147,7 +148,7 @@ def test_a_daemon_that_was_found_away_is_asked_again_by_the_next_call(answers):
 
 
 def test_switched_off_it_asks_nobody(answers):
-    router = Router("http://d", None, enabled=False)
+    router = Router(Access("http://d"), enabled=False)
     router.keep_fresh()
     assert router.policy_of("writer") is None
     assert answers[1] == []
@@ -155,7 +156,7 @@ def test_switched_off_it_asks_nobody(answers):
 
 def test_nothing_is_routed_only_where_that_is_known_and_nothing_is_to_do(answers):
     answers[0][:] = [Selection()]
-    router = Router("http://d", None)
+    router = Router(Access("http://d"))
     assert not router.routes_nothing(), "the first selection has not come"
     assert router.policy_of("writer") is None
     assert router.routes_nothing()
@@ -169,12 +170,12 @@ def test_nothing_is_routed_only_where_that_is_known_and_nothing_is_to_do(answers
     assert not router.routes_nothing(), "that the daemon is away has to be told"
     assert router.policy_of("writer") is None
     assert router.routes_nothing()
-    assert Router("http://d", None, enabled=False).routes_nothing()
+    assert Router(Access("http://d"), enabled=False).routes_nothing()
 
 
 def test_any_number_of_agent_names_fits(answers, monkeypatch):
     monkeypatch.setattr(routing, "_MOST_REMEMBERED", 10)
-    router = Router("http://d", None)
+    router = Router(Access("http://d"))
     assert {router.policy_of(f"agent {number}") for number in range(100)} == {"rest"}
     assert len(router._policies) <= 10
 
@@ -213,9 +214,9 @@ def test_what_is_no_selection_is_refused(document):
 
 
 def test_the_stubs_empty_selection_is_fetched(receiver):
-    assert fetch_selection(receiver.url, None) == Selection()
+    assert fetch_selection(Access(receiver.url)) == Selection()
 
 
 def test_a_server_that_knows_no_selection_says_so(model):
     with pytest.raises(SelectionError, match="501"):
-        fetch_selection(model.url, None)
+        fetch_selection(Access(model.url))

@@ -35,7 +35,7 @@ def test_relative_paths_are_relative_to_the_file(tmp_path):
         (POLICY + "groupsize = 3", "unknown key 'policy.0.groupsize'; check its spelling"),
         (POLICY + "group_size = 1", "policy.0.group_size = 1: Input should be greater than or equal to 2"),
         (POLICY + "[daemon]\nport = 70000", "daemon.port = 70000"),
-        (POLICY + '[daemon]\nhost = "0.0.0.0"', "host '0.0.0.0' is reachable from other machines: set a token"),
+        (POLICY + '[daemon]\nhost = "0.0.0.0"\ntoken = "none"', "host '0.0.0.0' is reachable from other machines"),
         (POLICY + "guard = { command = [] }\n", "policy.0.guard.command: "),
         (
             POLICY + 'guard = { command = ["true"], working_dir = "no" }\n',

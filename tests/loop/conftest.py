@@ -22,6 +22,7 @@ _COMMON = """
 [daemon]
 port = 0
 state_dir = "state"
+token = "none"
 [engine]
 dtype = "float32"
 max_model_len = 256

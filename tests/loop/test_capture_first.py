@@ -90,7 +90,7 @@ def theirs():
 def recording(make_daemon, theirs: str):
     """A daemon without a policy that has seen the script, at work."""
     daemon = make_daemon("")
-    daemon.config.write_text('[daemon]\nport = 0\nstate_dir = "state"\n')
+    daemon.config.write_text('[daemon]\nport = 0\ntoken = "none"\nstate_dir = "state"\n')
     with daemon.running():
         daemon.wait_until(lambda: bool(daemon.get("/healthz")))
         daemon.script(SCRIPT, ELSEWHERE=f"http://{theirs}/v1", LIGHTNING_TRUSTED_HOSTS=theirs)
@@ -115,7 +115,7 @@ def commands(daemon, *asked: tuple[str, ...], config: Path | None = None) -> lis
 
 def with_policy(folder: Path, text: str) -> Path:
     config = folder / "with-policy.toml"
-    config.write_text(f'[daemon]\nport = 0\nstate_dir = "state"\n{text}')
+    config.write_text(f'[daemon]\nport = 0\ntoken = "none"\nstate_dir = "state"\n{text}')
     return config
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from lightning_instrumentation.access.proof import Access
 from lightning_instrumentation.delivery.memory import MemorySpool
 from lightning_instrumentation.delivery.post import Poster
 from lightning_instrumentation.delivery.sender import AnySpool, Sender
@@ -47,7 +48,7 @@ class Outbox:
         self._exiting = False
         self._held: list[AnySpool] = []
         self.sender = Sender(
-            Poster(self._settings.endpoint, self._settings.token),
+            Poster(Access(self._settings.endpoint, self._settings.token)),
             self._settings.endpoint,
             self._spools,
             self._orphans,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
+from lightning_instrumentation.access.proof import Access, connect
 from lightning_instrumentation.gateway.hosts import LOOPBACK, canonical_host
 
 _CONNECT_TIMEOUT_S = 2.0
@@ -51,21 +52,20 @@ class Answer:
 class Poster:
     """Used by one thread at a time."""
 
-    def __init__(self, endpoint: str, token: str | None) -> None:
-        parts = urlsplit(endpoint)
-        self._secure = parts.scheme == "https"
-        self._host, self._port = parts.hostname or "", parts.port
-        self.is_local = canonical_host(self._host) == LOOPBACK
+    def __init__(self, access: Access) -> None:
+        parts = urlsplit(access.endpoint)
+        self._access = access
+        self.is_local = canonical_host(parts.hostname or "") == LOOPBACK
         self._path = f"{parts.path.rstrip('/')}/v1/traces"
         self._headers = {"Content-Type": _PROTOBUF, "User-Agent": "lightning-trainer"}
-        if token:
-            self._headers["Authorization"] = f"Bearer {token}"
+        self._authorization: dict[str, str] = {}
+        """For the connection that is open, whose other end has proven itself."""
         self._connection: http.client.HTTPConnection | None = None
         self.connected = False
         """Whether the daemon's port has answered at least once."""
 
     def post(self, body: bytes) -> Answer:
-        """Raises OSError or http.client.HTTPException: no answer."""
+        """Raises OSError or http.client.HTTPException: no answer, or none of the daemon's."""
         headers = self._headers
         # On the same machine there is no network to save: compressing costs each side more than sending.
         if not self.is_local and len(body) > _WORTH_COMPRESSING:
@@ -88,12 +88,8 @@ class Poster:
 
     def _once(self, body: bytes, headers: dict[str, str]) -> Answer:
         if self._connection is None:
-            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            connection = kind(self._host, self._port, timeout=_CONNECT_TIMEOUT_S)
-            connection.connect()
-            connection.sock.settimeout(_ANSWER_TIMEOUT_S)
-            self._connection, self.connected = connection, True
-        self._connection.request("POST", self._path, body, headers)
+            self._connection = self._opened()
+        self._connection.request("POST", self._path, body, {**headers, **self._authorization})
         response = self._connection.getresponse()
         answer = Answer(
             response.status,
@@ -104,6 +100,21 @@ class Poster:
         if response.will_close:
             self.close()
         return answer
+
+    def _opened(self) -> http.client.HTTPConnection:
+        connection = connect(self._access.endpoint, _CONNECT_TIMEOUT_S)
+        try:
+            connection.connect()
+            token = self._access.prove(connection)
+            if connection.sock is None:  # it answered and closed
+                connection.connect()
+        except BaseException:
+            connection.close()
+            raise
+        connection.sock.settimeout(_ANSWER_TIMEOUT_S)
+        self.connected = True
+        self._authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return connection
 
     def close(self) -> None:
         if self._connection is not None:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from lightning_instrumentation.access.proof import UnprovenDaemonError
 from lightning_instrumentation.delivery.memory import MemorySpool
 from lightning_instrumentation.delivery.post import Answer, Poster
 from lightning_instrumentation.delivery.spool import Spool
@@ -187,6 +188,9 @@ class Sender:
     def _send(self, spool: AnySpool, bodies: Sequence[bytes]) -> None:
         try:
             answer = self._poster.post(b"".join(bodies))
+        except UnprovenDaemonError as error:
+            self._retry_later(None, f"is not there: {error}", _IN_ITS_PLACE)
+            return
         except (OSError, http.client.HTTPException) as error:
             self._retry_later(None, f"is not reachable ({error})", _advice_without_answer(error))
             return
@@ -243,6 +247,7 @@ class Sender:
             log.warning("the daemon at %s %s; spans wait until it takes them. %s", self._endpoint, what, advice)
 
 
+_IN_ITS_PLACE = "Start the daemon there, or set LIGHTNING_TOKEN to the token of the one that runs there"
 _NOT_A_DAEMON = "What answers there is not a lightning-trainer daemon"
 
 
@@ -254,7 +259,7 @@ def _advice_without_answer(error: Exception) -> str:
 
 def _advice(status: int) -> str:
     if status in (401, 403):
-        return "Set LIGHTNING_TOKEN to the daemon's token"
+        return "Set LIGHTNING_TOKEN to the daemon's token, which `lightning-trainer token` prints"
     return "It is asked again until it does"
 
 

@@ -53,7 +53,7 @@ def destination_of(url: str, body: Mapping[str, Any]) -> Destination | None:
     if policy is None:
         return None
     path = _servable(started, policy, urlsplit(url).path, body)
-    if path is None:
+    if path is None or not started.router.proven():
         return None
     return Destination(policy, path, f"{started.settings.endpoint}/v1{path}", url, str(body.get("model", "")))
 

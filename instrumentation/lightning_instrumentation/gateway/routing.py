@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 
+from lightning_instrumentation.access.proof import Access, UnprovenDaemonError
 from lightning_instrumentation.failures import log
 from lightning_instrumentation.gateway.selection import Selection, SelectionError, fetch_selection
 
@@ -21,20 +22,23 @@ _TRUST_S = 30.0
 _MOST_REMEMBERED = 4096
 
 
+class GatewayUnprovenError(BaseException):
+    """A claimed call may go nowhere. Not an ``Exception``: what guards the agent against us must not let it pass."""
+
+
 class Router:
     """Knows the selection of one daemon; asked by any number of threads.
 
     Args:
-        endpoint: base URL of the daemon.
-        token: its bearer token.
+        access: to the daemon.
         enabled: False routes nothing and asks nobody.
         fallback: whether a claimed call may go to the user's own URL while the daemon is away. If not, the last known
             selection stays in force, and claimed calls fail rather than go elsewhere.
     """
 
-    def __init__(self, endpoint: str, token: str | None, *, enabled: bool = True, fallback: bool = True) -> None:
-        self.endpoint = endpoint
-        self.token = token
+    def __init__(self, access: Access, *, enabled: bool = True, fallback: bool = True) -> None:
+        self.endpoint = access.endpoint
+        self.access = access
         self.enabled = enabled
         self.fallback = fallback
         self._selection = Selection()
@@ -100,10 +104,28 @@ class Router:
         if self.fallback:
             self._select(Selection())
         self._fetch_at = 0.0
+        self.access.forget()
+
+    def proven(self) -> bool:
+        """Whether a call may go to the gateway: what answers there has shown just now that it is the daemon.
+
+        Raises:
+            GatewayUnprovenError: it has not, and the call must not go elsewhere.
+        """
+        try:
+            self.access.opened()
+        except Exception as error:  # an HTTPException is not an OSError, and that module is not imported for its name
+            self._not_told(error)
+            if not self.fallback:
+                raise GatewayUnprovenError(str(error)) from error
+            self._select(Selection())
+            self._tell()
+            return False
+        return True
 
     def in_child(self) -> Router:
         """After a fork: the same knowledge, and locks that no vanished thread holds."""
-        child = Router(self.endpoint, self.token, enabled=self.enabled, fallback=self.fallback)
+        child = Router(self.access.in_child(), enabled=self.enabled, fallback=self.fallback)
         child._select(self._selection)
         child._confirmed_at = self._confirmed_at
         child._said = set(self._said)
@@ -113,7 +135,7 @@ class Router:
 
     def _fetch(self) -> None:
         try:
-            selection = fetch_selection(self.endpoint, self.token)
+            selection = fetch_selection(self.access)
         except Exception as error:
             self._not_told(error)
         else:
@@ -126,11 +148,13 @@ class Router:
             self._fetching.release()
 
     def _not_told(self, error: Exception) -> None:
-        gone = isinstance(error, ConnectionRefusedError)
+        gone = isinstance(error, (ConnectionRefusedError, UnprovenDaemonError))
         stale = time.monotonic() - self._confirmed_at > _TRUST_S
         if self.fallback and (gone or stale or isinstance(error, SelectionError)):
             self._select(Selection())
-        if isinstance(error, SelectionError) and error.status in (401, 403):
+        if isinstance(error, UnprovenDaemonError):
+            words = "unproven", "the daemon at %s is not there, and calls go where they always went until it is: %s"
+        elif isinstance(error, SelectionError) and error.status in (401, 403):
             words = "token", "the daemon at %s refuses our token and no call is routed: set LIGHTNING_TOKEN (%s)"
         elif isinstance(error, SelectionError) and error.status in (200, 404, 405, 501):
             sentence = "what answers at %s is not a lightning-trainer daemon: check LIGHTNING_ENDPOINT (%s)"

@@ -12,6 +12,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import urlsplit
 
+from lightning_instrumentation.access.proof import Access, connect
+
 PATH = "/lightning/selection"
 _TIMEOUT_S = 2.0
 _LONGEST_ANSWER = 1 << 20
@@ -39,24 +41,21 @@ class Selection:
         return None
 
 
-def fetch_selection(endpoint: str, token: str | None) -> Selection:
+def fetch_selection(access: Access) -> Selection:
     """Ask the daemon.
 
     Raises:
-        OSError: nobody answers there.
+        OSError: nobody answers there, or what does is not the daemon.
         http.client.HTTPException: what answers does not speak HTTP.
         SelectionError: what answers has no selection for us.
     """
-    import http.client  # 20 ms that only a process which makes model calls needs
-
-    parts = urlsplit(endpoint)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+    connection = connect(access.endpoint, _TIMEOUT_S)
     headers = {"Accept": "application/json", "User-Agent": "lightning-trainer", "Connection": "close"}
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
     try:
-        connection.request("GET", parts.path.rstrip("/") + PATH, headers=headers)
+        token = access.prove(connection)
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        connection.request("GET", urlsplit(access.endpoint).path.rstrip("/") + PATH, headers=headers)
         response = connection.getresponse()
         body = response.read(_LONGEST_ANSWER + 1)
         status = response.status

@@ -46,7 +46,7 @@ class Outgoing:
     def gateway_headers(self, caller: Mapping[str, str]) -> dict[str, str]:
         """Return the headers of a routed request; of the caller's, those that say in which form to answer."""
         started = runtime()
-        token = started.settings.token if started is not None else None
+        token = started.router.access.token if started is not None else None
         passed = {
             name: value
             for name, value in caller.items()

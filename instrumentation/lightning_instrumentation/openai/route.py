@@ -43,7 +43,7 @@ def route_of(client: Any, options: Any, url: str, body: Mapping[str, Any]) -> Ro
     if started is None or destination is None or client.is_closed():
         return None
     settings = started.settings
-    ours = gateway_client(client, settings.endpoint, settings.token, fallback=started.router.fallback)
+    ours = gateway_client(client, settings.endpoint, started.router.access.token, fallback=started.router.fallback)
     changed = _readdressed(client, options, destination)
     return Route(
         destination=destination,

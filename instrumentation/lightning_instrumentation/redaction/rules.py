@@ -1,9 +1,8 @@
-"""The rules of redaction, applied to a text or to the strings inside JSON text.
+"""The rules of redaction, applied to a text or to the texts inside JSON.
 
 Rules are applied one after the other. A rule that raises, or whose answer is no text, raises ``RedactionError``: then
-nothing of the text may be recorded. The built-in rules are linear in the length of the text. Of the user's, patterns
-that may take exponential time are refused, and texts beyond ``LONGEST_FOR_PATTERNS`` are not given to a pattern, nor
-beyond ``LONGEST_FOR_FUNCTIONS`` to a function: one that is quadratic takes seconds then, and not for ever.
+nothing of the text may be recorded. The built-in rules and patterns of the user's take time linear in the length of the
+text; texts beyond ``LONGEST_FOR_FUNCTIONS`` are not given to a function of the user's.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_instrumentation.errors import ConfigurationError, InstrumentationError
-from lightning_instrumentation.redaction import emails, keys
-from lightning_instrumentation.redaction.patterns import takes_exponential_time
+from lightning_instrumentation.redaction import documents, emails, keys
+from lightning_instrumentation.redaction.named import is_secret
+from lightning_instrumentation.redaction.patterns import replacing
 from lightning_instrumentation.settings import RedactionRule
 
-LONGEST_FOR_PATTERNS = 1 << 18
 LONGEST_FOR_FUNCTIONS = 1 << 20
 REPLACEMENT = "[redacted]"
 _PREFIX = "regex:"
@@ -51,28 +50,32 @@ class Redactor:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = tuple(rules)
+        self._knows_names = any(rule is _KEYS for rule in self._rules)
 
-    def __call__(self, text: str) -> str:
-        """Return what may be recorded of a text, which may be JSON: then of each string in it, and it stays JSON.
+    def __call__(self, text: str, *, payload: bool = False) -> str:
+        """Return what may be recorded of a text, which may be JSON: then of each text in it, and it stays JSON.
+
+        Args:
+            payload: arguments or a result: in its JSON every text is somebody's, whatever its key.
 
         Raises:
-            RedactionError: a rule failed, or the text is too long for one of the user's.
+            RedactionError: a rule failed, or the text is too long for a function of the user's.
         """
+        if not text or text[0] not in "[{":
+            return self._plain(text)
         # An escaped ASCII character could hide what a rule looks for.
-        if not text or not ("\\u00" in text or self._may_apply(text)):
+        if not ("\\u00" in text or self._may_apply(text)):
             return text
-        if text[0] in "[{":
-            try:
-                document = json.loads(text)
-            except (ValueError, RecursionError):
-                return self._plain(text)
-            try:
-                changed = self._walk(document)
-                # What did not change stays as it was written.
-                return text if changed == document else _written(changed)
-            except RecursionError as error:
-                raise RedactionError("the document is nested too deeply to be redacted") from error
-        return self._plain(text)
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError):
+            return self._plain(text)
+        try:
+            changed = documents.redacted(document, self._plain, self._named, payload=payload)
+        except RecursionError as error:
+            raise RedactionError("the document is nested too deeply to be redacted") from error
+        # What did not change stays as it was written.
+        return text if changed is document else _written(changed)
 
     def _may_apply(self, text: str) -> bool:
         for rule in self._rules:  # noqa: SIM110 - not ``any``: every text of every span comes by here
@@ -82,21 +85,14 @@ class Redactor:
 
     def _plain(self, text: str) -> str:
         for rule in self._rules:
-            if rule.may_apply(text):
-                text = rule(text)
+            text = rule(text)
         return text
 
-    def _walk(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._plain(value)
-        if isinstance(value, list):
-            return [self._walk(one) for one in value]
-        if isinstance(value, dict):
-            return {self._plain(key): self._walk(one) for key, one in value.items()}
-        return value
+    def _named(self, name: str, text: str) -> str:
+        return keys.REPLACEMENT if self._knows_names and is_secret(name, text) else self._plain(text)
 
 
-_KEYS = Rule("keys", keys.redact, keys.may_contain)
+_KEYS = Rule("keys", keys.redact, keys.found_in)
 _EMAILS = Rule("emails", emails.redact, emails.may_contain)
 
 
@@ -124,10 +120,7 @@ def _rule(given: RedactionRule) -> Rule:
         if given == "emails":
             return _EMAILS
         if given.startswith(_PREFIX):
-            try:
-                return _of_pattern(re.compile(given.removeprefix(_PREFIX)))
-            except re.error as error:
-                raise ConfigurationError(f"redact has {given!r}, which is no regular expression: {error}") from error
+            return _of_pattern(given.removeprefix(_PREFIX))
     elif callable(given):
         name = getattr(given, "__qualname__", type(given).__name__)
         return Rule(name, _bounded(given, LONGEST_FOR_FUNCTIONS), _always)
@@ -136,17 +129,12 @@ def _rule(given: RedactionRule) -> Rule:
     )
 
 
-def _of_pattern(pattern: re.Pattern[str]) -> Rule:
+def _of_pattern(pattern: re.Pattern[str] | str) -> Rule:
+    if isinstance(pattern, str):
+        return Rule(f"{_PREFIX}{pattern}", replacing(pattern, REPLACEMENT), _always)
     if not isinstance(pattern.pattern, str):
         raise ConfigurationError(f"redact has {pattern.pattern!r}, a pattern of bytes; write one of text")
-    if takes_exponential_time(pattern):
-        raise ConfigurationError(
-            f"redact has the pattern {pattern.pattern!r}, which can take for ever: inside a repetition is another, "
-            "or alternatives that begin alike; take one away, or write the inner one so that it never goes back, as "
-            "a++ or (?>...)"
-        )
-    apply = _bounded(lambda text: pattern.sub(REPLACEMENT, text), LONGEST_FOR_PATTERNS)
-    return Rule(f"{_PREFIX}{pattern.pattern}", apply, _always)
+    return Rule(f"{_PREFIX}{pattern.pattern}", replacing(pattern, REPLACEMENT), _always)
 
 
 def _bounded(apply: Callable[[str], str], longest: int) -> Callable[[str], str]:

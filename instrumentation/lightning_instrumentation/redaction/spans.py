@@ -46,26 +46,26 @@ class Editor:
     def _edit(self, attributes: dict[str, Any]) -> None:
         for key in semconv.CONTENT_KEYS.intersection(attributes):
             try:
-                attributes[key] = self._value(attributes[key])
+                attributes[key] = self._value(attributes[key], payload=key in semconv.PAYLOAD_KEYS)
             except _ForbiddenError:
                 del attributes[key]
 
-    def _value(self, value: Any) -> Any:
+    def _value(self, value: Any, *, payload: bool) -> Any:
         if isinstance(value, str):
-            return self._text(value)
+            return self._text(value, payload=payload)
         if not self._capture_content:
             raise _ForbiddenError
         if isinstance(value, Mapping):
-            return {key: self._value(one) for key, one in value.items()}
+            return {key: self._value(one, payload=payload) for key, one in value.items()}
         if isinstance(value, Sequence) and not isinstance(value, bytes):
-            return [self._value(one) for one in value]
+            return [self._value(one, payload=payload) for one in value]
         return value
 
-    def _text(self, text: str) -> str:
+    def _text(self, text: str, *, payload: bool = False) -> str:
         if not self._capture_content:
             raise _ForbiddenError
         try:
-            return self._redactor(text)
+            return self._redactor(text, payload=payload)
         except RedactionError as error:
             failures.note("redaction", "a text could not be redacted and is left out of its span", error=error)
             raise _ForbiddenError from error

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.trace import SpanKind
 
 from lightning_instrumentation import semconv
+from lightning_instrumentation.access.proof import TOKEN_HEADER
 from lightning_instrumentation.delivery.deferred import do_later
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.gateway import propagation
@@ -185,11 +186,22 @@ def _extras(started: Runtime, api: Api, span: SpanRecord, url: str, body: Mappin
     baggage = propagation.baggage(scope.identity, speaker(), scope.state)
     if baggage:
         headers["baggage"] = baggage
+    if standing is Standing.DAEMON:
+        headers.update(_key(started))
     asked = api.wanted(body) if standing is Standing.TRUSTED else NOTHING
     if asked:
         # What we take out of the answer again must be readable on the way.
         headers["accept-encoding"] = "identity"
     return Extras(standing, headers, asked)
+
+
+def _key(started: Runtime) -> dict[str, str]:
+    """What opens the daemon for a client that was pointed at it with a key of any kind."""
+    try:
+        token = started.router.access.opened()
+    except Exception:  # it is away, or somebody else: then the call may fail as it would without us
+        return {}
+    return {} if token is None else {TOKEN_HEADER: token}
 
 
 def readdress(

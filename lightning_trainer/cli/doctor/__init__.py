@@ -6,8 +6,6 @@ start can be expected to work (warnings included), 1 when something has to be me
 
 from pathlib import Path
 
-from rich.console import Console
-
 from lightning_trainer.cli.doctor.check import Check, State, render, summary
 from lightning_trainer.cli.doctor.machine import (
     check_cores,
@@ -20,6 +18,7 @@ from lightning_trainer.cli.doctor.model import check_experts, check_model, count
 from lightning_trainer.cli.doctor.packages import check_engine, check_packages, check_python
 from lightning_trainer.cli.doctor.places import check_guard, check_port, check_spool, check_state_dir
 from lightning_trainer.cli.doctor.schedule import check_schedule
+from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.file import load_config
 
@@ -32,7 +31,7 @@ def doctor(config_path: Path | None) -> int:
     Raises:
         ConfigError: the configuration cannot be used.
     """
-    console = Console()
+    console = TerminalConsole()
     checks = run_checks(load_config(config_path) if config_path else None)
     console.print(render(checks))
     console.print(summary(checks))

@@ -204,6 +204,7 @@ def test_a_token_is_sent_and_large_bodies_are_compressed_where_there_is_a_networ
     if not is_local:
         monkeypatch.setattr(post, "LOOPBACK", "nowhere")
     lightning.shutdown(0.0)
+    receiver.token = "t0ken"
     lightning.init(receiver.url, token="t0ken", spool_dir=tmp_path)
     with lightning.rollout("t", input="x" * 5000):
         pass

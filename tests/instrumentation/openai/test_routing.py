@@ -288,10 +288,13 @@ def test_with_a_wrong_token_nothing_is_routed_and_it_says_why(begin, daemon, hos
     writer(client.chat.completions.create, **asking())
     writer(client.chat.completions.create, **asking())
     assert len(host.requests) == 2
-    # Whoever delivers the spans says the same of them, now or a moment later.
-    said = [message for record in caplog.records if "no call is routed" in (message := record.getMessage())]
+    # A daemon that has another token is not the one whose token this is: it is not even sent that.
+    assert not any("another" in str(request) for request in daemon.requests)
+    said = [
+        message for record in caplog.records if "calls go where they always went" in (message := record.getMessage())
+    ]
     assert len(said) == 1
-    assert "LIGHTNING_TOKEN" in said[0]
+    assert "does not prove that it is your daemon" in said[0]
 
 
 def test_threads_with_one_client_object_keep_their_agents_apart(begin, daemon, host, client):

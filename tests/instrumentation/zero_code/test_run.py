@@ -254,7 +254,7 @@ class TestOtherLanguages:
 
     @staticmethod
     def select(monkeypatch, answer) -> None:
-        def fetch(endpoint, token):
+        def fetch(access):
             if isinstance(answer, Exception):
                 raise answer
             return answer

@@ -24,7 +24,7 @@ def serve(config: Path, status: int = 78) -> str:
     [
         (GOOD + "groupsize = 4\n", "unknown key 'policy.0.groupsize'; check its spelling"),
         (GOOD + "group_size = 1\n", "policy.0.group_size = 1: Input should be greater than or equal to 2"),
-        (GOOD.replace("port = 0", 'host = "0.0.0.0"'), "reachable from other machines: set a token"),
+        (GOOD.replace("port = 0", 'host = "0.0.0.0"\ntoken = "none"'), "reachable from other machines"),
         (GOOD.replace("random:tiny", "no/such-folder/at-all"), "no/such-folder/at-all"),
         (GOOD.replace("random:tiny", "embedded:gpt-9"), "embedded:gpt-9"),
         ("[[policy]\n", "is not valid TOML"),

@@ -1,7 +1,11 @@
 """The daemon's HTTP side is wired as the configuration says; engine and trainer are not asked for anything here."""
 
+import re
+
 import httpx
 import pytest
+from fastapi.routing import APIRoute
+from lightning_instrumentation.access.proof import proof
 
 from lightning_trainer.config import Config
 from lightning_trainer.daemon.notifying import NotifyingSink
@@ -17,7 +21,7 @@ async def client(tmp_path):
         {"policy": [_POLICY], "gateway": {"max_body_bytes": 2**16}, "daemon": {"trusted_hosts": ["gpu-box"]}}
     )
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
-        app = Daemon(config)._app(store, NotifyingSink(store), [])
+        app = Daemon(config)._app(store, NotifyingSink(store), [], None)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8321") as opened:
             yield opened
 
@@ -39,3 +43,25 @@ async def test_rollouts_end_and_are_rewarded_here(client: httpx.AsyncClient) -> 
     for path, body in (("reward", {"value": 1}), ("end", {})):
         answer = await client.post(f"/rollouts/unknown/{path}", json=body)
         assert (answer.status_code, "has been seen" in answer.json()["error"]["message"]) == (404, True)
+
+
+async def test_every_route_but_health_and_the_challenge_needs_the_token(tmp_path) -> None:
+    token = "token-of-this-test-0123"
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+        app = Daemon(Config())._app(store, NotifyingSink(store), [], token)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8321") as client:
+            open_to_all = set()
+            for route in app.routes:
+                assert isinstance(route, APIRoute)
+                path = re.sub(r"\{[^}]*\}", "x", route.path)
+                for method in route.methods:
+                    if (await client.request(method, path)).status_code != 401:
+                        open_to_all.add(path)
+            assert open_to_all == {"/healthz", "/readyz", "/lightning/challenge"}
+            nonce = "0" * 32
+            answer = await client.get("/lightning/challenge", params={"nonce": nonce})
+            assert answer.json() == {"proof": proof(token, nonce)}
+            for wrong in ("", "0" * 8, "0" * 200, token):
+                refused = await client.get("/lightning/challenge", params={"nonce": wrong})
+                assert refused.status_code in (400, 422)
+                assert "proof" not in refused.json()

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store import SqliteStore
 
 ROOT = Path(__file__).parents[3]
+TOKEN = "token-of-the-any-language-tests"
 EXAMPLE = ROOT / "examples" / "any-language"
 DOCS = (ROOT / "docs" / "gateway.md").read_text(encoding="utf-8")
 
@@ -29,17 +31,23 @@ def _blocks(language: str) -> list[str]:
 async def daemon(open_gateway, tmp_path):
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
         routers = (rewards_router(store, store), rollouts_router(store, store))
-        async with open_gateway(policy="support", sink=store, beside=routers) as gateway:
-            gateway.store = store
+        async with open_gateway(policy="support", sink=store, beside=routers, token=TOKEN) as gateway:
+            gateway.store, gateway.folder = store, tmp_path
+            (tmp_path / "lightning.toml").write_text(f'[daemon]\ntoken = "{TOKEN}"\n')
             yield gateway
 
 
-async def _run(gateway, *command: str, cwd: Path = ROOT) -> str:
+async def _run(gateway, *command: str, cwd: Path | None = None) -> str:
     clean = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     environment = clean | {"DAEMON": gateway.url, "POLICY": "support"}
     environment.pop("OPENAI_API_KEY", None)
+    if command[0] == "node":
+        environment["OPENAI_API_KEY"] = TOKEN
+    # `lightning-trainer token` reads the configuration of the folder that it is called in.
+    scripts = sysconfig.get_path("scripts")
+    environment["PATH"] = f"{scripts}{os.pathsep}{environment['PATH']}"
     process = await asyncio.create_subprocess_exec(
-        *command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        *command, cwd=cwd or gateway.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     output, errors = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0, (output + errors).decode()

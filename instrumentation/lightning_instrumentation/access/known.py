@@ -1,0 +1,79 @@
+"""What a daemon of this user's has left for this user's clients: its token, in a file that nobody else can read.
+
+One file an address (host and port), in ``LIGHTNING_ACCESS_DIR`` or a folder of the XDG state directory. It stays when
+the daemon stops: who takes the port meanwhile does not know the token, and so is known not to be the daemon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from lightning_instrumentation.gateway.hosts import canonical_host
+
+_LONGEST_FILE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDaemon:
+    token: str | None
+    """None: it asks for none."""
+
+
+def access_dir() -> Path:
+    named = os.environ.get("LIGHTNING_ACCESS_DIR")
+    if named:
+        return Path(named).expanduser()
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path("~/.local/state").expanduser()) / "lightning-trainer" / "daemons"
+
+
+def remember(url: str, token: str | None) -> Path:
+    """Leave word of a daemon that listens there.
+
+    Raises:
+        OSError: the folder or file cannot be written.
+    """
+    path = _path(url)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump({"token": token}, file)
+    os.replace(partial, path)
+    return path
+
+
+def known_daemon(url: str) -> KnownDaemon | None:
+    """Return what is known of the daemon at a URL; None where nothing is, or where somebody else could have said it."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        descriptor = os.open(_path(url), flags)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        if not _is_ours(os.fstat(descriptor)):
+            return None
+        text = file.read(_LONGEST_FILE)
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        token = json.loads(text)["token"]
+        if token is None or isinstance(token, str):
+            return KnownDaemon(token)
+    return None
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    mine = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+    return stat.S_ISREG(status.st_mode) and mine and not status.st_mode & 0o077
+
+
+def _path(url: str) -> Path:
+    parts = urlsplit(url)
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+    host = canonical_host(parts.hostname or "").replace(":", ".").replace("/", ".")
+    return access_dir() / f"{host}_{port}.json"

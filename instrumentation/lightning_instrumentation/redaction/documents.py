@@ -1,0 +1,50 @@
+"""The texts inside JSON: what somebody said is changed, what says how to read it is not.
+
+Keys, numbers and, outside of arguments and results, roles, types, ids and names stay as they are: without them a call
+is no longer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_STRUCTURE = frozenset(
+    {"role", "type", "id", "call_id", "tool_call_id", "name", "finish_reason", "mime_type", "modality", "required"}
+)
+_PAYLOAD = frozenset({"arguments", "args", "response", "result", "input", "output"})
+"""Under these everything is the user's or the model's."""
+
+Text = Callable[[str], str]
+Named = Callable[[str, str], str]
+
+
+def redacted(document: Any, text: Text, named: Named, *, payload: bool) -> Any:
+    """Return the document with its texts changed; the same object where nothing did.
+
+    Args:
+        text: changes a text.
+        named: changes a text that stands under a key, which it gets first.
+        payload: there is no structure in it: these are arguments, or a result.
+    """
+    if isinstance(document, str):
+        return text(document)
+    if isinstance(document, list):
+        changed = [redacted(one, text, named, payload=payload) for one in document]
+        return document if all(map(_same, changed, document)) else changed
+    if isinstance(document, dict):
+        values = {key: _member(key, one, text, named, payload=payload) for key, one in document.items()}
+        return document if all(map(_same, values.values(), document.values())) else values
+    return document
+
+
+def _member(key: str, value: Any, text: Text, named: Named, *, payload: bool) -> Any:
+    if not payload and key in _STRUCTURE and not isinstance(value, dict):
+        return value
+    if isinstance(value, str):
+        return named(key, value)
+    return redacted(value, text, named, payload=payload or key in _PAYLOAD)
+
+
+def _same(one: object, other: object) -> bool:
+    return one is other

@@ -1,0 +1,139 @@
+"""Finds secrets by what stands around them: ``password=…``, ``"api_key": "…"``, ``Authorization: …``, ``user:…@host``.
+
+Most of these have no form of their own, so a value is taken for a secret where it looks drawn at random
+(``randomness``). A password that is a word is not found.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterator
+
+import re2
+
+from lightning_instrumentation.redaction.linear import Pattern
+from lightning_instrumentation.redaction.randomness import STAND_IN, looks_random
+
+_WORDS = (
+    r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|token|credentials?|dsn|authorization|session(?:[_-]?id)?|[_-]pat|_auth|"
+    r"apikey|[_.-]key|(?:api|access|auth|private|account|signing|encryption|master|shared[_-]?access)[ _.-]?key)"
+)
+_QUOTE = r"""(?:\\*["'`])"""
+_QUOTED = r"""[^\s"'`\\]"""
+_BARE = r"""[^\s"'`\\,;&<>(){}\[\]|]"""
+_SCHEME = r"(?:(?:basic|bearer|token|apikey|digest) {1,3})?"
+_TELLS_ABOUT = re.compile(
+    r"(?:ids?|hash|public[\w-]*|sha\d*|digest|name|type|url|uri|path|file|count|limit|length|len|size|expir\w*|_at|version|kind|"
+    r"class|budget|usage|label|format|column|index|pattern|prefix|suffix|header|model|mode|ttl|"
+    r"(?:next|prev\w*|change|client|lock|page|pagination|continuation|request|creation|update|action|upload|resume|export)"
+    r"[_-]?token)$",
+    re.IGNORECASE,
+)
+"""A name that ends so is of something else, or about a secret: ``next_token``, ``token_count``, ``secret_name``."""
+_NAME = re2.compile(f"(?i){_WORDS}")
+_NAME_READ = re.compile(f"(?i){_WORDS}[\\w.-]*".encode(), re.ASCII)
+_NAME_BEFORE = re.compile(rb"[\w.:-]*\Z")
+_LONGEST_NAME = 64
+_STAND_INS = frozenset({"password1", "pass123", "pw", "****", "xxx"})
+_TEMPLATE = re.compile(r"[{}<>$\[\]]|%[(s]")
+
+Span = tuple[int, int]
+
+
+def _assigned(match: re.Match[bytes]) -> bool:
+    begins = max(0, match.start() - _LONGEST_NAME)
+    before, name = _NAME_BEFORE.search(match.string, begins, match.start()), _NAME_READ.match(match[0])
+    assert before is not None
+    assert name is not None
+    return _drawn(match) and not _tells_about((before[0] + name[0]).decode())
+
+
+def _tells_about(name: str) -> bool:
+    return _TELLS_ABOUT.search(name) is not None and not name.lower().startswith("session")
+
+
+def _drawn(match: re.Match[bytes]) -> bool:
+    return looks_random(match["secret"].decode())
+
+
+def _in_url(match: re.Match[bytes]) -> bool:
+    password = match["secret"].decode()
+    if _TEMPLATE.search(password) or password.lower() in _STAND_INS:
+        return False
+    # What stands there is a password in any case, unless it is the word for one.
+    return looks_random(password) or not (password.isalpha() and (password.islower() or password.isupper()))
+
+
+def _bearer(match: re.Match[bytes]) -> bool:
+    token = match["secret"].decode()
+    return any(map(str.isdigit, token)) and STAND_IN.search(token) is None
+
+
+def _basic(match: re.Match[bytes]) -> bool:
+    """Basic credentials are ``user:password`` in base64."""
+    given = match["secret"]
+    try:
+        return b":" in base64.b64decode(given + b"=" * (-len(given) % 4), validate=True)
+    except binascii.Error:
+        return False
+
+
+def _always(match: re.Match[bytes]) -> bool:
+    return True
+
+
+_SOURCES: tuple[tuple[str, Callable[[re.Match[bytes]], bool]], ...] = (
+    # name = value, "name": "value", <name>value
+    (
+        rf"(?i){_WORDS}[\w.-]*{_QUOTE}?\]?\s{{0,3}}(?:=>|:=|=|:|>)\s{{0,3}}{_QUOTE}{_SCHEME}"
+        rf"(?P<secret>{_QUOTED}{{8,}})",
+        _assigned,
+    ),
+    (
+        rf"(?i){_WORDS}[\w.-]*{_QUOTE}?\]?\s{{0,3}}(?:=>|:=|=|:|>)\s{{0,3}}{_SCHEME}(?P<secret>{_BARE}{{8,}})",
+        _assigned,
+    ),
+    # --password value, curl -u user:value
+    (
+        rf"(?i)(?:--[\w-]*{_WORDS}[\w-]* +|\s-u +{_QUOTE}?[\w.@-]+:){_QUOTE}?"
+        rf"(?P<secret>{_BARE}{{8,}})",
+        _drawn,
+    ),
+    # .netrc: login name password value
+    (rf"(?i)\b(?:login|user)\s+\S+\s+password\s+(?P<secret>{_BARE}{{6,}})", _drawn),
+    # scheme://user:value@host, scheme://value@host, scheme://value:x-oauth-basic@host
+    (r"://[^\s/:@\"'`<>?#]*:(?P<secret>[^\s/@\"'`?#]{3,})@", _in_url),
+    (r"://(?P<secret>[\w.-]{16,})(?::[\w-]*)?@", _drawn),
+    (r"(?i)\bbearer {1,3}(?P<secret>[A-Za-z0-9._~+/-]{16,}={0,2})", _bearer),
+    (r"(?i)\bbasic {1,3}(?P<secret>[A-Za-z0-9+/]{8,}={0,2})", _basic),
+    # Addresses that are secrets: Slack's, Discord's and Teams' webhooks, signed links of Azure's.
+    (r"hooks\.slack\.com/(?:services|workflows|triggers)/(?P<secret>[\w/+-]{20,})", _always),
+    (r"discord(?:app)?\.com/api/webhooks/[0-9]{15,25}/(?P<secret>[\w-]{50,})", _always),
+    (r"webhook\.office\.com/webhookb2/(?P<secret>[\w@/-]{60,})", _always),
+    (r"[?&;]sig(?:nature)?=(?P<secret>[A-Za-z0-9%/+_-]{30,})", _always),
+)
+_PLACES = tuple((Pattern.of(source), takes) for source, takes in _SOURCES)
+PATTERNS = tuple(pattern for pattern, _ in _PLACES)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a value that has this name, in JSON say, is one."""
+    name = name[-_LONGEST_NAME:]
+    return len(value) >= 8 and _NAME.search(name) is not None and not _tells_about(name) and looks_random(value)
+
+
+def find(view: bytes) -> Iterator[Span]:
+    """Return where secrets are.
+
+    Args:
+        view: the text in ASCII, a byte a character.
+
+    Raises:
+        TooManyCandidatesError: what comes after a place was not looked at.
+    """
+    for pattern, takes in _PLACES:
+        for match in pattern.matches(view):
+            if takes(match):
+                yield match.span("secret")

@@ -1,0 +1,94 @@
+"""The daemon's token: the configuration's, or one that is made at the first start and kept in the state folder.
+
+``none`` in the configuration is a daemon without one. Commands find it in the same places.
+"""
+
+import contextlib
+import logging
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from lightning_instrumentation.access.known import known_daemon, remember
+from lightning_instrumentation.access.proof import NO_TOKEN
+
+from lightning_trainer.config import DaemonConfig
+from lightning_trainer.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+_FILE = "token"
+_BYTES = 32
+
+
+def token_of_daemon(config: DaemonConfig) -> str | None:
+    """Return the token, made now if this is the first start; None for a daemon without.
+
+    Raises:
+        ConfigError: it cannot be kept, or what is kept is not one.
+    """
+    if config.token is not None:
+        return None if config.token == NO_TOKEN else config.token
+    path = config.state_dir / _FILE
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return _kept(path)
+    except OSError as error:
+        raise ConfigError(f"the daemon's token cannot be kept in {path}: {error.strerror}") from error
+    token = secrets.token_urlsafe(_BYTES)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(f"{token}\n")
+    return token
+
+
+def token_for_clients(config: DaemonConfig, url: str | None = None) -> str | None:
+    """Return the token that a command needs; None where there is none, or none that is known here.
+
+    Args:
+        url: where the daemon runs, if that is known.
+
+    Raises:
+        ConfigError: what is kept is not a token.
+    """
+    if config.token is not None:
+        return None if config.token == NO_TOKEN else config.token
+    path = config.state_dir / _FILE
+    if path.is_file():
+        return _kept(path)
+    known = known_daemon(url or f"http://{config.host}:{config.port}")
+    return None if known is None else known.token
+
+
+@contextlib.contextmanager
+def told_to_clients(url: str, token: str | None, *, lasting: bool) -> Iterator[None]:
+    """Leave word for this user's clients of the daemon at a URL.
+
+    Args:
+        lasting: it stays when the daemon stops, since it comes back to this address.
+    """
+    path = None
+    try:
+        path = remember(url, token)
+    except OSError as error:
+        _log.warning("clients have to be told the daemon's token (LIGHTNING_TOKEN): %s", error)
+    if token is None:
+        _log.warning(
+            'token = "none" in [daemon]: everybody who can reach %s may read what is recorded, reward and roll back',
+            url,
+        )
+    try:
+        yield
+    finally:
+        if path is not None and not lasting:
+            path.unlink(missing_ok=True)
+
+
+def _kept(path: Path) -> str:
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the daemon's token in {path} cannot be read: {error}") from error
+    if len(token) < 16:
+        raise ConfigError(f"{path} holds no token of 16+ characters: delete it, and the next start makes another")
+    return token

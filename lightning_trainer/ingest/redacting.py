@@ -1,0 +1,105 @@
+"""Spans before they are stored: every text in them redacted by the daemon's rules, whoever sent it.
+
+Our own client redacts by its own rules before anything leaves its process; other tracers, what passes through the
+gateway, rewards and ends do not. Names, ids, roles, types and numbers stay: they say what a span is.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+from lightning_instrumentation import semconv
+from lightning_instrumentation.redaction.rules import RedactionError, Redactor
+
+from lightning_trainer.types import AttributeValue, Span, SpanEvent, SpanSink
+
+logger = logging.getLogger(__name__)
+
+_OURS = frozenset((semconv.CLIENT_SCOPE, semconv.GATEWAY_SCOPE, semconv.GATEWAY_NOTE_SCOPE))
+_FEW = 4
+"""So many spans are redacted where they are; more in a thread, while the event loop goes on."""
+_STRUCTURE = frozenset(
+    {
+        *("role", "type", "kind", "id", "name", "model", "system", "provider", "operation", "format", "language"),
+        *("version", "finish_reason", "finish_reasons"),
+    }
+)
+_TOKENS = (".token_ids", ".logprobs", ".support", ".routed_experts")
+
+
+class RedactingSink:
+    """A sink in front of the store's. What cannot be redacted is left out of the span; the rest is stored.
+
+    Args:
+        drop_tokens: of a call in whose texts a secret was found, the token ids and what belongs to them are not stored:
+            they spell the text. Such a call is one of text alone then, and is not trained.
+    """
+
+    def __init__(self, sink: SpanSink, redactor: Redactor, *, drop_tokens: bool = False) -> None:
+        self._sink = sink
+        self._redactor = redactor
+        self._drop_tokens = drop_tokens
+        self.left_out = 0
+        """Texts that a rule failed on."""
+
+    async def append(self, spans: Sequence[Span]) -> int:
+        if len(spans) <= _FEW:
+            return await self._sink.append([self._redacted(span) for span in spans])
+        return await self._sink.append(await asyncio.to_thread(lambda: [self._redacted(span) for span in spans]))
+
+    def _redacted(self, span: Span) -> Span:
+        ours = span.scope in _OURS
+        attributes = self._allowed(span.attributes, ours)
+        events = tuple(self._event(event, ours) for event in span.events)
+        message = self._text(span.status_message, "status") or "" if span.status_message else ""
+        same = attributes is span.attributes and message == span.status_message
+        if same and all(map(lambda one, other: one is other, events, span.events)):
+            return span  # with the bytes that it was read from, which are stored as they are
+        if self._drop_tokens:
+            attributes = {name: value for name, value in attributes.items() if not name.endswith(_TOKENS)}
+        return replace(span, attributes=attributes, events=events, status_message=message)
+
+    def _event(self, event: SpanEvent, ours: bool) -> SpanEvent:
+        attributes = self._allowed(event.attributes, ours)
+        return event if attributes is event.attributes else replace(event, attributes=attributes)
+
+    def _allowed(self, attributes: Mapping[str, AttributeValue], ours: bool) -> Mapping[str, AttributeValue]:
+        """Return the attributes as they may be stored; the same object where nothing changed."""
+        changed: dict[str, AttributeValue | None] = {}
+        for name, value in attributes.items():
+            if not _is_text(name, ours):
+                continue
+            allowed = self._value(value, name)
+            if allowed is not value:
+                changed[name] = allowed
+        if not changed:
+            return attributes
+        return {name: value for name, value in {**attributes, **changed}.items() if value is not None}
+
+    def _value(self, value: AttributeValue, name: str) -> AttributeValue | None:
+        if isinstance(value, str):
+            return self._text(value, name)
+        if isinstance(value, tuple):
+            allowed = cast(AttributeValue, tuple(self._text(o, name) or "" if isinstance(o, str) else o for o in value))
+            return value if allowed == value else allowed
+        return value
+
+    def _text(self, text: str, name: str) -> str | None:
+        try:
+            return self._redactor(text, payload=name in semconv.PAYLOAD_KEYS)
+        except RedactionError as error:
+            self.left_out += 1
+            logger.error("%s of a span is left out: %s", name[:64], error)
+            return None
+
+
+def _is_text(name: str, ours: bool) -> bool:
+    """Of our own spans it is known which attributes are texts; of others', which ones say how to read them."""
+    if name in semconv.CONTENT_KEYS or name.startswith(semconv.METADATA):
+        return True
+    if ours and name.startswith(("lightning.", "gen_ai.")):
+        return False
+    last = name.rpartition(".")[2]
+    return last not in _STRUCTURE and not last.endswith("_id")

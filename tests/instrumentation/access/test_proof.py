@@ -1,0 +1,154 @@
+"""Who cannot prove to be the daemon gets neither a prompt nor a token, and the agent goes on as if there were none."""
+
+import json
+import sys
+
+import lightning_instrumentation as lightning
+import openai
+import pytest
+from lightning_instrumentation.access import proof as proofs
+from lightning_instrumentation.access.known import remember
+from lightning_instrumentation.access.proof import Access, UnprovenDaemonError, proof
+from lightning_instrumentation.gateway.routing import GatewayUnprovenError
+from lightning_instrumentation.runtime import runtime
+
+TOKEN = "the-token-of-this-users-daemon"
+PROMPT = "a prompt that is nobody else's affair"
+
+
+@lightning.agent("writer")
+def ask(client):
+    return client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": PROMPT}])
+
+
+@pytest.fixture
+def client(host):
+    with openai.OpenAI(base_url=host.base_url, api_key="sk-secret", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def every_byte(daemon):
+    """What whoever listens at the daemon's address is sent."""
+    seen = []
+    stub = daemon._handler
+
+    class Handler(stub):
+        def parse_request(self):
+            found = super().parse_request()
+            seen.append(self.raw_requestline + self.headers.as_string().encode() if found else b"")
+            return found
+
+        def read(self):
+            body = super().read()
+            seen.append(body)
+            return body
+
+    daemon._handler = Handler
+    daemon.stop()
+    daemon.start()
+    return lambda: b"".join(seen)
+
+
+def test_the_daemon_that_left_its_token_is_found_and_gets_everything(begin, daemon, host, client):
+    daemon.token = TOKEN
+    daemon.select("prose", "writer")
+    remember(daemon.url, TOKEN)
+    begin()
+    ask(client)
+    assert len(daemon.requests) == 1
+    assert daemon.requests[0][1]["authorization"] == f"Bearer {TOKEN}"
+    assert not host.requests
+    assert daemon.chats()
+
+
+def test_whoever_took_its_port_gets_a_number_and_nothing_else(begin, daemon, host, client, every_byte, caplog):
+    daemon.select("prose", "writer")
+    remember(daemon.url, TOKEN)  # and what answers does not have it
+    begin()
+    for _ in range(3):
+        ask(client)
+    assert len(host.requests) == 3
+    assert not lightning.flush(1.0)
+    sent = every_byte()
+    assert b"GET /lightning/challenge?nonce=" in sent
+    assert PROMPT.encode() not in sent
+    assert TOKEN.encode() not in sent
+    assert not any(verb in sent for verb in (b"POST", b"selection", b"authorization", b"Authorization"))
+    said = [record.getMessage() for record in caplog.records if "does not prove" in record.getMessage()]
+    assert len([one for one in said if "calls go where they always went" in one]) == 1
+    assert len(said) <= 2  # and once of the spans, which wait
+
+
+def test_when_the_daemon_is_back_so_are_its_calls_and_spans(begin, daemon, host, client, monkeypatch):
+    monkeypatch.setattr(proofs, "_LOOK_AGAIN_S", 0.0)
+    daemon.select("prose", "writer")
+    remember(daemon.url, TOKEN)
+    begin(refresh_s=0.0)
+    ask(client)
+    daemon.token = TOKEN
+    lightning.flush(10.0)
+    for _ in range(200):
+        if daemon.requests:
+            break
+        ask(client)
+    assert daemon.requests
+    assert lightning.flush(20.0)
+
+
+def test_a_claimed_call_that_may_not_go_elsewhere_fails(begin, daemon, host, client, monkeypatch):
+    monkeypatch.setenv("LIGHTNING_ROUTE_FALLBACK", "0")
+    daemon.select("prose", "writer")
+    daemon.token = TOKEN
+    remember(daemon.url, TOKEN)
+    begin()
+    ask(client)
+    daemon.token = "of somebody else"
+    started = runtime()
+    assert started is not None
+    started.router.access.forget()
+    with pytest.raises(GatewayUnprovenError, match="does not prove"):
+        ask(client)
+    assert not host.requests
+
+
+def test_a_client_that_was_pointed_at_the_gateway_needs_no_key(begin, daemon):
+    daemon.token = TOKEN
+    remember(daemon.url, TOKEN)
+    begin(route=False)
+    direct = openai.OpenAI(base_url=f"{daemon.url}/v1", api_key="not-needed", max_retries=0)
+    with direct, pytest.raises(openai.AuthenticationError):  # the stub knows the other header alone
+        ask(direct)
+    headers = {name.lower(): value for name, value in daemon.refused[-1].items()}
+    assert headers["authorization"] == "Bearer not-needed"
+    assert headers[proofs.TOKEN_HEADER] == TOKEN
+
+
+def test_a_proof_is_asked_for_once_and_kept_for_a_moment(daemon, every_byte):
+    daemon.token = TOKEN
+    access = Access(daemon.url, TOKEN)
+    for _ in range(20):
+        assert access.headers() == {"authorization": f"Bearer {TOKEN}"}
+    assert every_byte().count(b"GET /lightning/challenge") == 1
+    access.forget()
+    access.opened()
+    assert every_byte().count(b"GET /lightning/challenge") == 2
+
+
+def test_an_answer_to_another_challenge_proves_nothing(daemon, monkeypatch):
+    daemon.token = TOKEN
+    stubs = sys.modules["lightning_test_routing"]
+    monkeypatch.setattr(stubs, "proof", lambda token, nonce: proof(token, "0" * 32))
+    with pytest.raises(UnprovenDaemonError):
+        Access(daemon.url, TOKEN).opened()
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"proof": null}', b'{"proof": 7}', '{"proof": "ü"}'.encode()])
+def test_no_answer_that_is_no_proof_is_one(body):
+    assert proofs._proof_in(body) == ""
+
+
+def test_a_daemon_without_a_token_has_nothing_to_prove(daemon, every_byte):
+    assert Access(daemon.url, "none").headers() == {}
+    assert Access(daemon.url).headers() == {}
+    assert json.dumps(every_byte().decode()) == '""'

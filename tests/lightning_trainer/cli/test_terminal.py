@@ -1,0 +1,111 @@
+"""Nothing that others wrote commands the terminal, and nothing of it vanishes as markup."""
+
+import io
+import json
+import logging
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.logging import RichHandler
+from rich.markup import escape
+from rich.panel import Panel
+from rich.progress import Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from lightning_trainer.agents.census import AgentCensus
+from lightning_trainer.agents.losses import ProgramLosses
+from lightning_trainer.agents.report import agents_report
+from lightning_trainer.agents.terminal import show
+from lightning_trainer.cli.app import _one_sentence
+from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.cli.terminal.visible import visible, visible_json
+from lightning_trainer.errors import ConfigError
+
+CLI = Path(__file__).parents[3] / "lightning_trainer" / "cli"
+COLORS = re.compile(r"\x1b\[[0-9;]*m")
+"""What rich writes itself for a style."""
+COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
+CLIPBOARD = "\x1b]52;c;cm0gLXJmIH4=\x07"
+HOSTILE = (CLIPBOARD, "\x1b[2J\x1b[H", "\x9b31m", "\x1b]0;title\x07", "a\rb", "a\x08b", "\u202edwons", "\x00", "\x7f")
+# Half of it from what a terminal obeys and rich reads.
+texts = st.lists(
+    st.one_of(st.sampled_from((*HOSTILE, "[daemon]", "[/]", "[bold]", "\\[", "中")), st.text(max_size=8))
+).map("".join)
+
+
+def printed(what, **options) -> str:
+    out = io.StringIO()
+    TerminalConsole(file=out, force_terminal=True, width=200).print(what, **options)
+    return out.getvalue()
+
+
+def obeyed(text: str) -> list[str]:
+    return COMMANDS.findall(COLORS.sub("", text))
+
+
+@given(texts)
+def test_no_text_commands_the_terminal_whatever_it_is_printed_in(text):
+    table = Table("name")
+    table.add_row(escape(text))
+    table.add_row(Text(text))
+    for what in (Text(text, "bold"), escape(text), Panel(Text(text)), table):
+        assert obeyed(printed(what)) == []
+    assert obeyed(printed(text, markup=False, soft_wrap=True)) == []
+
+
+@given(texts)
+def test_json_on_the_terminal_is_escaped_and_says_the_same(text):
+    document = {"agents": [{text: text}]}
+    assert obeyed(visible_json(document)) == []
+    assert json.loads(visible_json(document)) == document
+
+
+@given(st.text(alphabet=st.characters(blacklist_categories=("Cc", "Cs", "Cf", "Zl", "Zp")), max_size=50))
+def test_what_commands_nothing_is_shown_as_it_is(text):
+    assert visible(f"{text}\n\t") == f"{text}\n\t"
+
+
+def test_a_log_line_commands_nothing_and_keeps_its_brackets():
+    out = io.StringIO()
+    handler = RichHandler(console=TerminalConsole(file=out, force_terminal=True, width=200), show_path=False)
+    handler.emit(logging.LogRecord("x", logging.WARNING, "f", 1, f"[daemon] token of {CLIPBOARD}", (), None))
+    assert obeyed(out.getvalue()) == []
+    assert "[daemon] token of " in COLORS.sub("", out.getvalue())
+
+
+def test_a_live_display_still_moves_its_cursor():
+    out = io.StringIO()
+    console = TerminalConsole(file=out, force_terminal=True, width=80)
+    with Progress(TextColumn("{task.description}"), console=console) as progress:
+        progress.add_task(escape(CLIPBOARD))
+        progress.refresh()
+    assert "\x1b[?25l" in out.getvalue()
+    assert "\x1b]52" not in out.getvalue()
+
+
+def test_an_error_is_shown_whole_and_commands_nothing(capsys):
+    with pytest.raises(SystemExit), _one_sentence():
+        raise ConfigError(f"[daemon] token of {CLIPBOARD}[/] is wrong")
+    said = capsys.readouterr().err
+    assert "[daemon] token of ␛]52;c;cm0gLXJmIH4=[/] is wrong" in said
+
+
+def test_agents_tools_and_programs_with_hostile_names_are_shown_and_not_obeyed():
+    name = f"{CLIPBOARD}[daemon]"
+    seen = AgentCensus(agent=name, calls=3, tools={name})
+    losses = ProgramLosses(program=name, processes=1, reasons={f"not-routed:{name}": 2})
+    out = io.StringIO()
+    show(agents_report([seen], [losses], None), TerminalConsole(file=out, force_terminal=True, width=200))
+    assert obeyed(out.getvalue()) == []
+    assert COLORS.sub("", out.getvalue()).count("[daemon]") >= 3
+
+
+def test_every_command_prints_through_this_console():
+    """rich's own would pass on what it is given."""
+    for path in CLI.rglob("*.py"):
+        if path.parent.name != "terminal":
+            assert not re.search(r"(?<!\w)Console\(", path.read_text(encoding="utf-8")), path

@@ -1,0 +1,147 @@
+"""A daemon makes a token at its first start: its user's own clients find it, and nobody else comes in."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from lightning_trainer.config import DaemonConfig
+from lightning_trainer.daemon.access.token import token_for_clients, token_of_daemon
+from lightning_trainer.errors import ConfigError
+
+AGENT = """
+import lightning_instrumentation as lightning
+with lightning.rollout("t"):
+    pass
+assert lightning.flush(30), lightning.stats()
+"""
+TIMEOUT_S = 120
+
+
+def test_it_is_made_once_for_its_owner_alone(tmp_path):
+    config = DaemonConfig(state_dir=tmp_path)
+    token = token_of_daemon(config)
+    assert token is not None
+    assert len(token) >= 43
+    assert token_of_daemon(config) == token == token_for_clients(config)
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+
+
+def test_the_configurations_goes_first_and_none_is_none(tmp_path):
+    token_of_daemon(DaemonConfig(state_dir=tmp_path))
+    assert token_of_daemon(DaemonConfig(state_dir=tmp_path, token="0123456789abcdef")) == "0123456789abcdef"
+    assert token_of_daemon(DaemonConfig(state_dir=tmp_path, token="none")) is None
+    assert token_for_clients(DaemonConfig(state_dir=tmp_path, token="none")) is None
+
+
+def test_a_file_that_holds_no_token_is_named(tmp_path):
+    (tmp_path / "token").write_text("short")
+    with pytest.raises(ConfigError, match="delete it"):
+        token_of_daemon(DaemonConfig(state_dir=tmp_path))
+
+
+@pytest.fixture
+def port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.fixture
+def serve(tmp_path, port):
+    """Start a daemon that records, as a process; it is stopped at the end."""
+    running = []
+
+    def start(settings: str = "") -> subprocess.Popen:
+        (tmp_path / "lightning.toml").write_text(f'[daemon]\nport = {port}\nstate_dir = "state"\n{settings}')
+        command = [sys.executable, "-m", "lightning_trainer", "serve"]
+        with (tmp_path / "daemon.log").open("ab") as log:
+            running.append(subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log))
+        deadline = time.monotonic() + TIMEOUT_S
+        while status(f"http://127.0.0.1:{port}/healthz") != 200:
+            assert running[-1].poll() is None, (tmp_path / "daemon.log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        return running[-1]
+
+    yield start
+    for process in running:
+        stop(process)
+
+
+def stop(process: subprocess.Popen) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        process.wait(TIMEOUT_S)
+
+
+def status(url: str, **headers: str) -> int | None:
+    request = urllib.request.Request(url, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return None
+
+
+def run(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+
+
+def test_two_lines_suffice_and_a_stranger_stays_outside(serve, tmp_path, port):
+    serve()
+    url = f"http://127.0.0.1:{port}"
+    assert status(f"{url}/lightning/status") == 401
+    assert status(f"{url}/lightning/status", authorization="Bearer not-needed-on-loopback") == 401
+    printed = run(tmp_path, "-m", "lightning_trainer", "token")
+    assert (printed.returncode, printed.stderr) == (0, "")
+    token = printed.stdout.strip()
+    assert status(f"{url}/lightning/status", authorization=f"Bearer {token}") == 200
+    assert status(f"{url}/lightning/status", x_lightning_token=token) == 200
+    agent = run(tmp_path, "-c", AGENT, LIGHTNING_ENDPOINT=url)
+    assert (agent.returncode, agent.stderr) == (0, "")
+    counts = json.loads(run(tmp_path, "-m", "lightning_trainer", "status", "--json").stdout)["counts"]
+    assert counts["rollouts"] == 1
+    assert token not in (tmp_path / "daemon.log").read_text()
+
+
+def test_the_token_outlives_the_daemon_and_comes_back_with_it(serve, tmp_path, port):
+    first = serve()
+    token = run(tmp_path, "-m", "lightning_trainer", "token").stdout
+    stop(first)
+    assert run(tmp_path, "-m", "lightning_trainer", "token").stdout == token
+    serve()
+    assert status(f"http://127.0.0.1:{port}/lightning/status", authorization=f"Bearer {token.strip()}") == 200
+
+
+def test_switched_off_it_says_so_and_lets_everybody_in(serve, tmp_path, port):
+    serve('token = "none"\n')
+    assert status(f"http://127.0.0.1:{port}/lightning/status") == 200
+    assert run(tmp_path, "-m", "lightning_trainer", "token").stdout == "none\n"
+    said = " ".join((tmp_path / "daemon.log").read_text().split())
+    assert 'token = "none" in [daemon]: everybody who can reach' in said
+
+
+def test_before_the_first_start_there_is_none_to_print(tmp_path):
+    (tmp_path / "lightning.toml").write_text('[daemon]\nport = 1\nstate_dir = "state"\n')
+    done = run(tmp_path, "-m", "lightning_trainer", "token")
+    assert done.returncode == 2
+    assert "the first `lightning-trainer serve` makes it" in " ".join(done.stderr.split())
