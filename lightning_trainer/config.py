@@ -15,6 +15,7 @@ from lightning_trainer.credit.settings import CreditConfig, TerminalCredit, name
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.metrics.settings import MetricsConfig
 from lightning_trainer.section import Section
+from lightning_trainer.store.retention.settings import StoreConfig
 from lightning_trainer.training.algorithms.presets import PRESETS
 from lightning_trainer.training.algorithms.settings import AlgorithmConfig
 from lightning_trainer.training.lora import LoraConfig
@@ -457,6 +458,7 @@ class Config(Section):
     gateway: GatewayConfig = GatewayConfig()
     training: TrainingConfig = TrainingConfig()
     metrics: MetricsConfig = MetricsConfig()
+    store: StoreConfig = StoreConfig()
     policy: tuple[PolicyConfig, ...] = ()
     """Without any the daemon records, and neither routes, serves nor trains."""
 

@@ -64,5 +64,9 @@ class RollbackError(LightningError, ValueError):
     """A policy cannot go back to that version; everything stays as it was."""
 
 
+class DropError(LightningError, ValueError):
+    """Something cannot be taken out of what will be trained; everything stays as it was."""
+
+
 class EngineError(LightningError, RuntimeError):
     """The inference engine is not there, did not start, or died."""

@@ -136,13 +136,15 @@ def agents(
         Path | None, typer.Option(help="The daemon's folder, where no configuration names it.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="The configuration: it says which policy claims whom.")] = None,
+    newest: Annotated[int, typer.Option(help="Only of the newest so many spans.", min=1)] = 100_000,
+    everything: Annotated[bool, typer.Option("--all", help="Of all spans, however long that takes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show every agent that was seen: calls, tokens, tools, who claims it, and what was not captured."""
     with _one_sentence():
         from lightning_trainer.cli.agents import agents as run
 
-        run(state_dir=state_dir, config=config, as_json=as_json)
+        run(state_dir=state_dir, config=config, as_json=as_json, newest=None if everything else newest)
 
 
 @app.command()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.demonstrations import Demonstrations
 from lightning_trainer.daemon.engines import engine_groups
@@ -29,6 +30,7 @@ async def compose(
     *,
     store: SqliteStore,
     sink: NotifyingSink,
+    census: LiveCensus,
     url: str,
     make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream],
 ) -> list[PolicyRuntime]:
@@ -78,6 +80,7 @@ async def compose(
             trainer=trainer,
             demonstrations=demonstrations,
             make_upstream=make_upstream,
+            census=census,
             url=url,
             log_dir=logs[policy.name],
         )

@@ -17,7 +17,7 @@ from lightning_trainer.daemon.keeping import VersionKeeper
 from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.old_adapters import OldAdapters
 from lightning_trainer.daemon.old_versions import OldVersionEngine
-from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.daemon.publishing import Publisher
 from lightning_trainer.daemon.rollback import RollbackRequests
 from lightning_trainer.daemon.selection_watch import watch_selection
@@ -66,11 +66,13 @@ class PolicyRuntime:
         trainer: TrainerClient,
         demonstrations: Demonstrations,
         make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream],
+        census: LiveCensus,
         url: str,
         log_dir: Path,
     ) -> None:
         """
         Args:
+            census: of the store.
             url: the daemon's.
             log_dir: of the policy.
         """
@@ -113,7 +115,12 @@ class PolicyRuntime:
             one_of_several=len(config.policy) > 1,
             vocabulary=vocabulary_of(engine.model_dir),
         )
-        self._watch = partial(watch_selection, policy, config.policy, LiveCensus(store), self.progress)
+        self._watch = partial(watch_selection, policy, config.policy, census, self.progress)
+
+    @property
+    def takes_attempts(self) -> bool:
+        """Whether there will be steps that take what is recorded."""
+        return self.policy.train and self.progress.phase not in (Phase.FINISHED, Phase.SERVING)
 
     async def start(self) -> None:
         """Start the trainer and the metrics.

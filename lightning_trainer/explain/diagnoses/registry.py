@@ -12,6 +12,7 @@ from lightning_trainer.explain.diagnoses import (
     agent_name,
     before_policy,
     clock_skew,
+    deleted,
     duplicates,
     evaluation,
     group,
@@ -33,6 +34,7 @@ from lightning_trainer.explain.finding import Finding
 Diagnosis: TypeAlias = Callable[[Case], Finding | None]
 
 DIAGNOSES: tuple[Diagnosis, ...] = (
+    deleted.diagnose,
     evaluation.diagnose,
     no_calls.diagnose,
     before_policy.diagnose,
@@ -55,6 +57,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
 )
 
 OF_WHAT_WAS_RECORDED: tuple[Diagnosis, ...] = (
+    deleted.diagnose,
     no_calls.diagnose,
     before_policy.diagnose,
     missing_parent.diagnose,

@@ -241,17 +241,17 @@ async def test_a_store_that_cannot_be_read_is_waited_for_and_the_loop_goes_on_by
     monkeypatch.setattr(training_loop, "_LONGEST_WAIT_S", 0.01)
     run = await make_run(1, 2)
     await run.until(Phase.COLLECTING)
-    ended_attempts, left = run.store.ended_attempts, 3
+    waiting_attempts, left = run.store.waiting_attempts, 3
 
-    async def away(**asked):
+    async def away(policy):
         nonlocal left
         if left:
             left -= 1
             raise StoreError("the store could not be read: database is locked")
-        return await ended_attempts(**asked)
+        return await waiting_attempts(policy)
 
     run.loop._store_wait_s = 0.01
-    monkeypatch.setattr(run.store, "ended_attempts", away)
+    monkeypatch.setattr(run.store, "waiting_attempts", away)
     await run.until(Phase.WAITING)
     await run.until(Phase.COLLECTING)
     assert left == 0
@@ -265,10 +265,10 @@ async def test_an_error_that_nobody_has_thought_of_pauses_training_and_not_the_d
     run = await make_run(1, 2)
     await run.until(Phase.COLLECTING)
 
-    async def broken(**_):
+    async def broken(_):
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr(run.store, "ended_attempts", broken)
+    monkeypatch.setattr(run.store, "waiting_attempts", broken)
     run.loop._stored.set()
     await run.until(Phase.PAUSED)
     assert "3 errors in a row, last: ZeroDivisionError: division by zero" in run.progress.detail
