@@ -36,6 +36,10 @@ class StoreError(LightningError, RuntimeError):
     """The store refused or could not complete an operation; nothing of it was written."""
 
 
+class DamagedStoreError(StoreError):
+    """A part of the store's file cannot be read; the rest can."""
+
+
 class LedgerImbalanceError(LightningError, ValueError):
     """The tokens that went in are not the tokens accounted for (promise 1)."""
 

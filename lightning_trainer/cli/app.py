@@ -262,6 +262,83 @@ def rollback(
 
 
 @app.command()
+def drop(
+    name: Annotated[str, typer.Argument(help="Id of a rollout, attempt or group; or a step: 12, or POLICY@12.")],
+    kind: Annotated[
+        str | None, typer.Option(help="Where it names several things.", metavar="rollout|group|step")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why; `explain` says it.")] = "somebody dropped it",
+    policy: Annotated[str | None, typer.Option(help="Whose step it is, where there are several policies.")] = None,
+    config: _Configuration = None,
+) -> None:
+    """Take a rollout, a group or a recorded step out of what will be trained; with the daemon running or stopped."""
+    with _one_sentence():
+        from lightning_trainer.cli.drop import drop as run
+        from lightning_trainer.store.worklist.drops import Kind
+
+        run(config, name, kind=None if kind is None else _one_of(Kind, "--kind", kind), policy=policy, reason=reason)
+
+
+store = typer.Typer(no_args_is_help=True, help="Check, back up, restore, repair or compact the store.")
+app.add_typer(store, name="store")
+
+
+@store.command("check")
+def store_check(
+    config: _Configuration = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Not every index and checksum.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Look for damage, beside a running daemon or without one; exit status 1 where there is some."""
+    with _one_sentence():
+        from lightning_trainer.cli.store import check as run
+
+        sys.exit(run(config, quick=quick, as_json=as_json))
+
+
+@store.command("backup")
+def store_backup(
+    folder: Annotated[Path, typer.Argument(help="To be made; gets the database and the newest checkpoints.")],
+    config: _Configuration = None,
+) -> None:
+    """Copy the store, beside a running daemon or without one."""
+    with _one_sentence():
+        from lightning_trainer.cli.store import backup as run
+
+        run(config, folder)
+
+
+@store.command("restore")
+def store_restore(
+    folder: Annotated[Path, typer.Argument(help="That `store backup` made.")],
+    config: _Configuration = None,
+) -> None:
+    """Put a backup in the store's place, and what the journal has since; what was there is set aside."""
+    with _one_sentence():
+        from lightning_trainer.cli.store import restore as run
+
+        run(config, folder)
+
+
+@store.command("repair")
+def store_repair(config: _Configuration = None) -> None:
+    """Write a damaged store anew with everything that can be read; the damaged file is set aside."""
+    with _one_sentence():
+        from lightning_trainer.cli.store import repair as run
+
+        run(config)
+
+
+@store.command("compact")
+def store_compact(config: _Configuration = None) -> None:
+    """Make the store's file as small as what it holds; it takes as much free disk twice, and no running daemon."""
+    with _one_sentence():
+        from lightning_trainer.cli.store import compact as run
+
+        run(config)
+
+
+@app.command()
 def explain(
     rollout: Annotated[
         str | None, typer.Argument(help="Id of a rollout, attempt or task, its beginning, or a pattern; none: list.")

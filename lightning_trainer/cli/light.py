@@ -14,8 +14,8 @@ _EXTRAS = {
 _EXTRA = "daemon"
 """Of every other command."""
 _COMMANDS = (
-    *("agents", "build", "doctor", "explain", "quickstart"),
-    *("rollback", "rollouts", "serve", "status", "versions"),
+    *("agents", "build", "doctor", "drop", "explain", "quickstart"),
+    *("rollback", "rollouts", "serve", "status", "store", "versions"),
 )
 _HELP = """\
 usage: lightning-trainer run [OPTIONS] -- COMMAND [ARGUMENT ...]

@@ -109,8 +109,8 @@ def status_router(
         limit: int = Query(_LONGEST_PAGE, ge=1, le=_LONGEST_PAGE),
     ) -> dict[str, int]:
         """How many attempts of a mode have ended of each of the policy's groups whose id begins with ``prefix``;
-        ``taken_until``: of those that its steps beyond ``taken_after`` and up to that one have taken. The first ``limit``
-        by their ids; the next ones are those ``after`` the last of these.
+        ``taken_until``: of those that its steps beyond ``taken_after`` and up to that one have taken. The ``limit``
+        first by their ids; the next ones are those ``after`` the last of these.
 
         Where there are several policies, a group is those policies' that answered a call in any of its attempts."""
         _named(name)

@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from lightning_trainer.errors import StoreError
+from lightning_trainer.store.readers import unreadable
 from lightning_trainer.store.schema import MIGRATIONS, supply_tables
 from lightning_trainer.store.span_codec import decode_resource, decode_span
 from lightning_trainer.types import AttributeValue, Span
@@ -38,7 +39,7 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
             connection.execute("BEGIN")
             yield connection
     except sqlite3.Error as error:
-        raise StoreError(f"the store {path} cannot be read: {error}") from error
+        raise unreadable(error, f"the store {path}") from error
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -21,7 +21,7 @@ from lightning_trainer.store import versions as version_table
 from lightning_trainer.store.batch_codec import encode_batch
 from lightning_trainer.store.late import select_consumed
 from lightning_trainer.store.lock import FileLock
-from lightning_trainer.store.readers import ReaderPool
+from lightning_trainer.store.readers import ReaderPool, is_damage
 from lightning_trainer.store.records import Rollback, StepRecord, StepState
 from lightning_trainer.store.retention.retention import Retention
 from lightning_trainer.store.retention.settings import StoreConfig
@@ -29,6 +29,7 @@ from lightning_trainer.store.retention.size import measure
 from lightning_trainer.store.schema import migrate
 from lightning_trainer.store.steps import Assignment
 from lightning_trainer.store.totals import StoreCounts, count
+from lightning_trainer.store.upkeep.journal import Journal
 from lightning_trainer.store.worklist import waiting
 from lightning_trainer.store.worklist.waiting import WaitingAttempt
 from lightning_trainer.store.writer import GroupCommitWriter
@@ -44,6 +45,7 @@ from lightning_trainer.types import (
 )
 
 Result = TypeVar("Result")
+_ADVICE_ON_DAMAGE = "; `lightning-trainer store check` says what is damaged, `store repair` keeps everything else"
 
 
 class SqliteStore:
@@ -56,6 +58,7 @@ class SqliteStore:
         self._lock: FileLock | None = None
         self._writer: GroupCommitWriter | None = None
         self._readers: ReaderPool | None = None
+        self._journal: Journal | None = None
 
     async def open(self) -> Self:
         """Create or open the file and bring it to the newest schema.
@@ -96,6 +99,8 @@ class SqliteStore:
         """Commit spans as :meth:`append` does and return those that were new."""
         if not spans:
             return []
+        if self._journal is not None:
+            await asyncio.to_thread(self._journal.append, spans)
         return await self._write(lambda connection: span_table.insert(connection, spans))
 
     async def has_rollout(self, rollout_id: str) -> bool:
@@ -401,10 +406,13 @@ class SqliteStore:
             migrate(connection, where=str(self.path))
         except sqlite3.Error as error:
             self._release()
-            raise StoreError(f"the store {self.path} cannot be opened: {error}") from error
+            advice = _ADVICE_ON_DAMAGE if is_damage(error) else ""
+            raise StoreError(f"the store {self.path} cannot be opened: {error}{advice}") from error
         except BaseException:
             self._release()
             raise
+        if self.retention.config.journal is not None:
+            self._journal = Journal(self.retention.config.journal)
         self.retention.size = measure(connection, self.path)
         self._writer = GroupCommitWriter(connection, after_commit=self.retention.after_commit)
         self._readers = ReaderPool(self._connect_reader)
@@ -412,6 +420,9 @@ class SqliteStore:
     def _close(self, writer: GroupCommitWriter, readers: ReaderPool) -> None:
         readers.close()
         writer.close()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
         self._release()
 
     def _release(self) -> None:

@@ -1,6 +1,7 @@
 """``[store]``: how much of what was recorded is kept."""
 
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -45,6 +46,8 @@ class StoreConfig(Section):
     """Of the database with its log. Before it is reached the oldest spans and batches are deleted."""
     retention_steps: int | None = Field(default=None, ge=1)
     """What a policy's step consumed is deleted when so many steps have come after it."""
+    journal: Path | None = None
+    """A folder, on another disk if you like, that gets every accepted span once more until the next backup."""
     idempotency_window: Annotated[float, _measure(_SECONDS, "30d")] = Field(default=30 * 86400.0, ge=60)
     """For so long after its spans were deleted an attempt is known: what is delivered again of it is not stored, and
     never trained."""
