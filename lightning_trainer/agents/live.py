@@ -16,7 +16,7 @@ from lightning_trainer.agents.census import AgentCensus, count_agents, slim
 from lightning_trainer.agents.losses import ProgramLosses, count_losses
 from lightning_trainer.store.scan import named, traces
 
-NEWEST = 10_000
+NEWEST = 5_000
 """Spans that a daemon's census looks at: agents that have called lately are among them."""
 _PATIENCE_S = 0.1
 _SHARE = 0.02

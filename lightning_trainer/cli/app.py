@@ -1,5 +1,6 @@
 """Commands and their options; each command's work is in a module of its own."""
 
+import errno
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ app = typer.Typer(
 
 _Configuration: TypeAlias = Annotated[Path | None, typer.Option(help="The configuration file; else lightning.toml.")]
 _EXIT_USER_ERROR = 2
+_CANNOT_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
+"""A state folder that is read-only, somebody else's, or full."""
 _EXIT_INTERRUPTED = 130
 
 
@@ -33,6 +36,12 @@ def _one_sentence() -> Iterator[None]:
         yield
     except LightningError as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        sys.exit(_EXIT_USER_ERROR)
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
+        sentence = f"{error.filename or 'a file'} cannot be written: {error.strerror}"
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
         sys.exit(_EXIT_USER_ERROR)
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted")

@@ -299,7 +299,7 @@ class TrainingLoop:
             attempt_ids=[attempt.attempt_id for attempt in attempts],
             ledger=build.ledger,
             state=StepState.ASSIGNED if build.batch else StepState.SKIPPED,
-            metrics=metrics,
+            metrics={**metrics, **await self._store.measures()},
         )
         self._step = step
         if build.batch is None:

@@ -17,6 +17,7 @@ from lightning_trainer.store import attempts as attempt_table
 from lightning_trainer.store import participations as participation_table
 from lightning_trainer.store import spans as span_table
 from lightning_trainer.store import steps as step_table
+from lightning_trainer.store import totals
 from lightning_trainer.store import versions as version_table
 from lightning_trainer.store.batch_codec import encode_batch
 from lightning_trainer.store.late import select_consumed
@@ -384,6 +385,15 @@ class SqliteStore:
     async def holds(self) -> dict[str, Any]:
         """Return what the store holds and what retention has deleted; see :meth:`Retention.holds`."""
         return await self._read(self.retention.holds)
+
+    async def measures(self) -> dict[str, float]:
+        """Return what a step's metrics say of the store."""
+        held = await self._read(totals.select)
+        return {
+            "store/bytes": float(self.retention.size.total),
+            "store/spans": float(held.get("spans", 0)),
+            "store/deleted_spans": float(held.get(f"{totals.DELETED}spans", 0)),
+        }
 
     # -- the file ----------------------------------------------------------------------------------------------------
 

@@ -54,6 +54,8 @@ def ended(connection: sqlite3.Connection, attempt_ids: Collection[str]) -> None:
     asked = {"attempt_ids": json.dumps(sorted(attempt_ids)), "now_ns": time.time_ns()}
     connection.execute("DELETE FROM waiting WHERE attempt_id IN (SELECT value FROM json_each(:attempt_ids))", asked)
     connection.execute(_PUT_ENDED, asked)
+    if connection.execute("SELECT 1 FROM waiting WHERE resting = 1 LIMIT 1").fetchone() is None:
+        return
     rows = connection.execute(
         """SELECT policy, group_key, task_key FROM waiting
            WHERE attempt_id IN (SELECT value FROM json_each(:attempt_ids))""",
