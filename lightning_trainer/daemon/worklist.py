@@ -12,7 +12,7 @@ from lightning_trainer.daemon.grouping import Grouping
 from lightning_trainer.daemon.participation import TrustedCalls, concerned
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.store.sqlite import SqliteStore
-from lightning_trainer.store.worklist.waiting import WaitingAttempt
+from lightning_trainer.store.worklist.waiting import WaitingAttempt, of_policy
 from lightning_trainer.types import Attempt, RolloutMode
 
 _log = logging.getLogger(__name__)
@@ -88,9 +88,7 @@ class Worklist:
         if not self._took_part:
             return await self._grouping.regrouped([one.attempt for one in waiting])
         mine = {one.attempt.attempt_id for one in waiting if one.took_part}
-        groups = {one.attempt.group_id for one in waiting if one.took_part}
-        tasks = {one.task_id for one in waiting if one.took_part}
-        near = [one.attempt for one in waiting if one.attempt.group_id in groups or one.task_id in tasks]
+        near = [one.attempt for one in of_policy(waiting)]
         return list(concerned(await self._grouping.regrouped(near), mine))
 
     async def _let_go(self, waiting: Sequence[WaitingAttempt], ended: Sequence[Attempt], now_ns: int) -> None:

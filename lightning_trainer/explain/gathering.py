@@ -22,7 +22,7 @@ from lightning_trainer.store import rollouts as rollout_queries
 from lightning_trainer.store import spans as span_table
 from lightning_trainer.store import steps as step_table
 from lightning_trainer.store.records import StepRecord
-from lightning_trainer.store.worklist import drops
+from lightning_trainer.store.worklist import drops, waiting
 from lightning_trainer.training.batches import build_batch
 from lightning_trainer.transitions.causes import span_parents
 from lightning_trainer.transitions.trusted import with_trusted
@@ -159,6 +159,10 @@ class Gathering:
         """Return the ended attempts that steps are made of."""
         needs_baseline = self._policy_at(None).algorithm.needs_baseline
         modes = (RolloutMode.TRAIN, RolloutMode.BASELINE) if needs_baseline else (RolloutMode.TRAIN,)
+        if waiting.is_enrolled(self._connection, self._policy.name):
+            listed = waiting.select(self._connection, self._policy.name)
+            mine = waiting.of_policy(listed) if self._others or self._policy.train_recorded else listed
+            return [one.attempt for one in mine if one.attempt.mode in modes]
         return [
             attempt
             for mode in modes

@@ -9,7 +9,7 @@ heard of again.
 import json
 import sqlite3
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from lightning_trainer.store import attempts
@@ -113,6 +113,21 @@ def select(connection: sqlite3.Connection, policy: str) -> list[WaitingAttempt]:
         WaitingAttempt(attempts.read(tuple(row)), task, since_ns, lacking, bool(took_part))
         for *row, task, since_ns, lacking, took_part in rows
     ]
+
+
+def of_policy(waiting: Sequence[WaitingAttempt]) -> list[WaitingAttempt]:
+    """Return those that share their group or their task with one that the policy answered a call of."""
+    groups = {one.attempt.group_id for one in waiting if one.took_part}
+    tasks = {one.task_id for one in waiting if one.took_part}
+    return [one for one in waiting if one.attempt.group_id in groups or one.task_id in tasks]
+
+
+def is_enrolled(connection: sqlite3.Connection, policy: str) -> bool:
+    """Whether the list is kept for a policy."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'waiting'").fetchone() is None:
+        return False  # a store of an earlier schema, open for reading only
+    row = connection.execute("SELECT enrolled FROM policies WHERE policy = ?", (policy,)).fetchone()
+    return row is not None and row[0] is not None
 
 
 def let_go(connection: sqlite3.Connection, policy: str, attempt_ids: Collection[str]) -> None:

@@ -19,6 +19,7 @@ from lightning_trainer.errors import PublicationError, RollbackError, StoreError
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.worklist.drops import drop
 from lightning_trainer.types import PolicyVersion, StepReport, TrainingBatch, VersionState
 
 
@@ -193,6 +194,18 @@ async def test_a_step_that_cannot_be_trained_pauses_until_somebody_goes_back_bef
         await run.rollbacks.ask(2)
     await run.until(Phase.COLLECTING)
     assert run.trainer.weights == (0, 1, 2)
+
+
+async def test_a_step_that_cannot_be_trained_is_dropped_and_the_loop_goes_on_by_itself(make_run):
+    run = await make_run(1, 2, 3)
+    run.trainer.broken_on = 3
+    await run.until(Phase.PAUSED)
+    await run.store.write(lambda connection: connection.execute("UPDATE steps SET state = 'assigned' WHERE step = 3"))
+    await run.store.write(lambda connection: drop(connection, "p@3", reason="the trainer cannot"))
+    run.rollbacks.look_again()
+    await run.until(Phase.COLLECTING)
+    assert run.trainer.weights == (0, 1, 2)
+    assert not run.rollbacks.changed
 
 
 async def test_a_version_that_the_engine_refuses_is_not_said_to_be_served(make_run):
