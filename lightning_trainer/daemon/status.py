@@ -31,6 +31,8 @@ from lightning_trainer.versions.listing import VersionRow, list_versions
 
 _MAX_WAIT_S = 60.0
 _PAGE = 100
+_READ_FOR_AN_ANSWER = 20
+"""Evaluations that are read when somebody asks for versions; the others are when a version is published."""
 _LONGEST_PAGE = 1000
 """Steps, versions or rows in one answer: a run has no end, and a runner asks at every step."""
 
@@ -132,7 +134,7 @@ def status_router(
         """The newest versions (``before``: of those before that one), as ``lightning-trainer versions`` shows them."""
         watched = _named(name)
         stored = watched.old_versions.versions()
-        await refresh_verdicts(store, watched.policy, slices=1)
+        await refresh_verdicts(store, watched.policy, most=_READ_FOR_AN_ANSWER)
         return await store.scan(
             lambda connection: list_versions(
                 connection, watched.policy, stored, before=before, newest=limit, fresh=False

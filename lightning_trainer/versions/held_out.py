@@ -68,18 +68,21 @@ class _Slice:
     found: dict[str, Verdict]
 
 
-async def refresh_verdicts(store: SqliteStore, policy: PolicyConfig, *, slices: int | None = None) -> None:
+async def refresh_verdicts(store: SqliteStore, policy: PolicyConfig, *, most: int | None = None) -> None:
     """Read the evaluations of which something has come since the last time, and keep what they say.
 
     Args:
-        slices: so many at most; what is left comes with the next call.
+        most: so many at most; what is left comes with the next call.
     """
-    while slices is None or slices > 0:
-        read = await store.scan(lambda connection: _next_slice(connection, policy, _position(connection, policy)))
+    while True:
+        read = await store.scan(
+            lambda connection: _next_slice(connection, policy, _position(connection, policy), most or _AT_ONCE)
+        )
         if not read.attempt_ids:
             return
         await store.write(lambda connection, read=read: _keep(connection, policy, read))
-        slices = None if slices is None else slices - 1
+        if most is not None:
+            return
 
 
 def select_scores(
@@ -114,8 +117,8 @@ def held_out_scores(found: Mapping[str, Verdict]) -> dict[int, HeldOutScore]:
     return {version: HeldOutScore(fmean(values), len(values)) for version, values in rewards.items()}
 
 
-def _next_slice(connection: sqlite3.Connection, policy: PolicyConfig, position: int) -> _Slice:
-    changed = evaluations.select_changed(connection, position, _AT_ONCE)
+def _next_slice(connection: sqlite3.Connection, policy: PolicyConfig, position: int, most: int = _AT_ONCE) -> _Slice:
+    changed = evaluations.select_changed(connection, position, most)
     ids = tuple(attempt_id for _, attempt_id in changed)
     if not ids:
         return _Slice((), position, {})

@@ -25,6 +25,11 @@ LIMIT = 16 * 2**20
 _DAY_NS = 86400 * 10**9
 
 
+def limits(**settings: object) -> StoreConfig:
+    """As they are written in lightning.toml."""
+    return StoreConfig.model_validate(settings)
+
+
 def attempt_spans(
     name: str, *, calls: int = 3, text: int = 2000, ended: bool = True, mode: str = "train"
 ) -> list[Span]:
@@ -78,7 +83,7 @@ async def test_the_size_stays_below_the_limit_with_writers_beside_it(tmp_path_fa
     kept = data.draw(st.sets(st.integers(0, 299), max_size=5))
     text = data.draw(st.integers(500, 6000))
     most, number = 0, 0
-    async with SqliteStore(path, StoreConfig(retention_size="16MiB")) as store:
+    async with SqliteStore(path, limits(retention_size="16MiB")) as store:
         store.retention.wanted_by = lambda: ["p"]
         store.retention.repeatable_from = lambda: {"p": number // 10 - 2}
         await store.enroll("p")
@@ -112,7 +117,7 @@ async def test_the_size_stays_below_the_limit_with_writers_beside_it(tmp_path_fa
 
 
 async def test_a_store_that_holds_more_than_it_may_because_all_is_wanted_says_so(tmp_path):
-    async with SqliteStore(tmp_path / "s.sqlite", StoreConfig(retention_size="16MiB")) as store:
+    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_size="16MiB")) as store:
         store.retention.wanted_by = lambda: ["p"]
         await store.enroll("p")
         for number in range(120):
@@ -123,7 +128,7 @@ async def test_a_store_that_holds_more_than_it_may_because_all_is_wanted_says_so
 
 
 async def test_what_is_too_old_goes_and_is_not_stored_again(tmp_path):
-    async with SqliteStore(tmp_path / "s.sqlite", StoreConfig(retention_time="30d")) as store:
+    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_time="30d")) as store:
         await store.enroll("p")
         await store.append(attempt_spans("old"))
         await store.append(attempt_spans("wanted"))
@@ -150,7 +155,7 @@ async def test_what_is_too_old_goes_and_is_not_stored_again(tmp_path):
 
 
 async def test_a_late_reward_and_a_record_without_trace_context_stay_with_their_attempt(tmp_path, make_span):
-    async with SqliteStore(tmp_path / "s.sqlite", StoreConfig(retention_time="1d")) as store:
+    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_time="1d")) as store:
         await store.enroll("p")
         store.retention.wanted_by = lambda: ["p"]
         own = {semconv.ATTEMPT_ID: "a", semconv.ROLLOUT_ID: "r-a", semconv.RESPONSE_ID: "x"}
@@ -168,7 +173,7 @@ async def test_a_late_reward_and_a_record_without_trace_context_stay_with_their_
 
 
 async def test_an_attempt_that_never_ends_is_not_kept_for_ever(tmp_path, monkeypatch):
-    async with SqliteStore(tmp_path / "s.sqlite", StoreConfig(retention_time="1h")) as store:
+    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_time="1h")) as store:
         await store.append(attempt_spans("a", ended=False))
         await long_ago(store, 0.5)
         await store.append(attempt_spans("new"))
@@ -181,7 +186,7 @@ async def test_an_attempt_that_never_ends_is_not_kept_for_ever(tmp_path, monkeyp
 
 
 async def test_what_old_steps_used_goes_and_their_ledger_and_metrics_stay(tmp_path):
-    async with SqliteStore(tmp_path / "s.sqlite", StoreConfig(retention_steps=2)) as store:
+    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_steps=2)) as store:
         store.retention.repeatable_from = lambda: {"p": 4}
         for step in range(1, 7):
             await store.append(attempt_spans(f"a{step}"))
@@ -202,7 +207,7 @@ async def test_what_old_steps_used_goes_and_their_ledger_and_metrics_stay(tmp_pa
 
 
 async def test_batches_behind_the_oldest_checkpoint_are_kept_whatever_the_limits_say(tmp_path):
-    async with SqliteStore(tmp_path / "s.sqlite", StoreConfig(retention_steps=1, retention_time="60s")) as store:
+    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_steps=1, retention_time="60s")) as store:
         for step in range(1, 5):
             await store.append(attempt_spans(f"a{step}"))
             await take(store, step, [f"a{step}"])
@@ -217,7 +222,7 @@ async def test_batches_behind_the_oldest_checkpoint_are_kept_whatever_the_limits
 
 
 async def test_each_turn_is_short_and_writers_get_between_them(tmp_path, monkeypatch):
-    async with SqliteStore(tmp_path / "s.sqlite", StoreConfig(retention_time="60s")) as store:
+    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_time="60s")) as store:
         for number in range(300):
             await store.append(attempt_spans(f"a{number}", calls=20, text=200))
         await long_ago(store, 2)
@@ -245,7 +250,7 @@ async def test_each_turn_is_short_and_writers_get_between_them(tmp_path, monkeyp
 
 
 async def test_numbers_of_spans_only_grow_even_when_all_are_too_old(tmp_path):
-    async with SqliteStore(tmp_path / "s.sqlite", StoreConfig(retention_time="60s")) as store:
+    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_time="60s")) as store:
         for name in ("a", "b"):
             await store.append(attempt_spans(name))
         last = await store.last_span()
