@@ -145,7 +145,7 @@ def agents(
         Path | None, typer.Option(help="The daemon's folder, where no configuration names it.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="The configuration: it says which policy claims whom.")] = None,
-    newest: Annotated[int, typer.Option(help="Only of the newest so many spans.", min=1)] = 100_000,
+    newest: Annotated[int, typer.Option(help="Only of the newest so many spans.", min=1)] = 20_000,
     everything: Annotated[bool, typer.Option("--all", help="Of all spans, however long that takes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
@@ -232,13 +232,15 @@ def _one_of(kind: type[_Choice], option: str, value: str) -> _Choice:
 def versions(
     config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
     policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
+    limit: Annotated[int, typer.Option(help="The newest so many.", min=1)] = 100,
+    before: Annotated[int | None, typer.Option(help="Of those before this version.", min=1)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """List a policy's versions: parent, reward, held-out score, and whether each is served, stored or gone."""
     with _one_sentence():
         from lightning_trainer.cli.versions import versions as run
 
-        run(config, policy, as_json=as_json)
+        run(config, policy, as_json=as_json, limit=limit, before=before)
 
 
 @app.command()

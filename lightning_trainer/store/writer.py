@@ -118,7 +118,7 @@ class GroupCommitWriter:
                 operation.future.set_exception(operation.error)
         try:
             self._after_commit(self._connection)
-        except sqlite3.Error as error:
+        except Exception as error:  # the commit is done; whatever this raises, the next one must not wait for ever
             logger.warning("what follows a commit failed, and is tried again after the next one: %s", error)
 
     def _run(self, operation: _Operation) -> None:

@@ -249,6 +249,19 @@ async def test_each_turn_is_short_and_writers_get_between_them(tmp_path, monkeyp
         assert sorted(turns)[len(turns) // 2] < 1.0
 
 
+async def test_a_limit_that_cannot_be_looked_after_stops_no_writer(tmp_path, caplog):
+    def unreadable() -> dict[str, int]:
+        raise PermissionError(13, "Permission denied", "checkpoints")
+
+    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_size="16MiB")) as store:
+        store.retention.repeatable_from = unreadable
+        async with asyncio.timeout(60):
+            for number in range(40):
+                await store.append(attempt_spans(f"a{number}", calls=20, text=20_000))
+        assert (await store.counts())["spans"] == 840
+    assert "what follows a commit failed" in caplog.text
+
+
 async def test_numbers_of_spans_only_grow_even_when_all_are_too_old(tmp_path):
     async with SqliteStore(tmp_path / "s.sqlite", limits(retention_time="60s")) as store:
         for name in ("a", "b"):
