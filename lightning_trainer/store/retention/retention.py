@@ -61,18 +61,23 @@ class Retention:
         if limit is None:
             return
         room = limit - self.log_bytes
-        if self.size.used <= _FULL * room:
-            self._too_large = False
-            if self.size.file > room and self.size.free:
-                _in_transaction(connection, lambda: give_back(connection, _PAGES))
-            return
-        give_up = time.monotonic() + _BUDGET_S
-        while self.size.used > _ROOMY * room and self._nothing_until_s < time.monotonic() < give_up:
-            _in_transaction(connection, lambda: self._oldest(connection))
+        if self.size.used > _FULL * room:
+            self._make_room(connection, _ROOMY * room)
+        if self.size.file > room and self.size.free:
+            # The file is larger than it may be, whatever of it is free: it gets smaller, a little with each commit.
+            _in_transaction(connection, lambda: give_back(connection, _PAGES))
             self.size = measure(connection, self.path)
-        if self.size.used > room and not self._too_large:
+        too_large = self.size.used > room
+        if too_large and not self._too_large:
             self._too_large = True
             _log.warning("%s", self.note())
+        self._too_large = too_large
+
+    def _make_room(self, connection: sqlite3.Connection, enough: float) -> None:
+        give_up = time.monotonic() + _BUDGET_S
+        while self.size.used > enough and self._nothing_until_s < time.monotonic() < give_up:
+            _in_transaction(connection, lambda: self._oldest(connection))
+            self.size = measure(connection, self.path)
 
     def note(self) -> str | None:
         """Say that the store is larger than it should be, where it is."""

@@ -18,6 +18,7 @@ from lightning_trainer.errors import RollbackError, StoreError
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.retention import sweep
 from lightning_trainer.store.retention.settings import StoreConfig
+from lightning_trainer.store.retention.size import give_back, measure
 from lightning_trainer.types import PolicyVersion, Sample, Segment, Span, StepReport, TrainingBatch, VersionState
 from lightning_trainer.versions.rollback import record_rollback
 
@@ -260,6 +261,20 @@ async def test_a_limit_that_cannot_be_looked_after_stops_no_writer(tmp_path, cap
                 await store.append(attempt_spans(f"a{number}", calls=20, text=20_000))
         assert (await store.counts())["spans"] == 840
     assert "what follows a commit failed" in caplog.text
+
+
+async def test_free_pages_are_given_back_as_many_as_are_asked_for(tmp_path):
+    path = tmp_path / "s.sqlite"
+    async with SqliteStore(path, limits(retention_time="60s")) as store:
+        for number in range(20):
+            await store.append(attempt_spans(f"a{number}", calls=20, text=20_000))
+        await long_ago(store, 2)
+        await swept(store)
+        before = await store.write(lambda connection: measure(connection, path))
+        await store.write(lambda connection: give_back(connection, 100))
+        after = await store.write(lambda connection: measure(connection, path))
+    assert before.free > 100 * 8192
+    assert before.file - after.file == 100 * 8192
 
 
 async def test_numbers_of_spans_only_grow_even_when_all_are_too_old(tmp_path):
