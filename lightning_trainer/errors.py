@@ -44,6 +44,10 @@ class StoreError(LightningError, RuntimeError):
     """The store refused or could not complete an operation; nothing of it was written."""
 
 
+class DamagedStoreError(StoreError):
+    """A part of the store's file cannot be read; the rest can."""
+
+
 class LedgerImbalanceError(LightningError, ValueError):
     """The tokens that went in are not the tokens accounted for (promise 1)."""
 
@@ -74,6 +78,10 @@ class EvaluationError(LightningError, RuntimeError):
 
 class RollbackError(LightningError, ValueError):
     """A policy cannot go back to that version; everything stays as it was."""
+
+
+class DropError(LightningError, ValueError):
+    """Something cannot be taken out of what will be trained; everything stays as it was."""
 
 
 class EngineError(LightningError, RuntimeError):

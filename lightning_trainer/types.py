@@ -81,6 +81,8 @@ class RolloutMode(StrEnum):
     """Recorded, never trained: its reward is what the attempts of its group are compared with (ReMax)."""
     RETRIED = "retried"
     """It failed, and another attempt was made in its place; recorded, never trained."""
+    DROPPED = "dropped"
+    """Somebody took it out (``lightning-trainer drop``), whatever its mode was; recorded, never trained."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ _USUAL_CONFIG = Path("lightning.toml")
 _USUAL_STATE_DIR = Path(".lightning")
 
 
-def agents(*, state_dir: Path | None, config: Path | None, as_json: bool) -> None:
-    """Print the report.
+def agents(*, state_dir: Path | None, config: Path | None, as_json: bool, newest: int | None) -> None:
+    """Print the report, of the newest so many spans or of all.
 
     Raises:
         LightningError: the configuration or the store cannot be read.
@@ -25,12 +25,16 @@ def agents(*, state_dir: Path | None, config: Path | None, as_json: bool) -> Non
     settings = _settings(config, needed=state_dir is None)
     folder = state_dir or (settings.daemon.state_dir if settings else _USUAL_STATE_DIR)
     with read_only(folder / "lightning.sqlite") as connection:
-        census, losses = see(connection)
-    report = agents_report(census, losses, settings.policy if settings else None)
+        seen = see(connection, newest=newest)
+    report = agents_report(seen.agents, seen.losses, settings.policy if settings else None)
     if as_json:
-        print(visible_json(report))
-    else:
-        show(report, TerminalConsole())
+        print(visible_json({**report, "spans_read": seen.spans_read, "spans_held": seen.spans_held}))
+        return
+    console = TerminalConsole()
+    show(report, console)
+    if seen.spans_read < seen.spans_held:
+        left_out = f"of the newest {seen.spans_read:,} of {seen.spans_held:,} spans; --all reads all of them"
+        console.print(left_out, style="dim", highlight=False, soft_wrap=True)
 
 
 def _settings(config: Path | None, *, needed: bool) -> Config | None:

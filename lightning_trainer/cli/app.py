@@ -1,5 +1,6 @@
 """Commands and their options; each command's work is in a module of its own."""
 
+import errno
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
@@ -25,6 +26,8 @@ app = typer.Typer(
 
 _Configuration: TypeAlias = Annotated[Path | None, typer.Option(help="The configuration file; else lightning.toml.")]
 _EXIT_USER_ERROR = 2
+_CANNOT_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
+"""A state folder that is read-only, somebody else's, or full."""
 _EXIT_INTERRUPTED = 130
 
 
@@ -44,6 +47,12 @@ def _one_sentence(status: Callable[[LightningError], int] = lambda _: _EXIT_USER
         sentence = needs(sys.argv[1], missing)
         TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
         sys.exit(status(MissingExtraError(sentence)))
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
+        sentence = f"{error.filename or 'a file'} cannot be written: {error.strerror}"
+        TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
+        sys.exit(status(LightningError(sentence)))
     except KeyboardInterrupt:
         TerminalConsole(stderr=True).print("interrupted")
         sys.exit(_EXIT_INTERRUPTED)
@@ -148,13 +157,15 @@ def agents(
         Path | None, typer.Option(help="The daemon's folder, where no configuration names it.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="The configuration: it says which policy claims whom.")] = None,
+    newest: Annotated[int, typer.Option(help="Only of the newest so many spans.", min=1)] = 20_000,
+    everything: Annotated[bool, typer.Option("--all", help="Of all spans, however long that takes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show every agent that was seen: calls, tokens, tools, who claims it, and what was not captured."""
     with _one_sentence():
         from lightning_trainer.cli.agents import agents as run
 
-        run(state_dir=state_dir, config=config, as_json=as_json)
+        run(state_dir=state_dir, config=config, as_json=as_json, newest=None if everything else newest)
 
 
 @app.command()
@@ -233,13 +244,15 @@ def _one_of(kind: type[_Choice], option: str, value: str) -> _Choice:
 def versions(
     config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
     policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
+    limit: Annotated[int, typer.Option(help="The newest so many.", min=1)] = 100,
+    before: Annotated[int | None, typer.Option(help="Of those before this version.", min=1)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """List a policy's versions: parent, reward, held-out score, and whether each is served, stored or gone."""
     with _one_sentence():
         from lightning_trainer.cli.versions import versions as run
 
-        run(config, policy, as_json=as_json)
+        run(config, policy, as_json=as_json, limit=limit, before=before)
 
 
 @app.command()
@@ -299,6 +312,83 @@ def rollback(
         from lightning_trainer.cli.rollback import rollback as run
 
         run(config, policy, version)
+
+
+@app.command()
+def drop(
+    name: Annotated[str, typer.Argument(help="Id of a rollout, attempt or group; or a step: 12, or POLICY@12.")],
+    kind: Annotated[
+        str | None, typer.Option(help="Where it names several things.", metavar="rollout|group|step")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why; `explain` says it.")] = "somebody dropped it",
+    policy: Annotated[str | None, typer.Option(help="Whose step it is, where there are several policies.")] = None,
+    config: _Configuration = None,
+) -> None:
+    """Take a rollout, a group or a recorded step out of what will be trained; with the daemon running or stopped."""
+    with _one_sentence():
+        from lightning_trainer.cli.drop import drop as run
+        from lightning_trainer.store.worklist.drops import Kind
+
+        run(config, name, kind=None if kind is None else _one_of(Kind, "--kind", kind), policy=policy, reason=reason)
+
+
+store = typer.Typer(no_args_is_help=True, help="Check, back up, restore, repair or compact the store.")
+app.add_typer(store, name="store")
+
+
+@store.command("check")
+def store_check(
+    config: _Configuration = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Not every index and checksum.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Look for damage, beside a running daemon or without one; exit status 1 where there is some."""
+    with _one_sentence():
+        from lightning_trainer.cli.store import check as run
+
+        sys.exit(run(config, quick=quick, as_json=as_json))
+
+
+@store.command("backup")
+def store_backup(
+    folder: Annotated[Path, typer.Argument(help="To be made; gets the database and the newest checkpoints.")],
+    config: _Configuration = None,
+) -> None:
+    """Copy the store, beside a running daemon or without one."""
+    with _one_sentence():
+        from lightning_trainer.cli.store import backup as run
+
+        run(config, folder)
+
+
+@store.command("restore")
+def store_restore(
+    folder: Annotated[Path, typer.Argument(help="That `store backup` made.")],
+    config: _Configuration = None,
+) -> None:
+    """Put a backup in the store's place, and what the journal has since; what was there is set aside."""
+    with _one_sentence():
+        from lightning_trainer.cli.store import restore as run
+
+        run(config, folder)
+
+
+@store.command("repair")
+def store_repair(config: _Configuration = None) -> None:
+    """Write a damaged store anew with everything that can be read; the damaged file is set aside."""
+    with _one_sentence():
+        from lightning_trainer.cli.store import repair as run
+
+        run(config)
+
+
+@store.command("compact")
+def store_compact(config: _Configuration = None) -> None:
+    """Make the store's file as small as what it holds; it takes as much free disk twice, and no running daemon."""
+    with _one_sentence():
+        from lightning_trainer.cli.store import compact as run
+
+        run(config)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """What ``lightning-trainer serve`` says while it runs: a line when a phase begins and for every step, and problems."""
 
 import asyncio
+from bisect import bisect_right
 from pathlib import Path
 
 from rich.console import Console
@@ -66,7 +67,7 @@ class _Narrator:
         self._prefix = prefix
         self._said = ""
         self._told: set[str] = set()
-        self._rows_told: int | None = None
+        self._last_told: int | None = None
 
     def say_what_is_new(self) -> None:
         progress, policy = self._runtime.progress, self._runtime.policy
@@ -79,12 +80,12 @@ class _Narrator:
                 self._print(line)
             self._said = line
         rows = self._runtime.metrics.rows
-        if self._rows_told is None and phase is not Phase.STARTING:
-            self._rows_told = len(rows)  # those of an earlier run of the daemon
-        if self._rows_told is not None:
-            for row in rows[self._rows_told :]:
+        if self._last_told is None and phase is not Phase.STARTING:
+            self._last_told = rows[-1].step if rows else 0  # of an earlier run of the daemon
+        if self._last_told is not None:
+            for row in rows[bisect_right(rows, self._last_told, key=lambda row: row.step) :]:
                 self._print(step_line(row))
-            self._rows_told = len(rows)
+                self._last_told = row.step
         for problem in progress.problems:
             if problem not in self._told:
                 self._told.add(problem)

@@ -10,6 +10,7 @@ from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.cli.versions import read_versions
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.file import load_config
+from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.errors import RollbackError, StoreError
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.versions.rollback import record_rollback
@@ -87,5 +88,6 @@ async def _record(config: Config, policy: str, version: int) -> None:
     path = config.daemon.state_dir / "lightning.sqlite"
     if not path.is_file():
         raise StoreError(f"there is no store {path}: nothing was trained here yet")
-    async with SqliteStore(path) as store:
-        await record_rollback(store, policy, version)
+    checkpoints = CheckpointFolder(config.daemon.state_dir / "checkpoints" / policy, keep=1).steps()
+    async with SqliteStore(path, config.store) as store:
+        await record_rollback(store, policy, version, checkpoints=checkpoints)

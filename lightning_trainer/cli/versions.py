@@ -14,25 +14,33 @@ from lightning_trainer.versions.archive import archive_root, stored_versions
 from lightning_trainer.versions.listing import VersionRow, list_versions
 
 
-def versions(config_path: Path, policy: str | None, *, as_json: bool) -> None:
-    """Print them.
+def versions(config_path: Path, policy: str | None, *, as_json: bool, limit: int, before: int | None) -> None:
+    """Print the newest of them, or of those before one.
 
     Raises:
         LightningError: the configuration or the store cannot be read, or there is no such policy.
     """
     config = load_config(config_path)
-    rows = read_versions(config, config.named_policy(policy))
+    rows = read_versions(config, config.named_policy(policy), limit=limit, before=before)
     if as_json:
         print(visible_json(rows))
     else:
-        TerminalConsole().print(_table(rows))
+        console = TerminalConsole()
+        console.print(_table(rows))
+        if rows and len(rows) == limit and rows[0]["version"] > 0:
+            older = f"the older ones: --before {rows[0]['version']}"
+            console.print(older, style="dim", highlight=False, soft_wrap=True)
 
 
-def read_versions(config: Config, policy: PolicyConfig) -> list[VersionRow]:
-    """Return the versions of a policy from the configuration's state folder."""
+def read_versions(
+    config: Config, policy: PolicyConfig, *, limit: int | None = None, before: int | None = None
+) -> list[VersionRow]:
+    """Return the versions of a policy from the configuration's state folder: all, or a page of them."""
     state_dir = config.daemon.state_dir
     with read_only(state_dir / "lightning.sqlite") as connection:
-        return list_versions(connection, policy, stored_versions(archive_root(state_dir, policy.name)))
+        return list_versions(
+            connection, policy, stored_versions(archive_root(state_dir, policy.name)), before=before, newest=limit
+        )
 
 
 def _table(rows: list[VersionRow]) -> Table:

@@ -85,7 +85,10 @@ def _resolve_paths(config: Config, base: Path) -> Config:
         policy.model_copy(update={"stage": _stages(policy, base), "guard": _guard(policy, base)})
         for policy in config.policy
     )
-    return config.model_copy(update={"daemon": daemon, "engine": engine, "policy": policies})
+    store = config.store
+    if store.journal is not None:
+        store = store.model_copy(update={"journal": (base / store.journal).absolute()})
+    return config.model_copy(update={"daemon": daemon, "engine": engine, "store": store, "policy": policies})
 
 
 def _guard(policy: PolicyConfig, base: Path) -> GuardConfig | None:

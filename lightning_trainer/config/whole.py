@@ -8,6 +8,7 @@ from lightning_trainer.config.gateway import GatewayConfig
 from lightning_trainer.config.metrics import MetricsConfig
 from lightning_trainer.config.policy import PolicyConfig
 from lightning_trainer.config.section import Section
+from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.config.training import TrainingConfig
 from lightning_trainer.errors import ConfigError
 
@@ -20,6 +21,7 @@ class Config(Section):
     gateway: GatewayConfig = GatewayConfig()
     training: TrainingConfig = TrainingConfig()
     metrics: MetricsConfig = MetricsConfig()
+    store: StoreConfig = StoreConfig()
     policy: tuple[PolicyConfig, ...] = ()
     """Without any the daemon records, and neither routes, serves nor trains."""
 

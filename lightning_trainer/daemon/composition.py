@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.engines import engine_groups
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
@@ -29,6 +30,7 @@ async def compose(
     *,
     store: SqliteStore,
     sink: NotifyingSink,
+    census: LiveCensus,
     url: str,
     token: str | None,
     make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream],
@@ -80,6 +82,7 @@ async def compose(
             trainer=trainer,
             demonstrations=demonstrations,
             make_upstream=make_upstream,
+            census=census,
             url=url,
             token=token,
             log_dir=logs[policy.name],

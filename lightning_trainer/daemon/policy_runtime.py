@@ -15,7 +15,7 @@ from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
 from lightning_trainer.daemon.notifying import NotifyingSink
-from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.daemon.publication.guard import PromotionGuard
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
@@ -66,12 +66,14 @@ class PolicyRuntime:
         trainer: TrainerClient,
         demonstrations: Demonstrations,
         make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream],
+        census: LiveCensus,
         url: str,
         token: str | None = None,
         log_dir: Path,
     ) -> None:
         """
         Args:
+            census: of the store.
             url: the daemon's.
             log_dir: of the policy.
         """
@@ -112,7 +114,12 @@ class PolicyRuntime:
             one_of_several=len(config.policy) > 1,
             vocabulary=vocabulary_of(engine.model_dir),
         )
-        self._watch = partial(watch_selection, policy, config.policy, LiveCensus(store), self.progress)
+        self._watch = partial(watch_selection, policy, config.policy, census, self.progress)
+
+    @property
+    def takes_attempts(self) -> bool:
+        """Whether there will be steps that take what is recorded."""
+        return self.policy.train and self.progress.phase not in (Phase.FINISHED, Phase.SERVING)
 
     async def start(self) -> None:
         """Start the trainer and the metrics.

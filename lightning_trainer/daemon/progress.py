@@ -30,6 +30,8 @@ class Progress:
         self.since = time.time()
         self.steps_done = 0
         self.waiting_groups: dict[str, int] = {}
+        self.waiting_attempts = 0
+        """Ended attempts that the next steps may take, in whatever groups."""
         self.ready_groups = 0
         self.groups_wanted = 0
         """How many groups the present step takes; dynamic sampling raises it. 0 before the first one."""

@@ -13,6 +13,8 @@ from lightning_trainer.metrics.selection import nothing_claimed
 
 _log = logging.getLogger(__name__)
 
+_LONGEST_PAUSE_S = 600.0
+
 
 async def watch_selection(
     policy: PolicyConfig,
@@ -22,12 +24,14 @@ async def watch_selection(
     *,
     look_every_s: float = 30.0,
 ) -> None:
-    """Say it once for each set of agents that were seen; ends with the first step."""
+    """Say it once for each set of agents that were seen, looking ever less often; ends with the first step."""
     said: str | None = None
     while progress.steps_done == 0:
         await asyncio.sleep(look_every_s)
+        look_every_s = min(2 * look_every_s, max(look_every_s, _LONGEST_PAUSE_S))
         try:
-            sentence = nothing_claimed(agents_report(*await census.get(), policies), policy)
+            seen = await census.get()
+            sentence = nothing_claimed(agents_report(seen.agents, seen.losses, policies), policy)
         except StoreError as error:
             _log.warning("cannot tell whether the policy claims anybody: %s", error)
             continue

@@ -9,10 +9,12 @@ import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 
 from fastapi import Depends, FastAPI
 from lightning_instrumentation.redaction.rules import redactor
 
+from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, GatewayConfig
 from lightning_trainer.daemon.access.challenge import challenge_router
 from lightning_trainer.daemon.access.token import token_of_daemon, told_to_clients
@@ -21,12 +23,15 @@ from lightning_trainer.daemon.api.rollback import rollback_router
 from lightning_trainer.daemon.api.runs import runs_router
 from lightning_trainer.daemon.api.selection import selection_router
 from lightning_trainer.daemon.api.status import status_router
+from lightning_trainer.daemon.api.store import store_router
 from lightning_trainer.daemon.composition import compose
 from lightning_trainer.daemon.http.server import announced, serving
 from lightning_trainer.daemon.http.sockets import listen
 from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts, hosts_of_environment
+from lightning_trainer.daemon.loop.checkpoints import oldest_checkpoints
 from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.policy_runtime import PolicyRuntime
+from lightning_trainer.daemon.retention import keep_within_limits
 from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.daemon.state_folder import close_to_others
 from lightning_trainer.gateway.auth import require_token
@@ -72,20 +77,32 @@ class Daemon:
         async with AsyncExitStack() as stack:
             listener = stack.enter_context(contextlib.closing(listen(config.daemon.host, config.daemon.port)))
             url = f"http://{config.daemon.host}:{listener.getsockname()[1]}"
-            store = await stack.enter_async_context(SqliteStore(state_dir / "lightning.sqlite"))
+            store = await stack.enter_async_context(SqliteStore(state_dir / "lightning.sqlite", config.store))
             sink = NotifyingSink(store)
+            census = LiveCensus(store)
             self.policies = policies = await compose(
-                config, stack, store=store, sink=sink, url=url, token=token, make_upstream=self._upstream
+                config,
+                stack,
+                store=store,
+                sink=sink,
+                census=census,
+                url=url,
+                token=token,
+                make_upstream=self._upstream,
             )
+            store.retention.wanted_by = lambda: [one.policy.name for one in policies if one.takes_attempts]
+            store.retention.repeatable_from = partial(oldest_checkpoints, state_dir / "checkpoints")
             self.url = url
             redacting = RedactingSink(
                 sink, redactor(config.daemon.redact), drop_tokens=config.daemon.redact_tokens == "drop"
             )
-            app = self._app(store, redacting, policies, token)
+            app = self._app(store, redacting, policies, token, census=census)
             await stack.enter_async_context(serving(app, listener))
             stack.enter_context(announced(state_dir / "daemon.json", url))
             stack.enter_context(told_to_clients(url, token, lasting=config.daemon.port != 0))
             stack.push_async_callback(_ended(asyncio.create_task(drain_spools(url, redacting))))
+            stack.push_async_callback(_ended(asyncio.create_task(keep_within_limits(store))))
+            stack.push_async_callback(_ended(asyncio.create_task(census.get())))  # so that who asks first has an answer
             engines = {id(policy.engine): policy.engine for policy in policies}.values()
             for policy in policies:
                 stack.push_async_callback(policy.stop)
@@ -106,7 +123,15 @@ class Daemon:
                 await _ended(loop)()
                 await policy.save()
 
-    def _app(self, store: SqliteStore, sink: SpanSink, policies: Sequence[PolicyRuntime], token: str | None) -> FastAPI:
+    def _app(
+        self,
+        store: SqliteStore,
+        sink: SpanSink,
+        policies: Sequence[PolicyRuntime],
+        token: str | None,
+        *,
+        census: LiveCensus | None = None,
+    ) -> FastAPI:
         config = self.config
         app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
         listed = (*config.daemon.trusted_hosts, *hosts_of_environment())
@@ -126,7 +151,8 @@ class Daemon:
             rollouts_router(store, sink),
             gateway,
             embeddings_router(_embeddings(config.gateway), max_body_bytes=config.gateway.max_body_bytes),
-            status_router(policies, store=store, not_kept=not_kept),
+            status_router(policies, store=store, not_kept=not_kept, census=census),
+            store_router(store, {policy.policy.name: policy.rollbacks for policy in policies}),
             runs_router(),
             rollback_router({policy.policy.name: policy.rollbacks for policy in policies}),
             selection_router(config.policy, gateway),

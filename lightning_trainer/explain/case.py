@@ -55,6 +55,10 @@ class Case:
     """No step will take the attempt: it is judged with everything that was read, as ``build`` does."""
     no_policy: bool = False
     """The configuration has none, and ``policy`` is ``config.any_agent``."""
+    dropped: str | None = None
+    """Why somebody took it out of what is trained; None where nobody did."""
+    expired_ns: int | None = None
+    """When retention deleted its spans; None where it did not."""
     earlier: bool = False
     """It was recorded before the policy was first started, and the policy does not train such attempts."""
 

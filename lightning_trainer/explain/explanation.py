@@ -21,6 +21,8 @@ class Verdict(StrEnum):
     IN_TRAINING = "is being trained"
     NOT_YET = "is not trained yet"
     NOT = "is not trained"
+    TAKEN = "was taken by a step"
+    """And what it trained of it cannot be said any more."""
     WOULD = "would be trained"
     WOULD_IN_PART = "would be trained in part"
     WOULD_NOT = "would not be trained"
@@ -154,6 +156,8 @@ def _explained(case: Case) -> ExplainedAttempt:
 
 def _verdict(case: Case) -> Verdict:
     step = case.judged.step
+    if case.expired_ns is not None and step is not None:
+        return Verdict.TAKEN
     fates = [case.fates[call.call_id] for call in case.own]
     trained = any(fate.outcome is Outcome.TRAINED for fate in fates)
     # A call without a choice has nothing to teach: no part of the rollout is missing for want of it.

@@ -22,6 +22,7 @@ from lightning_trainer.store.tables import participations
 from lightning_trainer.store.tables import rollouts as rollout_queries
 from lightning_trainer.store.tables import spans as span_table
 from lightning_trainer.store.tables import steps as step_table
+from lightning_trainer.store.worklist import drops, waiting
 from lightning_trainer.training.batches import build_batch
 from lightning_trainer.transitions.causes import span_parents
 from lightning_trainer.transitions.trusted import with_trusted
@@ -101,6 +102,10 @@ class Gathering:
             groups_ready=self._groups_ready(judged),
             from_files=self._from_files,
             no_policy=self._no_policy,
+            dropped=None if attempt is None else drops.reason_of(self._connection, attempt.attempt_id),
+            expired_ns=None
+            if attempt is None
+            else rollout_queries.select_expired(self._connection, attempt.attempt_id),
             earlier=judged.step is None and self._is_earlier(attempt),
         )
 
@@ -154,6 +159,10 @@ class Gathering:
         """Return the ended attempts that steps are made of."""
         needs_baseline = self._policy_at(None).algorithm.needs_baseline
         modes = (RolloutMode.TRAIN, RolloutMode.BASELINE) if needs_baseline else (RolloutMode.TRAIN,)
+        if waiting.is_enrolled(self._connection, self._policy.name):
+            listed = waiting.select(self._connection, self._policy.name)
+            mine = waiting.of_policy(listed) if self._others or self._policy.train_recorded else listed
+            return [one.attempt for one in mine if one.attempt.mode in modes]
         return [
             attempt
             for mode in modes
@@ -172,7 +181,7 @@ class Gathering:
 
     @cached_property
     def _next_step(self) -> int:
-        return max(step_table.select_states(self._connection, self._policy.name), default=0) + 1
+        return step_table.last_step(self._connection, self._policy.name) + 1
 
     def _judged_together(self, attempts: Sequence[Attempt], record: StepRecord | None) -> Judged:
         spans = span_table.select_of_attempts(self._connection, [attempt.attempt_id for attempt in attempts])

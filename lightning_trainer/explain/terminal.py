@@ -20,6 +20,7 @@ _UNTRAINED: Mapping[str, str] = {
     RolloutMode.EVALUATE: "evaluation",
     RolloutMode.BASELINE: "baseline",
     RolloutMode.RETRIED: "retried",
+    RolloutMode.DROPPED: "dropped",
 }
 _COLOURS = {
     Verdict.TRAINED: "green",

@@ -10,22 +10,26 @@ from pathlib import Path
 
 from lightning_trainer.config.metrics import MetricsConfig
 from lightning_trainer.errors import ConfigError
-from lightning_trainer.metrics.row import StepMetrics, step_metrics
+from lightning_trainer.metrics.history import select_rows
+from lightning_trainer.metrics.row import StepMetrics
 from lightning_trainer.metrics.sinks import MetricsSink
 from lightning_trainer.metrics.to_jsonl import JsonLines
 from lightning_trainer.metrics.to_tensorboard import TensorBoard, installed
 from lightning_trainer.metrics.to_wandb import WeightsAndBiases
 from lightning_trainer.metrics.warnings import warnings_of
-from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
 
 _log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 30.0
+_FIRST = 50
+"""Rows of a run's start that stay in memory: what warnings compare with."""
+_RECENT = 500
+"""Rows of its end; those in between are in the store and in the files."""
 
 
 class MetricsRecorder:
-    """The rows of one policy, newest last."""
+    """The rows of one policy: of its first steps and of its newest ones, however long the run is."""
 
     def __init__(self, policy: str, store: SqliteStore, *, folder: Path, config: MetricsConfig | None = None) -> None:
         """``folder``: of the state folder; its ``metrics`` gets the files."""
@@ -36,6 +40,7 @@ class MetricsRecorder:
         self._lines = JsonLines(folder / "metrics" / f"{policy}.jsonl")
         self._sinks: list[MetricsSink] = [self._lines]
         self.rows: list[StepMetrics] = []
+        """Newest last; without those between the first ones and the recent ones."""
         self.warnings: Mapping[str, str] = {}
         """What is wrong at the newest step, in words, by rule."""
 
@@ -49,21 +54,28 @@ class MetricsRecorder:
             MissingExtraError: a sink's package is not installed.
         """
         self._sinks += await asyncio.to_thread(_open_sinks, self._config, self._policy, self._folder, say)
-        versions = {version.version: version for version in await self._store.versions(self._policy)}
-        for record in await self._store.steps(self._policy):
-            if record.state is not StepState.ASSIGNED:
-                ledger = await self._store.ledger(self._policy, record.step)
-                self._take(step_metrics(self._policy, record, ledger, versions.get(record.step)))
+        policy, store = self._policy, self._store
+        self.rows = await store.scan(lambda connection: select_rows(connection, policy, oldest=_FIRST))
+        written = self._lines.last_step
+        known = self.rows[-1].step if self.rows else 0
+        recent = await store.scan(lambda connection: select_rows(connection, policy, newest=_RECENT))
+        self.rows += [row for row in recent if known < row.step <= written]
+        after = written
+        self.rows = [row for row in self.rows if row.step <= written]
+        while page := await store.scan(
+            lambda connection, after=after: select_rows(connection, policy, after=after, oldest=_RECENT)
+        ):
+            for row in page:
+                self._take(row)
+            after = page[-1].step
         self.warnings = warnings_of(self.rows, self._config.warnings)
 
     async def step_ended(self, step: int) -> None:
         """Take the row of a step that was trained or skipped; again is the same as once."""
         if self.rows and step <= self.rows[-1].step:
             return
-        record = await self._store.step(self._policy, step)
-        ledger = await self._store.ledger(self._policy, step)
-        version = next((v for v in await self._store.versions(self._policy) if v.version == step), None)
-        self._take(step_metrics(self._policy, record, ledger, version))
+        for row in await self._store.scan(lambda connection: select_rows(connection, self._policy, only=step)):
+            self._take(row)
 
     async def close(self) -> None:
         """Close the sinks; one that waits for a network is left behind after a while."""
@@ -76,6 +88,8 @@ class MetricsRecorder:
 
     def _take(self, row: StepMetrics) -> None:
         self.rows.append(row)
+        if len(self.rows) > _FIRST + 2 * _RECENT:
+            del self.rows[_FIRST:-_RECENT]
         if row.step <= self._lines.last_step:
             return  # all of this was said before the restart
         found = warnings_of(self.rows, self._config.warnings)

@@ -4,10 +4,13 @@ Every line is whole: what a crash cut off is removed at the next start, and the 
 """
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from lightning_trainer.metrics.row import StepMetrics
+
+_TAIL = 2**16
 
 
 class JsonLines:
@@ -29,15 +32,30 @@ class JsonLines:
         self._file.close()
 
     def _mend(self) -> int:
-        self._file.seek(0)
-        last_step = end = 0
-        for line in self._file:
-            try:
-                last_step = int(json.loads(line)["step"])
-            except (ValueError, KeyError, TypeError):
-                break
-            if not line.endswith(b"\n"):
-                break
-            end += len(line)
-        self._file.truncate(end)
-        return last_step if end else 0
+        """Cut off what follows the last whole line, and return its step; however long the file is, its end is read."""
+        size = self._file.seek(0, os.SEEK_END)
+        length = _TAIL
+        while True:
+            start = max(0, size - length)
+            self._file.seek(start)
+            tail = self._file.read(size - start)
+            end = tail.rfind(b"\n") + 1
+            while end > 0:
+                begin = tail.rfind(b"\n", 0, end - 1) + 1
+                if begin == 0 and start > 0:
+                    break  # the line may begin before what was read
+                if (step := _step(tail[begin:end])) is not None:
+                    self._file.truncate(start + end)
+                    return step
+                end = begin
+            if start == 0:
+                self._file.truncate(0)
+                return 0
+            length *= 4
+
+
+def _step(line: bytes) -> int | None:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return None

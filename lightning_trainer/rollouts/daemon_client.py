@@ -15,6 +15,8 @@ from lightning_trainer.rollouts.answers import not_a_daemon, refusal
 
 _POLL_S = 30.0
 _LONGEST_ERROR = 65536
+_PAGE = 1000
+"""Groups in one answer, unless fewer are asked for; a shorter one is the last."""
 
 
 class DaemonClient:
@@ -24,15 +26,37 @@ class DaemonClient:
         self._url = f"{endpoint.rstrip('/')}/lightning/policies/{urllib.parse.quote(policy)}"
         self._access = Access(endpoint, token)
         self._patience_s = patience_s
+        self._taken: dict[tuple[str, str], tuple[int, dict[str, int]]] = {}
 
     def policy(self) -> dict[str, Any]:
         return self._get(self._url, timeout_s=30.0)
 
     def groups(self, prefix: str, *, mode: str = "train", taken_until: int | None = None) -> dict[str, int]:
         """Return how many attempts of a mode have ended (``taken_until``: and are in a step up to that one) of each
-        group whose id begins so."""
-        query = {"prefix": prefix, "mode": mode} | ({} if taken_until is None else {"taken_until": taken_until})
-        return self._get(f"{self._url}/groups?{urllib.parse.urlencode(query)}", timeout_s=30.0)
+        group whose id begins so.
+
+        What steps have taken is remembered: only what came since the last question is asked for.
+        """
+        if taken_until is None:
+            return self._groups(prefix, mode, {})
+        known_until, known = self._taken.get((prefix, mode), (0, {}))
+        if taken_until < known_until:
+            known_until, known = 0, {}
+        new = self._groups(prefix, mode, {"taken_after": known_until, "taken_until": taken_until})
+        for group, attempts in new.items():
+            known[group] = known.get(group, 0) + attempts
+        self._taken[prefix, mode] = taken_until, known
+        return known
+
+    def _groups(self, prefix: str, mode: str, among: dict[str, int]) -> dict[str, int]:
+        query: dict[str, str | int] = {"prefix": prefix, "mode": mode, **among}
+        found: dict[str, int] = {}
+        while True:
+            page = self._get(f"{self._url}/groups?{urllib.parse.urlencode(query)}", timeout_s=30.0)
+            found |= page
+            if len(page) < _PAGE:
+                return found
+            query["after"] = max(page)
 
     def wait_for_step(self, steps_done: int, *, groups_wanted: int) -> dict[str, Any]:
         """Return the policy's status once that many steps are done, or the present one wants more than those groups.

@@ -84,6 +84,11 @@ def decode_report(body: bytes, *, advantages: bool = True) -> StepReport:
     )
 
 
+def without_advantages(body: bytes) -> bytes:
+    """Return an encoded report without its advantages, which are most of it."""
+    return encode_report(decode_report(body, advantages=False))
+
+
 def encode_metrics(metrics: Mapping[str, float]) -> str:
     """Return metrics as JSON text."""
     return orjson.dumps(_writable_metrics(metrics)).decode()

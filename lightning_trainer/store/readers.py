@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from lightning_trainer.errors import StoreError
+from lightning_trainer.errors import DamagedStoreError, StoreError
 
 Result = TypeVar("Result")
 
@@ -51,4 +51,19 @@ class ReaderPool:
             finally:
                 connection.execute("COMMIT")
         except sqlite3.Error as error:
-            raise StoreError(f"the store could not be read: {error}") from error
+            raise unreadable(error) from error
+
+
+def unreadable(error: sqlite3.Error, what: str = "the store") -> StoreError:
+    """Say why the store could not be read, and what helps where its file is damaged."""
+    if is_damage(error):
+        return DamagedStoreError(
+            f"{what} cannot be read: {error}; a part of its file is damaged: `lightning-trainer store check` says "
+            "what, `store repair` keeps everything else"
+        )
+    return StoreError(f"{what} cannot be read: {error}")
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

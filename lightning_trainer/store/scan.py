@@ -12,11 +12,14 @@ from pathlib import Path
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.otlp.span_codec import decode_resource, decode_span
-from lightning_trainer.store.schema import MIGRATIONS
-from lightning_trainer.types import Span
+from lightning_trainer.store.readers import unreadable
+from lightning_trainer.store.schema import MIGRATIONS, supply_tables
+from lightning_trainer.types import AttributeValue, Span
 
 _TRACES = """SELECT spans.trace_id, spans.body, spans.scope, spans.resource_id FROM spans
     ORDER BY spans.trace_id, spans.span_id"""
+_NEWEST_TRACES = """SELECT spans.trace_id, spans.body, spans.scope, spans.resource_id FROM spans
+    WHERE seq > ? ORDER BY +spans.trace_id, spans.span_id"""
 
 
 @contextmanager
@@ -32,10 +35,11 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
         )
     try:
         with closing(_connect(path)) as connection:
+            supply_tables(connection)
             connection.execute("BEGIN")
             yield connection
     except sqlite3.Error as error:
-        raise StoreError(f"the store {path} cannot be read: {error}") from error
+        raise unreadable(error, f"the store {path}") from error
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -63,25 +67,35 @@ def _connect(path: Path) -> sqlite3.Connection:
     raise StoreError(f"the store {path} cannot be opened for reading")
 
 
-def named(connection: sqlite3.Connection, name: str) -> Iterator[Span]:
-    """Yield every span of one name, in the order in which they came."""
+def named(connection: sqlite3.Connection, name: str, *, newest: int | None = None) -> Iterator[Span]:
+    """Yield every span of one name, in the order in which they came; of the ``newest`` spans where that is given."""
+    (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
     rows = connection.execute(
         "SELECT spans.body, scope, resources.body FROM spans JOIN resources ON resources.id = resource_id "
-        "WHERE name = ? ORDER BY seq",
-        (name,),
+        "WHERE name = ? AND seq > ? ORDER BY seq",
+        (name, 0 if newest is None else last - newest),
     )
     for body, scope, resource in rows:
         yield decode_span(body, scope=scope, resource=decode_resource(resource))
 
 
-def traces(connection: sqlite3.Connection, slim: Callable[[Span], Span] = lambda span: span) -> Iterator[list[Span]]:
+def traces(
+    connection: sqlite3.Connection, slim: Callable[[Span], Span] = lambda span: span, *, newest: int | None = None
+) -> Iterator[list[Span]]:
     """Yield every trace's spans, one trace at a time, in an order that depends on nothing but the spans.
 
     Args:
         slim: takes off a span what the caller does not need before the next one is read.
+        newest: only of the newest so many spans.
     """
-    resources = {
-        resource_id: decode_resource(body) for resource_id, body in connection.execute("SELECT id, body FROM resources")
-    }
-    for _, rows in groupby(connection.execute(_TRACES), key=lambda row: row[0]):
-        yield [slim(decode_span(body, scope=scope, resource=resources.get(r, {}))) for _, body, scope, r in rows]
+    resources: dict[int, dict[str, AttributeValue]] = {}
+    (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
+    rows = connection.execute(_TRACES) if newest is None else connection.execute(_NEWEST_TRACES, (last - newest,))
+    for _, trace in groupby(rows, key=lambda row: row[0]):
+        spans = []
+        for _, body, scope, resource_id in trace:
+            if resource_id not in resources:
+                found = connection.execute("SELECT body FROM resources WHERE id = ?", (resource_id,)).fetchone()
+                resources[resource_id] = {} if found is None else decode_resource(found[0])
+            spans.append(slim(decode_span(body, scope=scope, resource=resources[resource_id])))
+        yield spans

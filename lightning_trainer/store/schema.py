@@ -132,6 +132,76 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     INSERT INTO policies SELECT policy, 0 FROM versions UNION SELECT policy, 0 FROM steps;
     """,
+    """
+    ALTER TABLE spans ADD COLUMN checksum INTEGER;  -- CRC-32 of body; NULL: stored before it was kept
+    DROP INDEX gateway_calls;
+    CREATE INDEX attempts_of_group ON attempts(coalesce(group_id, task_id, rollout_id));
+    CREATE INDEX attempts_of_task  ON attempts(task_id) WHERE task_id IS NOT NULL;
+    CREATE INDEX attempts_by_start ON attempts(started_ns);
+    CREATE INDEX states_of_steps   ON steps(policy, step, state);
+    CREATE INDEX steps_with_batch  ON steps(policy, step) WHERE batch IS NOT NULL;
+
+    ALTER TABLE policies ADD COLUMN enrolled TEXT;  -- which attempts wait for it: waiting.py; NULL: none are noted yet
+    CREATE TABLE waiting (                      -- ended attempts that a step of the policy may still take
+        policy     TEXT NOT NULL,
+        attempt_id TEXT NOT NULL,
+        group_key  TEXT NOT NULL,
+        task_key   TEXT NOT NULL,
+        since_ns   INTEGER NOT NULL,            -- by our clock
+        resting    INTEGER NOT NULL DEFAULT 0,  -- 1: let go until its group or task is heard of again
+        PRIMARY KEY (policy, attempt_id)
+    ) WITHOUT ROWID;
+    CREATE INDEX waiting_awake    ON waiting(policy, attempt_id) WHERE resting = 0;
+    CREATE INDEX resting_of_group ON waiting(policy, group_key)  WHERE resting = 1;
+    CREATE INDEX resting_of_task  ON waiting(policy, task_key)   WHERE resting = 1;
+    CREATE INDEX waiting_attempt  ON waiting(attempt_id);
+    CREATE TABLE drops (                        -- attempts that somebody took out of what will be trained
+        attempt_id TEXT PRIMARY KEY,
+        reason     TEXT NOT NULL,
+        at_ns      INTEGER NOT NULL
+    ) WITHOUT ROWID;
+
+    CREATE TABLE totals (                       -- what is held and what was deleted, by name: totals.py
+        name  TEXT PRIMARY KEY,
+        value INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    INSERT INTO totals SELECT 'spans', count(*) FROM spans
+        UNION ALL SELECT 'calls', count(*) FROM spans WHERE scope = 'lightning.gateway'
+        UNION ALL SELECT 'rollouts', count(DISTINCT rollout_id) FROM attempts
+        UNION ALL SELECT 'attempts/' || state, count(*) FROM attempts GROUP BY state
+        UNION ALL SELECT 'steps/' || state, count(*) FROM steps GROUP BY state;
+
+    CREATE TABLE received (                     -- a mark now and then: spans up to seq had come by then, by our clock
+        seq   INTEGER PRIMARY KEY,
+        at_ns INTEGER NOT NULL
+    );
+    INSERT INTO received SELECT max(seq), 1000000000 * CAST(strftime('%s', 'now') AS INTEGER) FROM spans
+        WHERE EXISTS (SELECT 1 FROM spans);
+    CREATE TABLE expired (                      -- attempts whose spans were deleted: what comes again is not stored
+        attempt_id TEXT PRIMARY KEY,
+        at_ns      INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    CREATE INDEX expired_by_time ON expired(at_ns);
+
+    CREATE TABLE evaluations (                  -- evaluation attempts, numbered anew whenever something of one comes
+        change     INTEGER PRIMARY KEY,
+        attempt_id TEXT NOT NULL UNIQUE
+    );
+    INSERT INTO evaluations(attempt_id) SELECT attempt_id FROM attempts WHERE mode = 'evaluate' ORDER BY ended_ns;
+    CREATE TABLE verdicts (                     -- what each says of the one version that sampled it
+        policy     TEXT NOT NULL,
+        attempt_id TEXT NOT NULL,
+        version    INTEGER NOT NULL,
+        reward     REAL NOT NULL,
+        PRIMARY KEY (policy, attempt_id)
+    ) WITHOUT ROWID;
+    CREATE INDEX verdicts_of_version ON verdicts(policy, version, reward);
+    CREATE TABLE cursors (                      -- how far a reader that goes on where it was has come: cursors.py
+        name     TEXT PRIMARY KEY,
+        position INTEGER NOT NULL,
+        about    TEXT NOT NULL                  -- the settings that it read with; with others it begins anew
+    ) WITHOUT ROWID;
+    """,
 )
 
 
@@ -149,3 +219,33 @@ def migrate(connection: sqlite3.Connection, *, where: str) -> None:
         )
     for target, script in enumerate(MIGRATIONS[version:], start=version + 1):
         connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {target}; COMMIT;")
+
+
+def supply_tables(connection: sqlite3.Connection) -> None:
+    """Let a file of an earlier schema that is open for reading only have the tables that it lacks, empty.
+
+    They are temporary ones: nothing is written. ``evaluations`` has what a migration would fill it with.
+    """
+    known = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    lacking = {name: table for name, table in _LATER_TABLES.items() if name not in known}
+    for name, columns in lacking.items():
+        connection.execute(f"CREATE TEMP TABLE {name} ({columns})")
+    if "evaluations" in lacking:
+        connection.execute(
+            "INSERT INTO temp.evaluations(attempt_id) SELECT attempt_id FROM attempts WHERE mode = 'evaluate'"
+        )
+
+
+_LATER_TABLES = {
+    "arrivals": "attempt_id, numbering, arrived, started",
+    "rollbacks": "seq, policy, after_step, version, at_ns",
+    "participations": "policy, attempt_id",
+    "policies": "policy, last_seq, enrolled",
+    "waiting": "policy, attempt_id, group_key, task_key, since_ns, resting",
+    "drops": "attempt_id, reason, at_ns",
+    "totals": "name, value",
+    "expired": "attempt_id, at_ns",
+    "evaluations": "change INTEGER PRIMARY KEY, attempt_id",
+    "verdicts": "policy, attempt_id, version, reward",
+    "cursors": "name, position, about",
+}

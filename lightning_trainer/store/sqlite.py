@@ -9,23 +9,30 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
+from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.batch_codec import encode_batch
-from lightning_trainer.store.counts import StoreCounts, count
 from lightning_trainer.store.lock import FileLock
-from lightning_trainer.store.readers import ReaderPool
+from lightning_trainer.store.readers import ReaderPool, is_damage
 from lightning_trainer.store.records import Rollback, StepRecord, StepState
+from lightning_trainer.store.retention.retention import Retention
+from lightning_trainer.store.retention.size import measure
 from lightning_trainer.store.schema import migrate
 from lightning_trainer.store.tables import arrivals as arrival_table
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import participations as participation_table
 from lightning_trainer.store.tables import spans as span_table
 from lightning_trainer.store.tables import steps as step_table
+from lightning_trainer.store.tables import totals
 from lightning_trainer.store.tables import versions as version_table
 from lightning_trainer.store.tables.late import select_consumed
 from lightning_trainer.store.tables.steps import Assignment
+from lightning_trainer.store.tables.totals import StoreCounts, count
+from lightning_trainer.store.upkeep.journal import Journal
+from lightning_trainer.store.worklist import waiting
+from lightning_trainer.store.worklist.waiting import WaitingAttempt
 from lightning_trainer.store.writer import GroupCommitWriter
 from lightning_trainer.types import (
     Attempt,
@@ -39,16 +46,20 @@ from lightning_trainer.types import (
 )
 
 Result = TypeVar("Result")
+_ADVICE_ON_DAMAGE = "; `lightning-trainer store check` says what is damaged, `store repair` keeps everything else"
 
 
 class SqliteStore:
     """A store in one file; use it as an async context manager, or call :meth:`open` and :meth:`close`."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, retention: StoreConfig | None = None) -> None:
+        """``retention``: the limits that it is kept within; the defaults' unless given."""
         self.path = Path(path)
+        self.retention = Retention(self.path, retention or StoreConfig())
         self._lock: FileLock | None = None
         self._writer: GroupCommitWriter | None = None
         self._readers: ReaderPool | None = None
+        self._journal: Journal | None = None
 
     async def open(self) -> Self:
         """Create or open the file and bring it to the newest schema.
@@ -89,6 +100,8 @@ class SqliteStore:
         """Commit spans as :meth:`append` does and return those that were new."""
         if not spans:
             return []
+        if self._journal is not None:
+            await asyncio.to_thread(self._journal.append, spans)
         return await self._write(lambda connection: span_table.insert(connection, spans))
 
     async def has_rollout(self, rollout_id: str) -> bool:
@@ -120,6 +133,10 @@ class SqliteStore:
             )
         )
 
+    async def last_span(self) -> int:
+        """Return a number that is another one when spans were stored."""
+        return await self._read(span_table.last)
+
     async def counts(self) -> StoreCounts:
         return await self._read(count)
 
@@ -131,35 +148,42 @@ class SqliteStore:
         """Return everything that belongs to the attempts, oldest first; see :func:`spans.select_of_attempts`."""
         return await self._read(lambda connection: span_table.select_of_attempts(connection, attempt_ids))
 
-    async def ended_attempts(
-        self,
-        *,
-        mode: RolloutMode | str | None = RolloutMode.TRAIN,
-        policy: str | None = None,
-        took_part: bool = False,
-        earlier: bool = True,
-    ) -> list[Attempt]:
-        """Return ended attempts that no step has consumed (of ``policy``, or of any), oldest end first.
+    async def write(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Run a short operation of the caller's in the writer's thread; it returns after its commit."""
+        return await self._write(operation)
 
-        See :func:`attempts.select_ended`.
+    async def ended_attempts(
+        self, *, mode: RolloutMode | str | None = RolloutMode.TRAIN, policy: str | None = None
+    ) -> list[Attempt]:
+        """Return all ended attempts that no step has consumed (of ``policy``, or of any), oldest end first.
+
+        It looks through history: loops ask for :meth:`waiting_attempts`.
         """
         wanted = None if mode is None else RolloutMode(mode)
-        return await self._read(
-            lambda connection: attempt_table.select_ended(
-                connection, mode=wanted, policy=policy, took_part=took_part, earlier=earlier
-            )
-        )
+        return await self._read(lambda connection: attempt_table.select_ended(connection, mode=wanted, policy=policy))
 
-    async def participations(self, policy: str) -> set[str]:
-        """Return the attempts that a policy answered calls of and that no step of it has consumed."""
-        return await self._read(lambda connection: participation_table.select_waiting(connection, policy))
+    async def enroll(self, policy: str, *, earlier: bool = False) -> None:
+        """Begin to keep the list of attempts that wait for a policy; see :func:`waiting.enroll`."""
+        await self._write(lambda connection: waiting.enroll(connection, policy, earlier=earlier))
+
+    async def waiting_attempts(self, policy: str) -> list[WaitingAttempt]:
+        """Return the ended attempts that a step of an enrolled policy may take, oldest end first."""
+        return await self._read(lambda connection: waiting.select(connection, policy))
+
+    async def let_go(self, policy: str, attempt_ids: Collection[str]) -> None:
+        """Leave waiting attempts alone until their group or task is heard of again."""
+        if attempt_ids:
+            await self._write(lambda connection: waiting.let_go(connection, policy, attempt_ids))
 
     async def take_part(self, policy: str, attempt_ids: Collection[str]) -> None:
         """Note that a policy's calls are among those of the attempts."""
         if attempt_ids:
-            await self._write(
-                lambda connection: participation_table.put(connection, [(policy, one) for one in attempt_ids])
-            )
+
+            def put(connection: sqlite3.Connection) -> None:
+                new = participation_table.put(connection, [(policy, one) for one in attempt_ids])
+                waiting.heard_of(connection, new)
+
+            await self._write(put)
 
     async def begin_policy(self, policy: str) -> int | None:
         """Note that a policy is started; the first time return how many rollouts were recorded before, later None."""
@@ -171,12 +195,17 @@ class SqliteStore:
         *,
         mode: RolloutMode = RolloutMode.TRAIN,
         policy: str | None = None,
-        taken: tuple[str, int] | None = None,
+        taken: tuple[str, int, int] | None = None,
+        after: str | None = None,
+        limit: int | None = None,
     ) -> dict[str, int]:
-        """Return how many attempts of a mode have ended of each group whose id begins with ``prefix``: of those that
-        ``policy`` took part in, and with ``taken``, a policy and a step, that its steps up to that one have taken."""
+        """Return how many attempts of a mode have ended of each group whose id begins with ``prefix``, by that id: of
+        those that ``policy`` took part in, and with ``taken``, a policy and two steps, that its steps beyond the first
+        and up to the second have taken; of those behind ``after`` the first ``limit``."""
         return await self._read(
-            lambda connection: attempt_table.count_ended(connection, prefix, mode=mode, policy=policy, taken=taken)
+            lambda connection: attempt_table.count_ended(
+                connection, prefix, mode=mode, policy=policy, taken=taken, after=after, limit=limit
+            )
         )
 
     async def missing_spans(self, policy: str | None = None) -> dict[str, int]:
@@ -255,13 +284,20 @@ class SqliteStore:
         await self._write(lambda connection: step_table.finish(connection, policy, report, ended))
 
     async def steps(
-        self, policy: str, *, before: int | None = None, newest: int | None = None, advantages: bool = False
+        self,
+        policy: str,
+        *,
+        before: int | None = None,
+        after: int | None = None,
+        newest: int | None = None,
+        oldest: int | None = None,
+        advantages: bool = False,
     ) -> list[StepRecord]:
-        """Return steps, first to last: all, those before one, of these the last so many; reports without advantages
-        unless they are asked for."""
+        """Return steps, first to last: all, those before or after one, of these the last or first so many; reports
+        without advantages unless they are asked for."""
         return await self._read(
             lambda connection: step_table.select_steps(
-                connection, policy, before=before, newest=newest, advantages=advantages
+                connection, policy, before=before, after=after, newest=newest, oldest=oldest, advantages=advantages
             )
         )
 
@@ -292,6 +328,10 @@ class SqliteStore:
             raise StoreError(f"step {step} of policy {policy!r} has no batch in the store {self.path}")
         return found[0]
 
+    async def without_batch(self, policy: str, steps: Collection[int]) -> list[int]:
+        """Return those of some steps whose batches retention has deleted, ascending."""
+        return await self._read(lambda connection: step_table.select_without_batch(connection, policy, steps))
+
     async def ledger(
         self, policy: str, step: int | None = None, *, since: int = 0, before: int | None = None
     ) -> list[LedgerRow]:
@@ -311,12 +351,20 @@ class SqliteStore:
         await self._write(lambda connection: version_table.put(connection, version))
 
     async def versions(
-        self, policy: str, *, before: int | None = None, newest: int | None = None
+        self, policy: str, *, before: int | None = None, newest: int | None = None, oldest: int | None = None
     ) -> list[PolicyVersion]:
-        """Return versions, first to last: all, those before one, and of these the last so many."""
+        """Return versions, first to last: all, those before one, and of these the last or first so many."""
         return await self._read(
-            lambda connection: version_table.select(connection, policy, before=before, newest=newest)
+            lambda connection: version_table.select(connection, policy, before=before, newest=newest, oldest=oldest)
         )
+
+    async def version(self, policy: str, version: int) -> PolicyVersion | None:
+        """Return one version, or None where there is none of that number."""
+        return await self._read(lambda connection: version_table.select_one(connection, policy, version))
+
+    async def served_versions(self, policy: str, *, newest: int) -> list[int]:
+        """Return the newest versions that are or were live, first to last."""
+        return await self._read(lambda connection: version_table.select_served(connection, policy, newest))
 
     async def live_version(self, policy: str) -> PolicyVersion | None:
         return await self._read(lambda connection: version_table.select_live(connection, policy))
@@ -327,6 +375,25 @@ class SqliteStore:
 
     async def rollbacks(self, policy: str) -> list[Rollback]:
         return await self._read(lambda connection: version_table.select_rollbacks(connection, policy))
+
+    # -- how much is kept --------------------------------------------------------------------------------------------
+
+    async def sweep(self) -> bool:
+        """Delete a slice of what the limits of age and use let go; True where there may be more."""
+        return await self._write(self.retention.sweep)
+
+    async def holds(self) -> dict[str, Any]:
+        """Return what the store holds and what retention has deleted; see :meth:`Retention.holds`."""
+        return await self._read(self.retention.holds)
+
+    async def measures(self) -> dict[str, float]:
+        """Return what a step's metrics say of the store."""
+        held = await self._read(totals.select)
+        return {
+            "store/bytes": float(self.retention.size.total),
+            "store/spans": float(held.get("spans", 0)),
+            "store/deleted_spans": float(held.get(f"{totals.DELETED}spans", 0)),
+        }
 
     # -- the file ----------------------------------------------------------------------------------------------------
 
@@ -339,23 +406,33 @@ class SqliteStore:
         try:
             connection = self._connect()
             connection.execute("PRAGMA page_size=8192")  # of a new file: a call of 640 token ids fits in one page
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a new file: free pages can be given back
             connection.execute("PRAGMA journal_mode=WAL")
             # Pages that every commit touches (those of the indices) are copied into the file once in 32 MiB of log.
-            connection.execute("PRAGMA wal_autocheckpoint=4096")
+            log_bytes = self.retention.log_bytes
+            connection.execute(f"PRAGMA wal_autocheckpoint={min(4096, log_bytes // (4 * 8192))}")
+            connection.execute(f"PRAGMA journal_size_limit={log_bytes}")
             connection.execute("PRAGMA cache_size=-8192")  # KiB: a commit of a thousand spans fits
             migrate(connection, where=str(self.path))
         except sqlite3.Error as error:
             self._release()
-            raise StoreError(f"the store {self.path} cannot be opened: {error}") from error
+            advice = _ADVICE_ON_DAMAGE if is_damage(error) else ""
+            raise StoreError(f"the store {self.path} cannot be opened: {error}{advice}") from error
         except BaseException:
             self._release()
             raise
-        self._writer = GroupCommitWriter(connection)
+        if self.retention.config.journal is not None:
+            self._journal = Journal(self.retention.config.journal)
+        self.retention.size = measure(connection, self.path)
+        self._writer = GroupCommitWriter(connection, after_commit=self.retention.after_commit)
         self._readers = ReaderPool(self._connect_reader)
 
     def _close(self, writer: GroupCommitWriter, readers: ReaderPool) -> None:
         readers.close()
         writer.close()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
         self._release()
 
     def _release(self) -> None:

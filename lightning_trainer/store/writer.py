@@ -34,10 +34,18 @@ class GroupCommitWriter:
     Args:
         connection: in autocommit mode (``isolation_level=None``), usable from another thread.
         max_group: operations in one transaction at most.
+        after_commit: called after each transaction, outside of it; nobody waits for what it does but the next one.
     """
 
-    def __init__(self, connection: sqlite3.Connection, *, max_group: int = 256) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        *,
+        max_group: int = 256,
+        after_commit: Callable[[sqlite3.Connection], None] = lambda _: None,
+    ) -> None:
         self._connection = connection
+        self._after_commit = after_commit
         self._max_group = max_group
         self._queue: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
         self._closed = False
@@ -108,6 +116,10 @@ class GroupCommitWriter:
                 operation.future.set_result(operation.result)
             else:
                 operation.future.set_exception(operation.error)
+        try:
+            self._after_commit(self._connection)
+        except Exception as error:  # the commit is done; whatever this raises, the next one must not wait for ever
+            logger.warning("what follows a commit failed, and is tried again after the next one: %s", error)
 
     def _run(self, operation: _Operation) -> None:
         self._connection.execute("SAVEPOINT operation")

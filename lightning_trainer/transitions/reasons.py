@@ -78,6 +78,7 @@ class Reason(StrEnum):
     EVALUATION = "evaluation", "The attempt is an evaluation; evaluations are never trained."
     BASELINE = "baseline", "The attempt is the baseline of its group: its reward is used, and it is never trained."
     RETRIED = "retried", "The attempt failed, and another one was made in its place."
+    TAKEN_OUT = "dropped", "Somebody took the attempt out of what is trained (`lightning-trainer drop`)."
     FAILED_ATTEMPT = "failed_attempt", "The attempt's code raised, and failed attempts are not wanted."
     ATTEMPT_RUNNING = "attempt_running", "The attempt has not ended yet."
 

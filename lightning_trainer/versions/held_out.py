@@ -1,19 +1,27 @@
 """How good a version is on held-out tasks: the mean reward of the evaluation attempts whose calls it sampled.
 
-An attempt during which the version changed says nothing about either and is left out, as is one without a reward.
+An attempt during which the version changed says nothing about either and is left out, as is one without a reward. What
+each attempt says is kept in the store, and worked out again when something of the attempt comes: an evaluation is read
+once, not once a question.
 """
 
+import json
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.rewards.table import read_rewards
-from lightning_trainer.store.tables.attempts import select_ended
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.tables import attempts as attempt_table
+from lightning_trainer.store.tables import cursors, evaluations
 from lightning_trainer.store.tables.spans import select_of_attempts
-from lightning_trainer.types import Attempt, RolloutMode, Span
+from lightning_trainer.types import Attempt, Span
+
+_AT_ONCE = 100
+"""Attempts that are read in one go: a tenth of a second or so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +61,52 @@ def verdicts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: PolicyC
     return found
 
 
-def select_verdicts(
-    connection: sqlite3.Connection, policy: PolicyConfig, *, known: Collection[str] = ()
-) -> dict[str, Verdict]:
-    """Read the verdicts of all evaluation attempts in a store but those that are known."""
-    ended = select_ended(connection, mode=RolloutMode.EVALUATE, policy=None)
-    attempts = [attempt for attempt in ended if attempt.attempt_id not in known]
-    if not attempts:
-        return {}
-    return verdicts(attempts, select_of_attempts(connection, [attempt.attempt_id for attempt in attempts]), policy)
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    attempt_ids: tuple[str, ...]
+    position: int
+    found: dict[str, Verdict]
+
+
+async def refresh_verdicts(store: SqliteStore, policy: PolicyConfig, *, most: int | None = None) -> None:
+    """Read the evaluations of which something has come since the last time, and keep what they say.
+
+    Args:
+        most: so many at most; what is left comes with the next call.
+    """
+    while True:
+        read = await store.scan(
+            lambda connection: _next_slice(connection, policy, _position(connection, policy), most or _AT_ONCE)
+        )
+        if not read.attempt_ids:
+            return
+        await store.write(lambda connection, read=read: _keep(connection, policy, read))
+        if most is not None:
+            return
+
+
+def select_scores(
+    connection: sqlite3.Connection, policy: PolicyConfig, first: int, last: int
+) -> dict[int, HeldOutScore]:
+    """Return the scores of the versions from ``first`` to ``last``, as they were kept; see ``refresh_verdicts``."""
+    rows = connection.execute(
+        """SELECT version, avg(reward), count(*) FROM verdicts WHERE policy = ? AND version BETWEEN ? AND ?
+           GROUP BY version""",
+        (policy.name, first, last),
+    )
+    return {version: HeldOutScore(mean, attempts) for version, mean, attempts in rows}
+
+
+def select_verdicts(connection: sqlite3.Connection, policy: PolicyConfig) -> dict[str, Verdict]:
+    """Return the verdicts of all evaluations, those included that nobody has read yet: they are read and not kept."""
+    position = _position(connection, policy)
+    rows = connection.execute("SELECT attempt_id, version, reward FROM verdicts WHERE policy = ?", (policy.name,))
+    found = {attempt_id: Verdict(version, reward) for attempt_id, version, reward in rows if position}
+    while (read := _next_slice(connection, policy, position)).attempt_ids:
+        found = {attempt_id: verdict for attempt_id, verdict in found.items() if attempt_id not in read.attempt_ids}
+        found |= read.found
+        position = read.position
+    return found
 
 
 def held_out_scores(found: Mapping[str, Verdict]) -> dict[int, HeldOutScore]:
@@ -70,3 +115,37 @@ def held_out_scores(found: Mapping[str, Verdict]) -> dict[int, HeldOutScore]:
     for verdict in found.values():
         rewards.setdefault(verdict.version, []).append(verdict.reward)
     return {version: HeldOutScore(fmean(values), len(values)) for version, values in rewards.items()}
+
+
+def _next_slice(connection: sqlite3.Connection, policy: PolicyConfig, position: int, most: int = _AT_ONCE) -> _Slice:
+    changed = evaluations.select_changed(connection, position, most)
+    ids = tuple(attempt_id for _, attempt_id in changed)
+    if not ids:
+        return _Slice((), position, {})
+    attempts = attempt_table.select(connection, attempt_ids=ids)
+    return _Slice(ids, changed[-1][0], verdicts(attempts, select_of_attempts(connection, ids), policy))
+
+
+def _keep(connection: sqlite3.Connection, policy: PolicyConfig, read: _Slice) -> None:
+    if not _position(connection, policy):  # the first time, or with other rewards than before
+        connection.execute("DELETE FROM verdicts WHERE policy = ?", (policy.name,))
+    connection.executemany(
+        "DELETE FROM verdicts WHERE policy = ? AND attempt_id = ?", [(policy.name, one) for one in read.attempt_ids]
+    )
+    connection.executemany(
+        "INSERT INTO verdicts VALUES (?, ?, ?, ?)",
+        [(policy.name, attempt_id, verdict.version, verdict.reward) for attempt_id, verdict in read.found.items()],
+    )
+    cursors.move(connection, _cursor(policy), read.position, about=_settings(policy))
+
+
+def _position(connection: sqlite3.Connection, policy: PolicyConfig) -> int:
+    return cursors.position(connection, _cursor(policy), about=_settings(policy))
+
+
+def _cursor(policy: PolicyConfig) -> str:
+    return f"verdicts/{policy.name}"
+
+
+def _settings(policy: PolicyConfig) -> str:
+    return json.dumps(dict(policy.reward_weights), sort_keys=True)

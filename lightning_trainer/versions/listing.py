@@ -6,11 +6,10 @@ from enum import StrEnum
 from typing import TypedDict
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.store.records import StepState
 from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.tables import versions as version_table
 from lightning_trainer.types import PolicyVersion, VersionState
-from lightning_trainer.versions.held_out import held_out_scores, select_verdicts
+from lightning_trainer.versions.held_out import held_out_scores, select_scores, select_verdicts
 from lightning_trainer.versions.lineage import Lineage
 
 
@@ -47,23 +46,29 @@ def list_versions(
     *,
     before: int | None = None,
     newest: int | None = None,
+    fresh: bool = True,
 ) -> list[VersionRow]:
     """Return the policy's versions, first to last: all, those before one, and of these the last so many.
 
     Args:
         stored: versions whose weights are kept.
+        fresh: also read the evaluations that nobody has read yet, however many there are.
     """
-    states = step_table.select_states(connection, policy.name)
-    rollbacks = version_table.select_rollbacks(connection, policy.name)
-    lineage = Lineage([step for step, state in states.items() if state is not StepState.SKIPPED], rollbacks)
+    versions = version_table.select(connection, policy.name, before=before, newest=newest)
+    if not versions:
+        return []
+    first, last = versions[0].version, versions[-1].version
+    lineage, children = _family(connection, policy.name, first, last)
+    metrics = step_table.select_metrics(connection, policy.name, children)
     # Of several steps from one version (after a rollback to it) the last one counts.
-    earned = {
-        lineage.parent(step): metrics.get("reward/mean")
-        for step, metrics in step_table.select_metrics(connection, policy.name).items()
-    }
-    scores = held_out_scores(select_verdicts(connection, policy))
+    earned = {lineage.parent(step): values.get("reward/mean") for step, values in metrics.items()}
+    scores = (
+        held_out_scores(select_verdicts(connection, policy))
+        if fresh
+        else select_scores(connection, policy, first, last)
+    )
     rows: list[VersionRow] = []
-    for version in version_table.select(connection, policy.name, before=before, newest=newest):
+    for version in versions:
         score = scores.get(version.version)
         rows.append(
             VersionRow(
@@ -78,6 +83,23 @@ def list_versions(
             )
         )
     return rows
+
+
+def _family(connection: sqlite3.Connection, policy: str, first: int, last: int) -> tuple[Lineage, list[int]]:
+    """Return where the versions from ``first`` to ``last`` and their children came from, and the steps that may be
+    their children: those among and behind them, and those that follow a rollback to one of them."""
+    rollbacks = version_table.select_rollbacks(connection, policy)
+    before, _ = step_table.trained_beside(connection, policy, first)
+    _, after = step_table.trained_beside(connection, policy, last)
+    steps = set(step_table.trained_between(connection, policy, before, after or last))
+    for rollback in rollbacks:
+        if first <= rollback.version <= last:
+            # What is recorded next goes on from the version; the step before it says whether it is the first to.
+            _, child = step_table.trained_beside(connection, policy, rollback.after_step)
+            if child is not None:
+                steps |= {child, step_table.trained_beside(connection, policy, child)[0]}
+    found = sorted(steps - {0})
+    return Lineage(found, rollbacks), found
 
 
 def _whereabouts(version: PolicyVersion, stored: Collection[int]) -> Whereabouts:

@@ -1,11 +1,12 @@
 """Going back to a version: one durable record; whoever trains next follows it, after a crash as well."""
 
 import time
+from collections.abc import Collection
 
 from lightning_trainer.errors import RollbackError
 from lightning_trainer.store.records import Rollback, StepState
 from lightning_trainer.store.sqlite import SqliteStore
-from lightning_trainer.types import PolicyVersion, VersionState
+from lightning_trainer.types import VersionState
 from lightning_trainer.versions.lineage import Lineage
 
 
@@ -15,24 +16,38 @@ async def read_lineage(store: SqliteStore, policy: str) -> Lineage:
     return Lineage(steps, await store.rollbacks(policy))
 
 
-async def record_rollback(store: SqliteStore, policy: str, version: int) -> Rollback:
+async def record_rollback(
+    store: SqliteStore, policy: str, version: int, *, checkpoints: Collection[int] = ()
+) -> Rollback:
     """Make the weights of ``version`` those that the next step goes on from.
 
+    Args:
+        checkpoints: steps that the trainer can go on from.
+
     Raises:
-        RollbackError: there is no such version, it was never proven served, or it is the newest already.
+        RollbackError: there is no such version, it was never proven served, it is the newest already, or what it would
+            be made again from was deleted.
     """
-    versions = {known.version: known for known in await store.versions(policy)}
+    known = await store.version(policy, version)
     lineage = await read_lineage(store, policy)
-    if version not in versions or version not in lineage:
-        raise RollbackError(f"policy {policy!r} has no version {version}; it has {_listed(versions)}")
-    if versions[version].state in (VersionState.REFUSED, VersionState.TRAINED):
-        raise RollbackError(
-            f"{versions[version].name} is {versions[version].state} and was never proven served; choose another version"
-        )
+    if known is None or version not in lineage:
+        raise RollbackError(f"policy {policy!r} has no version {version}; it has {await _listed(store, policy)}")
+    if known.state in (VersionState.REFUSED, VersionState.TRAINED):
+        raise RollbackError(f"{known.name} is {known.state} and was never proven served; choose another version")
     if version == lineage.head:
-        raise RollbackError(f"{versions[version].name} is what training goes on from already")
+        raise RollbackError(f"{known.name} is what training goes on from already")
+    path = lineage.path(version)
+    saved = max((step for step in checkpoints if step in path), default=0)
+    gone = await store.without_batch(policy, [step for step in path if step > saved])
+    if gone:
+        raise RollbackError(
+            f"{known.name} cannot be made again: the batches of {len(gone)} steps that lead to it ({gone[0]} to "
+            f"{gone[-1]}) were deleted by retention, and no checkpoint is left between; choose a version that is newer "
+            f"than step {gone[-1]}, and set [store] retention_size, retention_time or retention_steps higher"
+        )
     return await store.put_rollback(policy, version, at_ns=time.time_ns())
 
 
-def _listed(versions: dict[int, PolicyVersion]) -> str:
-    return f"{min(versions)} to {max(versions)}" if versions else "none yet"
+async def _listed(store: SqliteStore, policy: str) -> str:
+    oldest, newest = await store.versions(policy, oldest=1), await store.versions(policy, newest=1)
+    return f"{oldest[0].version} to {newest[0].version}" if oldest and newest else "none yet"

@@ -118,6 +118,12 @@ def test_the_commands_work_as_they_stand(after_twenty_steps):
     assert (rollback.after_step, rollback.version) == (20, 12)
 
 
+def test_versions_come_in_pages(after_twenty_steps):
+    page = CliRunner().invoke(app, ["versions", "--limit", "3", "--before", "10"])
+    assert [line.split()[0] for line in page.output.splitlines()[1:4]] == ["v7", "v8", "v9"]
+    assert "the older ones: --before 7" in page.output
+
+
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [

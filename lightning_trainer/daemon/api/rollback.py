@@ -30,6 +30,8 @@ class RollbackRequests:
         self._wake = wake
         self._asked = asyncio.Event()
         self.pending: AskedRollback | None = None
+        self.changed = False
+        """Whether a recorded step was taken out since the loop has looked."""
 
     async def ask(self, version: int) -> None:
         """Return when training has gone back to the version and it is served.
@@ -46,8 +48,14 @@ class RollbackRequests:
         await asyncio.shield(asked.done)
 
     async def wait(self) -> None:
-        """Return when one is asked."""
+        """Return when one is asked, or the records have changed."""
         await self._asked.wait()
+
+    def look_again(self) -> None:
+        """Wake a loop that rests: what is recorded has changed."""
+        self.changed = True
+        self._asked.set()
+        self._wake.set()
 
     def end(self, error: LightningError | None = None) -> None:
         """Tell whoever waits how it ended; nothing when nobody asked."""

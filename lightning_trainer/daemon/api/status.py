@@ -5,30 +5,34 @@ Below a policy: ``/versions`` and ``/metrics``.
 
 import os
 import time
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 from typing import Protocol
 
 from fastapi import APIRouter, HTTPException, Query
 
 from lightning_trainer import __version__
 from lightning_trainer.agents.live import LiveCensus
-from lightning_trainer.agents.report import AgentsReport, agents_report
+from lightning_trainer.agents.report import agents_report
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.api.rollback import no_policy
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
+from lightning_trainer.metrics.history import select_rows
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import RolloutMode
+from lightning_trainer.versions.held_out import refresh_verdicts
 from lightning_trainer.versions.listing import VersionRow, list_versions
 
 _MAX_WAIT_S = 60.0
 _PAGE = 100
+_READ_FOR_AN_ANSWER = 20
+"""Evaluations that are read when somebody asks for versions; the others are when a version is published."""
 _LONGEST_PAGE = 1000
 """Steps, versions or rows in one answer: a run has no end, and a runner asks at every step."""
 
@@ -45,11 +49,20 @@ class WatchedPolicy(Protocol):
 
 
 def status_router(
-    policies: Sequence[WatchedPolicy], *, store: SqliteStore, not_kept: Mapping[str, int] | None = None
+    policies: Sequence[WatchedPolicy],
+    *,
+    store: SqliteStore,
+    not_kept: Mapping[str, int] | None = None,
+    census: LiveCensus | None = None,
 ) -> APIRouter:
-    """Return the routes; ``not_kept`` counts requests of signals that are answered and not kept (logs, metrics)."""
+    """Return the routes.
+
+    Args:
+        not_kept: counts requests of signals that are answered and not kept (logs, metrics).
+        census: of the store.
+    """
     router = APIRouter()
-    census = LiveCensus(store)
+    census = census or LiveCensus(store)
     by_name = {watched.policy.name: watched for watched in policies}
 
     @router.get("/lightning/status")
@@ -58,14 +71,17 @@ def status_router(
             "version": __version__,
             "pid": os.getpid(),
             "counts": await store.counts(),
+            "store": await store.holds(),
             "not_kept": dict(not_kept or {}),
             "policies": {name: {**_phase(one.progress), **_processes(one)} for name, one in by_name.items()},
         }
 
     @router.get("/lightning/agents", response_model=None)
-    async def agents() -> AgentsReport:
-        """Every agent that was seen, as ``lightning-trainer agents`` shows it."""
-        return agents_report(*await census.get(), [watched.policy for watched in policies])
+    async def agents() -> dict:
+        """The agents of the newest spans, as ``lightning-trainer agents`` shows them."""
+        seen = await census.get()
+        report = agents_report(seen.agents, seen.losses, [watched.policy for watched in policies])
+        return {**report, "spans_read": seen.spans_read, "spans_held": seen.spans_held}
 
     @router.get("/lightning/policies/{name}")
     async def one_policy(
@@ -90,9 +106,13 @@ def status_router(
         prefix: str = Query("", max_length=512),
         mode: RolloutMode = RolloutMode.TRAIN,
         taken_until: int | None = Query(None, ge=0),
+        taken_after: int = Query(0, ge=0),
+        after: str | None = Query(None, max_length=512),
+        limit: int = Query(_LONGEST_PAGE, ge=1, le=_LONGEST_PAGE),
     ) -> dict[str, int]:
         """How many attempts of a mode have ended of each of the policy's groups whose id begins with ``prefix``;
-        ``taken_until``: of those that its steps up to that one have taken.
+        ``taken_until``: of those that its steps beyond ``taken_after`` and up to that one have taken. The ``limit``
+        first by their ids; the next ones are those ``after`` the last of these.
 
         Where there are several policies, a group is those policies' that answered a call in any of its attempts."""
         _named(name)
@@ -100,7 +120,9 @@ def status_router(
             prefix,
             mode=mode,
             policy=name if len(by_name) > 1 else None,
-            taken=None if taken_until is None else (name, taken_until),
+            taken=None if taken_until is None else (name, taken_after, taken_until),
+            after=after,
+            limit=limit,
         )
 
     @router.get("/lightning/policies/{name}/versions", response_model=None)
@@ -112,8 +134,11 @@ def status_router(
         """The newest versions (``before``: of those before that one), as ``lightning-trainer versions`` shows them."""
         watched = _named(name)
         stored = watched.old_versions.versions()
+        await refresh_verdicts(store, watched.policy, most=_READ_FOR_AN_ANSWER)
         return await store.scan(
-            lambda connection: list_versions(connection, watched.policy, stored, before=before, newest=limit)
+            lambda connection: list_versions(
+                connection, watched.policy, stored, before=before, newest=limit, fresh=False
+            )
         )
 
     @router.get("/lightning/policies/{name}/metrics")
@@ -124,8 +149,8 @@ def status_router(
     ) -> dict:
         """The first ``limit`` rows of steps beyond ``after``, without it the newest ones; and what is wrong now."""
         metrics = _named(name).metrics
-        first = 0 if after is None else bisect_right(metrics.rows, after, key=lambda row: row.step)
-        shown = metrics.rows[-limit:] if after is None else metrics.rows[first : first + limit]
+        page = {"newest": limit} if after is None else {"after": after, "oldest": limit}
+        shown = await store.scan(lambda connection: select_rows(connection, name, **page))
         return {
             "rows": [row.to_json() for row in shown],
             "warnings": metrics.warnings,
@@ -155,9 +180,12 @@ async def _everything(watched: WatchedPolicy, store: SqliteStore, before: int | 
         "groups_wanted": progress.groups_wanted or policy.groups_per_step,
         "dynamic_sampling": policy.algorithm.dynamic_sampling,
         "max_staleness": policy.max_staleness,
-        "waiting_groups": progress.waiting_groups,
+        "waiting_attempts": progress.waiting_attempts,
+        "waiting_groups": _some(progress.waiting_groups),
+        "waiting_groups_total": len(progress.waiting_groups),
         "ready_groups": progress.ready_groups,
-        "held_attempts": progress.held_attempts,
+        "held_attempts": _some(progress.held_attempts),
+        "held_attempts_total": len(progress.held_attempts),
         "warnings": watched.metrics.warnings,
         "steps": [
             {
@@ -174,6 +202,11 @@ async def _everything(watched: WatchedPolicy, store: SqliteStore, before: int | 
         "versions": [asdict(version) for version in await store.versions(name, before=before, newest=limit)],
         "ledger": [asdict(row) for row in ledger],
     }
+
+
+def _some(counts: Mapping[str, int]) -> dict[str, int]:
+    """The first ones; beside it stands how many there are."""
+    return dict(islice(counts.items(), _PAGE))
 
 
 def _phase(progress: Progress) -> dict:

@@ -11,7 +11,7 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.groups import GroupSummary
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.progress import Phase, Progress
-from lightning_trainer.errors import StoreError
+from lightning_trainer.errors import DamagedStoreError, StoreError
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.batches import Build, build_batch
@@ -73,6 +73,8 @@ class Builder:
         """Build; when that ends in an error, find the groups that it comes from, and build the others."""
         try:
             return await self._once(attempts, step, oldest_version)
+        except DamagedStoreError as error:
+            _log.error("step %d: %s; looking for the groups whose spans lie there", step, error)
         except StoreError:
             raise
         except Exception:
@@ -85,8 +87,10 @@ class Builder:
         for group_id, members in groups.items():
             try:
                 await self._once(members, step, oldest_version)
-            except StoreError:
-                raise
+            except StoreError as error:
+                if not isinstance(error, DamagedStoreError):
+                    raise
+                aside.append(_set_aside(group_id, members, error))
             except Exception as error:
                 aside.append(_set_aside(group_id, members, error))
             else:

@@ -42,3 +42,14 @@ class CheckpointFolder:
         for entry in self.root.iterdir() if self.root.is_dir() else ():
             if entry.is_dir() and entry.name not in kept:
                 shutil.rmtree(entry, ignore_errors=True)
+
+
+def oldest_checkpoints(root: Path) -> dict[str, int]:
+    """Return the step of every policy's oldest checkpoint, by the policy's name; policies without one are left out.
+
+    Args:
+        root: of all policies' folders.
+    """
+    folders = [entry for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
+    steps = {folder.name: CheckpointFolder(folder, keep=1).steps() for folder in folders}
+    return {policy: found[0] for policy, found in steps.items() if found}

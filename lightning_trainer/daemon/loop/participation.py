@@ -5,6 +5,7 @@ is a policy's when the policy answered a call in any of its attempts: then all o
 broke off before its turn is part of the comparison too. Other groups are none of its business.
 """
 
+import json
 from collections.abc import Sequence, Set
 from functools import partial
 
@@ -12,7 +13,7 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.ingest.calls import server_of
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store.sqlite import SqliteStore
-from lightning_trainer.store.tables import participations
+from lightning_trainer.store.tables import cursors, participations
 from lightning_trainer.transitions.trusted import with_trusted
 from lightning_trainer.types import Attempt, Span
 
@@ -30,20 +31,32 @@ def concerned(attempts: Sequence[Attempt], took_part: Set[str]) -> tuple[Attempt
 class TrustedCalls:
     """Notes which attempts have calls that an engine answered which the policy trusts; the gateway's come noted.
 
-    It begins with all that is stored, whenever the daemon starts: the configuration may have changed since.
+    How far it has come is stored; with other trusted engines in the configuration it begins anew with all there is.
     """
 
     def __init__(self, policy: PolicyConfig, store: SqliteStore) -> None:
         self._policy = policy
         self._store = store
-        self._seen = 0
+        self._cursor = f"trusted/{policy.name}"
+        self._settings = json.dumps([one.model_dump(mode="json") for one in policy.trusted], sort_keys=True)
+        self._seen: int | None = None
 
     async def note(self) -> None:
         """Look at what was stored since the last time."""
-        if self._policy.trusted:
-            find = partial(participations.find, takes_part=self._takes_part, after=self._seen)
+        if not self._policy.trusted:
+            return
+        if self._seen is None:
+            position = partial(cursors.position, name=self._cursor, about=self._settings)
+            self._seen = await self._store.scan(lambda connection: position(connection))
+        while True:
+            before = self._seen
+            find = partial(participations.find, takes_part=self._takes_part, after=before)
             found, self._seen = await self._store.scan(find)
+            if self._seen == before:
+                return
             await self._store.take_part(self._policy.name, found)
+            move = partial(cursors.move, name=self._cursor, position=self._seen, about=self._settings)
+            await self._store.write(lambda connection, move=move: move(connection))
 
     def _takes_part(self, span: Span) -> bool:
         server, model = server_of(span)

@@ -6,17 +6,15 @@ and a step that trained nothing has none. What a rollback took back does not cou
 
 from collections.abc import Container, Iterable, Sequence
 
-from lightning_trainer.types import PolicyVersion, VersionState
 
-
-def served(versions: Iterable[PolicyVersion], path: Container[int]) -> tuple[int, ...]:
-    """Return the versions that are or were live, ascending.
+def served(versions: Iterable[int], path: Container[int]) -> tuple[int, ...]:
+    """Return the versions that the present weights are made of, ascending.
 
     Args:
+        versions: those that are or were live.
         path: the versions that the present weights are made of.
     """
-    states = (VersionState.LIVE, VersionState.RETIRED)
-    return tuple(sorted(v.version for v in versions if v.state in states and v.version in path))
+    return tuple(sorted(version for version in versions if version in path))
 
 
 def oldest_allowed(served: Sequence[int], max_staleness: int | None) -> int:

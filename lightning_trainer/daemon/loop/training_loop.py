@@ -10,22 +10,20 @@ import asyncio
 import contextlib
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.credit.collecting import Collection, collect
+from lightning_trainer.credit.collecting import Collection
 from lightning_trainer.credit.dynamic_sampling import groups_wanted
 from lightning_trainer.daemon.api.rollback import RollbackRequests
-from lightning_trainer.daemon.loop.arrivals import Arrivals
 from lightning_trainer.daemon.loop.building import Builder
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
-from lightning_trainer.daemon.loop.completeness import Completeness
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
-from lightning_trainer.daemon.loop.grouping import Grouping
-from lightning_trainer.daemon.loop.participation import TrustedCalls, concerned
 from lightning_trainer.daemon.loop.recovery import recover
 from lightning_trainer.daemon.loop.staleness import oldest_allowed, served
+from lightning_trainer.daemon.loop.worklist import Worklist
 from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.daemon.publication.publishing import Publisher
 from lightning_trainer.errors import (
@@ -44,7 +42,7 @@ from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.batches import Build
 from lightning_trainer.training.remote import TrainerClient
-from lightning_trainer.types import Attempt, PolicyVersion, RolloutMode, VersionState
+from lightning_trainer.types import Attempt, PolicyVersion, VersionState
 from lightning_trainer.versions.rollback import record_rollback
 
 _log = logging.getLogger(__name__)
@@ -55,8 +53,14 @@ _LONGEST_WAIT_S = 30.0
 """For the store or the engine; they are waited for however long it takes."""
 _FIRST_REST_S, _LONGEST_REST_S = 60.0, 1800.0
 """After failures in a row, which another try may only repeat."""
+_RECENT_VERSIONS = 1000
+"""How far back staleness is counted in versions, beyond max_staleness."""
 _LOOK_AGAIN_S = 1.0
-"""Group time-outs are noticed this late at most; new spans wake the loop at once."""
+"""Group time-outs are noticed this late where few attempts wait; new spans wake the loop at once."""
+_REST_AFTER_LOOK = 4.0
+"""Times as long as a look at the waiting attempts took: before the next one, whatever has come meanwhile."""
+_REST_WHEN_IDLE = 200.0
+"""Times as long: before the next look where nothing has come, and only a time-out can have passed."""
 
 
 class TrainingLoop:
@@ -97,10 +101,7 @@ class TrainingLoop:
         self._rollbacks = rollbacks
         self._stored = stored
         self._demonstrations = demonstrations or Demonstrations(policy)
-        # What was recorded without the policy is mostly not its: there, too, it takes what it had a part in.
-        self._took_part = one_of_several or policy.train_recorded
-        self._trusted_calls = TrustedCalls(policy, store)
-        self._grouping = Grouping(policy, store)
+        self._worklist = Worklist(policy, store=store, progress=progress, one_of_several=one_of_several)
         self._builder = Builder(
             policy, store=store, progress=progress, rollbacks=rollbacks, stored=stored, vocabulary=vocabulary
         )
@@ -114,8 +115,6 @@ class TrainingLoop:
         """Whether the trainer holds the model that the run started from; never after a step that was only begun."""
         self._let_go = False
         """Whether the trainer was closed, because nothing is to be trained."""
-        self._completeness = Completeness(policy.span_timeout_s)
-        self._arrivals = Arrivals(time.time_ns())
         self._collecting_since = time.monotonic()
         self._wait_s = 1.0
 
@@ -124,8 +123,8 @@ class TrainingLoop:
         recovered = False
         while True:
             try:
-                if await self._go_back():
-                    recovered = False
+                if await self._go_back() or self._rollbacks.changed:
+                    recovered = self._rollbacks.changed = False
                 if not recovered:
                     served = await self._recover(restart=failures > 0)
                     recovered = True
@@ -227,7 +226,7 @@ class TrainingLoop:
         if asked is None or asked.recorded:
             return asked is not None
         try:
-            await record_rollback(self._store, self._policy.name, asked.version)
+            await record_rollback(self._store, self._policy.name, asked.version, checkpoints=self._checkpoints.steps())
         except LightningError as error:
             self._rollbacks.end(error)
             return False
@@ -256,9 +255,12 @@ class TrainingLoop:
         return False
 
     async def _rest(self, longest_s: float | None = None) -> None:
-        """Return when a rollback was asked for and recorded, or after that time."""
+        """Return when a rollback was asked for and recorded, a recorded step was taken out, or after that time."""
         until = None if longest_s is None else asyncio.get_running_loop().time() + longest_s
         while not await self._go_back():
+            if self._rollbacks.changed:
+                self._rollbacks.end()
+                return
             try:
                 async with asyncio.timeout_at(until):
                     await self._rollbacks.wait()
@@ -272,58 +274,36 @@ class TrainingLoop:
         self._collecting_since = time.monotonic()
         while True:
             self._stored.clear()
-            if self._rollbacks.pending is not None:
+            if self._rollbacks.pending is not None or self._rollbacks.changed:
                 return None
+            looking_since = time.monotonic()
             collection = await self._collect()
+            took_s = time.monotonic() - looking_since
             self._progress.waiting_groups = collection.waiting
+            self._progress.waiting_attempts = self._worklist.waiting
             self._progress.ready_groups = len(collection.ready)
             if attempts := collection.next_step(groups):
                 return attempts
+            # However many attempts wait: nobody looks through them for more than a small share of the time.
+            await asyncio.sleep(_REST_AFTER_LOOK * took_s)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_AGAIN_S):
+                async with asyncio.timeout(max(_LOOK_AGAIN_S, _REST_WHEN_IDLE * took_s)):
                     await self._stored.wait()
 
     async def _collect(self) -> Collection:
-        policy = self._policy.name
-        needs_baseline = self._policy.at_step(self._step + 1).algorithm.needs_baseline
-        ended: list[Attempt] = []
-        if self._took_part:
-            await self._trusted_calls.note()
-        for mode in (RolloutMode.TRAIN, RolloutMode.BASELINE) if needs_baseline else (RolloutMode.TRAIN,):
-            ended += await self._store.ended_attempts(
-                mode=mode, policy=policy, took_part=self._took_part, earlier=self._policy.train_recorded
-            )
-        ended = await self._grouping.regrouped(ended)
-        if self._took_part:
-            ended = list(concerned(ended, await self._store.participations(policy)))
-        # Asked second, so that of an attempt in the list nothing counts as missing that has come since.
-        arrived = self._completeness.sort(ended, await self._store.missing_spans(policy), time.monotonic())
-        for sentence in arrived.given_up:
-            self._progress.say(sentence)
-            _log.warning("%s", sentence)
-        self._progress.held_attempts = dict(arrived.held)
-        now_ns = time.time_ns()
-        return collect(
-            arrived.ready,
-            group_size=self._policy.group_size,
-            group_timeout_s=self._policy.group_timeout_s,
-            now_ns=now_ns,
-            heard_ns=self._arrivals.last_heard(ended, now_ns),
-            expecting={attempt.group_id for attempt in ended if attempt.attempt_id in arrived.held},
-            needs_baseline=needs_baseline,
-        )
+        return await self._worklist.collect(self._policy.at_step(self._step + 1).algorithm.needs_baseline)
 
     async def _take_step(self, attempts: tuple[Attempt, ...]) -> None:
         step = self._step + 1
         collecting_since, began = self._collecting_since, time.monotonic()
-        filled = await self._filled(attempts, step)
+        filled = await self._filled((*attempts, *self._worklist.dropped), step)
         if filled is None:
             return
         attempts, build = filled
         metrics = {
             **group_metrics(build.groups),
             **(sampling_metrics(build.batch, await self._served()) if build.batch else {}),
-            "attempts/incomplete": self._completeness.gave_up_on(attempts),
+            "attempts/incomplete": self._worklist.gave_up_on(attempts),
         }
         seconds = {"rollout": began - collecting_since, "build": time.monotonic() - began}
         await self._train(step, build, metrics, attempts=attempts, seconds=seconds)
@@ -348,7 +328,7 @@ class TrainingLoop:
             attempt_ids=[attempt.attempt_id for attempt in attempts],
             ledger=build.ledger,
             state=StepState.ASSIGNED if build.batch else StepState.SKIPPED,
-            metrics=metrics,
+            metrics={**metrics, **await self._store.measures()},
         )
         self._step = step
         if build.batch is None:
@@ -400,14 +380,18 @@ class TrainingLoop:
                 return attempts, build
             if more is None:
                 return None
-            attempts, taken = more, wanted
+            attempts, taken = (*more, *self._worklist.dropped), wanted
 
     def _say_if_refused(self, version: PolicyVersion) -> None:
         if (refusal := _refusal(version)) is not None:
             self._progress.say(str(refusal))
 
     async def _served(self) -> tuple[int, ...]:
-        return served(await self._store.versions(self._policy.name), self._path)
+        # Of what a rollback took back there may be some among the newest; nothing older than those plays a part.
+        newest = (self._policy.max_staleness or 0) + _RECENT_VERSIONS
+        versions = await self._store.served_versions(self._policy.name, newest=newest)
+        recent = self._path[bisect_left(self._path, versions[0]) :] if versions else []
+        return served(versions, frozenset(recent))
 
     async def _finish(self) -> None:
         await self._save_if_possible()

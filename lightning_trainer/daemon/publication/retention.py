@@ -9,7 +9,7 @@ from lightning_trainer.errors import LightningError
 from lightning_trainer.serving.publication import Publication
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.versions.archive import VersionArchive
-from lightning_trainer.versions.held_out import Verdict, held_out_scores, select_verdicts
+from lightning_trainer.versions.held_out import refresh_verdicts, select_scores
 from lightning_trainer.versions.retention import kept
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,6 @@ class VersionKeeper:
         self._store = store
         self.archive = archive
         self._in_use = in_use
-        self._verdicts: dict[str, Verdict] = {}
         self._copying: asyncio.Task[None] | None = None
 
     def keep(self, publication: Publication) -> None:
@@ -46,12 +45,12 @@ class VersionKeeper:
     async def _keep(self, publication: Publication) -> None:
         try:
             await asyncio.to_thread(self.archive.add, publication)
-            known = set(self._verdicts)
-            self._verdicts |= await self._store.scan(
-                lambda connection: select_verdicts(connection, self._policy, known=known)
-            )
-            scores = {version: score.mean for version, score in held_out_scores(self._verdicts).items()}
+            await refresh_verdicts(self._store, self._policy)
             stored = self.archive.versions()
+            found = await self._store.scan(
+                lambda connection: select_scores(connection, self._policy, min(stored), max(stored))
+            )
+            scores = {version: score.mean for version, score in found.items()}
             stay = kept(stored, scores, self._policy.versions, served=publication.version)
             await asyncio.to_thread(self.archive.prune, stay.union(self._in_use()))
         except LightningError as error:

@@ -1,4 +1,4 @@
-"""Nothing is wrong: evaluations, baselines and what was tried again are recorded and never trained."""
+"""Nothing is wrong: evaluations, baselines, what was tried again and what somebody took out are never trained."""
 
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding
@@ -19,6 +19,8 @@ def diagnose(case: Case) -> Finding | None:
             "retried",
             f"attempt {case.attempt_id} failed ({case.attempt.error}), and another one was made in its place",
         )
+    if case.attempt.mode is RolloutMode.DROPPED:
+        return Finding("dropped", f"attempt {case.attempt_id} was taken out of what is trained: {case.dropped}")
     return Finding(
         "evaluation",
         f'attempt {case.attempt_id} was made with mode "evaluate"; leave the mode out of lightning.rollout(...) to '

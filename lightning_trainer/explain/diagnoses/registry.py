@@ -22,6 +22,7 @@ from lightning_trainer.explain.diagnoses import (
 from lightning_trainer.explain.diagnoses.capture import (
     agent_name,
     clock_skew,
+    deleted,
     duplicates,
     interrupted,
     missing_parent,
@@ -35,6 +36,7 @@ from lightning_trainer.explain.finding import Finding
 Diagnosis: TypeAlias = Callable[[Case], Finding | None]
 
 DIAGNOSES: tuple[Diagnosis, ...] = (
+    deleted.diagnose,
     evaluation.diagnose,
     no_calls.diagnose,
     before_policy.diagnose,
@@ -57,6 +59,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
 )
 
 OF_WHAT_WAS_RECORDED: tuple[Diagnosis, ...] = (
+    deleted.diagnose,
     no_calls.diagnose,
     before_policy.diagnose,
     missing_parent.diagnose,

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.store.tables import participations
+from lightning_trainer.store.tables import participations, totals
 from lightning_trainer.types import Attempt, AttemptState, AttributeValue, RolloutMode, Span, SpanStatus
 
-_COLUMNS = "attempt_id, rollout_id, task_id, group_id, mode, state, started_ns, ended_ns, error"
+_STORED = "attempt_id, rollout_id, task_id, group_id, mode, state, started_ns, ended_ns, error"
+COLUMNS = f"""{", ".join(f"attempts.{name}" for name in _STORED.split(", "))},
+    EXISTS (SELECT 1 FROM drops WHERE drops.attempt_id = attempts.attempt_id)"""
+"""What :func:`read` makes an attempt of."""
 _MODES = {mode.value: mode for mode in RolloutMode}
 
 
@@ -86,13 +89,22 @@ def _text(attributes: Mapping[str, AttributeValue], name: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def upsert(connection: sqlite3.Connection, spans: Iterable[Span]) -> None:
-    """Record what newly stored spans say of their attempts."""
+def upsert(connection: sqlite3.Connection, spans: Iterable[Span]) -> set[str]:
+    """Record what newly stored spans say of their attempts; return those whose root is among the spans."""
+    sightings = [(sighting, span) for span in spans if (sighting := _sight(span)) is not None]
+    attempt_ids = {sighting.attempt_id for sighting, _ in sightings}
+    rollout_ids = {sighting.rollout_id for sighting, _ in sightings}
+    states, rollouts = totals.states_of(connection, attempt_ids), totals.rollouts_of(connection, rollout_ids)
+    _record(connection, sightings)
+    changes = totals.states_of(connection, attempt_ids)
+    changes.subtract(states)
+    totals.add(connection, {**changes, "rollouts": totals.rollouts_of(connection, rollout_ids) - rollouts})
+    return {sighting.attempt_id for sighting, _ in sightings if sighting.state is not AttemptState.RUNNING}
+
+
+def _record(connection: sqlite3.Connection, sightings: Iterable[tuple[_Sighting, Span]]) -> None:
     running: dict[tuple[str | None, ...], _Sighting] = {}
-    for span in spans:
-        sighting = _sight(span)
-        if sighting is None:
-            continue
+    for sighting, span in sightings:
         if sighting.state is AttemptState.RUNNING:
             # The spans of an attempt differ in their start only: one write serves them all.
             alike = (sighting.attempt_id, sighting.rollout_id, sighting.task_id, sighting.group_id, sighting.mode)
@@ -105,7 +117,7 @@ def upsert(connection: sqlite3.Connection, spans: Iterable[Span]) -> None:
         _write(connection, _RUNNING, earliest, None)
 
 
-_INSERT = f"INSERT INTO attempts({_COLUMNS}, root_span_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT = f"INSERT INTO attempts({_STORED}, root_span_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _RUNNING = f"""{_INSERT} ON CONFLICT(attempt_id) DO UPDATE SET
     started_ns = min(started_ns, excluded.started_ns),
     rollout_id = min(rollout_id, excluded.rollout_id),
@@ -145,7 +157,7 @@ def select_ended(
                 SELECT {_GROUP} AS "group", coalesce(task_id, rollout_id) AS task
                 FROM participations JOIN attempts USING (attempt_id)
                 WHERE :took_part AND participations.policy = :policy AND {_NOT_CONSUMED})
-            SELECT {_COLUMNS} FROM attempts WHERE ended_ns IS NOT NULL
+            SELECT {COLUMNS} FROM attempts WHERE ended_ns IS NOT NULL
             AND (:mode IS NULL OR coalesce(mode, 'train') = :mode) AND {_NOT_CONSUMED}
             AND (NOT :took_part OR {_GROUP} IN (SELECT "group" FROM waiting)
                  OR coalesce(task_id, rollout_id) IN (SELECT task FROM waiting))
@@ -159,7 +171,7 @@ def select_ended(
             "last_earlier": 0 if earlier else participations.last_earlier(connection, policy) or 0,
         },
     )
-    return [_read(row) for row in rows]
+    return [read(row) for row in rows]
 
 
 _GROUP = "coalesce(group_id, task_id, rollout_id)"
@@ -173,28 +185,47 @@ def count_ended(
     *,
     mode: RolloutMode,
     policy: str | None = None,
-    taken: tuple[str, int] | None = None,
+    taken: tuple[str, int, int] | None = None,
+    after: str | None = None,
+    limit: int | None = None,
 ) -> dict[str, int]:
     """Return how many attempts of a mode have ended, by group id, of the groups whose id begins with ``prefix``.
 
     Args:
         policy: only of groups in which it answered a call of some attempt.
-        taken: a policy and a step: only attempts that its steps up to that one have consumed.
+        taken: a policy and two steps: only attempts that its steps beyond the first and up to the second have consumed.
+        after: only groups behind this one, in the order of their ids.
+        limit: only the first so many of them.
     """
-    taker, step = taken or (None, None)
-    return dict(
-        connection.execute(
-            f"""SELECT {_GROUP} AS "group", count(*) FROM attempts
-                WHERE ended_ns IS NOT NULL AND coalesce(mode, 'train') = :mode
-                AND substr({_GROUP}, 1, length(:prefix)) = :prefix
-                AND (:policy IS NULL OR {_GROUP} IN (
-                    SELECT {_GROUP} FROM participations JOIN attempts USING (attempt_id)
-                    WHERE participations.policy = :policy AND substr({_GROUP}, 1, length(:prefix)) = :prefix))
-                AND (:taker IS NULL OR EXISTS (SELECT 1 FROM assignments WHERE policy = :taker AND step <= :step
-                                               AND assignments.attempt_id = attempts.attempt_id)) GROUP BY 1""",
-            {"prefix": prefix, "mode": mode, "policy": policy, "taker": taker, "step": step},
-        )
+    # A range of the index of groups; U+10FFFF is behind everything that an id goes on with.
+    behind = after is not None and after >= prefix
+    taker, beyond_step, last_step = taken or (None, 0, 0)
+    source = "attempts"
+    if taken is not None:
+        source = """(SELECT attempt_id FROM assignments WHERE policy = :taker AND step > :beyond_step
+            AND step <= :last_step) AS taken CROSS JOIN attempts USING (attempt_id)"""
+    rows = connection.execute(
+        f"""SELECT {_GROUP} AS "group", count(*) FROM {source}
+            WHERE {_GROUP} {">" if behind else ">="} :first AND {_GROUP} < :beyond
+            AND ended_ns IS NOT NULL AND coalesce(mode, 'train') = :mode
+            AND (:policy IS NULL OR EXISTS (
+                SELECT 1 FROM attempts AS member JOIN participations USING (attempt_id)
+                WHERE coalesce(member.group_id, member.task_id, member.rollout_id) =
+                      coalesce(attempts.group_id, attempts.task_id, attempts.rollout_id)
+                AND participations.policy = :policy))
+            GROUP BY 1 ORDER BY 1 LIMIT :limit""",
+        {
+            "first": after if behind else prefix,
+            "beyond": prefix + "\U0010ffff",
+            "mode": mode,
+            "policy": policy,
+            "taker": taker,
+            "beyond_step": beyond_step,
+            "last_step": last_step,
+            "limit": -1 if limit is None else limit,
+        },
     )
+    return dict(rows.fetchall())
 
 
 def select(
@@ -220,14 +251,17 @@ def select(
     asked = {condition: value for condition, value in conditions.items() if value is not None}
     where = " AND ".join(asked) or "1"
     rows = connection.execute(
-        f"SELECT {_COLUMNS} FROM attempts WHERE {where} ORDER BY started_ns DESC, attempt_id DESC LIMIT ?",
+        f"SELECT {COLUMNS} FROM attempts WHERE {where} ORDER BY started_ns DESC, attempt_id DESC LIMIT ?",
         (*asked.values(), -1 if limit is None else limit),
     ).fetchall()
-    return [_read(row) for row in reversed(rows)]
+    return [read(row) for row in reversed(rows)]
 
 
-def _read(row: tuple) -> Attempt:
-    attempt_id, rollout_id, task_id, group_id, mode, state, started_ns, ended_ns, error = row
+def read(row: tuple) -> Attempt:
+    """Make an attempt of a row of ``COLUMNS``."""
+    attempt_id, rollout_id, task_id, group_id, mode, state, started_ns, ended_ns, error, dropped = row
+    if dropped:
+        mode = RolloutMode.DROPPED
     return _Sighting(
         attempt_id=attempt_id,
         rollout_id=rollout_id,

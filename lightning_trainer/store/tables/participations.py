@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable
 from lightning_instrumentation import semconv
 
 from lightning_trainer.otlp.span_codec import decode_resource, decode_span
+from lightning_trainer.store.tables import totals
 from lightning_trainer.types import Span
 
 
-def note(connection: sqlite3.Connection, spans: Iterable[Span]) -> None:
-    """Note what newly stored spans say; again is the same as once."""
+def note(connection: sqlite3.Connection, spans: Iterable[Span]) -> list[tuple[str, str]]:
+    """Note what newly stored spans say; again is the same as once. Return the policies with attempts that are new."""
     seen = {
         (policy, attempt_id)
         for span in spans
@@ -22,20 +23,22 @@ def note(connection: sqlite3.Connection, spans: Iterable[Span]) -> None:
         and isinstance(policy := span.attributes.get(semconv.POLICY), str)
         and isinstance(attempt_id := span.attributes.get(semconv.ATTEMPT_ID), str)
     }
-    put(connection, seen)
+    return put(connection, seen)
 
 
-def put(connection: sqlite3.Connection, seen: Iterable[tuple[str, str]]) -> None:
-    """Note policies with the ids of attempts that they answered a call of."""
-    connection.executemany(
-        "INSERT INTO participations(policy, attempt_id) VALUES (?, ?) ON CONFLICT DO NOTHING", sorted(seen)
-    )
+def put(connection: sqlite3.Connection, seen: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Note policies with the ids of attempts that they answered a call of; return those that were not known."""
+    insert = "INSERT INTO participations(policy, attempt_id) VALUES (?, ?) ON CONFLICT DO NOTHING"
+    return [one for one in sorted(seen) if connection.execute(insert, one).rowcount]
 
 
-def find(connection: sqlite3.Connection, takes_part: Callable[[Span], bool], *, after: int = 0) -> tuple[set[str], int]:
-    """Return the attempts that one of the calls stored behind row ``after`` makes a policy take part in, and the last
-    row there is."""
+def find(
+    connection: sqlite3.Connection, takes_part: Callable[[Span], bool], *, after: int = 0, most: int = 20_000
+) -> tuple[set[str], int]:
+    """Return the attempts that one of the first ``most`` calls stored behind row ``after`` makes a policy take part in,
+    and the last row that was looked at."""
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
+    last = min(last, after + most)
     rows = connection.execute(
         """SELECT attempt_id, spans.body, scope, resources.body FROM spans JOIN resources ON resources.id = resource_id
            WHERE seq > ? AND seq <= ? AND attempt_id IS NOT NULL AND operation IS NOT NULL AND scope != ?""",
@@ -51,9 +54,11 @@ def find(connection: sqlite3.Connection, takes_part: Callable[[Span], bool], *, 
 def begin(connection: sqlite3.Connection, policy: str) -> int | None:
     """Note that a policy is started; the first time return how many rollouts were recorded before, later None."""
     new = connection.execute(
-        "INSERT INTO policies SELECT ?, coalesce(max(seq), 0) FROM spans WHERE true ON CONFLICT DO NOTHING", (policy,)
+        """INSERT INTO policies(policy, last_seq) SELECT ?, coalesce(max(seq), 0) FROM spans WHERE true
+           ON CONFLICT DO NOTHING""",
+        (policy,),
     ).rowcount
-    return connection.execute("SELECT count(DISTINCT rollout_id) FROM attempts").fetchone()[0] if new else None
+    return totals.count(connection)["rollouts"] if new else None
 
 
 def last_earlier(connection: sqlite3.Connection, policy: str | None) -> int | None:
@@ -74,14 +79,3 @@ def is_earlier(connection: sqlite3.Connection, policy: str, attempt_id: str) -> 
         "SELECT 1 FROM spans WHERE attempt_id = ?1 AND (?2 IS NULL OR seq <= ?2) LIMIT 1", (attempt_id, last)
     ).fetchone()
     return found is not None
-
-
-def select_waiting(connection: sqlite3.Connection, policy: str) -> set[str]:
-    """Return the attempts that a policy took part in and that no step of it has consumed."""
-    rows = connection.execute(
-        """SELECT attempt_id FROM participations WHERE policy = :policy AND NOT EXISTS
-           (SELECT 1 FROM assignments WHERE assignments.policy = :policy
-            AND assignments.attempt_id = participations.attempt_id)""",
-        {"policy": policy},
-    )
-    return {attempt_id for (attempt_id,) in rows}

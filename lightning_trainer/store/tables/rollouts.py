@@ -33,28 +33,32 @@ class RolloutRow:
 
 def select_recent(connection: sqlite3.Connection, limit: int) -> list[RolloutRow]:
     """Return the newest rollouts, newest first."""
-    return [RolloutRow(*row) for row in connection.execute(_RECENT, (limit,))]
+    newest: dict[str, None] = {}
+    for (rollout_id,) in connection.execute(
+        "SELECT rollout_id FROM attempts ORDER BY started_ns DESC, rollout_id DESC"
+    ):
+        newest[rollout_id] = None
+        if len(newest) >= limit:
+            break
+    rows = (RolloutRow(*connection.execute(_ONE, (rollout_id,)).fetchone()) for rollout_id in newest)
+    return sorted(rows, key=lambda row: (row.started_ns, row.rollout_id), reverse=True)
 
 
-_RECENT = """
+_ONE = """
     SELECT rollout_id, coalesce(task_id, rollout_id), coalesce(mode, 'train'), state, count(*), max(started_ns),
         (SELECT max(step) FROM assignments JOIN attempts AS own USING (attempt_id)
          WHERE own.rollout_id = attempts.rollout_id)
-    FROM attempts GROUP BY rollout_id ORDER BY max(started_ns) DESC, rollout_id DESC LIMIT ?"""
+    FROM attempts WHERE rollout_id = ? GROUP BY rollout_id"""
 
 
 def has_part(connection: sqlite3.Connection, rollout_id: str, policy: str) -> bool:
     """Whether a policy answered a call of the rollout, or one of its steps consumed an attempt of it."""
-    tables = ["assignments"]
-    # A store of an early schema, opened for reading only, lacks the other.
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'participations'").fetchone() is not None:
-        tables.append("participations")
     return any(
         connection.execute(
             f"SELECT 1 FROM {table} JOIN attempts USING (attempt_id) WHERE rollout_id = ? AND policy = ? LIMIT 1",
             (rollout_id, policy),
         ).fetchone()
-        for table in tables
+        for table in ("assignments", "participations")
     )
 
 
@@ -65,8 +69,9 @@ def select_named(connection: sqlite3.Connection, name: str) -> list[str]:
     2. a shell pattern of one of them, where the name has ``*``, ``?`` or ``[`` in it, else their beginning;
     3. a rollout of which there are spans and no attempt.
     """
-    alike = "{} GLOB ?" if _GLOB & set(name) else "substr({}, 1, length(?1)) = ?1"
-    found = _matching(connection, "{} = ?", name) or _matching(connection, alike, name)
+    # The beginning as a range, which the index knows; U+10FFFF is behind everything that a name goes on with.
+    alike = "{} GLOB ?1" if _GLOB & set(name) else "{0} >= ?1 AND {0} < ?1 || char(1114111)"
+    found = _matching(connection, "{} = ?1", name) or _matching(connection, alike, name)
     if found:
         return found
     spans = connection.execute("SELECT 1 FROM spans WHERE rollout_id = ? LIMIT 1", (name,)).fetchone()
@@ -100,11 +105,14 @@ def select_assignment(connection: sqlite3.Connection, attempt_id: str, policy: s
     ).fetchone()
 
 
+def select_expired(connection: sqlite3.Connection, attempt_id: str) -> int | None:
+    """Return when retention deleted the spans of an attempt; None where it did not."""
+    row = connection.execute("SELECT at_ns FROM expired WHERE attempt_id = ?", (attempt_id,)).fetchone()
+    return None if row is None else row[0]
+
+
 def select_lacking(connection: sqlite3.Connection, attempt_id: str) -> int:
     """Return how many spans of an attempt had started and have not come."""
-    # A store of the first schema, opened for reading only, has no such table.
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'arrivals'").fetchone() is None:
-        return 0
     (lacking,) = connection.execute(
         "SELECT coalesce(sum(started - arrived), 0) FROM arrivals WHERE attempt_id = ? AND arrived < started",
         (attempt_id,),

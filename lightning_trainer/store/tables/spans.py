@@ -5,30 +5,67 @@ Invariant: (trace id, span id) is the key and the first delivery wins; a second 
 
 import json
 import sqlite3
+import time
+import zlib
 from collections.abc import Sequence
 
 from lightning_instrumentation import semconv
 
 from lightning_trainer.otlp.span_codec import decode_resource, decode_span, encode_resource, encode_span
-from lightning_trainer.store.tables import arrivals, attempts, participations
+from lightning_trainer.store.tables import arrivals, attempts, evaluations, participations, totals
+from lightning_trainer.store.worklist import waiting
 from lightning_trainer.types import AttributeValue, Span
+
+_MARK_EVERY_NS = 60 * 10**9
 
 
 def insert(connection: sqlite3.Connection, spans: Sequence[Span]) -> list[Span]:
     """Write spans, and what they say of their attempts; return those that were new.
 
+    Spans of an attempt that retention has deleted are not new: they were stored, and what they were is over.
+
     Raises:
         MalformedTelemetryError: a span cannot be written as OTLP.
     """
+    spans = _without_expired(connection, spans)
     resource_ids = _resource_ids(connection, spans)
-    (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
+    before = last(connection)
     rows = (_columns(span, resource_ids[id(span.resource)]) for span in spans)
-    written = connection.executemany(_INSERT, rows).rowcount
-    new = list(spans) if written == len(spans) else _stored_after(connection, last, spans)
-    attempts.upsert(connection, new)
-    arrivals.count(connection, new)
-    participations.note(connection, new)
+    written = connection.executemany(_INSERT, rows).rowcount if spans else 0
+    if written <= 0:
+        return []
+    new = list(spans) if written == len(spans) else _stored_after(connection, before, spans)
+    note(connection, new)
     return new
+
+
+def note(connection: sqlite3.Connection, new: Sequence[Span]) -> None:
+    """Record what newly stored spans say of attempts, their completeness, policies and evaluations."""
+    totals.add(connection, {"spans": len(new), "calls": sum(span.scope == semconv.GATEWAY_SCOPE for span in new)})
+    roots = attempts.upsert(connection, new)
+    arrivals.count(connection, new)
+    taking_part = participations.note(connection, new)
+    waiting.ended(connection, roots)
+    waiting.heard_of(connection, taking_part)
+    evaluations.note(connection, new)
+    _mark_time(connection, time.time_ns())
+
+
+def _without_expired(connection: sqlite3.Connection, spans: Sequence[Span]) -> Sequence[Span]:
+    named = {value for span in spans if isinstance(value := span.attributes.get(semconv.ATTEMPT_ID), str)}
+    rows = connection.execute(
+        "SELECT attempt_id FROM expired WHERE attempt_id IN (SELECT value FROM json_each(?))",
+        (json.dumps(list(named)),),
+    )
+    gone = {attempt_id for (attempt_id,) in rows}
+    return [span for span in spans if span.attributes.get(semconv.ATTEMPT_ID) not in gone] if gone else spans
+
+
+def _mark_time(connection: sqlite3.Connection, now_ns: int) -> None:
+    """Note, once a minute, up to which span everything has come: age is by our clock, whatever the clients' say."""
+    mark = connection.execute("SELECT at_ns FROM received ORDER BY seq DESC LIMIT 1").fetchone()
+    if mark is None or now_ns - mark[0] >= _MARK_EVERY_NS or now_ns < mark[0]:
+        connection.execute("INSERT OR REPLACE INTO received VALUES (?, ?)", (last(connection), now_ns))
 
 
 def _resource_ids(connection: sqlite3.Connection, spans: Sequence[Span]) -> dict[int, int]:
@@ -52,11 +89,12 @@ def _stored_after(connection: sqlite3.Connection, last: int, spans: Sequence[Spa
 
 
 _INSERT = """INSERT INTO spans(trace_id, span_id, parent_span_id, name, start_ns, end_ns, rollout_id, attempt_id,
-    operation, response_id, scope, resource_id, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    operation, response_id, scope, resource_id, body, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT(trace_id, span_id) DO NOTHING"""
 
 
 def _columns(span: Span, resource_id: int) -> tuple:
+    body = encode_span(span)
     indexed = (semconv.ROLLOUT_ID, semconv.ATTEMPT_ID, semconv.OPERATION, semconv.RESPONSE_ID)
     return (
         span.trace_id,
@@ -68,8 +106,14 @@ def _columns(span: Span, resource_id: int) -> tuple:
         *(value if isinstance(value := span.attributes.get(name), str) and value else None for name in indexed),
         span.scope,
         resource_id,
-        encode_span(span),
+        body,
+        zlib.crc32(body),
     )
+
+
+def last(connection: sqlite3.Connection) -> int:
+    """Return the number of the newest span; 0 where there is none. Numbers only grow."""
+    return connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()[0]
 
 
 def has_response(connection: sqlite3.Connection, response_id: str, attempt_id: str | None = None) -> bool:

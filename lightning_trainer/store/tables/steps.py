@@ -4,8 +4,9 @@ Invariant: an attempt belongs to at most one step of a policy, and a step is wri
 its ledger, before it is trained. So a crash repeats a step exactly, and nothing is trained twice.
 """
 
+import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from lightning_trainer.errors import StoreError
@@ -17,6 +18,8 @@ from lightning_trainer.store.batch_codec import (
     encode_report,
 )
 from lightning_trainer.store.records import StepRecord, StepState
+from lightning_trainer.store.tables import totals
+from lightning_trainer.store.worklist import waiting
 from lightning_trainer.types import LedgerRow, Outcome, StepReport, TrainingBatch
 
 _ALLOWED = {
@@ -68,6 +71,8 @@ def assign(connection: sqlite3.Connection, assignment: Assignment) -> None:
             "INSERT INTO assignments(policy, attempt_id, step, position) VALUES (?, ?, ?, ?)",
             (policy, attempt_id, step, position),
         )
+    waiting.taken(connection, policy, assignment.attempt_ids)
+    totals.add(connection, {f"steps/{assignment.state}": 1})
     connection.executemany(
         "INSERT INTO ledger VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
@@ -94,6 +99,8 @@ def finish(connection: sqlite3.Connection, policy: str, report: StepReport, stat
         "UPDATE steps SET state = ?, report = ? WHERE policy = ? AND step = ?",
         (state, encode_report(report), policy, report.step),
     )
+    if state != found[0]:
+        totals.add(connection, {f"steps/{found[0]}": -1, f"steps/{state}": 1})
 
 
 def select_states(connection: sqlite3.Connection, policy: str) -> dict[int, StepState]:
@@ -102,9 +109,49 @@ def select_states(connection: sqlite3.Connection, policy: str) -> dict[int, Step
     return {step: StepState(state) for step, state in rows}
 
 
-def select_metrics(connection: sqlite3.Connection, policy: str) -> dict[int, dict[str, float]]:
-    """Return by step what was measured of its attempts when it was assigned, first to last."""
-    rows = connection.execute("SELECT step, metrics FROM steps WHERE policy = ? ORDER BY step", (policy,))
+def last_step(connection: sqlite3.Connection, policy: str) -> int:
+    """Return the newest step that is recorded; 0 where there is none."""
+    (last,) = connection.execute("SELECT coalesce(max(step), 0) FROM steps WHERE policy = ?", (policy,)).fetchone()
+    return last
+
+
+def trained_beside(connection: sqlite3.Connection, policy: str, step: int) -> tuple[int, int | None]:
+    """Return the last step before ``step`` that changes the weights (0: none does) and the first one after it."""
+    (before,) = connection.execute(
+        "SELECT coalesce(max(step), 0) FROM steps WHERE policy = ? AND step < ? AND state != 'skipped'", (policy, step)
+    ).fetchone()
+    (after,) = connection.execute(
+        "SELECT min(step) FROM steps WHERE policy = ? AND step > ? AND state != 'skipped'", (policy, step)
+    ).fetchone()
+    return before, after
+
+
+def trained_between(connection: sqlite3.Connection, policy: str, first: int, last: int) -> list[int]:
+    """Return the steps from ``first`` to ``last`` that change the weights, ascending."""
+    rows = connection.execute(
+        "SELECT step FROM steps WHERE policy = ? AND step BETWEEN ? AND ? AND state != 'skipped' ORDER BY step",
+        (policy, first, last),
+    )
+    return [step for (step,) in rows]
+
+
+def select_without_batch(connection: sqlite3.Connection, policy: str, steps: Collection[int]) -> list[int]:
+    """Return those of some steps that changed the weights and whose batches are not kept any more, ascending."""
+    rows = connection.execute(
+        """SELECT step FROM steps WHERE policy = ? AND step IN (SELECT value FROM json_each(?))
+           AND batch IS NULL AND state != 'skipped' ORDER BY step""",
+        (policy, json.dumps(sorted(steps))),
+    )
+    return [step for (step,) in rows]
+
+
+def select_metrics(connection: sqlite3.Connection, policy: str, steps: Iterable[int]) -> dict[int, dict[str, float]]:
+    """Return by step what was measured of its attempts when it was assigned, of some steps, first to last."""
+    rows = connection.execute(
+        """SELECT step, metrics FROM steps WHERE policy = ? AND step IN (SELECT value FROM json_each(?))
+           ORDER BY step""",
+        (policy, json.dumps(list(steps))),
+    )
     return {step: decode_metrics(metrics) for step, metrics in rows}
 
 
@@ -114,7 +161,9 @@ def select_steps(
     *,
     only: int | None = None,
     before: int | None = None,
+    after: int | None = None,
     newest: int | None = None,
+    oldest: int | None = None,
     advantages: bool = False,
 ) -> list[StepRecord]:
     """Return the policy's steps, first to last.
@@ -122,40 +171,48 @@ def select_steps(
     Args:
         only: this one alone.
         before: only those before this one.
+        after: only those after this one.
         newest: of these only so many, the last ones.
+        oldest: of these only so many, the first ones.
         advantages: decode them too; most of a report is advantages, and without them it has none.
     """
-    asked = {"policy": policy, "only": only, "before": before, "newest": -1 if newest is None else newest}
-    where = """policy = :policy AND step IN (SELECT step FROM steps WHERE policy = :policy
-        AND (:only IS NULL OR step = :only) AND (:before IS NULL OR step < :before)
-        ORDER BY step DESC LIMIT :newest)"""
-    attempt_ids: dict[int, list[str]] = {}
-    for step, attempt_id in connection.execute(
-        f"SELECT step, attempt_id FROM assignments WHERE {where} ORDER BY step, position", asked
-    ):
-        attempt_ids.setdefault(step, []).append(attempt_id)
+    first = only if only is not None else 0 if after is None else after + 1
+    last = only if only is not None else 2**62 if before is None else before - 1
+    limit = newest if newest is not None else -1 if oldest is None else oldest
+    order = "ASC" if newest is None else "DESC"
+    rows = connection.execute(
+        f"""SELECT step, state, report, metrics FROM steps WHERE policy = ? AND step BETWEEN ? AND ?
+            ORDER BY step {order} LIMIT ?""",
+        (policy, first, last, limit),
+    ).fetchall()
     return [
         StepRecord(
             step=step,
             state=StepState(state),
-            attempt_ids=tuple(attempt_ids.get(step, ())),
+            attempt_ids=_attempt_ids(connection, policy, step),
             report=None if report is None else decode_report(report, advantages=advantages),
             metrics=decode_metrics(metrics),
         )
-        for step, state, report, metrics in connection.execute(
-            f"SELECT step, state, report, metrics FROM steps WHERE {where} ORDER BY step", asked
-        )
+        for step, state, report, metrics in sorted(rows)
     ]
+
+
+def _attempt_ids(connection: sqlite3.Connection, policy: str, step: int) -> tuple[str, ...]:
+    rows = connection.execute(
+        "SELECT attempt_id FROM assignments WHERE policy = ? AND step = ? ORDER BY position", (policy, step)
+    )
+    return tuple(attempt_id for (attempt_id,) in rows)
 
 
 def select_batches(
     connection: sqlite3.Connection, policy: str, *, after: int = -1, only: int | None = None
 ) -> list[TrainingBatch]:
     """Return the batches of steps beyond ``after`` (or of one step), in order; steps without one are left out."""
+    first, last = (after + 1, 2**62) if only is None else (only, only)
     rows = connection.execute(
-        """SELECT batch FROM steps WHERE policy = :policy AND step > :after AND (:only IS NULL OR step = :only)
+        """SELECT batch FROM steps WHERE policy = ? AND step BETWEEN ? AND ?
            AND batch IS NOT NULL AND state != 'skipped' ORDER BY step""",
-        {"policy": policy, "after": after, "only": only},
+        (policy, first, last),
     )
     return [decode_batch(body) for (body,) in rows]
 
@@ -165,11 +222,11 @@ def select_ledger(
 ) -> list[LedgerRow]:
     """Return the ledger rows of one step, or of the policy's steps from ``since`` to the one before ``before``, as they
     were recorded."""
+    first, last = (since, 2**62 if before is None else before - 1) if step is None else (step, step)
     rows = connection.execute(
         """SELECT agent, policy, policy_version, outcome, reason, tokens, calls FROM ledger
-           WHERE step_policy = :policy AND (:step IS NULL OR step = :step) AND step >= :since
-           AND (:before IS NULL OR step < :before) ORDER BY step, rowid""",
-        {"policy": policy, "step": step, "since": since, "before": before},
+           WHERE step_policy = ? AND step BETWEEN ? AND ? ORDER BY step, rowid""",
+        (policy, first, last),
     )
     return [
         LedgerRow(

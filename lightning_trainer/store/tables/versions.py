@@ -48,15 +48,38 @@ def put(connection: sqlite3.Connection, version: PolicyVersion) -> None:
 
 
 def select(
-    connection: sqlite3.Connection, policy: str, *, before: int | None = None, newest: int | None = None
+    connection: sqlite3.Connection,
+    policy: str,
+    *,
+    before: int | None = None,
+    newest: int | None = None,
+    oldest: int | None = None,
 ) -> list[PolicyVersion]:
-    """Return the policy's versions, first to last: all, those before one, and of these the last so many."""
+    """Return the policy's versions, first to last: all, those before one, and of these the last or first so many."""
+    limit = newest if newest is not None else -1 if oldest is None else oldest
+    order = "ASC" if newest is None else "DESC"
     rows = connection.execute(
-        f"""SELECT {_COLUMNS} FROM versions WHERE policy = :policy AND (:before IS NULL OR version < :before)
-            ORDER BY version DESC LIMIT :newest""",
-        {"policy": policy, "before": before, "newest": -1 if newest is None else newest},
+        f"SELECT {_COLUMNS} FROM versions WHERE policy = ? AND version < ? ORDER BY version {order} LIMIT ?",
+        (policy, 2**62 if before is None else before, limit),
     )
-    return [_read(row) for row in rows][::-1]
+    return sorted(map(_read, rows), key=lambda version: version.version)
+
+
+def select_one(connection: sqlite3.Connection, policy: str, version: int) -> PolicyVersion | None:
+    row = connection.execute(
+        f"SELECT {_COLUMNS} FROM versions WHERE policy = ? AND version = ?", (policy, version)
+    ).fetchone()
+    return None if row is None else _read(row)
+
+
+def select_served(connection: sqlite3.Connection, policy: str, newest: int) -> list[int]:
+    """Return the newest versions that are or were live, first to last."""
+    rows = connection.execute(
+        """SELECT version FROM versions WHERE policy = ? AND state IN ('live', 'retired')
+           ORDER BY version DESC LIMIT ?""",
+        (policy, newest),
+    )
+    return sorted(version for (version,) in rows)
 
 
 def select_live(connection: sqlite3.Connection, policy: str) -> PolicyVersion | None:

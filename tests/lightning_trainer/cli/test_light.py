@@ -56,6 +56,7 @@ def test_the_help_of_the_light_client_names_every_command_there_is() -> None:
     from lightning_trainer.cli.app import app
 
     known = {one.name or (one.callback and one.callback.__name__) for one in app.registered_commands}
+    known |= {group.name for group in app.registered_groups}
     assert {*light._COMMANDS, "run"} == known
 
 

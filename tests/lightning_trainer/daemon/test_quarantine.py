@@ -9,7 +9,7 @@ from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop import building
 from lightning_trainer.daemon.loop.building import Builder
 from lightning_trainer.daemon.progress import Progress
-from lightning_trainer.errors import StoreError
+from lightning_trainer.errors import DamagedStoreError, StoreError
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.training import judging
 from lightning_trainer.transitions.reasons import Reason
@@ -62,6 +62,21 @@ async def test_a_group_whose_spans_cannot_be_read_is_found_and_set_aside(step, m
     assert {sample.group_id for sample in build.batch.samples} == {"a"}
     assert {group.group_id: group.verdict for group in build.groups} == {"a": Reason.SAMPLED, "b": Reason.QUARANTINED}
     assert "group b is set aside" in build.problems[0]
+
+
+async def test_a_group_whose_spans_lie_on_a_damaged_page_is_set_aside(step, monkeypatch):
+    builder, attempts = step
+    spans_of_attempts = builder._store.spans_of_attempts
+
+    async def damaged(ids):
+        if "a1" in ids:
+            raise DamagedStoreError("the store cannot be read: database disk image is malformed")
+        return await spans_of_attempts(ids)
+
+    monkeypatch.setattr(builder._store, "spans_of_attempts", damaged)
+    build = await builder.build(attempts, 1)
+    assert {group.group_id: group.verdict for group in build.groups} == {"a": Reason.QUARANTINED, "b": Reason.SAMPLED}
+    assert "database disk image is malformed" in build.problems[0]
 
 
 async def test_a_store_that_cannot_be_read_is_nobodys_group(step, monkeypatch):

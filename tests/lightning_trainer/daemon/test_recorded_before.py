@@ -2,6 +2,7 @@
 use of it."""
 
 import itertools
+import sqlite3
 import time
 from array import array
 
@@ -10,6 +11,7 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.store import SqliteStore
+from lightning_trainer.store.schema import MIGRATIONS
 from lightning_trainer.types import Span
 
 _numbers = itertools.count(1)
@@ -111,12 +113,13 @@ async def test_a_call_that_comes_later_is_seen_too(store, collecting_loop):
 async def test_a_policy_of_an_older_store_goes_on_where_it_was(tmp_path, collecting_loop):
     """Its steps and versions say that it was started long ago, when nobody noted when."""
     path = tmp_path / "store.sqlite"
-    async with SqliteStore(path) as store:
-        await store.assign(None, policy="math", step=1, attempt_ids=[], ledger=[], state="skipped")
+    with sqlite3.connect(path) as connection:
+        connection.executescript("".join(MIGRATIONS[:4]))
+        connection.execute("PRAGMA user_version = 4")
+        connection.execute("INSERT INTO steps VALUES ('math', 1, 'skipped', NULL, NULL, '{}')")
         for name in ("a1", "a2"):
-            await store.append(attempt_spans(name))
-        await store._write(lambda connection: connection.execute("DROP TABLE policies"))
-        await store._write(lambda connection: connection.execute("PRAGMA user_version = 4"))
+            ended = (name, name, "t", None, "train", "succeeded", 1, time.time_ns(), None, name)
+            connection.execute(f"INSERT INTO attempts VALUES ({', '.join('?' * len(ended))})", ended)
     async with SqliteStore(path) as store:
         assert await store.begin_policy("math") is None
         assert await collected(collecting_loop, store) == {"a1", "a2"}

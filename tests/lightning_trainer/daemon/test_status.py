@@ -1,6 +1,5 @@
 """``GET /lightning/agents``: what the command line shows, from the store that the daemon is writing."""
 
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,6 +51,8 @@ async def test_agents_are_counted_again_when_something_was_stored(tmp_path, make
                 "policies": ["math"],
                 "agents": [],
                 "programs": [],
+                "spans_read": 0,
+                "spans_held": 0,
             }
             await store.append(recorded("genai"))
             report = (await client.get("/lightning/agents")).json()
@@ -103,7 +104,6 @@ async def test_what_grows_with_the_run_is_answered_in_pages(tmp_path, make_polic
             await store.put_version(PolicyVersion("math", n, n, VersionState.TRAINED, n))
         watched = _watched(make_policy())
         watched.old_versions = SimpleNamespace(versions=lambda: ())
-        watched.metrics.rows = [SimpleNamespace(step=n, to_json=partial(dict, step=n)) for n in range(1, 121)]
         app = FastAPI()
         app.include_router(status_router([watched], store=store))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://daemon") as client:
@@ -113,6 +113,7 @@ async def test_what_grows_with_the_run_is_answered_in_pages(tmp_path, make_polic
 
             newest, older = await page(), await page("?before=21&limit=3")
             assert decoded == [False] * 103
+            assert newest["waiting_groups_total"] == 0
             assert [len(newest[name]) for name in ("steps", "versions", "ledger")] == [100] * 3
             assert newest["steps"][-1]["metrics"] == {"x": 120}
             assert [one["step"] for one in older["steps"]] == [18, 19, 20]
@@ -121,6 +122,8 @@ async def test_what_grows_with_the_run_is_answered_in_pages(tmp_path, make_polic
             assert [one["version"] for one in await page("/versions?limit=2")] == [119, 120]
             assert [one["step"] for one in (await page("/metrics?limit=2"))["rows"]] == [119, 120]
             assert [one["step"] for one in (await page("/metrics?after=5&limit=2"))["rows"]] == [6, 7]
+            assert (await page("/metrics?after=5&limit=1"))["rows"][0]["ledger/trained"] == 1
+            assert len(decoded) == 103 + 2 + 2 + 1
             assert len((await page("/metrics?after=0"))["rows"]) == 100
             assert (await client.get("/lightning/policies/math?limit=1001")).status_code == 422
-            assert len(decoded) == 103
+            assert not any(decoded)

@@ -27,6 +27,7 @@ from lightning_trainer.errors import (
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.worklist.drops import drop
 from lightning_trainer.types import PolicyVersion, StepReport, TrainingBatch, VersionState
 
 
@@ -214,6 +215,18 @@ async def test_a_step_that_cannot_be_trained_pauses_until_somebody_goes_back_bef
     assert run.trainer.weights == (0, 1, 2)
 
 
+async def test_a_step_that_cannot_be_trained_is_dropped_and_the_loop_goes_on_by_itself(make_run):
+    run = await make_run(1, 2, 3)
+    run.trainer.broken_on = 3
+    await run.until(Phase.PAUSED)
+    await run.store.write(lambda connection: connection.execute("UPDATE steps SET state = 'assigned' WHERE step = 3"))
+    await run.store.write(lambda connection: drop(connection, "p@3", reason="the trainer cannot"))
+    run.rollbacks.look_again()
+    await run.until(Phase.COLLECTING)
+    assert run.trainer.weights == (0, 1, 2)
+    assert not run.rollbacks.changed
+
+
 async def test_a_version_that_the_engine_refuses_is_not_said_to_be_served(make_run):
     run = await make_run(1, 2, 3)
     await run.until(Phase.COLLECTING)
@@ -260,17 +273,17 @@ async def test_a_store_that_cannot_be_read_is_waited_for_and_the_loop_goes_on_by
     monkeypatch.setattr(training_loop, "_LONGEST_WAIT_S", 0.01)
     run = await make_run(1, 2)
     await run.until(Phase.COLLECTING)
-    ended_attempts, left = run.store.ended_attempts, 3
+    waiting_attempts, left = run.store.waiting_attempts, 3
 
-    async def away(**asked):
+    async def away(policy):
         nonlocal left
         if left:
             left -= 1
             raise StoreError("the store could not be read: database is locked")
-        return await ended_attempts(**asked)
+        return await waiting_attempts(policy)
 
     run.loop._wait_s = 0.01
-    monkeypatch.setattr(run.store, "ended_attempts", away)
+    monkeypatch.setattr(run.store, "waiting_attempts", away)
     await run.until(Phase.WAITING)
     await run.until(Phase.COLLECTING)
     assert left == 0
@@ -284,10 +297,10 @@ async def test_an_error_that_nobody_has_thought_of_pauses_training_and_not_the_d
     run = await make_run(1, 2)
     await run.until(Phase.COLLECTING)
 
-    async def broken(**_):
+    async def broken(_):
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr(run.store, "ended_attempts", broken)
+    monkeypatch.setattr(run.store, "waiting_attempts", broken)
     run.loop._stored.set()
     await run.until(Phase.PAUSED)
     assert "3 errors in a row, last: ZeroDivisionError: division by zero" in run.progress.detail

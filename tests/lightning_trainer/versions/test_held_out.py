@@ -7,7 +7,14 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.types import RolloutMode, Span
-from lightning_trainer.versions.held_out import HeldOutScore, held_out_scores, select_verdicts
+from lightning_trainer.versions import held_out
+from lightning_trainer.versions.held_out import (
+    HeldOutScore,
+    held_out_scores,
+    refresh_verdicts,
+    select_scores,
+    select_verdicts,
+)
 
 
 @pytest.fixture
@@ -33,18 +40,30 @@ def evaluation(attempt_spans, reward_span):
 
 
 async def test_scores_are_means_by_version_and_training_attempts_do_not_count(
-    tmp_path, make_policy, evaluation, attempt_spans, reward_span
+    tmp_path, make_policy, evaluation, attempt_spans, reward_span, monkeypatch
 ):
+    expected = {4: HeldOutScore(2 / 3, 3), 5: HeldOutScore(0.5, 1)}
+    read: list[tuple[str, ...]] = []
+    select = held_out.select_of_attempts
+    monkeypatch.setattr(held_out, "select_of_attempts", lambda c, ids: (read.append(tuple(ids)), select(c, ids))[1])
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
         for name, version, reward in (("a", 4, 1.0), ("b", 4, 0.0), ("c", 4, 1.0), ("d", 5, 0.5), ("e", 5, None)):
             await store.append(evaluation(name, version, reward))
         await store.append([*attempt_spans("trained", [1, 2], 10), reward_span(1.0, attempt="trained")])
-        found = await store.scan(lambda connection: select_verdicts(connection, make_policy()))
+        policy = make_policy()
+        assert held_out_scores(await store.scan(lambda connection: select_verdicts(connection, policy))) == expected
+        await refresh_verdicts(store, policy)
+        assert await store.scan(lambda connection: select_scores(connection, policy, 0, 9)) == expected
+        read.clear()
+        await refresh_verdicts(store, policy)
+        assert read == []
         await store.append([reward_span(0.9, attempt="e")])
-        late = await store.scan(lambda connection: select_verdicts(connection, make_policy(), known=found.keys()))
-
-    assert held_out_scores(found) == {4: HeldOutScore(2 / 3, 3), 5: HeldOutScore(0.5, 1)}
-    assert list(late) == ["e"]
+        seen = await store.scan(lambda connection: select_verdicts(connection, policy))
+        assert (sorted(seen), read) == (["a", "b", "c", "d", "e"], [("e",)])
+        await refresh_verdicts(store, policy)
+        assert (await store.scan(lambda connection: select_scores(connection, policy, 5, 5)))[5].attempts == 2
+        other = make_policy(reward="another")
+        assert await store.scan(lambda connection: select_verdicts(connection, other)) == {}
 
 
 async def test_an_attempt_that_two_versions_sampled_says_nothing_of_either(tmp_path, make_policy, evaluation):

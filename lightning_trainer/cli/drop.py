@@ -1,0 +1,67 @@
+"""``lightning-trainer drop``: asked of the running daemon, or written into the store of a stopped one."""
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.console import Console
+
+from lightning_trainer.cli.running_daemon import running_daemon
+from lightning_trainer.config import Config
+from lightning_trainer.config.file import load_usual_config
+from lightning_trainer.errors import DropError, StoreError
+from lightning_trainer.rollouts.answers import refusal
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.worklist import drops
+
+
+def drop(config_path: Path | None, name: str, *, kind: drops.Kind | None, policy: str | None, reason: str) -> None:
+    """Take it out and say what was.
+
+    Raises:
+        LightningError: there is nothing of that name, it was trained already, or the daemon failed on it.
+    """
+    config = load_usual_config(config_path)
+    url = running_daemon(config)
+    if url is None:
+        dropped = asdict(asyncio.run(_record(config, name, kind, policy, reason)))
+    else:
+        dropped = _ask(url, config, {"name": name, "kind": kind, "policy": policy, "reason": reason})
+    console = Console()
+    again = f" ({dropped['already']} of them were before)" if dropped["already"] else ""
+    attempts = f"{dropped['attempts']} attempt{'s' * (dropped['attempts'] != 1)}"
+    _say(console, f"{dropped['kind']} {dropped['name']}: {attempts} will not be trained{again}")
+    if dropped["trained"]:
+        listed = ", ".join(f"{attempt} (step {step})" for attempt, step in dropped["trained"].items())
+        _say(console, f"steps had taken these already, and what was trained stays trained: {listed}")
+
+
+async def _record(config: Config, name: str, kind: drops.Kind | None, policy: str | None, reason: str) -> drops.Dropped:
+    path = config.daemon.state_dir / "lightning.sqlite"
+    if not path.is_file():
+        raise StoreError(f"there is no store {path}: nothing was recorded here yet")
+    async with SqliteStore(path, config.store) as store:
+        return await store.write(
+            lambda connection: drops.drop(connection, name, reason=reason, kind=kind, policy=policy)
+        )
+
+
+def _ask(url: str, config: Config, body: dict[str, Any]) -> dict[str, Any]:
+    headers = {} if config.daemon.token is None else {"authorization": f"Bearer {config.daemon.token}"}
+    try:
+        answer = httpx.post(f"{url}/lightning/drop", json=body, headers=headers, timeout=60.0, trust_env=False)
+        if answer.status_code == 409:
+            raise DropError(answer.json()["error"]["message"])
+        if not answer.is_success:
+            raise DropError(refusal(url, answer.status_code, answer.content))
+        return answer.json()
+    except (httpx.HTTPError, KeyError, ValueError) as error:
+        if isinstance(error, DropError):
+            raise
+        raise StoreError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
+
+
+def _say(console: Console, sentence: str) -> None:
+    console.print(sentence, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,146 @@
+"""``lightning-trainer store check | backup | restore | repair | compact``, and what they print."""
+
+import json
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from lightning_trainer.config.file import load_usual_config
+from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
+from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.upkeep import check as checking
+from lightning_trainer.store.upkeep.backup import back_up
+from lightning_trainer.store.upkeep.compact import compact as compact_store
+from lightning_trainer.store.upkeep.files import STORE
+from lightning_trainer.store.upkeep.repair import repair as repair_store
+from lightning_trainer.store.upkeep.restore import restore as restore_store
+
+_MIB = 2**20
+
+
+def check(config_path: Path | None, *, quick: bool, as_json: bool) -> int:
+    """Print what is damaged; works beside a running daemon.
+
+    Returns:
+        The exit status: 1 where something is.
+
+    Raises:
+        LightningError: there is no store, or nothing of it can be read.
+    """
+    store = load_usual_config(config_path).daemon.state_dir / STORE
+    with read_only(store) as connection:
+        found = list(checking.check(connection, quick=quick))
+    damaged = sum(finding.number for finding in found)
+    if as_json:
+        print(json.dumps({"store": str(store), "findings": [asdict(finding) for finding in found]}, indent=2))
+        return int(damaged > 0)
+    table = Table("looked at", "how many", "damaged", "where", box=None, pad_edge=False, header_style="dim")
+    for finding in found:
+        looked_at = "" if finding.looked_at is None else f"{finding.looked_at:,}"
+        more = f"\nand {finding.number - len(finding.damaged):,} more" if finding.number > len(finding.damaged) else ""
+        where = escape("\n".join(finding.damaged)) + more
+        table.add_row(finding.what, looked_at, f"{finding.number:,}" if finding.number else "none", where)
+    console = Console()
+    console.print(table)
+    if damaged:
+        _say(console, f"{store} is damaged; `lightning-trainer store repair` keeps everything else")
+    return int(damaged > 0)
+
+
+def backup(config_path: Path | None, folder: Path) -> None:
+    """Copy the store and the newest checkpoints into a new folder; works beside a running daemon.
+
+    Raises:
+        LightningError: it cannot be copied.
+    """
+    config = load_usual_config(config_path)
+    state_dir, console = config.daemon.state_dir, Console()
+    checkpoints = {
+        policy: folder_of.path(steps[-1])
+        for policy, folder_of in _checkpoints(state_dir).items()
+        if (steps := folder_of.steps())
+    }
+    with Progress(TextColumn("copying"), BarColumn(), console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=1.0)
+        made = back_up(
+            state_dir,
+            folder,
+            checkpoints,
+            journal=config.store.journal,
+            on_progress=lambda share: progress.update(task, completed=share),
+        )
+    of_policies = "".join(f", checkpoint {step} of {policy}" for policy, step in made.checkpoints.items())
+    _say(console, f"backed up {made.spans:,} spans ({made.bytes / _MIB:,.0f} MiB){of_policies} in {made.folder}")
+    if config.store.journal is None:
+        _say(console, "what is accepted from now on is not in it; [store] journal keeps that as well", style="dim")
+
+
+def restore(config_path: Path | None, folder: Path) -> None:
+    """Put a backup in the store's place, with what the journal has since; no daemon may run.
+
+    Raises:
+        LightningError: it cannot be restored; then everything is as it was.
+    """
+    config, console = load_usual_config(config_path), Console()
+    restored = restore_store(folder, config.daemon.state_dir, journal=config.store.journal)
+    at = f"{datetime.fromtimestamp(restored.at_ns / 1e9):%Y-%m-%d %H:%M:%S}"
+    _say(console, f"restored the backup of {at}: {restored.spans:,} spans, {restored.from_journal:,} from the journal")
+    for problem in restored.problems:
+        _say(console, problem, style="yellow")
+    if restored.aside is not None:
+        _say(console, f"what was there before is {restored.aside}")
+    if config.store.journal is None:
+        _say(
+            console,
+            "what was accepted after the backup is not there: clients had forgotten it, since it was stored. What "
+            "still waits in their spools comes by itself",
+            style="yellow",
+        )
+
+
+def repair(config_path: Path | None) -> None:
+    """Write the store anew with what can be read of it; no daemon may run.
+
+    Raises:
+        LightningError: nothing can be read, or a daemon runs.
+    """
+    config, console = load_usual_config(config_path), Console()
+    newest = {
+        policy: folder.steps()[-1] for policy, folder in _checkpoints(config.daemon.state_dir).items() if folder.steps()
+    }
+    repaired = repair_store(config.daemon.state_dir, newest)
+    shown = ("spans", "attempts", "steps")
+    kept = ", ".join(f"{repaired.rows[table]:,} {table}" for table in shown)
+    _say(console, f"kept {kept}")
+    for table, places in repaired.lost.items():
+        more = f" and {len(places) - 5:,} more places" if len(places) > 5 else ""
+        _say(console, f"lost of {table}: {'; '.join(places[:5])}{more}", style="yellow")
+    for sentence in repaired.sentences:
+        _say(console, sentence, style="yellow")
+    _say(console, f"the damaged file is {repaired.aside}: delete it when you do not need it any more")
+
+
+def compact(config_path: Path | None) -> None:
+    """Make the file as small as what it holds; no daemon may run.
+
+    Raises:
+        LightningError: there is no room for it, or a daemon runs.
+    """
+    config, console = load_usual_config(config_path), Console()
+    done = compact_store(config.daemon.state_dir)
+    _say(console, f"compacted: {done.before / _MIB:,.1f} MiB before, {done.after / _MIB:,.1f} MiB now")
+
+
+def _checkpoints(state_dir: Path) -> dict[str, CheckpointFolder]:
+    root = state_dir / "checkpoints"
+    folders = sorted(entry for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else []
+    return {folder.name: CheckpointFolder(folder, keep=1) for folder in folders}
+
+
+def _say(console: Console, sentence: str, style: str | None = None) -> None:
+    console.print(sentence, style=style, markup=False, highlight=False, soft_wrap=True)

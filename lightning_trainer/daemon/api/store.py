@@ -1,0 +1,50 @@
+"""``POST /lightning/drop``: what somebody takes out of what will be trained."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from lightning_trainer.daemon.api.rollback import RollbackRequests
+from lightning_trainer.errors import DropError, StoreError
+from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.worklist.drops import Kind, drop
+
+
+class DropBody(BaseModel):
+    """What is posted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1, max_length=512)
+    kind: Kind | None = None
+    policy: str | None = None
+    reason: str = Field(default="somebody dropped it", min_length=1, max_length=1000)
+
+
+def store_router(store: SqliteStore, rollbacks: Mapping[str, RollbackRequests]) -> APIRouter:
+    """Return the route; ``rollbacks``, by policy, wake a loop that rests."""
+    router = APIRouter()
+
+    @router.post("/lightning/drop")
+    async def drop_it(request: Request) -> JSONResponse:
+        """Answers when it is recorded; 409 where it was trained already or there is nothing of that name."""
+        try:
+            body = await read_json(request, DropBody)
+            dropped = await store.write(
+                lambda connection: drop(connection, body.name, reason=body.reason, kind=body.kind, policy=body.policy)
+            )
+        except JsonBodyError as error:
+            return error.response()
+        except DropError as error:
+            return error_response(409, str(error))
+        except StoreError as error:
+            return error_response(503, str(error), retry_after_s=1)
+        if dropped.kind is Kind.STEP and (loop := rollbacks.get(dropped.name.rpartition("@")[0])) is not None:
+            loop.look_again()
+        return JSONResponse(asdict(dropped))
+
+    return router

@@ -1,0 +1,106 @@
+"""The ended attempts that the next step may take, sorted into groups: asked for again and again while a step waits."""
+
+import logging
+import time
+from collections.abc import Sequence
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.credit.collecting import Collection, collect
+from lightning_trainer.daemon.loop.arrivals import Arrivals
+from lightning_trainer.daemon.loop.completeness import Completeness
+from lightning_trainer.daemon.loop.grouping import Grouping
+from lightning_trainer.daemon.loop.participation import TrustedCalls, concerned
+from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.worklist.waiting import WaitingAttempt, of_policy
+from lightning_trainer.types import Attempt, RolloutMode
+
+_log = logging.getLogger(__name__)
+
+_MOST_DROPPED = 1000
+
+
+class Worklist:
+    """What waits for one policy; each look costs as much as there waits, and nothing for what was or never will be."""
+
+    def __init__(
+        self, policy: PolicyConfig, *, store: SqliteStore, progress: Progress, one_of_several: bool = False
+    ) -> None:
+        """``one_of_several``: attempts that other policies alone answered are theirs."""
+        self._policy = policy
+        self._store = store
+        self._progress = progress
+        # What was recorded without the policy is mostly not its: there, too, it takes what it had a part in.
+        self._took_part = one_of_several or policy.train_recorded
+        self._trusted_calls = TrustedCalls(policy, store)
+        self._grouping = Grouping(policy, store)
+        self._completeness = Completeness(policy.span_timeout_s)
+        self._arrivals = Arrivals(time.time_ns())
+        self._enrolled = False
+        self.waiting = 0
+        """Attempts that were looked at the last time."""
+        self.dropped: tuple[Attempt, ...] = ()
+        """Waiting attempts that somebody took out: the next step accounts for their tokens, whatever their group."""
+
+    def gave_up_on(self, attempts: Sequence[Attempt]) -> float:
+        """Return how many of these go on without some of their spans."""
+        return self._completeness.gave_up_on(attempts)
+
+    async def collect(self, needs_baseline: bool) -> Collection:
+        """Look at what waits; what no step wants for now is let go until its group or task is heard of again.
+
+        Raises:
+            StoreError: the store cannot be read or written.
+        """
+        policy = self._policy.name
+        if not self._enrolled:
+            await self._store.enroll(policy, earlier=self._policy.train_recorded)
+            self._enrolled = True
+        if self._took_part:
+            await self._trusted_calls.note()
+        waiting = await self._store.waiting_attempts(policy)
+        self.waiting = len(waiting)
+        self.dropped = tuple(w.attempt for w in waiting if w.attempt.mode is RolloutMode.DROPPED)[:_MOST_DROPPED]
+        wanted = (RolloutMode.TRAIN, RolloutMode.BASELINE) if needs_baseline else (RolloutMode.TRAIN,)
+        mine = [one for one in waiting if one.attempt.mode in wanted]
+        ended = await self._of_this_policy(mine)
+        arrived = self._completeness.sort(
+            ended, {one.attempt.attempt_id: one.lacking for one in mine if one.lacking}, time.monotonic()
+        )
+        for sentence in arrived.given_up:
+            self._progress.say(sentence)
+            _log.warning("%s", sentence)
+        self._progress.held_attempts = dict(arrived.held)
+        now_ns = time.time_ns()
+        await self._let_go(waiting, ended, now_ns)
+        return collect(
+            arrived.ready,
+            group_size=self._policy.group_size,
+            group_timeout_s=self._policy.group_timeout_s,
+            now_ns=now_ns,
+            heard_ns=self._arrivals.last_heard(ended, now_ns),
+            expecting={attempt.group_id for attempt in ended if attempt.attempt_id in arrived.held},
+            needs_baseline=needs_baseline,
+        )
+
+    async def _of_this_policy(self, waiting: Sequence[WaitingAttempt]) -> list[Attempt]:
+        """Return the attempts by the groups that the policy asks for, of those groups that it had a part in."""
+        if not self._took_part:
+            return await self._grouping.regrouped([one.attempt for one in waiting])
+        mine = {one.attempt.attempt_id for one in waiting if one.took_part}
+        near = [one.attempt for one in of_policy(waiting)]
+        return list(concerned(await self._grouping.regrouped(near), mine))
+
+    async def _let_go(self, waiting: Sequence[WaitingAttempt], ended: Sequence[Attempt], now_ns: int) -> None:
+        """Let those rest that have waited for longer than a group waits and are in none that has a trained attempt."""
+        groups = {attempt.group_id for attempt in ended if attempt.mode is RolloutMode.TRAIN}
+        of_a_group = {attempt.attempt_id for attempt in ended if attempt.group_id in groups}
+        patience_ns = int(self._policy.group_timeout_s * 1e9)
+        idle = {
+            one.attempt.attempt_id
+            for one in waiting
+            if one.attempt.attempt_id not in of_a_group
+            and one.attempt.mode is not RolloutMode.DROPPED
+            and now_ns - one.since_ns > patience_ns
+        }
+        await self._store.let_go(self._policy.name, idle)

@@ -1,0 +1,185 @@
+"""Keeps a store within its limits: by size whenever something is written, by age and use now and then.
+
+The writer pays: after a commit that brings the store near its limit, the writer's own thread deletes the oldest until
+there is room again, for a bounded time. So the size is held however fast others write.
+"""
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lightning_trainer.config.store import StoreConfig
+from lightning_trainer.store.retention import sweep
+from lightning_trainer.store.retention.size import StoreSize, give_back, measure
+from lightning_trainer.store.tables import cursors, totals
+
+_log = logging.getLogger(__name__)
+
+_FULL, _ROOMY = 0.9, 0.85
+"""Shares of what the file may be: where deleting begins, and where it ends."""
+_MOST_LOG = 64 * 2**20
+_BUDGET_S = 0.1
+"""Of the writer's time after one commit, and of one turn of the sweep."""
+_LOOK_AGAIN_S = 30.0
+"""After all was looked at and nothing could go."""
+_PAGES = 512
+"""Free pages that are returned to the file system at once: 4 MiB."""
+_FREE_SHARE = 0.1
+
+
+@dataclass(slots=True)
+class Retention:
+    """The limits of one store, and how far its sweeps have come."""
+
+    path: Path
+    config: StoreConfig = field(default_factory=StoreConfig)
+    wanted_by: Callable[[], Collection[str]] = tuple
+    """Policies whose steps still take attempts."""
+    repeatable_from: Callable[[], Mapping[str, int]] = dict
+    """By policy the oldest checkpoint: batches of steps behind it are needed after a crash. 0: all are."""
+    size: StoreSize = field(default_factory=lambda: StoreSize(0, 0, 0))
+    """As it was after the last commit."""
+    _position: int = 0
+    _nothing_until_s: float = 0.0
+    _too_large: bool = False
+    _by_age: int = 0
+
+    @property
+    def log_bytes(self) -> int:
+        """What the log may take."""
+        limit = self.config.retention_size
+        return _MOST_LOG if limit is None else int(min(_MOST_LOG, limit / 4))
+
+    def after_commit(self, connection: sqlite3.Connection) -> None:
+        """Make room where the store is nearly full. In the writer's thread, outside of a transaction."""
+        self.size = measure(connection, self.path)
+        limit = self.config.retention_size
+        if limit is None:
+            return
+        room = limit - self.log_bytes
+        if self.size.used > _FULL * room:
+            self._make_room(connection, _ROOMY * room)
+        if self.size.file > room and self.size.free:
+            # The file is larger than it may be, whatever of it is free: it gets smaller, a little with each commit.
+            _in_transaction(connection, lambda: give_back(connection, _PAGES))
+            self.size = measure(connection, self.path)
+        too_large = self.size.used > room
+        if too_large and not self._too_large:
+            self._too_large = True
+            _log.warning("%s", self.note())
+        self._too_large = too_large
+
+    def _make_room(self, connection: sqlite3.Connection, enough: float) -> None:
+        give_up = time.monotonic() + _BUDGET_S
+        while self.size.used > enough and self._nothing_until_s < time.monotonic() < give_up:
+            _in_transaction(connection, lambda: self._oldest(connection))
+            self.size = measure(connection, self.path)
+
+    def note(self) -> str | None:
+        """Say that the store is larger than it should be, where it is."""
+        if not self._too_large:
+            return None
+        return (
+            f"the store {self.path} holds {self.size.used / 2**20:,.0f} MiB, more than [store] retention_size allows, "
+            "and what is left is wanted by steps or just came: raise it, or let the policies catch up"
+        )
+
+    def sweep(self, connection: sqlite3.Connection) -> bool:
+        """Delete a slice of what is too old or was used; True where there may be more. In a transaction of its own."""
+        give_up = time.monotonic() + _BUDGET_S / 2
+        while time.monotonic() < give_up:
+            if not (self._by_time(connection) or self._of_old_steps(connection) or self._names(connection)):
+                sweep.forget_marks(connection)
+                return self._shrink(connection)
+        return True
+
+    def begin_sweep(self) -> None:
+        """Begin anew with the oldest: what was wanted may not be any more."""
+        self._by_age = 0
+
+    def holds(self, connection: sqlite3.Connection) -> dict[str, Any]:
+        """Return what the store holds and what was deleted, for people and machines."""
+        held = totals.select(connection)
+        oldest = sweep.oldest_span_ns(connection)
+        return {
+            "size_bytes": self.size.total,
+            "used_bytes": self.size.used,
+            "log_bytes": self.size.log,
+            "retention_size_bytes": self.config.retention_size,
+            "oldest_span_age_s": None if oldest is None else max(0.0, (time.time_ns() - oldest) / 1e9),
+            "deleted": {name: held.get(f"{totals.DELETED}{name}", 0) for name in ("spans", "attempts", "batches")},
+            "note": self.note(),
+        }
+
+    def _oldest(self, connection: sqlite3.Connection) -> None:
+        """Delete the oldest that nobody can want: batches first, which nobody but a rollback asks for again."""
+        for policy, step in self.repeatable_from().items():
+            if sweep.delete_batches(connection, policy, step):
+                return
+        found = sweep.delete_spans(connection, self._position, 2**62, wanted_by=self.wanted_by(), now_ns=time.time_ns())
+        if not found.position and not self._position:
+            self._nothing_until_s = time.monotonic() + _LOOK_AGAIN_S
+        self._position = found.position
+
+    def _by_time(self, connection: sqlite3.Connection) -> bool:
+        if self.config.retention_time is None:
+            return False
+        now_ns = time.time_ns()
+        before_ns = now_ns - int(self.config.retention_time * 1e9)
+        for policy, step in self.repeatable_from().items():
+            if sweep.delete_batches(
+                connection, policy, min(step, sweep.last_step_before(connection, policy, before_ns))
+            ):
+                return True
+        until = sweep.last_before(connection, before_ns)
+        found = sweep.delete_spans(connection, self._by_age, until, wanted_by=self.wanted_by(), now_ns=now_ns)
+        self._by_age = found.position or self._by_age
+        return bool(found.position)
+
+    def _of_old_steps(self, connection: sqlite3.Connection) -> bool:
+        kept = self.config.retention_steps
+        if kept is None:
+            return False
+        for policy, repeatable in self.repeatable_from().items():
+            (newest,) = connection.execute(
+                "SELECT coalesce(max(step), 0) FROM steps WHERE policy = ?", (policy,)
+            ).fetchone()
+            if sweep.delete_batches(connection, policy, min(newest - kept, repeatable)):
+                return True
+            found = sweep.delete_step_spans(
+                connection,
+                policy,
+                cursors.position(connection, f"retention/{policy}"),
+                newest - kept,
+                wanted_by=self.wanted_by(),
+                now_ns=time.time_ns(),
+            )
+            if found.position:
+                cursors.move(connection, f"retention/{policy}", found.position)
+                return True
+        return False
+
+    def _names(self, connection: sqlite3.Connection) -> bool:
+        return bool(sweep.forget_names(connection, time.time_ns() - int(self.config.idempotency_window * 1e9)))
+
+    def _shrink(self, connection: sqlite3.Connection) -> bool:
+        """Give free pages back where they are many; True where there may be more."""
+        size = measure(connection, self.path)
+        if size.free <= max(_FREE_SHARE * size.file, 32 * 2**20):
+            return False
+        give_back(connection, _PAGES)
+        return measure(connection, self.path).file < size.file
+
+
+def _in_transaction(connection: sqlite3.Connection, work: Callable[[], None]) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        work()
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")

@@ -1,0 +1,45 @@
+"""How large the store is: pages in use, pages that are free, and the log beside the file."""
+
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSize:
+    """In bytes."""
+
+    file: int
+    free: int
+    """Of the file: what the next spans are written into."""
+    log: int
+    """Of the write-ahead log beside it."""
+
+    @property
+    def used(self) -> int:
+        return self.file - self.free
+
+    @property
+    def total(self) -> int:
+        return self.file + self.log
+
+
+def measure(connection: sqlite3.Connection, path: Path) -> StoreSize:
+    """Ask the database; it costs microseconds."""
+    (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    try:
+        log = path.with_name(path.name + "-wal").stat().st_size
+    except OSError:
+        log = 0
+    return StoreSize(file=pages * page_bytes, free=free * page_bytes, log=log)
+
+
+def give_back(connection: sqlite3.Connection, pages: int) -> None:
+    """Return up to so many free pages at the end of the file to the file system; nothing where the file was made
+    without ``auto_vacuum`` (``lightning-trainer store compact`` changes that)."""
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    for _ in range(min(pages, free)):
+        # One at a time: the statement has rows without columns, and of those Python's module takes the first alone.
+        connection.execute("PRAGMA incremental_vacuum(1)")

@@ -1,0 +1,223 @@
+"""Deleting, a slice at a time, in the order in which things came.
+
+Invariant: nothing goes that a step still can want: the spans of attempts that wait for a step, belong to one that is
+being trained or are still running, and the batches of steps behind the oldest checkpoint. What goes leaves its name
+behind (``expired``), so that delivering it again changes nothing; counts and ledger stay.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from lightning_trainer.store.batch_codec import without_advantages
+from lightning_trainer.store.tables import totals
+
+_LOOKED_AT = 500
+"""Spans that one slice looks at."""
+_DELETED = 2000
+"""Spans that one slice deletes, at most."""
+_STEPS = 20
+_NAMES = 500
+RUNNING_FOR_NS = 24 * 3600 * 10**9
+"""An attempt of which nothing has come for so long is not running any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What one slice did."""
+
+    position: int
+    """The last span that was looked at; 0: there was none behind the first one asked for."""
+    deleted: int = 0
+
+
+def last_before(connection: sqlite3.Connection, at_ns: int) -> int:
+    """Return the last span that had come by then, by our clock; 0 where none had."""
+    row = connection.execute("SELECT max(seq) FROM received WHERE at_ns <= ?", (at_ns,)).fetchone()
+    return row[0] or 0
+
+
+def delete_spans(
+    connection: sqlite3.Connection, after: int, until: int, *, wanted_by: Collection[str], now_ns: int
+) -> Slice:
+    """Look at the first spans behind ``after`` and delete what of them nobody can want, attempt by attempt.
+
+    Args:
+        until: the last span that may go; an attempt of which something has come since stays whole.
+        wanted_by: policies that still take attempts.
+    """
+    # The newest span stays: the next one's number follows from it, and numbers only grow.
+    (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
+    rows = connection.execute(
+        """SELECT seq, attempt_id, rollout_id, trace_id, response_id FROM spans
+           WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?""",
+        (after, min(until, last - 1), _LOOKED_AT),
+    ).fetchall()
+    if not rows:
+        return Slice(0)
+    asked = {"policies": json.dumps(list(wanted_by)), "running": last_before(connection, now_ns - RUNNING_FOR_NS)}
+    may_go: dict[str, bool] = {}
+    alone: list[int] = []
+    deleted, position = 0, after
+    for seq, attempt_id, rollout_id, trace_id, response_id in rows:
+        if deleted + len(alone) >= _DELETED:
+            break
+        position = seq
+        if attempt_id is None:
+            of_others = connection.execute(_ATTEMPTS_NEAR, (trace_id, rollout_id, response_id)).fetchall()
+            if not any(_is_wanted(connection, other, asked) for (other,) in of_others):
+                alone.append(seq)
+        elif attempt_id not in may_go:
+            may_go[attempt_id] = _is_over(connection, attempt_id, min(until, last - 1)) and not _is_wanted(
+                connection, attempt_id, asked
+            )
+            if may_go[attempt_id]:
+                deleted += _expire(connection, attempt_id, now_ns)
+    deleted += _delete(connection, alone)
+    return Slice(position, deleted)
+
+
+_ATTEMPTS_NEAR = """
+    SELECT * FROM (SELECT DISTINCT attempt_id FROM spans WHERE trace_id = ?1 AND attempt_id IS NOT NULL LIMIT 50)
+    UNION SELECT attempt_id FROM attempts WHERE rollout_id = ?2
+    UNION SELECT * FROM (SELECT attempt_id FROM spans WHERE response_id = ?3 AND attempt_id IS NOT NULL LIMIT 50)"""
+
+
+def _is_over(connection: sqlite3.Connection, attempt_id: str, until: int) -> bool:
+    (last,) = connection.execute("SELECT max(seq) FROM spans WHERE attempt_id = ?", (attempt_id,)).fetchone()
+    return last is None or last <= until
+
+
+def _is_wanted(connection: sqlite3.Connection, attempt_id: str, asked: Mapping[str, object]) -> bool:
+    found = connection.execute(
+        """SELECT EXISTS (SELECT 1 FROM waiting WHERE attempt_id = :attempt_id AND resting = 0
+                          AND policy IN (SELECT value FROM json_each(:policies)))
+            OR EXISTS (SELECT 1 FROM assignments JOIN steps USING (policy, step)
+                       WHERE attempt_id = :attempt_id AND state = 'assigned')
+            OR EXISTS (SELECT 1 FROM attempts WHERE attempt_id = :attempt_id AND state = 'running'
+                       AND EXISTS (SELECT 1 FROM spans WHERE spans.attempt_id = :attempt_id AND seq > :running))""",
+        {**asked, "attempt_id": attempt_id},
+    ).fetchone()
+    return bool(found[0])
+
+
+def _expire(connection: sqlite3.Connection, attempt_id: str, now_ns: int) -> int:
+    """Delete an attempt's spans, so many that the transaction stays short; the rest is met again further on."""
+    new = connection.execute("INSERT INTO expired VALUES (?, ?) ON CONFLICT DO NOTHING", (attempt_id, now_ns)).rowcount
+    for table in ("arrivals", "waiting", "evaluations"):
+        connection.execute(f"DELETE FROM {table} WHERE attempt_id = ?", (attempt_id,))
+    rows = connection.execute("SELECT seq FROM spans WHERE attempt_id = ? ORDER BY seq LIMIT ?", (attempt_id, _DELETED))
+    deleted = _delete(connection, [seq for (seq,) in rows])
+    totals.add(connection, {f"{totals.DELETED}attempts": new})
+    return deleted
+
+
+def _delete(connection: sqlite3.Connection, seqs: Sequence[int]) -> int:
+    if not seqs:
+        return 0
+    listed = (json.dumps(list(seqs)),)
+    (calls,) = connection.execute(
+        """SELECT count(*) FROM spans WHERE seq IN (SELECT value FROM json_each(?))
+           AND scope = 'lightning.gateway'""",
+        listed,
+    ).fetchone()
+    spans = connection.execute("DELETE FROM spans WHERE seq IN (SELECT value FROM json_each(?))", listed).rowcount
+    totals.add(connection, {"spans": -spans, "calls": -calls, f"{totals.DELETED}spans": spans})
+    return spans
+
+
+def delete_step_spans(
+    connection: sqlite3.Connection, policy: str, after: int, until: int, *, wanted_by: Collection[str], now_ns: int
+) -> Slice:
+    """Delete the spans of what the steps behind ``after`` and up to ``until`` consumed; positions are steps."""
+    rows = connection.execute(
+        """SELECT step, attempt_id FROM assignments WHERE policy = ? AND step > ? AND step <= ?
+           ORDER BY step, position LIMIT ?""",
+        (policy, after, until, _NAMES),
+    ).fetchall()
+    if not rows:
+        return Slice(0)
+    asked = {"policies": json.dumps(list(wanted_by)), "running": last_before(connection, now_ns - RUNNING_FOR_NS)}
+    deleted = sum(
+        _expire(connection, attempt_id, now_ns)
+        for _, attempt_id in rows
+        if not _is_wanted(connection, attempt_id, asked)
+    )
+    # The last step may have more attempts than were read; alone it has been read as far as it goes.
+    position = rows[-1][0] if len(rows) < _NAMES or rows[0][0] == rows[-1][0] else rows[-1][0] - 1
+    return Slice(position, deleted)
+
+
+def delete_batches(connection: sqlite3.Connection, policy: str, until: int) -> int:
+    """Delete the batches and the advantages of the first steps up to ``until`` that have them; return how many.
+
+    Metrics and ledger of the steps stay.
+    """
+    rows = connection.execute(
+        """SELECT step, report FROM steps WHERE policy = ? AND step <= ? AND batch IS NOT NULL AND state != 'assigned'
+           ORDER BY step LIMIT ?""",
+        (policy, until, _STEPS),
+    ).fetchall()
+    connection.executemany(
+        "UPDATE steps SET batch = NULL, report = ? WHERE policy = ? AND step = ?",
+        [(None if report is None else without_advantages(report), policy, step) for step, report in rows],
+    )
+    totals.add(connection, {f"{totals.DELETED}batches": len(rows)})
+    return len(rows)
+
+
+def last_step_before(connection: sqlite3.Connection, policy: str, at_ns: int) -> int:
+    """Return the newest version, and so step, that was made by then; 0 where none was."""
+    row = connection.execute(
+        "SELECT max(version) FROM versions WHERE policy = ? AND created_ns <= ?", (policy, at_ns)
+    ).fetchone()
+    return row[0] or 0
+
+
+def forget_names(connection: sqlite3.Connection, before_ns: int) -> int:
+    """Forget attempts whose spans were deleted before then; return how many."""
+    rows = connection.execute(
+        "SELECT attempt_id FROM expired WHERE at_ns < ? ORDER BY at_ns LIMIT ?", (before_ns, _NAMES)
+    ).fetchall()
+    ids = [attempt_id for (attempt_id,) in rows]
+    if not ids:
+        return 0
+    listed = (json.dumps(ids),)
+    of_ids = "attempt_id IN (SELECT value FROM json_each(?))"
+    rollouts = [
+        one for (one,) in connection.execute(f"SELECT DISTINCT rollout_id FROM attempts WHERE {of_ids}", listed)
+    ]
+    states, known = totals.states_of(connection, ids), totals.rollouts_of(connection, rollouts)
+    for table in (
+        "assignments",
+        "arrivals",
+        "participations",
+        "waiting",
+        "drops",
+        "evaluations",
+        "attempts",
+        "expired",
+    ):
+        connection.execute(f"DELETE FROM {table} WHERE {of_ids}", listed)
+    changes = {state: -number for state, number in states.items()}
+    totals.add(connection, {**changes, "rollouts": totals.rollouts_of(connection, rollouts) - known})
+    return len(ids)
+
+
+def forget_marks(connection: sqlite3.Connection) -> None:
+    """Delete the marks of time that are about spans that have gone, but for the newest of them."""
+    connection.execute(
+        """DELETE FROM received WHERE seq < (SELECT max(seq) FROM received
+           WHERE seq < (SELECT min(seq) FROM spans)) AND seq < (SELECT min(seq) FROM spans)"""
+    )
+
+
+def oldest_span_ns(connection: sqlite3.Connection) -> int | None:
+    """Return by when the oldest span had come, by our clock, to the minute; None where there is none."""
+    (first,) = connection.execute("SELECT min(seq) FROM spans").fetchone()
+    if first is None:
+        return None
+    row = connection.execute("SELECT at_ns FROM received WHERE seq >= ? ORDER BY seq LIMIT 1", (first,)).fetchone()
+    return time.time_ns() if row is None else row[0]

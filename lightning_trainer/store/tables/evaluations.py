@@ -1,0 +1,51 @@
+"""Evaluation attempts by when something of them last came: whoever judges them goes on where it was.
+
+A span is of an evaluation by its attempt, its rollout, or, where it names neither, its response.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.types import Span
+
+
+def note(connection: sqlite3.Connection, spans: Iterable[Span]) -> None:
+    """Number the evaluations anew that newly stored spans are of."""
+    attempts: set[str] = set()
+    rollouts: set[str] = set()
+    responses: set[str] = set()
+    kinds = ((semconv.ATTEMPT_ID, attempts), (semconv.ROLLOUT_ID, rollouts), (semconv.RESPONSE_ID, responses))
+    for span in spans:
+        # A reward may name in its event what it is about.
+        told = (event.attributes for event in span.events if event.name == semconv.EVALUATION_EVENT)
+        for attributes in (span.attributes, *told):
+            for name, found in kinds:
+                if isinstance(value := attributes.get(name), str) and value:
+                    found.add(value)
+                    break
+    if attempts or rollouts or responses:
+        names = [json.dumps(sorted(found)) for found in (attempts, rollouts, responses)]
+        found = [attempt_id for (attempt_id,) in connection.execute(_NAMED, names)]
+        connection.executemany("INSERT OR REPLACE INTO evaluations(attempt_id) VALUES (?)", [(one,) for one in found])
+
+
+_NAMED = """
+    WITH named(attempt_id) AS (
+        SELECT value FROM json_each(?1)
+        UNION SELECT attempt_id FROM attempts WHERE rollout_id IN (SELECT value FROM json_each(?2))
+        UNION SELECT attempt_id FROM spans
+            WHERE response_id IN (SELECT value FROM json_each(?3)) AND attempt_id IS NOT NULL)
+    SELECT attempt_id FROM attempts WHERE attempt_id IN (SELECT attempt_id FROM named) AND mode = 'evaluate'
+    ORDER BY attempt_id"""
+
+
+def select_changed(connection: sqlite3.Connection, after: int, most: int) -> list[tuple[int, str]]:
+    """Return number and id of the first ``most`` ended evaluations of which something came after number ``after``."""
+    return connection.execute(
+        """SELECT change, attempt_id FROM evaluations JOIN attempts USING (attempt_id)
+           WHERE change > ? AND ended_ns IS NOT NULL ORDER BY change LIMIT ?""",
+        (after, most),
+    ).fetchall()

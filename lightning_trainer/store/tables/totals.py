@@ -1,0 +1,66 @@
+"""What the store holds and what was deleted from it, in numbers that are kept: asking costs the same however many."""
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import TypedDict
+
+from lightning_trainer.store.records import StepState
+from lightning_trainer.types import AttemptState
+
+DELETED = "deleted/"
+"""Begins the names of what retention has deleted since the store was made."""
+
+
+class StoreCounts(TypedDict):
+    spans: int
+    calls: int
+    """Records of the gateway: one for each call that it answered."""
+    rollouts: int
+    attempts: dict[str, int]
+    """By state; every state is present. Attempts whose spans were deleted count for as long as they are known."""
+    steps: dict[str, int]
+    """By state; every state is present."""
+
+
+def add(connection: sqlite3.Connection, changes: Mapping[str, int]) -> None:
+    """Add to numbers, each by its name."""
+    connection.executemany(
+        "INSERT INTO totals VALUES (?, ?) ON CONFLICT(name) DO UPDATE SET value = value + excluded.value",
+        [(name, change) for name, change in changes.items() if change],
+    )
+
+
+def select(connection: sqlite3.Connection) -> dict[str, int]:
+    return dict(connection.execute("SELECT name, value FROM totals").fetchall())
+
+
+def count(connection: sqlite3.Connection) -> StoreCounts:
+    held = select(connection)
+    return StoreCounts(
+        spans=held.get("spans", 0),
+        calls=held.get("calls", 0),
+        rollouts=held.get("rollouts", 0),
+        attempts={state.value: held.get(f"attempts/{state}", 0) for state in AttemptState},
+        steps={state.value: held.get(f"steps/{state}", 0) for state in StepState},
+    )
+
+
+def states_of(connection: sqlite3.Connection, attempt_ids: Collection[str]) -> Counter[str]:
+    """Return how many of some attempts there are in each state, by the total's name."""
+    rows = connection.execute(
+        "SELECT state, count(*) FROM attempts WHERE attempt_id IN (SELECT value FROM json_each(?)) GROUP BY state",
+        (json.dumps(sorted(attempt_ids)),),
+    )
+    return Counter({f"attempts/{state}": number for state, number in rows})
+
+
+def rollouts_of(connection: sqlite3.Connection, rollout_ids: Collection[str]) -> int:
+    """Return how many of some rollouts have an attempt."""
+    (number,) = connection.execute(
+        """SELECT count(*) FROM json_each(?)
+           WHERE EXISTS (SELECT 1 FROM attempts WHERE attempts.rollout_id = json_each.value)""",
+        (json.dumps(sorted(rollout_ids)),),
+    ).fetchone()
+    return number

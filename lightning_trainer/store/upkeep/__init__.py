@@ -1,0 +1,1 @@
+"""Looking after a store: checking, backing up, restoring, repairing and compacting its file."""

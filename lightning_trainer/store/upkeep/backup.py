@@ -1,0 +1,104 @@
+"""A copy of a store that can be gone back to: its database, and the checkpoint that its recorded steps go on from.
+
+Taken from one snapshot, beside a daemon that writes or without one; what the daemon commits meanwhile is not in it.
+"""
+
+import json
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_trainer.errors import StoreError
+from lightning_trainer.store.retention.size import measure
+from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.upkeep.files import STORE, enough_room, put_in_place
+from lightning_trainer.store.upkeep.journal import delete_before
+
+MANIFEST = "backup.json"
+_PAGES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What was copied."""
+
+    folder: Path
+    at_ns: int
+    spans: int
+    bytes: int
+    checkpoints: dict[str, int]
+    """By policy the step of the checkpoint."""
+
+
+def back_up(
+    state_dir: Path,
+    folder: Path,
+    checkpoints: dict[str, Path],
+    *,
+    journal: Path | None = None,
+    on_progress: Callable[[float], None] = lambda share: None,
+) -> Backup:
+    """Copy a state folder's store into a new folder, and check the copy.
+
+    Args:
+        checkpoints: the newest of each policy, by its name.
+        journal: what of it the backup has is deleted.
+        on_progress: told the share that is copied.
+
+    Raises:
+        StoreError: the folder is there already, there is no room, or the store or its copy is damaged.
+    """
+    if folder.exists():
+        raise StoreError(f"{folder} is there already: name a folder that is not, for example with the date in its name")
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    began_ns = time.time_ns()
+    try:
+        partial.mkdir(mode=0o700, parents=True)
+        kept = {policy: _copied(path, partial / "checkpoints" / policy) for policy, path in checkpoints.items()}
+        with read_only(state_dir / STORE) as source:
+            size = measure(source, state_dir / STORE)
+            enough_room(partial, size.total, "a backup")
+            copy = partial / f"{STORE}.partial"
+            with closing(sqlite3.connect(copy)) as target:
+                # The snapshot is held open: what is written meanwhile does not make the copying begin anew.
+                source.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                source.backup(
+                    target,
+                    pages=_PAGES,
+                    progress=lambda _, left, total: on_progress(1 - left / max(1, total)),
+                    sleep=0,
+                )
+                target.execute("PRAGMA journal_mode=DELETE")
+                (verdict,) = target.execute("PRAGMA quick_check(1)").fetchone()
+                (spans,) = target.execute("SELECT count(*) FROM spans").fetchone()
+        if verdict != "ok":
+            raise StoreError(
+                f"the store {state_dir / STORE} is damaged ({verdict}): `lightning-trainer store repair` first"
+            )
+        put_in_place(copy, partial / STORE)
+        backup = Backup(folder, began_ns, spans, size.used, kept)
+        manifest = {"at_ns": began_ns, "spans": spans, "checkpoints": kept}
+        (partial / MANIFEST).write_text(json.dumps(manifest) + "\n")
+        partial.rename(folder)
+    except sqlite3.Error as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise StoreError(f"the store {state_dir / STORE} could not be copied: {error}") from error
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise StoreError(f"{folder} cannot be written: {error.strerror or error}") from error
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    if journal is not None:
+        delete_before(journal, began_ns)
+    return backup
+
+
+def _copied(checkpoint: Path, folder: Path) -> int:
+    shutil.copytree(checkpoint, folder / checkpoint.name)
+    return int(checkpoint.name.rpartition("-")[2])

@@ -1,0 +1,89 @@
+"""Whether a store is whole: SQLite's own check, the relations of its tables, and our checksums of what it holds."""
+
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from lightning_trainer.errors import StoreError
+from lightning_trainer.store.batch_codec import decode_batch, decode_report
+from lightning_trainer.store.upkeep.readable import Reading
+
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one part of the check found."""
+
+    what: str
+    looked_at: int | None
+    """None where there is nothing to count."""
+    damaged: tuple[str, ...]
+    """In words, the first few."""
+    number: int
+    """Of what is damaged."""
+
+
+def check(connection: sqlite3.Connection, *, quick: bool = False) -> Iterator[Finding]:
+    """Yield what each part finds, as it ends.
+
+    Args:
+        quick: only SQLite's quick check and the relations, not every index and checksum.
+    """
+    pragma = "quick_check" if quick else "integrity_check"
+    yield _finding("pages and indexes", None, list(_said_by_sqlite(connection, pragma)))
+    yield _finding("relations of tables", None, list(_broken_relations(connection)))
+    if not quick:
+        yield _spans(connection)
+        yield _steps(connection, "batch", "batches", decode_batch)
+        yield _steps(connection, "report", "reports of steps", decode_report)
+
+
+def _finding(what: str, looked_at: int | None, damaged: list[str]) -> Finding:
+    return Finding(what, looked_at, tuple(damaged[:_NAMED]), len(damaged))
+
+
+def _said_by_sqlite(connection: sqlite3.Connection, pragma: str) -> Iterator[str]:
+    try:
+        for (line,) in connection.execute(f"PRAGMA {pragma}(100)"):
+            if line != "ok":
+                yield line.strip()
+    except sqlite3.DatabaseError as error:
+        yield str(error)
+
+
+def _broken_relations(connection: sqlite3.Connection) -> Iterator[str]:
+    try:
+        for table, row, other, _ in connection.execute("PRAGMA foreign_key_check"):
+            yield f"row {row} of {table} names what is not in {other}"
+    except sqlite3.DatabaseError as error:
+        yield str(error)
+
+
+def _spans(connection: sqlite3.Connection) -> Finding:
+    has_checksums = any(row[1] == "checksum" for row in connection.execute("PRAGMA table_info(spans)"))
+    reading = Reading(connection, "spans", "trace_id, span_id, body, " + ("checksum" if has_checksums else "NULL"))
+    wrong = [
+        f"span {trace_id}/{span_id}: its bytes are not those that were stored"
+        for _, trace_id, span_id, body, checksum in reading.by_number("seq")
+        if checksum is not None and zlib.crc32(body) != checksum
+    ]
+    return _finding("spans", reading.read, [*reading.damaged, *wrong])
+
+
+def _steps(connection: sqlite3.Connection, column: str, what: str, decode: Callable[[bytes], object]) -> Finding:
+    reading = Reading(connection, "steps", f"policy, step, {column}")
+    wrong = []
+    for _, policy, step, body in reading.by_number():
+        if body is not None and (why := _undecodable(body, decode)) is not None:
+            wrong.append(f"step {step} of policy {policy!r}: {why}")
+    return _finding(what, reading.read, [*reading.damaged, *wrong])
+
+
+def _undecodable(body: bytes, decode: Callable[[bytes], object]) -> str | None:
+    try:
+        decode(body)
+    except (zlib.error, ValueError, KeyError, TypeError, StoreError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None

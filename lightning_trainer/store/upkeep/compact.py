@@ -1,0 +1,47 @@
+"""Making a store's file as small as what it holds, and able to give back free pages by itself from then on."""
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_trainer.errors import StoreError
+from lightning_trainer.store.retention.size import measure
+from lightning_trainer.store.schema import migrate
+from lightning_trainer.store.upkeep.files import STORE, enough_room, held
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """In bytes."""
+
+    before: int
+    after: int
+
+
+def compact(state_dir: Path) -> Compacted:
+    """Write the database anew, in its place; it needs as much free disk as it holds, and no daemon beside it.
+
+    Raises:
+        StoreError: a daemon has it, there is no room, or it is damaged; then it is as it was.
+    """
+    store = state_dir / STORE
+    if not store.is_file():
+        raise StoreError(f"there is no store {store}")
+    with held(store):
+        try:
+            with closing(sqlite3.connect(store, isolation_level=None, timeout=30)) as connection:
+                migrate(connection, where=str(store))
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                before = measure(connection, store)
+                # VACUUM writes a whole copy, and then that into the log.
+                enough_room(state_dir, 2 * before.used, "compacting")
+                connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+                connection.execute("VACUUM")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                after = measure(connection, store)
+        except sqlite3.Error as error:
+            raise StoreError(
+                f"the store {store} cannot be compacted: {error}; `lightning-trainer store check` looks"
+            ) from error
+    return Compacted(before.total, after.total)

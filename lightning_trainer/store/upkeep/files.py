@@ -1,0 +1,70 @@
+"""The files of a store and of its backups: put in place whole or not at all, and readable by their owner alone."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lightning_trainer.errors import StoreError
+from lightning_trainer.store.lock import FileLock
+
+STORE = "lightning.sqlite"
+_BESIDE = ("", "-wal", "-shm")
+
+
+@contextmanager
+def held(store: Path) -> Iterator[None]:
+    """Hold a store that no daemon has open.
+
+    Raises:
+        StoreError: a daemon has it; or a file cannot be written, which is said in a sentence.
+    """
+    try:
+        store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = FileLock(store.with_name(store.name + ".lock"))
+    except OSError as error:
+        raise StoreError(f"the store {store} cannot be held: {error.strerror}") from error
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"the store {store}: {error.strerror or error}: {error.filename or ''}".rstrip(": ")
+        ) from error
+    finally:
+        lock.release()
+
+
+def set_aside(store: Path, why: str) -> Path:
+    """Rename a store with its log, and return its new name."""
+    aside = store.with_name(f"{store.name}.{why}-{time.strftime('%Y%m%d-%H%M%S')}")
+    for suffix in _BESIDE:
+        beside = store.with_name(store.name + suffix)
+        if beside.exists():
+            os.replace(beside, aside.with_name(aside.name + suffix))
+    return aside
+
+
+def put_in_place(partial: Path, final: Path) -> None:
+    """Give a file that is written its name, durably."""
+    os.chmod(partial, 0o600)
+    descriptor = os.open(partial, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+    for suffix in ("-wal", "-shm"):
+        partial.with_name(partial.name + suffix).unlink(missing_ok=True)
+        final.with_name(final.name + suffix).unlink(missing_ok=True)
+    os.replace(partial, final)
+    folder = os.open(final.parent, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+
+
+def enough_room(folder: Path, needed: int, what: str) -> None:
+    """Raises StoreError where a folder's disk has less room than that."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise StoreError(
+            f"{what} takes {needed / 2**20:,.0f} MiB in {folder} and {free / 2**20:,.0f} MiB are free: make room first"
+        )

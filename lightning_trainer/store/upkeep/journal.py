@@ -1,0 +1,135 @@
+"""The journal: every accepted span once more, on another disk if you like, until the next backup has it.
+
+A client forgets a span when it was acknowledged, so between two backups the store alone has it. With a journal there
+are two such places: a restored backup, the journal's spans and what still waits in the clients' spools are everything.
+Invariant: a span is acknowledged only when it is synchronised in the journal as well. A record is a length, a checksum
+and the spans as OTLP; what a kill has cut off at the end was never acknowledged.
+"""
+
+import os
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
+from pathlib import Path
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanProto
+
+from lightning_trainer.errors import StoreError
+from lightning_trainer.otlp.span_codec import (
+    attributes_from_proto,
+    attributes_to_proto,
+    encode_span,
+    received_span,
+)
+from lightning_trainer.types import Span
+
+_RECORD = struct.Struct("<II")
+_SEGMENT_BYTES = 64 * 2**20
+
+
+class Journal:
+    """Files of a folder, one after the other; used from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises StoreError: the folder cannot be written."""
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._descriptor: int | None = None
+        self._size = 0
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._begin()
+        except OSError as error:
+            raise StoreError(f"[store] journal = {str(folder)!r} cannot be written: {error.strerror}") from error
+
+    def append(self, spans: Sequence[Span]) -> None:
+        """Write spans and return when they are on the disk.
+
+        Raises:
+            StoreError: they are not.
+        """
+        body = zlib.compress(_encode(spans), level=1)
+        record = _RECORD.pack(len(body), zlib.crc32(body)) + body
+        with self._lock:
+            try:
+                if self._size >= _SEGMENT_BYTES:
+                    self._begin()
+                assert self._descriptor is not None
+                if os.write(self._descriptor, record) != len(record):
+                    raise OSError(28, "No space left on device")
+                os.fdatasync(self._descriptor)
+                self._size += len(record)
+            except OSError as error:
+                if self._descriptor is not None:
+                    os.ftruncate(self._descriptor, self._size)
+                raise StoreError(f"the journal {self.folder} cannot be written ({error.strerror})") from error
+
+    def close(self) -> None:
+        with self._lock:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+
+    def _begin(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        name = self.folder / f"{time.time_ns():020d}.spans"
+        self._descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        self._size = 0
+
+
+def delete_before(folder: Path, at_ns: int) -> int:
+    """Delete the segments that were written to the end before then; return how many."""
+    segments = _segments(folder)
+    # A segment ends where the next one begins; the last one may still be written to.
+    over = [one for one, after in pairwise(segments) if int(after.stem) < at_ns]
+    for segment in over:
+        segment.unlink()
+    return len(over)
+
+
+def read(folder: Path, damaged: list[str]) -> Iterator[list[Span]]:
+    """Yield the spans of each record, oldest first.
+
+    Args:
+        damaged: gets a sentence for each segment that cannot be read to its end.
+    """
+    for segment in _segments(folder):
+        with segment.open("rb") as file:
+            while head := file.read(_RECORD.size):
+                length, checksum = _RECORD.unpack(head) if len(head) == _RECORD.size else (0, 0)
+                body = file.read(length)
+                if not length or len(body) != length or zlib.crc32(body) != checksum:
+                    damaged.append(f"the journal's {segment.name} ends in a record that is cut off or damaged")
+                    break
+                yield _decode(zlib.decompress(body))
+
+
+def _segments(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.spans")) if folder.is_dir() else []
+
+
+def _encode(spans: Sequence[Span]) -> bytes:
+    request = ExportTraceServiceRequest()
+    for (_, scope), alike in groupby(spans, key=lambda span: (id(span.resource), span.scope)):
+        own = list(alike)
+        of_resource = request.resource_spans.add()
+        of_resource.resource.attributes.extend(attributes_to_proto(own[0].resource))
+        of_scope = of_resource.scope_spans.add()
+        of_scope.scope.name = scope
+        of_scope.spans.extend(SpanProto.FromString(encode_span(span)) for span in own)
+    return request.SerializeToString()
+
+
+def _decode(body: bytes) -> list[Span]:
+    return [
+        received_span(span, scope=scope.scope.name, resource=resource)
+        for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans
+        for resource in [attributes_from_proto(of_resource.resource.attributes)]
+        for scope in of_resource.scope_spans
+        for span in scope.spans
+    ]

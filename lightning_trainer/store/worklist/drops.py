@@ -1,0 +1,156 @@
+"""What somebody takes out of what will be trained, and why; what was trained already stays trained.
+
+An attempt that was taken out goes along with the next step, which accounts for its tokens as ``dropped``. A step that
+is recorded and not trained yet becomes a skipped one, and its tokens are ``dropped`` in its own ledger.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lightning_trainer.errors import DropError
+from lightning_trainer.store.records import StepState
+from lightning_trainer.store.tables import totals
+from lightning_trainer.transitions.reasons import Reason
+
+
+class Kind(StrEnum):
+    ROLLOUT = "rollout"
+    GROUP = "group"
+    STEP = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What was taken out."""
+
+    kind: Kind
+    name: str
+    attempts: int
+    """That are out now."""
+    already: int
+    """Of these, how many were before."""
+    trained: dict[str, int]
+    """Attempts of it that a step had consumed before, and which: they stay as they are."""
+
+
+def reason_of(connection: sqlite3.Connection, attempt_id: str) -> str | None:
+    """Return why an attempt was taken out; None where it was not."""
+    row = connection.execute("SELECT reason FROM drops WHERE attempt_id = ?", (attempt_id,)).fetchone()
+    return None if row is None else row[0]
+
+
+def drop(
+    connection: sqlite3.Connection, name: str, *, reason: str, kind: Kind | None = None, policy: str | None = None
+) -> Dropped:
+    """Take out a rollout (by its or an attempt's id), a group or a step (``12``, ``POLICY@12``); again changes nothing.
+
+    Args:
+        reason: for people.
+        kind: what ``name`` is the name of; unless given, it has to be the name of one thing alone.
+        policy: whose step it is, where there are several.
+
+    Raises:
+        DropError: there is nothing of that name, it is several things, or all of it was trained already.
+    """
+    found = {one: ids for one in Kind if kind in (None, one) and (ids := _named(connection, one, name, policy))}
+    if not found:
+        what = " or ".join(Kind) if kind is None else kind
+        raise DropError(f"there is no {what} {name!r} in the store; `lightning-trainer explain` lists rollouts")
+    if len(found) > 1:
+        raise DropError(f"{name!r} is the name of a {' and of a '.join(found)}; say which with --kind")
+    ((what, ids),) = found.items()
+    if what is Kind.STEP:
+        return _drop_step(connection, *ids, reason=reason)
+    return _drop_attempts(connection, what, name, ids, reason)
+
+
+def _named(connection: sqlite3.Connection, kind: Kind, name: str, policy: str | None) -> tuple:
+    """Return the attempts that are meant, or policy and number of the step."""
+    match kind:
+        case Kind.ROLLOUT:
+            rows = connection.execute(
+                "SELECT attempt_id FROM attempts WHERE rollout_id = ?1 OR attempt_id = ?1", (name,)
+            )
+        case Kind.GROUP:
+            rows = connection.execute(
+                """SELECT attempt_id FROM attempts WHERE coalesce(group_id, task_id, rollout_id) = ?
+                   AND group_id IS NOT NULL""",
+                (name,),
+            )
+        case Kind.STEP:
+            return _step(connection, name, policy)
+    return tuple(attempt_id for (attempt_id,) in rows)
+
+
+def _step(connection: sqlite3.Connection, name: str, policy: str | None) -> tuple:
+    named, _, number = name.rpartition("@")
+    number = number.removeprefix("step-")
+    if not (number.isascii() and number.isdigit() and len(number) < 12):
+        return ()
+    rows = connection.execute(
+        "SELECT policy, step FROM steps WHERE step = ? AND (?2 IS NULL OR policy = ?2)", (int(number), named or policy)
+    ).fetchall()
+    if len(rows) > 1:
+        raise DropError(f"there is a step {number} of {', '.join(row[0] for row in rows)}; name one as POLICY@{number}")
+    return tuple(rows[0]) if rows else ()
+
+
+def _drop_attempts(
+    connection: sqlite3.Connection, kind: Kind, name: str, attempt_ids: Sequence[str], reason: str
+) -> Dropped:
+    rows = connection.execute(
+        """SELECT attempt_id, policy, step, state FROM assignments JOIN steps USING (policy, step)
+           WHERE attempt_id IN (SELECT value FROM json_each(?)) ORDER BY attempt_id""",
+        (json.dumps(list(attempt_ids)),),
+    ).fetchall()
+    out = {attempt_id for attempt_id in attempt_ids if reason_of(connection, attempt_id) is not None}
+    consumed = {attempt_id: step for attempt_id, _, step, _ in rows if attempt_id not in out}
+    left = [attempt_id for attempt_id in attempt_ids if attempt_id not in consumed]
+    if not left:
+        _, policy, step, state = rows[0]
+        raise DropError(
+            f"{kind} {name!r} is in step {step} of policy {policy!r}, which is {state}: "
+            + (
+                "what was trained cannot be taken out; `lightning-trainer rollback` goes back to a version before it"
+                if state == StepState.TRAINED
+                else f"drop the step instead ({policy}@{step})"
+                if state == StepState.ASSIGNED
+                else "nothing of it was trained"
+            )
+        )
+    connection.executemany(
+        "INSERT INTO drops VALUES (?, ?, ?) ON CONFLICT DO NOTHING", [(one, reason, time.time_ns()) for one in left]
+    )
+    # Awake, so that the next step accounts for them.
+    connection.executemany("UPDATE waiting SET resting = 0 WHERE attempt_id = ?", [(one,) for one in left])
+    return Dropped(kind, name, len(left), len(out), consumed)
+
+
+def _drop_step(connection: sqlite3.Connection, policy: str, step: int, *, reason: str) -> Dropped:
+    (state,) = connection.execute("SELECT state FROM steps WHERE policy = ? AND step = ?", (policy, step)).fetchone()
+    if state == StepState.TRAINED:
+        raise DropError(
+            f"step {step} of policy {policy!r} is trained: what was trained cannot be taken out; `lightning-trainer "
+            f"rollback` goes back to a version before {step}"
+        )
+    rows = connection.execute("SELECT attempt_id FROM assignments WHERE policy = ? AND step = ?", (policy, step))
+    attempt_ids = [attempt_id for (attempt_id,) in rows]
+    if state == StepState.SKIPPED:
+        out = sum(reason_of(connection, attempt_id) is not None for attempt_id in attempt_ids)
+        return Dropped(Kind.STEP, f"{policy}@{step}", len(attempt_ids), out, {})
+    connection.execute("UPDATE steps SET state = 'skipped' WHERE policy = ? AND step = ?", (policy, step))
+    totals.add(connection, {f"steps/{StepState.ASSIGNED}": -1, f"steps/{StepState.SKIPPED}": 1})
+    connection.execute(
+        """UPDATE ledger SET outcome = 'dropped', reason = ? WHERE step_policy = ? AND step = ?
+           AND outcome IN ('trained', 'masked')""",
+        (Reason.TAKEN_OUT.value, policy, step),
+    )
+    connection.executemany(
+        "INSERT INTO drops VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+        [(one, reason, time.time_ns()) for one in attempt_ids],
+    )
+    return Dropped(Kind.STEP, f"{policy}@{step}", len(attempt_ids), 0, {})

@@ -1,0 +1,145 @@
+"""Ended attempts that a step of a policy may still take: a list that is kept, so that nobody looks through history.
+
+An attempt is put on it when it ends, for every policy that is enrolled, and leaves it with the step that consumes it.
+Evaluations, retried attempts and what is earlier than the policy are never on it. One that no step wants for now (its
+group is another policy's, or a baseline alone) is let go: it rests, costs nothing, and wakes when its group or task is
+heard of again.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from lightning_trainer.store.tables import attempts
+from lightning_trainer.types import Attempt
+
+ALL = "all"
+"""Enrolled for attempts from before its first start, too."""
+LATER = "later"
+_GROUP = "coalesce(group_id, task_id, rollout_id)"
+_TASK = "coalesce(task_id, rollout_id)"
+_PUT = f"""INSERT OR IGNORE INTO waiting(policy, attempt_id, group_key, task_key, since_ns)
+    SELECT policies.policy, attempts.attempt_id, {_GROUP}, {_TASK}, :now_ns FROM attempts JOIN policies
+    WHERE {{which}} AND enrolled IS NOT NULL AND ended_ns IS NOT NULL
+    AND coalesce(mode, 'train') IN ('train', 'baseline')
+    AND NOT EXISTS (SELECT 1 FROM expired WHERE expired.attempt_id = attempts.attempt_id)
+    AND NOT EXISTS (SELECT 1 FROM assignments WHERE assignments.attempt_id = attempts.attempt_id
+                    AND assignments.policy = policies.policy)
+    AND (enrolled = '{ALL}' OR last_seq = 0 OR NOT EXISTS (SELECT 1 FROM spans
+         WHERE spans.attempt_id = attempts.attempt_id AND seq <= last_seq))"""
+_PUT_ENDED = _PUT.format(which="attempts.attempt_id IN (SELECT value FROM json_each(:attempt_ids))")
+_PUT_ALL = _PUT.format(which="policies.policy = :policy")
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingAttempt:
+    """An ended attempt that no step of the policy has consumed."""
+
+    attempt: Attempt
+    task_id: str
+    since_ns: int
+    """Since when it waits, by our clock."""
+    lacking: int
+    """Spans that have not come."""
+    took_part: bool
+    """Whether the policy answered a call of it."""
+
+
+def ended(connection: sqlite3.Connection, attempt_ids: Collection[str]) -> None:
+    """Put attempts that have just ended on the list, and wake those of their groups and tasks that rest."""
+    if not attempt_ids:
+        return
+    asked = {"attempt_ids": json.dumps(sorted(attempt_ids)), "now_ns": time.time_ns()}
+    connection.execute("DELETE FROM waiting WHERE attempt_id IN (SELECT value FROM json_each(:attempt_ids))", asked)
+    connection.execute(_PUT_ENDED, asked)
+    if connection.execute("SELECT 1 FROM waiting WHERE resting = 1 LIMIT 1").fetchone() is None:
+        return
+    rows = connection.execute(
+        """SELECT policy, group_key, task_key FROM waiting
+           WHERE attempt_id IN (SELECT value FROM json_each(:attempt_ids))""",
+        asked,
+    ).fetchall()
+    _wake(connection, rows)
+
+
+def heard_of(connection: sqlite3.Connection, seen: Iterable[tuple[str, str]]) -> None:
+    """Wake what rests of the groups and tasks of attempts that a policy takes part in from now on."""
+    rows = []
+    for policy, attempt_id in seen:
+        known = connection.execute(f"SELECT {_GROUP}, {_TASK} FROM attempts WHERE attempt_id = ?", (attempt_id,))
+        rows += [(policy, group, task) for group, task in known]
+    _wake(connection, rows)
+
+
+def _wake(connection: sqlite3.Connection, rows: Iterable[tuple[str, str, str]]) -> None:
+    for policy, group, task in set(rows):
+        for column, key in (("group_key", group), ("task_key", task)):
+            connection.execute(
+                f"UPDATE waiting SET resting = 0 WHERE policy = ? AND {column} = ? AND resting = 1", (policy, key)
+            )
+
+
+def enroll(connection: sqlite3.Connection, policy: str, *, earlier: bool) -> None:
+    """Begin to keep the list for a policy; again is the same as once. The first time it looks through all attempts.
+
+    Args:
+        earlier: also what had begun when the policy was first started.
+    """
+    wanted = ALL if earlier else LATER
+    connection.execute("INSERT INTO policies(policy, last_seq) VALUES (?, 0) ON CONFLICT DO NOTHING", (policy,))
+    (enrolled,) = connection.execute("SELECT enrolled FROM policies WHERE policy = ?", (policy,)).fetchone()
+    if enrolled == wanted:
+        return
+    connection.execute("UPDATE policies SET enrolled = ? WHERE policy = ?", (wanted, policy))
+    connection.execute("DELETE FROM waiting WHERE policy = ?", (policy,))
+    connection.execute(_PUT_ALL, {"policy": policy, "now_ns": time.time_ns()})
+
+
+def select(connection: sqlite3.Connection, policy: str) -> list[WaitingAttempt]:
+    """Return the attempts on the list that do not rest, oldest end first: trained ones, baselines and dropped ones."""
+    rows = connection.execute(
+        f"""SELECT {attempts.COLUMNS}, {_TASK}, since_ns,
+            (SELECT coalesce(sum(started - arrived), 0) FROM arrivals
+             WHERE arrivals.attempt_id = attempts.attempt_id AND arrived < started),
+            EXISTS (SELECT 1 FROM participations WHERE participations.policy = waiting.policy
+                    AND participations.attempt_id = attempts.attempt_id)
+            FROM waiting CROSS JOIN attempts ON attempts.attempt_id = waiting.attempt_id
+            WHERE waiting.policy = ? AND resting = 0 ORDER BY ended_ns, attempts.attempt_id""",
+        (policy,),
+    )
+    return [
+        WaitingAttempt(attempts.read(tuple(row)), task, since_ns, lacking, bool(took_part))
+        for *row, task, since_ns, lacking, took_part in rows
+    ]
+
+
+def of_policy(waiting: Sequence[WaitingAttempt]) -> list[WaitingAttempt]:
+    """Return those that share their group or their task with one that the policy answered a call of."""
+    groups = {one.attempt.group_id for one in waiting if one.took_part}
+    tasks = {one.task_id for one in waiting if one.took_part}
+    return [one for one in waiting if one.attempt.group_id in groups or one.task_id in tasks]
+
+
+def is_enrolled(connection: sqlite3.Connection, policy: str) -> bool:
+    """Whether the list is kept for a policy."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'waiting'").fetchone() is None:
+        return False  # a store of an earlier schema, open for reading only
+    row = connection.execute("SELECT enrolled FROM policies WHERE policy = ?", (policy,)).fetchone()
+    return row is not None and row[0] is not None
+
+
+def let_go(connection: sqlite3.Connection, policy: str, attempt_ids: Collection[str]) -> None:
+    """Let attempts rest until their group or task is heard of again."""
+    connection.executemany(
+        "UPDATE waiting SET resting = 1 WHERE policy = ? AND attempt_id = ?",
+        [(policy, attempt_id) for attempt_id in sorted(attempt_ids)],
+    )
+
+
+def taken(connection: sqlite3.Connection, policy: str, attempt_ids: Iterable[str]) -> None:
+    """Take attempts off the list: a step of the policy has consumed them."""
+    connection.executemany(
+        "DELETE FROM waiting WHERE policy = ? AND attempt_id = ?", [(policy, attempt_id) for attempt_id in attempt_ids]
+    )

@@ -1,0 +1,146 @@
+"""The list of attempts that steps are made of is what looking through all of history would give, in whatever order."""
+
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lightning_instrumentation import semconv
+
+from lightning_trainer.store import SqliteStore
+from lightning_trainer.store.tables.attempts import select_ended
+from lightning_trainer.types import RolloutMode, Span
+
+_MODES = ("train", "baseline", "evaluate", "retried")
+
+
+def span(attempt: str, number: int, *, root: bool = False, mode: str = "train", **more) -> Span:
+    about = {
+        semconv.ATTEMPT_ID: attempt,
+        semconv.ROLLOUT_ID: f"r-{attempt}",
+        semconv.GROUP_ID: f"g-{attempt[0]}",
+        semconv.ROLLOUT_MODE: mode,
+        **({semconv.ROLLOUT_ROOT: True} if root else {}),
+    }
+    return Span(f"{number + 1:032x}", f"{number + 1:016x}", None, "s", number, number + 1, about, **more)
+
+
+def by_gateway(made: Span, policy: str) -> Span:
+    return replace(made, scope=semconv.GATEWAY_SCOPE, attributes={**made.attributes, semconv.POLICY: policy})
+
+
+async def waiting(store: SqliteStore, policy: str) -> list[str]:
+    return [one.attempt.attempt_id for one in await store.waiting_attempts(policy)]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+async def test_it_is_what_a_scan_of_history_finds(tmp_path_factory, data) -> None:
+    folder = tmp_path_factory.mktemp("waiting")
+    names = [f"{group}{number}" for group in "ab" for number in range(3)]
+    events = data.draw(
+        st.permutations([*names, *names, "begin p", "begin q", "enroll p", "enroll q", "step p", "step q"])
+    )
+    seen: set[str] = set()
+    async with SqliteStore(folder / "s.sqlite") as store:
+        step = {"p": 0, "q": 0}
+        for number, event in enumerate(events):
+            verb, _, policy = event.partition(" ")
+            if verb == "begin":
+                await store.begin_policy(policy)
+            elif verb == "enroll":
+                await store.enroll(policy)
+            elif verb == "step":
+                taken = (await waiting(store, policy))[:2]
+                step[policy] += 1
+                await store.assign(
+                    None, policy=policy, step=step[policy], attempt_ids=taken, ledger=[], state="skipped"
+                )
+            else:
+                mode = data.draw(st.sampled_from(_MODES))
+                await store.append([span(event, number, root=event in seen, mode=mode)])
+                seen.add(event)
+        for policy in ("p", "q"):
+            await store.enroll(policy)
+
+            def scan(connection: sqlite3.Connection, policy: str = policy) -> list[str]:
+                modes = (RolloutMode.TRAIN, RolloutMode.BASELINE)
+                found = [
+                    one for mode in modes for one in select_ended(connection, mode=mode, policy=policy, earlier=False)
+                ]
+                return sorted(one.attempt_id for one in found)
+
+            assert sorted(await waiting(store, policy)) == await store.scan(scan)
+
+
+async def test_what_is_let_go_rests_until_its_group_or_its_policy_is_heard_of(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "s.sqlite") as store:
+        await store.enroll("p")
+        await store.append([span("a0", 0, root=True), span("b0", 1, root=True)])
+        await store.let_go("p", {"a0", "b0"})
+        assert await waiting(store, "p") == []
+        await store.append([span("a1", 2, root=True)])
+        assert await waiting(store, "p") == ["a0", "a1"]
+        await store.append([by_gateway(span("b1", 3), "p")])
+        assert await waiting(store, "p") == ["a0", "b0", "a1"]
+        (a0, b0, _) = await store.waiting_attempts("p")
+        assert (a0.took_part, b0.took_part, a0.lacking) == (False, False, 0)
+
+
+async def test_a_setting_that_changes_what_is_earlier_makes_the_list_anew(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "s.sqlite") as store:
+        await store.append([span("a0", 0, root=True)])
+        await store.begin_policy("p")
+        await store.append([span("a1", 1, root=True)])
+        for earlier, expected in ((False, ["a1"]), (True, ["a0", "a1"]), (False, ["a1"])):
+            await store.enroll("p", earlier=earlier)
+            assert await waiting(store, "p") == expected
+
+
+@pytest.mark.parametrize(
+    "plan",
+    ["waiting", "groups", "taken", "ledger", "step", "versions", "recent", "consumed", "rollout", "named", "holds"],
+)
+async def test_no_question_of_a_loop_or_a_route_reads_a_whole_table(tmp_path: Path, plan: str) -> None:
+    from lightning_trainer.store.retention import sweep
+    from lightning_trainer.store.tables import attempts, late, rollouts, steps, versions
+    from lightning_trainer.store.worklist import waiting as worklist
+
+    asked = {
+        "waiting": lambda c: worklist.select(c, "p"),
+        "groups": lambda c: attempts.count_ended(c, "run/", mode=RolloutMode.TRAIN, policy="p", limit=10),
+        "ledger": lambda c: steps.select_ledger(c, "p", 3),
+        "step": lambda c: (steps.select_steps(c, "p", only=3), steps.select_batches(c, "p", only=3)),
+        "versions": lambda c: versions.select_served(c, "p", 10),
+        "recent": lambda c: rollouts.select_recent(c, 10),
+        "taken": lambda c: attempts.count_ended(c, "run/", mode=RolloutMode.TRAIN, taken=("p", 3, 4), limit=10),
+        "consumed": lambda c: late.select_consumed(c, attempt_ids=["a"], rollout_ids=["r"], response_ids=["x"]),
+        "rollout": lambda c: attempts.select(c, rollout_id="r"),
+        "named": lambda c: rollouts.select_named(c, "r"),
+        "holds": lambda c: (sweep.oldest_span_ns(c), sweep.last_before(c, 7)),
+    }[plan]
+
+    class Spy:
+        """Keeps the statements."""
+
+        def __init__(self, connection: sqlite3.Connection) -> None:
+            self.connection, self.plans = connection, []
+
+        def execute(self, sql: str, parameters=()):
+            self.plans += [row[3] for row in self.connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)]
+            return self.connection.execute(sql, parameters)
+
+    async with SqliteStore(tmp_path / "s.sqlite") as store:
+
+        def look(connection: sqlite3.Connection) -> list[str]:
+            spy = Spy(connection)
+            asked(spy)  # pyright: ignore[reportArgumentType]
+            return spy.plans
+
+        small = ("json_each", "SCAN named")  # what was asked about
+        plans = await store.scan(look)
+    scanned = [line for line in plans if line.startswith("SCAN ") and not any(one in line for one in small)]
+    # The newest rollouts are read in the order of an index, and reading ends with the last that is asked for.
+    assert [line for line in scanned if not (plan == "recent" and "USING INDEX attempts_by_start" in line)] == []

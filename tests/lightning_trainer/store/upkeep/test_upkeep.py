@@ -1,0 +1,244 @@
+"""A store is backed up beside its daemon, gone back to whole or not at all, and damage costs what lies on it alone."""
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lightning_instrumentation import semconv
+
+from lightning_trainer.config.store import StoreConfig
+from lightning_trainer.errors import DamagedStoreError, StoreError
+from lightning_trainer.store import SqliteStore
+from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.upkeep.backup import back_up
+from lightning_trainer.store.upkeep.check import check
+from lightning_trainer.store.upkeep.compact import compact
+from lightning_trainer.store.upkeep.readable import Reading
+from lightning_trainer.store.upkeep.repair import repair
+from lightning_trainer.store.upkeep.restore import restore
+from lightning_trainer.types import (
+    LedgerRow,
+    Outcome,
+    PolicyVersion,
+    Sample,
+    Segment,
+    Span,
+    TrainingBatch,
+    VersionState,
+)
+
+PAGE = 8192
+
+
+def batch(step: int) -> TrainingBatch:
+    segment = Segment(1, 2, "c/0", 0, 1.0, "a")
+    return TrainingBatch("p", step, (Sample("s", "p", "x", "g", f"a{step}", (1, 2), (0, 1), (0.0, -1.0), (segment,)),))
+
+
+async def filled(folder: Path, make_root: Callable[..., Span], steps: int = 5, **config) -> Path:
+    """A store with an attempt a step, each with 40 spans of 2 KiB."""
+    path = folder / "lightning.sqlite"
+    async with SqliteStore(path, StoreConfig(**config)) as store:
+        await store.enroll("p")
+        for step in range(1, steps + 1):
+            about = {semconv.ATTEMPT_ID: f"a{step}", semconv.ROLLOUT_ID: f"rollout-of-a{step}", "text": "x" * 2000}
+            calls = [Span(f"{step:032x}", f"{step * 100 + n:016x}", None, "chat", 1, 2, about) for n in range(40)]
+            await store.append([make_root(step, f"a{step}"), *calls])
+            row = LedgerRow("x", "p", 0, Outcome.TRAINED, "sampled", 1, 1)
+            await store.assign(batch(step), policy="p", step=step, attempt_ids=[f"a{step}"], ledger=[row])
+            await store.put_version(PolicyVersion("p", step, step, VersionState.LIVE, step))
+    return path
+
+
+def spoil(path: Path, pages: set[int]) -> None:
+    with path.open("r+b") as file:
+        for page in pages:
+            file.seek(page * PAGE)
+            file.write(os.urandom(PAGE))
+
+
+async def test_a_backup_is_taken_beside_a_writer_and_is_one_snapshot(tmp_path, make_root, make_span):
+    state, folder = tmp_path / "state", tmp_path / "backup"
+    state.mkdir()
+    path = await filled(state, make_root)
+    checkpoint = state / "checkpoints" / "p" / "step-00000004"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "weights").write_text("w")
+    async with SqliteStore(path) as store:
+        made = back_up(state, folder, {"p": checkpoint})
+        await store.append([make_span(10**6)])
+        with pytest.raises(StoreError, match=r"in use by another daemon \(process \d+\)"):
+            restore(folder, state)
+    assert (made.spans, made.checkpoints) == (205, {"p": 4})
+    assert (folder / "lightning.sqlite").stat().st_mode & 0o077 == 0
+    (checkpoint / "weights").unlink()
+    later = state / "versions" / "p" / "v00000009"
+    later.mkdir(parents=True)
+    restored = restore(folder, state)
+    assert (restored.spans, restored.from_journal) == (205, 0)
+    assert (checkpoint / "weights").read_text() == "w"
+    assert not later.exists(), "version 9 will be another one"
+    assert restored.aside is not None
+    with read_only(restored.aside) as connection:
+        assert connection.execute("SELECT count(*) FROM spans").fetchone() == (206,)
+    with pytest.raises(StoreError, match="is there already"):
+        back_up(state, folder, {})
+    with pytest.raises(StoreError, match="is not a backup"):
+        restore(state, tmp_path / "other")
+
+
+async def test_with_a_journal_a_restored_backup_has_everything_that_was_acknowledged(tmp_path, make_root, make_span):
+    state, folder, journal = tmp_path / "state", tmp_path / "backup", tmp_path / "journal"
+    state.mkdir()
+    path = await filled(state, make_root, journal=journal)
+    async with SqliteStore(path, StoreConfig(journal=journal)) as store:
+        await store.append([make_span(10**6)])
+        back_up(state, folder, {}, journal=journal)
+        for number in range(1, 20):
+            await store.append(
+                [make_span(10**6 + number, attributes={"n": number}), make_root(10**7 + number, f"late{number}")]
+            )
+        acknowledged = await store.spans_of_attempts([f"late{n}" for n in range(1, 20)])
+        last = sorted(journal.glob("*.spans"))[-1]
+        with last.open("ab") as file:
+            file.write(b"cut off in the mid")
+    path.unlink()
+    restored = restore(folder, state, journal=journal)
+    assert restored.from_journal == 38
+    assert len(restored.problems) == 1
+    async with SqliteStore(path) as store:
+        assert (await store.counts())["spans"] == 205 + 1 + 38
+        assert await store.spans_of_attempts([f"late{n}" for n in range(1, 20)]) == acknowledged
+
+
+async def test_a_sound_store_is_sound(tmp_path, make_root):
+    path = await filled(tmp_path, make_root)
+    with read_only(path) as connection:
+        found = list(check(connection))
+    assert [(one.what, one.looked_at, one.number) for one in found] == [
+        ("pages and indexes", None, 0),
+        ("relations of tables", None, 0),
+        ("spans", 205, 0),
+        ("batches", 5, 0),
+        ("reports of steps", 5, 0),
+    ]
+
+
+async def test_a_flipped_bit_that_sqlite_does_not_see_is_found_by_the_checksum(tmp_path, make_root):
+    path = await filled(tmp_path, make_root)
+    whole = bytearray(path.read_bytes())
+    at = whole.index(b"x" * 1000)
+    whole[at + 500] = ord("y")
+    path.write_bytes(whole)
+    with read_only(path) as connection:
+        found = {one.what: one for one in check(connection)}
+    assert found["pages and indexes"].number == 0
+    assert found["spans"].number == 1
+    assert "its bytes are not those that were stored" in found["spans"].damaged[0]
+    repaired = repair(tmp_path, {})
+    assert (repaired.rows["spans"], len(repaired.lost["spans"])) == (205, 1)
+    async with SqliteStore(path) as store:
+        assert (await store.counts())["spans"] == 204
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory) -> bytes:
+    import asyncio
+
+    from lightning_trainer.types import SpanStatus
+
+    def root(number: int, attempt: str) -> Span:
+        about = {semconv.ROLLOUT_ROOT: True, semconv.ROLLOUT_ID: f"rollout-of-{attempt}", semconv.ATTEMPT_ID: attempt}
+        return Span(f"{number:032x}", f"{number:016x}", None, "rollout", 1, 2, about, status=SpanStatus.OK)
+
+    path = asyncio.run(filled(tmp_path_factory.mktemp("sound"), root))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return path.read_bytes()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whichever_pages_are_bad_the_rest_is_kept_and_nothing_is_made_up(tmp_path_factory, original, data):
+    pages = len(original) // PAGE
+    # The first page has the schema: without it there is no database, and a backup is what is left.
+    bad = data.draw(st.sets(st.integers(1, pages - 1), min_size=1, max_size=2))
+    state = tmp_path_factory.mktemp("damaged")
+    path = state / "lightning.sqlite"
+    path.write_bytes(original)
+    sound = _spans(path)
+    spoil(path, bad)
+    try:
+        repaired = repair(state, {})
+    except StoreError:
+        assert path.read_bytes() != original, "it is as it was: damaged"
+        return
+    kept = _spans(path)
+    assert set(kept.items()) <= set(sound.items())
+    assert len(kept) == len(sound) or repaired.lost
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        # Nothing that a step may have consumed waits for another.
+        waiting = {one for (one,) in connection.execute("SELECT attempt_id FROM waiting")}
+    assert not waiting & {f"a{step}" for step in range(1, 6)}
+    assert len(list(state.glob("lightning.sqlite.damaged-*"))) == 1
+
+
+def _spans(path: Path) -> dict[tuple[str, str], bytes]:
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT trace_id, span_id, body FROM spans").fetchall()
+    return {(trace, span): body for trace, span, body in rows}
+
+
+async def test_a_bad_page_of_spans_costs_little_more_than_what_lies_on_it(tmp_path, make_root):
+    path = await filled(tmp_path, make_root)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    whole = path.read_bytes()
+    spoil(path, {whole.index(b"x" * 1000, len(whole) // 3) // PAGE})
+    with read_only(path) as connection:
+        reading = Reading(connection, "spans", "trace_id")
+        kept = [row[0] for row in reading.by_number("seq")]
+        assert 190 <= len(kept) < 205
+        assert len(reading.damaged) == 1
+        assert any(one.number for one in check(connection))
+    async with SqliteStore(path) as store:
+        with pytest.raises(DamagedStoreError, match="`store repair` keeps everything else"):
+            await store.spans_of_attempts([f"a{step}" for step in range(1, 6)])
+
+
+async def test_a_batch_that_cannot_be_read_is_not_trained_on_and_training_goes_on_before_it(tmp_path, make_root):
+    path = await filled(tmp_path, make_root)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE steps SET batch = x'00' WHERE step = 4")
+        connection.commit()
+    with read_only(path) as connection:
+        assert {one.what: one.number for one in check(connection)}["batches"] == 1
+    repaired = repair(tmp_path, {"p": 2})
+    assert "step 4 of policy 'p' cannot be repeated" in repaired.sentences[0]
+    async with SqliteStore(path) as store:
+        states = await store.step_states("p")
+    assert [str(state) for state in states.values()] == ["assigned", "assigned", "assigned", "skipped", "skipped"]
+
+
+async def test_compacting_gives_back_what_was_deleted_and_an_older_file_learns_to(tmp_path, make_root):
+    path = await filled(tmp_path, make_root)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")
+        connection.execute("PRAGMA auto_vacuum=NONE")
+        connection.execute("VACUUM")
+        connection.execute("DELETE FROM spans WHERE seq < 150")
+    before = path.stat().st_size
+    done = compact(tmp_path)
+    assert done.after < 0.7 * before
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+    async with SqliteStore(path):
+        with pytest.raises(StoreError, match="in use by another daemon"):
+            compact(tmp_path)
