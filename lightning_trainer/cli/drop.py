@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 from rich.console import Console
 
-from lightning_trainer.cli.running_daemon import running_daemon
+from lightning_trainer.cli.running_daemon import daemon_client, running_daemon
+from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.errors import DropError, StoreError
@@ -29,7 +30,7 @@ def drop(config_path: Path | None, name: str, *, kind: drops.Kind | None, policy
         dropped = asdict(asyncio.run(_record(config, name, kind, policy, reason)))
     else:
         dropped = _ask(url, config, {"name": name, "kind": kind, "policy": policy, "reason": reason})
-    console = Console()
+    console = TerminalConsole()
     again = f" ({dropped['already']} of them were before)" if dropped["already"] else ""
     attempts = f"{dropped['attempts']} attempt{'s' * (dropped['attempts'] != 1)}"
     _say(console, f"{dropped['kind']} {dropped['name']}: {attempts} will not be trained{again}")
@@ -49,9 +50,9 @@ async def _record(config: Config, name: str, kind: drops.Kind | None, policy: st
 
 
 def _ask(url: str, config: Config, body: dict[str, Any]) -> dict[str, Any]:
-    headers = {} if config.daemon.token is None else {"authorization": f"Bearer {config.daemon.token}"}
     try:
-        answer = httpx.post(f"{url}/lightning/drop", json=body, headers=headers, timeout=60.0, trust_env=False)
+        with daemon_client(url, config, timeout_s=60.0) as client:
+            answer = client.post("/lightning/drop", json=body)
         if answer.status_code == 409:
             raise DropError(answer.json()["error"]["message"])
         if not answer.is_success:

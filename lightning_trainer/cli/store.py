@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.store.scan import read_only
@@ -45,7 +46,7 @@ def check(config_path: Path | None, *, quick: bool, as_json: bool) -> int:
         more = f"\nand {finding.number - len(finding.damaged):,} more" if finding.number > len(finding.damaged) else ""
         where = escape("\n".join(finding.damaged)) + more
         table.add_row(finding.what, looked_at, f"{finding.number:,}" if finding.number else "none", where)
-    console = Console()
+    console = TerminalConsole()
     console.print(table)
     if damaged:
         _say(console, f"{store} is damaged; `lightning-trainer store repair` keeps everything else")
@@ -59,13 +60,13 @@ def backup(config_path: Path | None, folder: Path) -> None:
         LightningError: it cannot be copied.
     """
     config = load_usual_config(config_path)
-    state_dir, console = config.daemon.state_dir, Console()
+    state_dir, console = config.daemon.state_dir, TerminalConsole()
     checkpoints = {
         policy: folder_of.path(steps[-1])
         for policy, folder_of in _checkpoints(state_dir).items()
         if (steps := folder_of.steps())
     }
-    with Progress(TextColumn("copying"), BarColumn(), console=Console(stderr=True), transient=True) as progress:
+    with Progress(TextColumn("copying"), BarColumn(), console=TerminalConsole(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=1.0)
         made = back_up(
             state_dir,
@@ -86,7 +87,7 @@ def restore(config_path: Path | None, folder: Path) -> None:
     Raises:
         LightningError: it cannot be restored; then everything is as it was.
     """
-    config, console = load_usual_config(config_path), Console()
+    config, console = load_usual_config(config_path), TerminalConsole()
     restored = restore_store(folder, config.daemon.state_dir, journal=config.store.journal)
     at = f"{datetime.fromtimestamp(restored.at_ns / 1e9):%Y-%m-%d %H:%M:%S}"
     _say(console, f"restored the backup of {at}: {restored.spans:,} spans, {restored.from_journal:,} from the journal")
@@ -109,7 +110,7 @@ def repair(config_path: Path | None) -> None:
     Raises:
         LightningError: nothing can be read, or a daemon runs.
     """
-    config, console = load_usual_config(config_path), Console()
+    config, console = load_usual_config(config_path), TerminalConsole()
     newest = {
         policy: folder.steps()[-1] for policy, folder in _checkpoints(config.daemon.state_dir).items() if folder.steps()
     }
@@ -131,7 +132,7 @@ def compact(config_path: Path | None) -> None:
     Raises:
         LightningError: there is no room for it, or a daemon runs.
     """
-    config, console = load_usual_config(config_path), Console()
+    config, console = load_usual_config(config_path), TerminalConsole()
     done = compact_store(config.daemon.state_dir)
     _say(console, f"compacted: {done.before / _MIB:,.1f} MiB before, {done.after / _MIB:,.1f} MiB now")
 
