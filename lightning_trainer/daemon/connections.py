@@ -36,7 +36,9 @@ class _LingeringTransport:
         return self._lingers or self._transport.is_closing()
 
     def close(self) -> None:
-        if self._lingers or not self._protocol.body_is_coming or not self._transport.can_write_eof():
+        if self._lingers or self._transport.is_closing():
+            return
+        if not self._protocol.body_is_coming or not self._transport.can_write_eof():
             self._transport.close()
             return
         self._lingers = True
