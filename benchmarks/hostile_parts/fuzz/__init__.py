@@ -18,7 +18,7 @@ from capture_parts.rows import Row, at_least, at_most
 from hostile_parts.fuzz import json_requests, otlp_bodies
 from hostile_parts.fuzz.aftermath import taken_by_the_loop
 from hostile_parts.fuzz.sending import InProcess, OverSockets, Sender
-from hostile_parts.fuzz.world import MAX_BODY_BYTES, World, opened
+from hostile_parts.fuzz.world import World, opened
 
 _SECTION = "fuzz"
 _AT_ONCE = 32
@@ -41,7 +41,7 @@ async def _run(folder: Path, bodies: int, over_sockets: int, seed: int) -> list[
         found = Found()
         await _send_all(InProcess(world.app), bodies, seed, found)
         took_s = time.monotonic() - began
-        async with OverSockets.to(world.app, MAX_BODY_BYTES) as sockets:
+        async with OverSockets.to(world.app) as sockets:
             await _send_all(sockets, over_sockets, seed + 1, found)
         rows += _rows(world, found, bodies, over_sockets, took_s)
         samples, sentence = await taken_by_the_loop(world.store, world.config.policy[0], found.good)

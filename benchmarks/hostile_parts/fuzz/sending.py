@@ -84,17 +84,17 @@ class InProcess:
 class OverSockets:
     """HTTP/1.1 by hand, a connection a request: what a client's library would refuse to send is sent."""
 
-    def __init__(self, port: int, longest: int) -> None:
-        self._port, self._longest = port, longest
+    def __init__(self, port: int) -> None:
+        self._port = port
 
     @classmethod
     @asynccontextmanager
-    async def to(cls, app: FastAPI, longest: int) -> AsyncIterator["OverSockets"]:
-        """Serve the application as the daemon does; ``longest``: bytes of the largest body that it takes."""
+    async def to(cls, app: FastAPI) -> AsyncIterator["OverSockets"]:
+        """Serve the application as the daemon does."""
         listener = listen("127.0.0.1", 0)
         with contextlib.closing(listener):
             async with serving(app, listener):
-                yield cls(listener.getsockname()[1], longest)
+                yield cls(listener.getsockname()[1])
 
     async def post(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
         lines = [f"{name}: {value}" for name, value in headers.items()]
@@ -112,8 +112,6 @@ class OverSockets:
                 finally:
                     writer.close()
         except (OSError, TimeoutError) as error:
-            if isinstance(error, ConnectionResetError) and len(body) > self._longest:
-                return 413, "closed while the body was still being sent"  # as HTTP allows; the answer got lost
             return 0, f"{type(error).__name__}: {error} after a body of {len(body)} bytes"
         first = answer.split(b" ", 2)
         return (

@@ -99,7 +99,7 @@ class _Good:
 
 
 async def _good(port: int, seconds: float, daemon: psutil.Process) -> _Good:
-    good, sockets = _Good(), OverSockets(port, longest=64 * 2**20)
+    good, sockets = _Good(), OverSockets(port)
     good.first_mib = good.peak_mib = daemon.memory_info().rss / 2**20
     until, number = time.monotonic() + seconds, 0
     while time.monotonic() < until:

@@ -5,7 +5,7 @@ uvicorn bounds none of them while a request's head is read, and the token is onl
 
 import asyncio
 import resource
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -18,6 +18,33 @@ def most_connections() -> int:
     """Return how many connections may be open at once, by the limit of the process's descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 65536 if soft == resource.RLIM_INFINITY else max(64, soft - _KEPT_FREE)
+
+
+class _LingeringTransport:
+    """A transport whose ``close`` lets a peer that is still sending read the answer first.
+
+    Closed with bytes unread, the connection is reset: the answer is lost, and the peer takes the daemon for gone.
+    """
+
+    def __init__(self, transport: asyncio.Transport, protocol: "BoundedProtocol") -> None:
+        self._transport, self._protocol, self._lingers = transport, protocol, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        return self._lingers or self._transport.is_closing()
+
+    def close(self) -> None:
+        if self._lingers or self._transport.is_closing():
+            return
+        if not self._protocol.body_is_coming or not self._transport.can_write_eof():
+            self._transport.close()
+            return
+        self._lingers = True
+        self._protocol.drop_what_comes()
+        self._transport.write_eof()
+        self._protocol.loop.call_later(_LINGER_S, self._transport.close)
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -33,9 +60,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._refused = False
+        self.body_is_coming = False
+        """Whether the end of a request is still to be read."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
+        self.transport = cast(asyncio.Transport, _LingeringTransport(transport, self))
         self._await_head()
         if len(self.connections) > self.connections_at_once:
             self._make_room()
@@ -61,7 +91,17 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop_waiting()
+        self.body_is_coming = True
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self.body_is_coming = False
+        super().on_message_complete()
+
+    def drop_what_comes(self) -> None:
+        """Read on, and forget it."""
+        self._refused = True
+        self.flow.resume_reading()
 
     def _await_head(self) -> None:
         self._head_bytes = 0

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 
 from lightning_trainer.daemon.http.connections import BoundedProtocol
 from lightning_trainer.daemon.http.server import serving
@@ -24,6 +24,10 @@ async def port():
     @app.post("/ok")
     async def taken(request: Request) -> int:
         return len(await request.body())
+
+    @app.post("/refused")
+    async def refused() -> None:
+        raise HTTPException(413)
 
     with contextlib.closing(listen("127.0.0.1", 0)) as listener:
         async with serving(app, listener):
@@ -74,6 +78,17 @@ async def test_a_head_without_end_is_not_read(port):
 async def test_a_body_is_not_counted_as_a_head(port):
     asked = b"POST /ok HTTP/1.1\r\nhost: daemon\r\nconnection: close\r\ncontent-length: 200000\r\n\r\n" + b"z" * 200000
     assert await _status(port, asked) == b"HTTP/1.1 200 OK"
+
+
+async def test_who_still_sends_a_body_that_is_refused_reads_why(port):
+    """Closed with bytes unread, the connection would be reset: the client would think that nobody is there."""
+    length = 40 * 2**20
+    head = b"POST /refused HTTP/1.1\r\nhost: daemon\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % length
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head + bytes(length))
+    await writer.drain()
+    assert (await _said(reader)).startswith(b"HTTP/1.1 413 ")
+    writer.close()
 
 
 async def test_silent_connections_make_room_for_those_that_ask(port, monkeypatch):
