@@ -24,5 +24,10 @@ def plan() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def set_up(plan: ModuleType) -> ModuleType:
+    return _load("install")
+
+
+@pytest.fixture(scope="session")
 def root() -> Path:
     return ENVIRONMENT.parent

@@ -44,13 +44,8 @@ def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def install(wheel: Path, root: Path, plan: ModuleType, tmp_path: Path):
+def install(wheel: Path, root: Path, plan: ModuleType, set_up: ModuleType, tmp_path: Path):
     """Install some extras into an empty environment; return its folder of commands."""
-    sys.path.insert(0, str(root / "environment"))
-    try:
-        import install as set_up
-    finally:
-        sys.path.remove(str(root / "environment"))
 
     def made(*extras: str) -> Path:
         venv = tmp_path / "venv"
