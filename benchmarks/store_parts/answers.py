@@ -53,7 +53,7 @@ def measure(folder: Path, history: History, *, idle_s: float) -> list[Row]:
 def _recording(folder: Path, history: History, idle_s: float) -> list[Row]:
     """The daemon as it is, without a policy."""
     (folder / "lightning.toml").write_text(
-        f'[daemon]\nport = 0\nstate_dir = "{history.state_dir}"\n[store]\nretention_size = "none"\n'
+        f'[daemon]\nport = 0\ntoken = "none"\nstate_dir = "{history.state_dir}"\n[store]\nretention_size = "none"\n'
     )
     command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(folder / "lightning.toml")]
     announced = history.state_dir / "daemon.json"

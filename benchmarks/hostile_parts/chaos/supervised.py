@@ -21,6 +21,7 @@ _RESTART_S = 1.0
 _CONFIG = """
 [daemon]
 port = {port}
+token = "none"
 state_dir = "state"
 [engine]
 dtype = "float32"

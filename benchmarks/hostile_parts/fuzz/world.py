@@ -107,7 +107,7 @@ async def opened(folder: Path) -> AsyncIterator[World]:
                 metrics=MetricsRecorder(POLICY, store, folder=folder),
                 rollbacks=RollbackRequests(wake=stored),
             )
-            app = Daemon(config)._app(store, sink, [runtime])
+            app = Daemon(config)._app(store, sink, [runtime], None)
             async with contextlib.AsyncExitStack() as stack:
                 await stack.enter_async_context(app.router.lifespan_context(app))
                 yield World(app, store, config, tracebacks)

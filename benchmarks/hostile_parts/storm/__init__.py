@@ -135,7 +135,7 @@ async def _stored(path: Path, attempts: list[str]) -> int:
 @contextmanager
 def _daemon(folder: Path) -> Iterator[tuple[subprocess.Popen, int]]:
     config = folder / "lightning.toml"
-    config.write_text(f'[daemon]\nport = 0\nstate_dir = "{folder / "state"}"\n')
+    config.write_text(f'[daemon]\nport = 0\ntoken = "none"\nstate_dir = "{folder / "state"}"\n')
     command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(config)]
     with (folder / "daemon.log").open("wb") as log:
         daemon = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, preexec_fn=_few_files)

@@ -111,7 +111,8 @@ class Poster:
         except BaseException:
             connection.close()
             raise
-        connection.sock.settimeout(_ANSWER_TIMEOUT_S)
+        if connection.sock is not None:
+            connection.sock.settimeout(_ANSWER_TIMEOUT_S)
         self.connected = True
         self._authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
         return connection
