@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -46,9 +47,9 @@ except PackageNotFoundError:
 """
 
 
-@pytest.fixture
+@contextmanager
 def vllm_server(tmp_path: Path) -> Iterator[str]:
-    """Host and port of ``vllm serve`` with the tiny model and vLLM's own defaults of log-probabilities."""
+    """Yield host and port of vLLM's server with the tiny model and vLLM's own defaults of log-probabilities."""
     model = resolve_model("random:tiny", model_cache())
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -110,17 +111,17 @@ def _answers(url: str) -> bool:
 @pytest.mark.loop
 @pytest.mark.engine
 @pytest.mark.verl
-def test_what_vllms_own_server_answered_is_trained_with_as_small_a_mismatch(make_daemon, vllm_server: str) -> None:
+def test_what_vllms_own_server_answered_is_trained_with_as_small_a_mismatch(make_daemon, tmp_path: Path) -> None:
     daemon = make_daemon("", training='backend = "inprocess"')
     without_policy = daemon.config.read_text()
-    where = {"ELSEWHERE": f"http://{vllm_server}/v1", "ELSEWHERE_MODEL": SERVED, "LIGHTNING_TRUSTED_HOSTS": vllm_server}
-    with daemon.running():
+    with vllm_server(tmp_path) as host, daemon.running():
         daemon.wait_until(lambda: bool(daemon.get("/healthz")))
+        where = {"ELSEWHERE": f"http://{host}/v1", "ELSEWHERE_MODEL": SERVED, "LIGHTNING_TRUSTED_HOSTS": host}
         daemon.script(SCRIPT, **where)
         recorded = daemon.get("/lightning/agents")["agents"]
     (writer,) = [row for row in recorded if row["agent"] == "writer"]
     assert writer["fidelity"]["exact"] == writer["calls"] == 4
-    daemon.config.write_text(without_policy + POLICY.format(host=vllm_server, model=SERVED))
+    daemon.config.write_text(without_policy + POLICY.format(host=host, model=SERVED))
     with daemon.running():
         daemon.wait_until(lambda: daemon.policy("tiny")["steps_done"] == 1)
         policy = daemon.policy("tiny")
