@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.errors import ConfigError
+from lightning_trainer.rewards.judges.settings import AnyJudge, ProgramConfig
 from lightning_trainer.training.stages import StageConfig
 from lightning_trainer.versions.settings import GuardConfig
 
@@ -85,7 +86,17 @@ def _resolve_paths(config: Config, base: Path) -> Config:
         policy.model_copy(update={"stage": _stages(policy, base), "guard": _guard(policy, base)})
         for policy in config.policy
     )
-    return config.model_copy(update={"daemon": daemon, "engine": engine, "policy": policies})
+    judges = tuple(_judge(judge, base) for judge in config.judge)
+    return config.model_copy(update={"daemon": daemon, "engine": engine, "policy": policies, "judge": judges})
+
+
+def _judge(judge: AnyJudge, base: Path) -> AnyJudge:
+    if not isinstance(judge, ProgramConfig):
+        return judge
+    folder = (base / judge.working_dir).absolute()
+    if not folder.is_dir():
+        raise ConfigError(f"judge.{judge.name}.working_dir = {str(judge.working_dir)!r}: there is no folder {folder}")
+    return judge.model_copy(update={"working_dir": folder})
 
 
 def _guard(policy: PolicyConfig, base: Path) -> GuardConfig | None:

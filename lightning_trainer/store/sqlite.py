@@ -131,6 +131,9 @@ class SqliteStore:
         """Return everything that belongs to the attempts, oldest first; see :func:`spans.select_of_attempts`."""
         return await self._read(lambda connection: span_table.select_of_attempts(connection, attempt_ids))
 
+    async def spans_of_trace(self, trace_id: str) -> list[Span]:
+        return await self._read(lambda connection: span_table.select_of_trace(connection, trace_id))
+
     async def ended_attempts(
         self,
         *,

@@ -1,0 +1,133 @@
+"""A judge's endpoint: bounded in time, concurrency, size of answers and tries; its key is read when it is sent.
+
+The key goes to the host that was named and nowhere else: redirects are not followed. No message of ours holds it, nor
+what the endpoint said beyond its first words.
+"""
+
+import asyncio
+import json
+import os
+import random
+import time
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+
+from lightning_trainer.errors import JudgeError
+from lightning_trainer.rewards.judges.models.budget import Budget, Usage
+from lightning_trainer.rewards.judges.models.wire import Reply, Request, api_of
+from lightning_trainer.rewards.judges.settings import ModelJudge
+
+_MOST_TRIES = 5
+"""Of one question, where the endpoint is busy or broken; the time-out ends them, too."""
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 30.0
+_LONGEST_ANSWER = 1 << 20
+_LONGEST_REFUSAL = 300
+_BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_WRONG = frozenset({400, 422})
+
+
+class ModelClient:
+    """Asks one model; belongs to one event loop, and is closed on it."""
+
+    def __init__(self, config: ModelJudge) -> None:
+        self._config = config
+        self._api = api_of(config.api, structured=config.structured)
+        self._places = asyncio.Semaphore(config.concurrency)
+        loopback = httpx.URL(config.base_url).host in ("127.0.0.1", "::1", "localhost")
+        # A proxy of the environment is for the way out, not for this machine.
+        self._http = httpx.AsyncClient(timeout=None, follow_redirects=False, trust_env=not loopback)
+
+    async def ask(self, request: Request, budget: Budget) -> Reply:
+        """Return what the model answers, whatever it is.
+
+        Raises:
+            JudgeError: it did not answer within ``timeout_s``, refused, or the budget is spent.
+        """
+        async with self._places:
+            try:
+                async with asyncio.timeout(self._config.timeout_s):
+                    return await self._until_answered(request, budget)
+            except TimeoutError:
+                raise JudgeError(
+                    f"{self._place} did not answer within timeout_s = {self._config.timeout_s:g}; raise it, or ask a "
+                    "faster model"
+                ) from None
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    @property
+    def _place(self) -> str:
+        return f"{self._config.model} at {self._config.base_url}"
+
+    async def _until_answered(self, request: Request, budget: Budget) -> Reply:
+        said = ""
+        for number in range(_MOST_TRIES):
+            reserved = budget.reserve(request.chars, request.max_tokens)
+            try:
+                status, headers, body = await self._post(request)
+            except httpx.HTTPError as error:
+                status, headers, body = 0, httpx.Headers(), b""
+                said = f"{type(error).__name__}: {error}"
+            if status == 200:
+                reply = self._read(body)
+                budget.settle(reserved, reply.usage)
+                return reply
+            if status:
+                budget.settle(reserved, Usage(0, 0))  # nobody charges for a refusal
+                said = f"HTTP {status}: {body[:_LONGEST_REFUSAL].decode(errors='replace').strip()}"
+            if status in _WRONG and self._api.give_up(body.decode(errors="replace").lower()):
+                continue
+            if status and status not in _BUSY:
+                raise JudgeError(f"{self._place} refused ({said})")
+            if number < _MOST_TRIES - 1:
+                await asyncio.sleep(_wait_s(headers, number))
+        raise JudgeError(f"{self._place} did not answer in {_MOST_TRIES} tries, last: {said}")
+
+    async def _post(self, request: Request) -> tuple[int, httpx.Headers, bytes]:
+        url = f"{self._config.base_url}{self._api.path}"
+        body = json.dumps(self._api.body(self._config.model, request)).encode()
+        headers = {"content-type": "application/json", **self._api.headers(self._key())}
+        async with self._http.stream("POST", url, content=body, headers=headers) as response:
+            received = bytearray()
+            async for part in response.aiter_bytes():
+                received += part
+                if len(received) > _LONGEST_ANSWER:
+                    raise JudgeError(f"{self._place} answered more than {_LONGEST_ANSWER:,} bytes")
+            return response.status_code, response.headers, bytes(received)
+
+    def _key(self) -> str | None:
+        name = self._config.api_key_env
+        if name is None:
+            return None
+        key = os.environ.get(name, "").strip()
+        if not key:
+            raise JudgeError(f"the environment has no {name}, which api_key_env of judge {self._config.name!r} names")
+        return key
+
+    def _read(self, body: bytes) -> Reply:
+        try:
+            document: Any = json.loads(body)
+            return self._api.reply(document)
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+            raise JudgeError(
+                f"{self._place} did not answer in the format of api = {self._config.api!r} "
+                f"({type(error).__name__}: {error})"
+            ) from error
+
+
+def _wait_s(headers: httpx.Headers, number: int) -> float:
+    """Return how long to wait before the next try: what the endpoint says, else longer each time."""
+    said = headers.get("retry-after", "")
+    try:
+        return max(0.0, float(said))  # the time-out of the question bounds it
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(said).timestamp() - time.time())
+    except (ValueError, TypeError):
+        pass
+    return min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**number) * random.uniform(0.5, 1.0)

@@ -1,0 +1,23 @@
+"""Kinds of judges by name."""
+
+from collections.abc import Callable
+from typing import Any
+
+from lightning_trainer.rewards.judges.group import GroupJudge
+from lightning_trainer.rewards.judges.judge import Judge
+from lightning_trainer.rewards.judges.models.client import ModelClient
+from lightning_trainer.rewards.judges.program import ProgramJudge
+from lightning_trainer.rewards.judges.rubric import RubricJudge
+from lightning_trainer.rewards.judges.settings import AnyJudge, ModelJudge
+
+_ASK_A_MODEL: dict[str, Callable[[Any, ModelClient], Judge]] = {
+    "group": GroupJudge,
+    "rubric": RubricJudge,
+}
+
+
+def make_judge(config: AnyJudge) -> Judge:
+    """Return the judge; it belongs to the event loop that it first judges on, and is closed on it."""
+    if isinstance(config, ModelJudge):
+        return _ASK_A_MODEL[config.kind](config, ModelClient(config))
+    return ProgramJudge(config)
