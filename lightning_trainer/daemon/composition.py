@@ -8,6 +8,7 @@ from pathlib import Path
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.demonstrations import Demonstrations
 from lightning_trainer.daemon.engines import engine_groups
+from lightning_trainer.daemon.judges import judges_at_work
 from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.overlaps import overlaps
 from lightning_trainer.daemon.policy_runtime import PolicyEngine, PolicyRuntime
@@ -37,7 +38,7 @@ async def compose(
     Without any, nothing that computes is even imported: a daemon that only records needs no such package.
 
     Args:
-        stack: gets the files of weights, which go when it is left.
+        stack: gets the files of weights and the judges, which go when it is left.
         url: where the daemon listens.
         make_upstream: the gateway's way to an engine.
 
@@ -68,6 +69,7 @@ async def compose(
         for policy in group:
             own = weights if len(group) == 1 else weights.of(policy.name)
             engines[policy.name] = PolicyEngine(replicas, of_engine, own, model_dirs[policy.name])
+    judges = await stack.enter_async_context(judges_at_work(config.judge, store=store, sink=sink))
     policies = [
         PolicyRuntime(
             policy,
@@ -80,6 +82,7 @@ async def compose(
             make_upstream=make_upstream,
             url=url,
             log_dir=logs[policy.name],
+            judges=judges,
         )
         for policy, trainer, demonstrations in zip(config.policy, trainers, shown, strict=True)
     ]

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.demonstrations import Demonstrations
 from lightning_trainer.daemon.guard import PromotionGuard
+from lightning_trainer.daemon.judges import PolicyJudges
 from lightning_trainer.daemon.keeping import VersionKeeper
 from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.old_adapters import OldAdapters
@@ -27,6 +28,7 @@ from lightning_trainer.gateway.endpoints import EngineChoice, EngineEndpoint
 from lightning_trainer.gateway.upstream import Upstream
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.models.folder import vocabulary_of
+from lightning_trainer.rewards.judges.judging import Judging
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.serving.shared_memory import WeightFolder
@@ -68,9 +70,11 @@ class PolicyRuntime:
         make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream],
         url: str,
         log_dir: Path,
+        judges: Mapping[str, Judging],
     ) -> None:
         """
         Args:
+            judges: all of the daemon's, by name.
             url: the daemon's.
             log_dir: of the policy.
         """
@@ -99,6 +103,7 @@ class PolicyRuntime:
                 policy.name, policy.guard, self.old_versions, url=url, token=config.daemon.token, log_dir=log_dir
             ),
         )
+        self._judges = PolicyJudges(policy, judges, store=store, progress=self.progress)
         self._loop = TrainingLoop(
             policy,
             store=store,
@@ -112,6 +117,7 @@ class PolicyRuntime:
             demonstrations=demonstrations,
             one_of_several=len(config.policy) > 1,
             vocabulary=vocabulary_of(engine.model_dir),
+            judges=self._judges,
         )
         self._watch = partial(watch_selection, policy, config.policy, LiveCensus(store), self.progress)
 
@@ -152,6 +158,7 @@ class PolicyRuntime:
 
     async def stop(self) -> None:
         """Take down what is its own; the loop has ended."""
+        await self._judges.close()
         await self._keeper.settled()
         await self.old_versions.stop()
         await self.trainer.close()

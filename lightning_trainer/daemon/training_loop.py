@@ -22,6 +22,7 @@ from lightning_trainer.daemon.completeness import Completeness
 from lightning_trainer.daemon.demonstrations import Demonstrations
 from lightning_trainer.daemon.dynamic_sampling import groups_wanted
 from lightning_trainer.daemon.grouping import Grouping
+from lightning_trainer.daemon.judges import PolicyJudges
 from lightning_trainer.daemon.participation import TrustedCalls, concerned
 from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.daemon.publishing import Publisher
@@ -67,12 +68,14 @@ class TrainingLoop:
         demonstrations: Demonstrations | None = None,
         one_of_several: bool = False,
         vocabulary: int | None = None,
+        judges: PolicyJudges | None = None,
     ) -> None:
         """Take what the policy has.
 
         Args:
             stored: set by whoever commits spans; the loop clears it.
             vocabulary: entries of the model's; None where it is not known.
+            judges: give rewards that attempts lack; None: nobody does.
             one_of_several: other policies have loops over the same store; attempts that they alone answered are theirs.
         """
         self._policy = policy
@@ -89,8 +92,15 @@ class TrainingLoop:
         self._took_part = one_of_several or policy.train_recorded
         self._trusted_calls = TrustedCalls(policy, store)
         self._grouping = Grouping(policy, store)
+        self._judges = judges
         self._builder = Builder(
-            policy, store=store, progress=progress, rollbacks=rollbacks, stored=stored, vocabulary=vocabulary
+            policy,
+            store=store,
+            progress=progress,
+            rollbacks=rollbacks,
+            stored=stored,
+            vocabulary=vocabulary,
+            judges=judges,
         )
         self._step = 0
         """The newest that is recorded, trained or not."""
@@ -248,6 +258,8 @@ class TrainingLoop:
             collection = await self._collect()
             self._progress.waiting_groups = collection.waiting
             self._progress.ready_groups = len(collection.ready)
+            if self._judges is not None:
+                self._judges.begin((members for _, members in collection.ready), self._step + 1)
             if attempts := collection.next_step(groups):
                 return attempts
             with contextlib.suppress(TimeoutError):
@@ -322,6 +334,8 @@ class TrainingLoop:
             metrics=metrics,
         )
         self._step = step
+        if self._judges is not None:
+            self._judges.taken(attempts)
         if build.batch is None:
             reasons = sorted({group.refused_reason for group in build.groups if group.refused_reason})
             self._progress.say(
