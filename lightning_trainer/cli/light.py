@@ -14,7 +14,7 @@ _EXTRAS = {
 _EXTRA = "daemon"
 """Of every other command."""
 _COMMANDS = (
-    *("agents", "build", "doctor", "explain", "quickstart"),
+    *("agents", "build", "doctor", "explain", "judge", "quickstart"),
     *("rollback", "rollouts", "serve", "status", "versions"),
 )
 _HELP = """\
