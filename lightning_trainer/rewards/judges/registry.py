@@ -3,15 +3,19 @@
 from collections.abc import Callable
 from typing import Any
 
+from lightning_trainer.rewards.judges.agent_credit import AgentCreditJudge
 from lightning_trainer.rewards.judges.group import GroupJudge
 from lightning_trainer.rewards.judges.judge import Judge
 from lightning_trainer.rewards.judges.models.client import ModelClient
+from lightning_trainer.rewards.judges.pairwise import PairwiseJudge
 from lightning_trainer.rewards.judges.program import ProgramJudge
 from lightning_trainer.rewards.judges.rubric import RubricJudge
 from lightning_trainer.rewards.judges.settings import AnyJudge, ModelJudge
 
 _ASK_A_MODEL: dict[str, Callable[[Any, ModelClient], Judge]] = {
+    "agent_credit": AgentCreditJudge,
     "group": GroupJudge,
+    "pairwise": PairwiseJudge,
     "rubric": RubricJudge,
 }
 

@@ -13,6 +13,10 @@ import pytest
 from lightning_instrumentation import semconv
 from pydantic import TypeAdapter
 
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.rewards.judges.judging import Judging
+from lightning_trainer.rewards.judges.models.budget import Budget
+from lightning_trainer.rewards.judges.registry import make_judge
 from lightning_trainer.rewards.judges.settings import AnyJudge, JudgeConfig
 from lightning_trainer.types import Span, SpanStatus
 
@@ -195,3 +199,36 @@ def judge_config(script: Script) -> Callable[..., AnyJudge]:
         return TypeAdapter(JudgeConfig).validate_python({**base, **settings})
 
     return make
+
+
+class Sink:
+    def __init__(self):
+        self.spans = []
+
+    async def append(self, spans):
+        self.spans += spans
+        return len(spans)
+
+    async def of_trace(self, trace_id):
+        return [span for span in self.spans if span.trace_id == trace_id]
+
+
+@pytest.fixture
+async def judge(judge_config, attempt_to_judge):
+    """``judge(kind, names, **settings)``: the rewards that attempts get, by id, and the sink."""
+    open_ones = []
+
+    async def run(kind, answers, budget=None, spans=None, **settings):
+        config = judge_config(kind, **settings)
+        sink = Sink()
+        judging = Judging(make_judge(config), sink, sink.of_trace)
+        open_ones.append(judging)
+        for name, answer in answers.items():
+            spans = [*(spans or ()), *attempt_to_judge(name, [answer])]
+        attempts = list(read_spans(spans).attempts)
+        judged = await judging.judge_group(spans, attempts, budget or Budget())
+        return {one.attempt_id: one for one in judged}, sink
+
+    yield run
+    for judging in open_ones:
+        await judging.close()
