@@ -7,14 +7,18 @@ Approach" (LLaMAC, arXiv 2311.13884): a critic that says in words and a number w
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any
-
-from pydantic import Field, create_model
+from typing import Any
 
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.rewards.judges.attempts import JudgedAttempt
 from lightning_trainer.rewards.judges.judge import Verdict
-from lightning_trainer.rewards.judges.models.answers import Answer, MalformedAnswerError
+from lightning_trainer.rewards.judges.models.answers import (
+    Answer,
+    MalformedAnswerError,
+    list_of,
+    number_between,
+    shaped,
+)
 from lightning_trainer.rewards.judges.models.asking import ask
 from lightning_trainer.rewards.judges.models.budget import Budget
 from lightning_trainer.rewards.judges.models.client import ModelClient
@@ -107,17 +111,9 @@ class AgentCreditJudge:
 
     @cached_property
     def _shape(self) -> type[Answer]:
-        low, high = self.config.scale
-        share = create_model(
-            "Share",
-            __base__=Answer,
-            name=(str, ...),
-            reason=(str, ...),
-            share=(Annotated[float, Field(ge=0, le=1)], ...),
-        )
-        score: dict[str, Any] = {"score": (Annotated[float, Field(ge=low, le=high)], ...)}
-        given = {} if self.config.outcome else score
-        return create_model("CreditAnswer", __base__=Answer, reason=(str, ...), **given, shares=(list[share], ...))
+        share = shaped("Share", name=str, reason=str, share=number_between(0.0, 1.0))
+        score = {} if self.config.outcome else {"score": number_between(*self.config.scale)}
+        return shaped("CreditAnswer", reason=str, **score, shares=list_of(share))
 
 
 def _beginning(answer: Any) -> str:

@@ -7,14 +7,18 @@ Universal LLM-Elicited Rewards".
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Any
-
-from pydantic import Field, create_model
+from typing import Any
 
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.rewards.judges.attempts import JudgedAttempt
 from lightning_trainer.rewards.judges.judge import Verdict
-from lightning_trainer.rewards.judges.models.answers import Answer, MalformedAnswerError
+from lightning_trainer.rewards.judges.models.answers import (
+    Answer,
+    MalformedAnswerError,
+    list_of,
+    number_between,
+    shaped,
+)
 from lightning_trainer.rewards.judges.models.asking import ask
 from lightning_trainer.rewards.judges.models.budget import Budget
 from lightning_trainer.rewards.judges.models.client import ModelClient
@@ -72,10 +76,8 @@ class GroupJudge:
 
     @cached_property
     def _shape(self) -> type[Answer]:
-        low, high = self.config.scale
-        score = Annotated[float, Field(ge=low, le=high)]
-        one = create_model("AttemptScore", __base__=Answer, code=(str, ...), reason=(str, ...), score=(score, ...))
-        return create_model("GroupAnswer", __base__=Answer, scores=(list[one], ...))
+        one = shaped("AttemptScore", code=str, reason=str, score=number_between(*self.config.scale))
+        return shaped("GroupAnswer", scores=list_of(one))
 
 
 def _scores(answer: Any) -> Sequence[Any]:

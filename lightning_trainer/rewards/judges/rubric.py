@@ -6,13 +6,18 @@ a no; so is one that nobody asked about.
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Any, Literal
-
-from pydantic import Field, create_model
+from typing import Any
 
 from lightning_trainer.rewards.judges.attempts import JudgedAttempt
 from lightning_trainer.rewards.judges.judge import Verdict
-from lightning_trainer.rewards.judges.models.answers import Answer, MalformedAnswerError
+from lightning_trainer.rewards.judges.models.answers import (
+    Answer,
+    MalformedAnswerError,
+    list_of,
+    number_between,
+    one_of,
+    shaped,
+)
 from lightning_trainer.rewards.judges.models.asking import ask
 from lightning_trainer.rewards.judges.models.budget import Budget
 from lightning_trainer.rewards.judges.models.client import ModelClient
@@ -66,13 +71,14 @@ class RubricJudge:
 
     @cached_property
     def _shape(self) -> type[Answer]:
-        names = tuple(one.name for one in self.config.criterion)
         scale = self.config.scale
-        kind: Any = bool if scale is None else Annotated[float, Field(ge=scale[0], le=scale[1])]
-        one = create_model(
-            "CriterionVerdict", __base__=Answer, criterion=(Literal[names], ...), reason=(str, ...), verdict=(kind, ...)
+        one = shaped(
+            "CriterionVerdict",
+            criterion=one_of([one.name for one in self.config.criterion]),
+            reason=str,
+            verdict=bool if scale is None else number_between(*scale),
         )
-        return create_model("RubricAnswer", __base__=Answer, verdicts=(list[one], ...))
+        return shaped("RubricAnswer", verdicts=list_of(one))
 
     @staticmethod
     def _verdicts_of(answer: Any) -> Sequence[Any]:

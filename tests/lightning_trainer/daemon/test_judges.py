@@ -61,7 +61,7 @@ async def test_a_step_gets_the_rewards_that_its_attempts_lack(daemon):
     assert build.rewards.of_attempts == {"a": 1.0, "b": 0.0}
     assert build.batch is not None
     evaluations = read_spans(await store.spans_of_attempts(["a"])).evaluations
-    assert [(one.name, one.value, one.explanation, one.source.split(",")[0]) for one in evaluations] == [
+    assert [(one.name, one.value, one.explanation, str(one.source).split(",")[0]) for one in evaluations] == [
         ("judge-0", 1.0, "by name", "judge judge-0 (program")
     ]
 

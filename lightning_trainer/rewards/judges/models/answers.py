@@ -5,10 +5,10 @@ Prose or a fence around the JSON is let pass; two different objects, a key that 
 """
 
 import json
-from collections.abc import Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from lightning_trainer.errors import JudgeError
 
@@ -24,6 +24,30 @@ class Answer(BaseModel):
     """Base of all answers: types are not converted, and keys that nobody asked for are not looked at."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+def shaped(name: str, /, **fields: Any) -> type[Answer]:
+    """Return an answer with these keys, in this order; reasons stand before numbers, as they are written in it.
+
+    Args:
+        fields: a type each.
+    """
+    made: dict[str, Any] = {key: (kind, ...) for key, kind in fields.items()}
+    return create_model(name, __base__=Answer, **made)
+
+
+def number_between(low: float, high: float) -> Any:
+    """Return the type of a number on a scale, both ends included."""
+    return Annotated[float, Field(ge=low, le=high)]
+
+
+def one_of(names: Sequence[str]) -> Any:
+    """Return the type of a text that is one of these."""
+    return Literal[tuple(names)]
+
+
+def list_of(item: type[Answer]) -> Any:
+    return list[item]
 
 
 AnswerType = TypeVar("AnswerType", bound=Answer)

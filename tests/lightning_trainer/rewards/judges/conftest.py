@@ -218,13 +218,13 @@ async def judge(judge_config, attempt_to_judge):
     """``judge(kind, names, **settings)``: the rewards that attempts get, by id, and the sink."""
     open_ones = []
 
-    async def run(kind, answers, budget=None, spans=None, **settings):
+    async def run(kind, answers, budget=None, spans=(), **settings):
         config = judge_config(kind, **settings)
         sink = Sink()
         judging = Judging(make_judge(config), sink, sink.of_trace)
         open_ones.append(judging)
         for name, answer in answers.items():
-            spans = [*(spans or ()), *attempt_to_judge(name, [answer])]
+            spans = [*spans, *attempt_to_judge(name, [answer])]
         attempts = list(read_spans(spans).attempts)
         judged = await judging.judge_group(spans, attempts, budget or Budget())
         return {one.attempt_id: one for one in judged}, sink
