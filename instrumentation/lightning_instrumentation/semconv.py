@@ -68,6 +68,8 @@ JUDGE_PLACE: Final = "lightning.judge.place"
 """Which of the attempts that were judged together it is about, from 0, ordered by what was judged."""
 JUDGE_CALL: Final = "lightning.judge.call"
 """Which of the attempt's calls, from 0, where it is about one."""
+JUDGE_CALLS: Final = "lightning.judge.calls"
+"""On a judge's own span: how many calls a question took; beside it the tokens of all of them."""
 
 # -- lightning: identity, on every span at start, and W3C baggage to hosts that the user named --------------------
 ROLLOUT_ID: Final = "lightning.rollout.id"

@@ -15,6 +15,7 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.rewards.judges.judging import Judged, Judging
 from lightning_trainer.rewards.judges.models.budget import Budget
+from lightning_trainer.rewards.judges.models.client import key_that_lacks
 from lightning_trainer.rewards.judges.registry import make_judge
 from lightning_trainer.rewards.judges.settings import AnyJudge, ModelJudge
 from lightning_trainer.store.sqlite import SqliteStore
@@ -52,6 +53,9 @@ class PolicyJudges:
         self._asked: dict[tuple[str, str], asyncio.Task[None]] = {}
         """By judge and attempt."""
         self._budgets: dict[str, Budget] = {}
+        for name in policy.all_reward_names:
+            if name in judges and (sentence := key_that_lacks(judges[name].judge.config)) is not None:
+                self._say(sentence)
 
     def begin(self, groups: Iterable[Sequence[Attempt]], step: int) -> None:
         """Begin to judge groups that are complete, as far as that has not begun."""

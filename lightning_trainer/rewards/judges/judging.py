@@ -14,7 +14,7 @@ from lightning_trainer.errors import JudgeError, StoreError
 from lightning_trainer.rewards.judges.attempts import JudgedAttempt, JudgedSpans
 from lightning_trainer.rewards.judges.judge import Judge, Verdict
 from lightning_trainer.rewards.judges.models.budget import Budget
-from lightning_trainer.rewards.judges.recording import known_verdicts, question_digest, verdict_spans
+from lightning_trainer.rewards.judges.recording import known_verdicts, question_digest, spending_span, verdict_spans
 from lightning_trainer.types import Attempt, Span, SpanSink
 
 _log = logging.getLogger(__name__)
@@ -96,10 +96,11 @@ class Judging:
     async def _judge_unit(self, unit: Sequence[JudgedAttempt], budget: Budget, *, again: bool) -> list[Judged]:
         started_ns = time.time_ns()
         digest, remembered = "", False
+        spending = Budget(part_of=budget)
         try:
             question = await asyncio.to_thread(self.judge.question, unit)
             digest = question_digest(self.judge.config, question)
-            answer = await self._answer(digest, unit, budget, again=again)
+            answer = await self._answer(digest, unit, spending, again=again)
             verdicts, remembered = answer.verdicts, answer.remembered
         except JudgeError as error:
             verdicts = _missing(unit, str(error))
@@ -108,10 +109,12 @@ class Judging:
         except Exception as error:
             _log.exception("judge %s ended in an error that nobody has thought of", self.name)
             verdicts = _missing(unit, f"{type(error).__name__}: {error}")
-        digest = digest or question_digest(self.judge.config, str([one.attempt.attempt_id for one in unit]))
-        await self._sink.append(
-            verdict_spans(self.judge.config, digest, unit, verdicts, started_ns=started_ns, again=again)
-        )
+        config = self.judge.config
+        digest = digest or question_digest(config, str([one.attempt.attempt_id for one in unit]))
+        spans = verdict_spans(config, digest, unit, verdicts, started_ns=started_ns, again=again)
+        if spending.calls:
+            spans.append(spending_span(config, digest, spending, started_ns=started_ns))
+        await self._sink.append(spans)
         return _judged(unit, verdicts, remembered)
 
     async def _answer(self, digest: str, unit: Sequence[JudgedAttempt], budget: Budget, *, again: bool) -> _Answer:

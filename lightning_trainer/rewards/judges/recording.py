@@ -13,6 +13,7 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.rewards.judges.attempts import JudgedAttempt
 from lightning_trainer.rewards.judges.judge import Verdict
+from lightning_trainer.rewards.judges.models.budget import Budget
 from lightning_trainer.rewards.judges.settings import AnyJudge, ModelJudge, ProgramConfig
 from lightning_trainer.types import AttributeValue, Span, SpanEvent
 
@@ -90,6 +91,28 @@ def verdict_spans(
             )
         )
     return spans
+
+
+def spending_span(config: AnyJudge, digest: str, budget: Budget, *, started_ns: int) -> Span:
+    """Return what was spent on a question: calls and tokens. It belongs to no attempt, and is no model call of any."""
+    attributes: dict[str, AttributeValue] = {
+        semconv.JUDGE_NAME: config.name,
+        semconv.JUDGE_KIND: config.kind,
+        semconv.JUDGE_MODEL: judged_by(config),
+        semconv.JUDGE_CALLS: budget.calls,
+        semconv.INPUT_TOKENS: budget.input_tokens,
+        semconv.OUTPUT_TOKENS: budget.output_tokens,
+    }
+    return Span(
+        trace_id=digest,
+        span_id=os.urandom(8).hex(),
+        parent_span_id=None,
+        name=f"judge {config.name}",
+        start_ns=started_ns,
+        end_ns=max(time.time_ns(), started_ns),
+        attributes=attributes,
+        scope=SCOPE,
+    )
 
 
 def judged_by(config: AnyJudge) -> str:

@@ -154,6 +154,21 @@ async def test_a_judge_of_groups_judges_all_of_a_group(daemon):
     assert sorted(build.rewards.of_attempts.values()) == [0.0, 1.0]
 
 
+async def test_a_key_that_is_not_there_is_said_at_once(tmp_path, make_policy, monkeypatch):
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    settings = {"name": "helpful", "kind": "group", "model": "m", "api_key_env": "NO_SUCH_KEY"}
+    async with SqliteStore(tmp_path / "s.sqlite") as store:
+        config = TypeAdapter(JudgeConfig).validate_python(settings)
+        async with judges_at_work([config], store=store, sink=store) as judges:
+            progress = Progress()
+            PolicyJudges(make_policy(reward="helpful"), judges, store=store, progress=progress)
+            assert progress.problems == [
+                "the environment has no NO_SUCH_KEY, which api_key_env of judge 'helpful' names: set it where this runs"
+            ]
+            PolicyJudges(make_policy(), judges, store=store, progress=(other := Progress()))
+            assert other.problems == []
+
+
 async def test_what_nobody_has_thought_of_is_said_and_training_goes_on(daemon, monkeypatch):
     builder, of_policy, store = await daemon(BY_NAME)
 

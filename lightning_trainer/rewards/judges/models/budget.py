@@ -24,8 +24,10 @@ class Usage:
 class Budget:
     """Of one step, or of one run by hand; what is spent is in its attributes."""
 
-    def __init__(self, limits: BudgetConfig | None = None) -> None:
+    def __init__(self, limits: BudgetConfig | None = None, *, part_of: "Budget | None" = None) -> None:
+        """``part_of``: what is spent here is spent there, too, and both limits hold."""
         self.limits = limits or BudgetConfig()
+        self._whole = part_of
         self.calls = 0
         self.input_tokens = 0
         self.output_tokens = 0
@@ -53,12 +55,16 @@ class Budget:
                     f"its budget is spent: the next call could bring {name} to {needed:g}, and judge.budget.{name} is "
                     f"{limit:g}; raise it, or judge the rest later with `lightning-trainer judge`"
                 )
+        if self._whole is not None:
+            self._whole.reserve(chars, answer_tokens)
         self.calls += 1
         self._add(most)
         return most
 
     def settle(self, reserved: Usage, spent: Usage | None) -> None:
         """Give back what a call did not cost; None: the endpoint does not say, and what was reserved stands."""
+        if self._whole is not None:
+            self._whole.settle(reserved, spent)
         if spent is not None:
             self._add(Usage(spent.input_tokens - reserved.input_tokens, spent.output_tokens - reserved.output_tokens))
 

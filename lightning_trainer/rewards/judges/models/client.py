@@ -17,7 +17,7 @@ import httpx
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.rewards.judges.models.budget import Budget, Usage
 from lightning_trainer.rewards.judges.models.wire import Reply, Request, api_of
-from lightning_trainer.rewards.judges.settings import ModelJudge
+from lightning_trainer.rewards.judges.settings import JudgeSection, ModelJudge
 
 _MOST_TRIES = 5
 """Of one question, where the endpoint is busy or broken; the time-out ends them, too."""
@@ -103,10 +103,9 @@ class ModelClient:
         name = self._config.api_key_env
         if name is None:
             return None
-        key = os.environ.get(name, "").strip()
-        if not key:
-            raise JudgeError(f"the environment has no {name}, which api_key_env of judge {self._config.name!r} names")
-        return key
+        if (sentence := key_that_lacks(self._config)) is not None:
+            raise JudgeError(sentence)
+        return os.environ[name].strip()
 
     def _read(self, body: bytes) -> Reply:
         try:
@@ -117,6 +116,14 @@ class ModelClient:
                 f"{self._place} did not answer in the format of api = {self._config.api!r} "
                 f"({type(error).__name__}: {error})"
             ) from error
+
+
+def key_that_lacks(config: JudgeSection) -> str | None:
+    """Say that the environment lacks the key of a judge; None where it needs none or has it."""
+    name = config.api_key_env if isinstance(config, ModelJudge) else None
+    if name is None or os.environ.get(name, "").strip():
+        return None
+    return f"the environment has no {name}, which api_key_env of judge {config.name!r} names: set it where this runs"
 
 
 def _wait_s(headers: httpx.Headers, number: int) -> float:

@@ -1,6 +1,7 @@
 """Verdicts in the store: found again by what was judged, told to be the judge's, and never trained as a call."""
 
 import pytest
+from lightning_instrumentation import semconv
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.ingest.reading import read_spans
@@ -103,3 +104,12 @@ async def test_a_verdict_is_no_call_and_nothing_of_it_is_trained(store, script, 
     build = build_batch(after.calls, await store.attempts(), after.evaluations, policy, 1)
     assert build.rewards.of_attempts == {"a": 1.0}
     assert sum(row.calls for row in build.ledger) == 1
+
+
+async def test_what_a_question_cost_is_a_span_of_the_judges_own(store, script, judge_config, attempt_to_judge):
+    await store.append(attempt_to_judge("a"))
+    script.answers = ["no idea", GOOD]
+    await judge(store, judge_config("rubric"), ["a"])
+    (spent,) = [one for one in await store.spans_of_attempts(["a"]) if one.name == "judge helpful"]
+    names = (semconv.JUDGE_CALLS, semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS, semconv.ATTEMPT_ID)
+    assert [spent.attributes.get(name) for name in names] == [2, 200, 40, None]

@@ -328,8 +328,8 @@ async def test_the_same_words_are_asked_about_once(judge, script):
     judged, sink = await judge("rubric", {f"a{n}": "It is 6." for n in range(8)})
     assert set(values(judged).values()) == {0.75}
     assert len(script.bodies) == 1
-    assert len(sink.spans) == 8
-    assert len({(span.trace_id, span.span_id) for span in sink.spans}) == 8
+    assert len(read_spans(sink.spans).evaluations) == 8
+    assert len({(span.trace_id, span.span_id) for span in sink.spans}) == 9  # and one on what it cost
 
 
 async def test_half_a_letter_in_a_reason_is_stored_as_well_as_it_can_be(judge, script):
