@@ -6,6 +6,7 @@ Prose or a fence around the JSON is let pass; two different objects, a key that 
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -82,6 +83,7 @@ def parsed(text: str, shape: type[AnswerType]) -> AnswerType:
     return read[0]
 
 
+@lru_cache(maxsize=256)
 def schema_of(shape: type[Answer]) -> dict[str, Any]:
     """Return the JSON schema as endpoints want it: every key is needed and no other is allowed."""
     return _closed(shape.model_json_schema())

@@ -10,9 +10,11 @@ import os
 import random
 import time
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
+import aiohttp
 
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.rewards.judges.models.budget import Budget, Usage
@@ -36,9 +38,6 @@ class ModelClient:
         self._config = config
         self._api = api_of(config.api, structured=config.structured)
         self._places = asyncio.Semaphore(config.concurrency)
-        loopback = httpx.URL(config.base_url).host in ("127.0.0.1", "::1", "localhost")
-        # A proxy of the environment is for the way out, not for this machine.
-        self._http = httpx.AsyncClient(timeout=None, follow_redirects=False, trust_env=not loopback)
 
     async def ask(self, request: Request, budget: Budget) -> Reply:
         """Return what the model answers, whatever it is.
@@ -57,7 +56,19 @@ class ModelClient:
                 ) from None
 
     async def close(self) -> None:
-        await self._http.aclose()
+        if "_session" in self.__dict__:
+            await self._session.close()
+
+    @cached_property
+    def _session(self) -> aiohttp.ClientSession:
+        # Made when it is first used: it belongs to the event loop that it is made on.
+        loopback = urlsplit(self._config.base_url).hostname in ("127.0.0.1", "::1", "localhost")
+        return aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=None),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            connector=aiohttp.TCPConnector(limit=self._config.concurrency),
+            trust_env=not loopback,  # a proxy of the environment is for the way out, not for this machine
+        )
 
     @property
     def _place(self) -> str:
@@ -68,9 +79,9 @@ class ModelClient:
         for number in range(_MOST_TRIES):
             reserved = budget.reserve(request.chars, request.max_tokens)
             try:
-                status, headers, body = await self._post(request)
-            except httpx.HTTPError as error:
-                status, headers, body = 0, httpx.Headers(), b""
+                status, retry_after, body = await self._post(request)
+            except aiohttp.ClientError as error:
+                status, retry_after, body = 0, "", b""
                 said = f"{type(error).__name__}: {error}"
             if status == 200:
                 reply = self._read(body)
@@ -84,20 +95,21 @@ class ModelClient:
             if status and status not in _BUSY:
                 raise JudgeError(f"{self._place} refused ({said})")
             if number < _MOST_TRIES - 1:
-                await asyncio.sleep(_wait_s(headers, number))
+                await asyncio.sleep(_wait_s(retry_after, number))
         raise JudgeError(f"{self._place} did not answer in {_MOST_TRIES} tries, last: {said}")
 
-    async def _post(self, request: Request) -> tuple[int, httpx.Headers, bytes]:
+    async def _post(self, request: Request) -> tuple[int, str, bytes]:
+        """Return status, ``Retry-After`` and body."""
         url = f"{self._config.base_url}{self._api.path}"
         body = json.dumps(self._api.body(self._config.model, request)).encode()
         headers = {"content-type": "application/json", **self._api.headers(self._key())}
-        async with self._http.stream("POST", url, content=body, headers=headers) as response:
+        async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
             received = bytearray()
-            async for part in response.aiter_bytes():
+            async for part in response.content.iter_any():
                 received += part
                 if len(received) > _LONGEST_ANSWER:
                     raise JudgeError(f"{self._place} answered more than {_LONGEST_ANSWER:,} bytes")
-            return response.status_code, response.headers, bytes(received)
+            return response.status, response.headers.get("retry-after", ""), bytes(received)
 
     def _key(self) -> str | None:
         name = self._config.api_key_env
@@ -126,9 +138,8 @@ def key_that_lacks(config: JudgeSection) -> str | None:
     return f"the environment has no {name}, which api_key_env of judge {config.name!r} names: set it where this runs"
 
 
-def _wait_s(headers: httpx.Headers, number: int) -> float:
-    """Return how long to wait before the next try: what the endpoint says, else longer each time."""
-    said = headers.get("retry-after", "")
+def _wait_s(said: str, number: int) -> float:
+    """Return how long to wait before the next try: what the endpoint said, else longer each time."""
     try:
         return max(0.0, float(said))  # the time-out of the question bounds it
     except ValueError:
