@@ -147,6 +147,20 @@ async def test_judging_begins_when_a_group_is_complete_and_not_when_the_step_is_
     assert (tmp_path / "asked").read_text() == "xx"
 
 
+async def test_the_loop_asks_while_it_still_collects(daemon, collecting_loop, make_policy, tmp_path):
+    """Two groups make a step; the one that is complete is judged while the other is waited for."""
+    _, of_policy, store = await daemon(COUNTS + BY_NAME)
+    loop = collecting_loop(store, make_policy(reward="judge-0", group_size=2, groups_per_step=2))
+    loop._judges = of_policy
+    collecting = asyncio.create_task(loop._next_attempts(2))
+    while len(read_spans(await store.spans_of_attempts(["a", "b"])).evaluations) < 2:
+        await asyncio.sleep(0.02)
+    assert not collecting.done()
+    collecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await collecting
+
+
 async def test_a_judge_of_groups_judges_all_of_a_group(daemon):
     scores = SCORES + "print(json.dumps({'scores': {a['attempt_id']: n for n, a in enumerate(told['attempts'])}}))"
     builder, _, store = await daemon(scores, whole_group=True)
