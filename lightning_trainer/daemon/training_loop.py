@@ -259,7 +259,8 @@ class TrainingLoop:
             self._progress.waiting_groups = collection.waiting
             self._progress.ready_groups = len(collection.ready)
             if self._judges is not None:
-                self._judges.begin((members for _, members in collection.ready), self._step + 1)
+                # Of this step alone: what a judge may spend is a step's.
+                self._judges.begin((members for _, members in collection.ready[:groups]), self._step + 1)
             if attempts := collection.next_step(groups):
                 return attempts
             with contextlib.suppress(TimeoutError):

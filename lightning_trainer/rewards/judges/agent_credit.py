@@ -53,7 +53,7 @@ class AgentCreditJudge:
             outcome = f"The attempt was given {self._given(one):g} ({self.config.outcome}). Share"
         return f"{shown.text}\n\n{outcome} it among these, each by its name:\n{named}"
 
-    async def verdicts(self, attempts: Sequence[JudgedAttempt], budget: Budget) -> Sequence[Verdict]:
+    async def verdicts(self, attempts: Sequence[JudgedAttempt], question: str, budget: Budget) -> Sequence[Verdict]:
         (one,) = attempts
         names = list(self._shared_by(one))
         answer: Any = await ask(
@@ -61,7 +61,7 @@ class AgentCreditJudge:
             self.config,
             budget,
             system=system_prompt(_TASK, self.config, self._shape),
-            question=self.question(attempts),
+            question=question,
             shape=self._shape,
             check=lambda answer: _check(answer, names),
         )

@@ -5,6 +5,7 @@ a group. Scores are of one question and are never compared with those of another
 Universal LLM-Elicited Rewards".
 """
 
+import asyncio
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -50,18 +51,18 @@ class GroupJudge:
             f"{', '.join(shown.codes)}."
         )
 
-    async def verdicts(self, attempts: Sequence[JudgedAttempt], budget: Budget) -> Sequence[Verdict]:
+    async def verdicts(self, attempts: Sequence[JudgedAttempt], question: str, budget: Budget) -> Sequence[Verdict]:
         if len(attempts) < 2:
             raise JudgeError(
                 "a group judge compares attempts, and the group has only one; use kind rubric for single ones"
             )
-        codes = rendered(attempts, self.config.max_chars).codes
+        codes = (await asyncio.to_thread(rendered, attempts, self.config.max_chars)).codes
         answer = await ask(
             self._client,
             self.config,
             budget,
             system=system_prompt(_TASK, self.config, self._shape),
-            question=self.question(attempts),
+            question=question,
             shape=self._shape,
             check=lambda answer: _check(answer, codes),
         )

@@ -48,8 +48,11 @@ class Judge(Protocol):
         """
         ...
 
-    async def verdicts(self, attempts: Sequence[JudgedAttempt], budget: Budget) -> Sequence[Verdict]:
+    async def verdicts(self, attempts: Sequence[JudgedAttempt], question: str, budget: Budget) -> Sequence[Verdict]:
         """Return a verdict for every attempt, or for its agents or calls.
+
+        Args:
+            question: what :meth:`question` returned for them.
 
         Raises:
             JudgeError: there is none.

@@ -100,7 +100,7 @@ class Judging:
         try:
             question = await asyncio.to_thread(self.judge.question, unit)
             digest = question_digest(self.judge.config, question)
-            answer = await self._answer(digest, unit, spending, again=again)
+            answer = await self._answer(digest, unit, question, spending, again=again)
             verdicts, remembered = answer.verdicts, answer.remembered
         except JudgeError as error:
             verdicts = _missing(unit, str(error))
@@ -117,23 +117,25 @@ class Judging:
         await self._sink.append(spans)
         return _judged(unit, verdicts, remembered)
 
-    async def _answer(self, digest: str, unit: Sequence[JudgedAttempt], budget: Budget, *, again: bool) -> _Answer:
+    async def _answer(
+        self, digest: str, unit: Sequence[JudgedAttempt], question: str, budget: Budget, *, again: bool
+    ) -> _Answer:
         if not self.judge.cached:
-            return _Answer(await self.judge.verdicts(unit, budget), False)
+            return _Answer(await self.judge.verdicts(unit, question, budget), False)
         if (task := self._asked.get(digest)) is None:
-            task = asyncio.create_task(self._look_up_or_ask(digest, unit, budget, again=again))
+            task = asyncio.create_task(self._look_up_or_ask(digest, unit, question, budget, again=again))
             self._asked[digest] = task
             task.add_done_callback(lambda _: self._asked.pop(digest, None))
         return await asyncio.shield(task)
 
     async def _look_up_or_ask(
-        self, digest: str, unit: Sequence[JudgedAttempt], budget: Budget, *, again: bool
+        self, digest: str, unit: Sequence[JudgedAttempt], question: str, budget: Budget, *, again: bool
     ) -> _Answer:
         if not again:
             known = known_verdicts(await self._spans_of_trace(digest), len(unit))
             if known is not None:
                 return _Answer(known, True)
-        return _Answer(await self.judge.verdicts(unit, budget), False)
+        return _Answer(await self.judge.verdicts(unit, question, budget), False)
 
 
 def _missing(unit: Sequence[JudgedAttempt], reason: str) -> list[Verdict]:

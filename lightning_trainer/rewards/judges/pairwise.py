@@ -46,7 +46,7 @@ class PairwiseJudge:
     def question(self, attempts: Sequence[JudgedAttempt]) -> str:
         return json.dumps([rendered([one], self.config.max_chars).text for one in attempts])
 
-    async def verdicts(self, attempts: Sequence[JudgedAttempt], budget: Budget) -> Sequence[Verdict]:
+    async def verdicts(self, attempts: Sequence[JudgedAttempt], question: str, budget: Budget) -> Sequence[Verdict]:
         places = len(attempts)
         if places < 2:
             raise JudgeError("a pairwise judge compares attempts, and the group has only one; use a rubric for that")
@@ -103,7 +103,7 @@ class PairwiseJudge:
 
     async def _ask(self, first: JudgedAttempt, second: JudgedAttempt, budget: Budget) -> tuple[float, str]:
         """Return how much the first won, in this order, and why."""
-        shown = rendered([first, second], self.config.max_chars)
+        shown = await asyncio.to_thread(rendered, [first, second], self.config.max_chars)
 
         def check(answer: PairAnswer) -> None:
             if answer.better not in (*shown.codes, _TIE):

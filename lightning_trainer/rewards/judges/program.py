@@ -52,8 +52,7 @@ class ProgramJudge:
         told = [as_json(attempt) for attempt in attempts]
         return json.dumps({"attempts": told} if self.whole_group else told[0], default=str)
 
-    async def verdicts(self, attempts: Sequence[JudgedAttempt], budget: Budget) -> Sequence[Verdict]:
-        question = self.question(attempts)
+    async def verdicts(self, attempts: Sequence[JudgedAttempt], question: str, budget: Budget) -> Sequence[Verdict]:
         async with self._places:
             line = await self._run(question)
         if not self.whole_group:

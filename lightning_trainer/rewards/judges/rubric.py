@@ -47,13 +47,13 @@ class RubricJudge:
         shown = rendered([attempt], self.config.max_chars)
         return f"{shown.text}\n\nThe criteria, each to be given one verdict ({how}):\n{criteria}"
 
-    async def verdicts(self, attempts: Sequence[JudgedAttempt], budget: Budget) -> Sequence[Verdict]:
+    async def verdicts(self, attempts: Sequence[JudgedAttempt], question: str, budget: Budget) -> Sequence[Verdict]:
         answer = await ask(
             self._client,
             self.config,
             budget,
             system=system_prompt(_TASK, self.config, self._shape),
-            question=self.question(attempts),
+            question=question,
             shape=self._shape,
             check=self._check,
         )

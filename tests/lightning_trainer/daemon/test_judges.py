@@ -161,6 +161,16 @@ async def test_the_loop_asks_while_it_still_collects(daemon, collecting_loop, ma
         await collecting
 
 
+async def test_what_is_not_of_the_next_step_is_not_judged_yet(daemon, collecting_loop, make_policy, attempt_spans):
+    _, of_policy, store = await daemon(BY_NAME)
+    for number, attempt in enumerate("cd"):
+        await daemon.sink.append(attempt_spans(attempt, [1, 2], time.time_ns() + number, task="another"))
+    loop = collecting_loop(store, make_policy(reward="judge-0", group_size=2, groups_per_step=1))
+    loop._judges = of_policy
+    attempts = await loop._next_attempts(1)
+    assert {name for _, name in of_policy._asked} == {attempt.attempt_id for attempt in attempts} == {"a", "b"}
+
+
 async def test_a_judge_of_groups_judges_all_of_a_group(daemon):
     scores = SCORES + "print(json.dumps({'scores': {a['attempt_id']: n for n, a in enumerate(told['attempts'])}}))"
     builder, _, store = await daemon(scores, whole_group=True)

@@ -25,7 +25,9 @@ def run(judge_config, attempt_to_judge, tmp_path):
             settings["command"] = [sys.executable, "-c", program]
         config = judge_config("program", working_dir=tmp_path, **{"timeout_s": 60, **settings})
         spans = [span for name in names for span in attempt_to_judge(name, ["It is 6.", f"Bye, {name}."])]
-        return await ProgramJudge(config).verdicts(read_attempts(spans, read_spans(spans).attempts), Budget())
+        program_judge = ProgramJudge(config)
+        attempts = read_attempts(spans, read_spans(spans).attempts)
+        return await program_judge.verdicts(attempts, program_judge.question(attempts), Budget())
 
     return run
 
