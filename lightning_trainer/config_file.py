@@ -17,6 +17,9 @@ from lightning_trainer.versions.settings import GuardConfig
 
 USUAL_CONFIG = Path("lightning.toml")
 
+_SECRET = frozenset({"token", "api_key_env", "base_url"})
+"""Settings whose values are not repeated: one is a secret, and into the others somebody may have written one."""
+
 
 def load_usual_config(path: Path | None) -> Config:
     """Read the configuration that was named; without a name, ``lightning.toml`` where it is there, else nothing but
@@ -70,7 +73,7 @@ def _sentence(detail: ErrorDetails) -> str:
     if detail["type"] == "missing":
         return f"{where} is missing"
     # A value may be a secret or a whole section: then only its place is named.
-    plain = isinstance(detail["input"], str | int | float | bool) and "token" not in detail["loc"]
+    plain = isinstance(detail["input"], str | int | float | bool) and _SECRET.isdisjoint(detail["loc"])
     return f"{where} = {detail['input']!r}: {message}" if plain else f"{where}: {message}"
 
 

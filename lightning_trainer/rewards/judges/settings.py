@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
@@ -88,6 +89,9 @@ class ModelJudge(JudgeSection):
     def _a_url(cls, url: str) -> str:
         if not url.startswith(("http://", "https://")):
             raise ValueError("write a base URL, like https://api.openai.com/v1")
+        if urlsplit(url).username is not None:
+            # Sentences and spans name the endpoint; its password would be in them.
+            raise ValueError("it holds a user name or a password; leave them out, and name a key with api_key_env")
         return url.rstrip("/")
 
 

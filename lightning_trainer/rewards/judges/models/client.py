@@ -89,7 +89,7 @@ class ModelClient:
                 return reply
             if status:
                 budget.settle(reserved, Usage(0, 0))  # nobody charges for a refusal
-                said = f"HTTP {status}: {body[:_LONGEST_REFUSAL].decode(errors='replace').strip()}"
+                said = f"HTTP {status}: {self._without_key(body)[:_LONGEST_REFUSAL].strip()}"
             if status in _WRONG and self._api.give_up(body.decode(errors="replace").lower()):
                 continue
             if status and status not in _BUSY:
@@ -118,6 +118,11 @@ class ModelClient:
         if (sentence := key_that_lacks(self._config)) is not None:
             raise JudgeError(sentence)
         return os.environ[name].strip()
+
+    def _without_key(self, body: bytes) -> str:
+        """Some endpoints repeat the key that they refuse."""
+        key, text = self._key(), body.decode(errors="replace")
+        return text if key is None else text.replace(key, "...")
 
     def _read(self, body: bytes) -> Reply:
         try:

@@ -200,7 +200,7 @@ async def test_anthropic_messages_are_spoken_too(judge, script, structured, monk
 
 async def test_the_key_is_in_the_header_and_nowhere_else(judge, script, monkeypatch, caplog):
     monkeypatch.setenv("JUDGE_KEY", "sk-secret")
-    script.answers = [(401, {}, b"no")]
+    script.answers = [(401, {}, b"the key sk-secret is not known")]
     judged, sink = await judge("rubric", {"a": "It is 6."}, api_key_env="JUDGE_KEY")
     assert script.bodies[0]["headers"]["authorization"] == "Bearer sk-secret"
     assert "sk-secret" not in repr(sink.spans) + caplog.text + judged["a"].reason
