@@ -76,6 +76,10 @@ class EvaluationError(LightningError, RuntimeError):
     """A held-out evaluation gave no score."""
 
 
+class JudgeError(LightningError, RuntimeError):
+    """A judge gave no verdict; the reward is missing, and the message says why."""
+
+
 class RollbackError(LightningError, ValueError):
     """A policy cannot go back to that version; everything stays as it was."""
 

@@ -119,6 +119,8 @@ class Evaluation:
     """The response that it evaluates, where it names one."""
     trace_id: str | None = None
     """Of the span that it evaluates: span ids are unique in a trace only."""
+    source: str | None = None
+    """Who gave it, where that is known: ``judge helpful (rubric, gpt-5-mini)``."""
 
 
 class Fidelity(StrEnum):

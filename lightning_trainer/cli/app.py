@@ -429,6 +429,41 @@ def explain(
 
 
 @app.command()
+def judge(
+    by: Annotated[str, typer.Option("--judge", help="Name of a [[judge]] of the configuration.")],
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Ids of rollouts, attempts, tasks or groups, or patterns of them.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Only attempts that ended since then: 30m, 2h, 7d, or a date; alone: all of them."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Ask nobody; say what would be asked, and how much.")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Also judge what has this judge's reward already.")] = False,
+    config: _Configuration = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Have recorded attempts judged, of any age: those that lack the judge's reward get it."""
+    with _one_sentence():
+        from lightning_trainer.cli.judge import Options
+        from lightning_trainer.cli.judge import judge as run
+
+        run(
+            Options(
+                names=tuple(names or ()),
+                judge=by,
+                config=config,
+                since=since,
+                again=again,
+                dry_run=dry_run,
+                as_json=as_json,
+            )
+        )
+
+
+@app.command()
 def quickstart(
     seed: Annotated[int, typer.Option(help="Seed of the tasks.", min=0)] = 0,
     steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 26,

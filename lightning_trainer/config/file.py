@@ -10,11 +10,15 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from lightning_trainer.config import Config, PolicyConfig
+from lightning_trainer.config.judges import AnyJudge, ProgramConfig
 from lightning_trainer.config.stages import StageConfig
 from lightning_trainer.config.versions import GuardConfig
 from lightning_trainer.errors import ConfigError
 
 USUAL_CONFIG = Path("lightning.toml")
+
+_SECRET = frozenset({"token", "api_key_env", "base_url"})
+"""Settings whose values are not repeated: one is a secret, and into the others somebody may have written one."""
 
 
 def load_usual_config(path: Path | None) -> Config:
@@ -69,7 +73,7 @@ def _sentence(detail: ErrorDetails) -> str:
     if detail["type"] == "missing":
         return f"{where} is missing"
     # A value may be a secret or a whole section: then only its place is named.
-    plain = isinstance(detail["input"], str | int | float | bool) and "token" not in detail["loc"]
+    plain = isinstance(detail["input"], str | int | float | bool) and _SECRET.isdisjoint(detail["loc"])
     return f"{where} = {detail['input']!r}: {message}" if plain else f"{where}: {message}"
 
 
@@ -85,10 +89,21 @@ def _resolve_paths(config: Config, base: Path) -> Config:
         policy.model_copy(update={"stage": _stages(policy, base), "guard": _guard(policy, base)})
         for policy in config.policy
     )
+    judges = tuple(_judge(judge, base) for judge in config.judge)
     store = config.store
     if store.journal is not None:
         store = store.model_copy(update={"journal": (base / store.journal).absolute()})
-    return config.model_copy(update={"daemon": daemon, "engine": engine, "store": store, "policy": policies})
+    changed = {"daemon": daemon, "engine": engine, "store": store, "policy": policies, "judge": judges}
+    return config.model_copy(update=changed)
+
+
+def _judge(judge: AnyJudge, base: Path) -> AnyJudge:
+    if not isinstance(judge, ProgramConfig):
+        return judge
+    folder = (base / judge.working_dir).absolute()
+    if not folder.is_dir():
+        raise ConfigError(f"judge.{judge.name}.working_dir = {str(judge.working_dir)!r}: there is no folder {folder}")
+    return judge.model_copy(update={"working_dir": folder})
 
 
 def _guard(policy: PolicyConfig, base: Path) -> GuardConfig | None:

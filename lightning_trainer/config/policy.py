@@ -237,6 +237,11 @@ class PolicyConfig(Section):
         return {self.reward: 1.0} if isinstance(self.reward, str) else self.reward
 
     @property
+    def all_reward_names(self) -> frozenset[str]:
+        """Of the evaluations that are a reward in any stage."""
+        return frozenset(name for one in self.of_stages for name in one.reward_weights)
+
+    @property
     def estimator(self) -> str:
         """The advantage estimator that runs on the credits; ``credit`` is none."""
         return estimators.CREDIT if self.credit.gives_advantages else self.algorithm.advantage

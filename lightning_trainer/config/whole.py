@@ -5,6 +5,7 @@ from pydantic import field_validator
 from lightning_trainer.config.daemon import DaemonConfig
 from lightning_trainer.config.engine import EngineConfig
 from lightning_trainer.config.gateway import GatewayConfig
+from lightning_trainer.config.judges import JudgeConfig
 from lightning_trainer.config.metrics import MetricsConfig
 from lightning_trainer.config.policy import PolicyConfig
 from lightning_trainer.config.section import Section
@@ -24,6 +25,17 @@ class Config(Section):
     store: StoreConfig = StoreConfig()
     policy: tuple[PolicyConfig, ...] = ()
     """Without any the daemon records, and neither routes, serves nor trains."""
+    judge: tuple[JudgeConfig, ...] = ()
+    """Who gives rewards of their names (docs/rewards.md)."""
+
+    @field_validator("judge")
+    @classmethod
+    def _judges_differ(cls, judges: tuple[JudgeConfig, ...]) -> tuple[JudgeConfig, ...]:
+        names = [judge.name for judge in judges]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{names.count(name)} judges are called {name!r}; give each a name of its own")
+        return judges
 
     @field_validator("policy")
     @classmethod
@@ -33,6 +45,14 @@ class Config(Section):
             if names.count(name) > 1:
                 raise ValueError(f"{names.count(name)} policies are called {name!r}; give each a name of its own")
         return tuple(policy.behind(policies[:position]) for position, policy in enumerate(policies))
+
+    def named_judge(self, name: str) -> JudgeConfig:
+        """Raises ConfigError: there is none."""
+        for judge in self.judge:
+            if judge.name == name:
+                return judge
+        known = f"it has {', '.join(one.name for one in self.judge)}" if self.judge else "it has none; docs/rewards.md"
+        raise ConfigError(f"there is no [[judge]] {name!r} in the configuration: {known}")
 
     @property
     def only_policy(self) -> PolicyConfig:

@@ -8,6 +8,7 @@ from pathlib import Path
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.engines import engine_groups
+from lightning_trainer.daemon.judges import judges_at_work
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.overlaps import overlaps
@@ -40,7 +41,7 @@ async def compose(
     Without any, nothing that computes is even imported: a daemon that only records needs no such package.
 
     Args:
-        stack: gets the files of weights, which go when it is left.
+        stack: gets the files of weights and the judges, which go when it is left.
         url: where the daemon listens.
         token: what opens it.
         make_upstream: the gateway's way to an engine.
@@ -72,6 +73,7 @@ async def compose(
         for policy in group:
             own = weights if len(group) == 1 else weights.of(policy.name)
             engines[policy.name] = PolicyEngine(replicas, of_engine, own, model_dirs[policy.name])
+    judges = await stack.enter_async_context(judges_at_work(config.judge, store=store, sink=sink))
     policies = [
         PolicyRuntime(
             policy,
@@ -86,6 +88,7 @@ async def compose(
             url=url,
             token=token,
             log_dir=logs[policy.name],
+            judges=judges,
         )
         for policy, trainer, demonstrations in zip(config.policy, trainers, shown, strict=True)
     ]

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.api.rollback import RollbackRequests
+from lightning_trainer.daemon.judges import PolicyJudges
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
@@ -25,6 +26,7 @@ from lightning_trainer.daemon.selection_watch import watch_selection
 from lightning_trainer.errors import TrainerDiedError, TrainingError
 from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint
 from lightning_trainer.gateway.engine.upstream import Upstream
+from lightning_trainer.judges.judging import Judging
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.models.folder import vocabulary_of
 from lightning_trainer.serving.replicas import EngineReplicas
@@ -70,10 +72,12 @@ class PolicyRuntime:
         url: str,
         token: str | None = None,
         log_dir: Path,
+        judges: Mapping[str, Judging],
     ) -> None:
         """
         Args:
             census: of the store.
+            judges: all of the daemon's, by name.
             url: the daemon's.
             log_dir: of the policy.
         """
@@ -100,6 +104,7 @@ class PolicyRuntime:
             guard=policy.guard
             and PromotionGuard(policy.name, policy.guard, self.old_versions, url=url, token=token, log_dir=log_dir),
         )
+        self._judges = PolicyJudges(policy, judges, store=store, progress=self.progress)
         self._loop = TrainingLoop(
             policy,
             store=store,
@@ -113,6 +118,7 @@ class PolicyRuntime:
             demonstrations=demonstrations,
             one_of_several=len(config.policy) > 1,
             vocabulary=vocabulary_of(engine.model_dir),
+            judges=self._judges,
         )
         self._watch = partial(watch_selection, policy, config.policy, census, self.progress)
 
@@ -154,6 +160,7 @@ class PolicyRuntime:
 
     async def stop(self) -> None:
         """Take down what is its own; the loop has ended."""
+        await self._judges.close()
         await self._keeper.settled()
         await self.old_versions.stop()
         await self.trainer.close()

@@ -32,6 +32,17 @@ def _attempt(explained: ExplainedAttempt) -> dict[str, Any]:
         "policy": None if case.no_policy else case.policy.name,
         "step": None if step is None else step.step,
         "reward": explained.reward,
+        "evaluations": [
+            {
+                "name": one.name,
+                "value": one.value,
+                "agent": one.agent,
+                "response_id": one.response_id,
+                "source": one.source,
+                "explanation": one.explanation,
+            }
+            for one in case.reading.evaluations
+        ],
         "spans": len(case.spans),
         "verdict": explained.verdict.value,
         "headline": explained.headline,

@@ -32,7 +32,7 @@ def render(explanation: Explanation, text_of: TextOf | None) -> str:
     largest = max(sizes, default=0.0)
     sections = [_header(explanation)]
     for attempt in explanation.attempts:
-        sections += [_tree(attempt, text_of, largest), _ledger(attempt), _notes(attempt)]
+        sections += [_rewards(attempt), _tree(attempt, text_of, largest), _ledger(attempt), _notes(attempt)]
     return document(f"{explanation.rollout_id} · lightning-trainer explain", filter(None, sections))
 
 
@@ -43,6 +43,11 @@ def _header(explanation: Explanation) -> str:
         f"<h1>Rollout {escape(explanation.rollout_id)}</h1>"
         f'<p class="{"good" if taken else "bad"}">{escape(explanation.headline)}</p></header>'
     )
+
+
+def _rewards(attempt: ExplainedAttempt) -> str:
+    said = "".join(f"<li>{escape(text)}</li>" for text in words.evaluations(attempt))
+    return section("Rewards", f"<ul>{said}</ul>") if said else ""
 
 
 def _tree(attempt: ExplainedAttempt, text_of: TextOf | None, largest: float) -> str:

@@ -40,6 +40,7 @@ def show(explanation: Explanation, console: Console) -> None:
         if len(explanation.attempts) > 1:
             _say(console, attempt.headline, "bold")
         _say(console, words.facts(attempt), "dim")
+        _list(console, "rewards", tuple(words.evaluations(attempt)))
         if attempt.calls:
             console.print(_calls(attempt))
         if len(attempt.calls) > _MOST_CALLS:

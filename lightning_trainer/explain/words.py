@@ -8,6 +8,9 @@ from lightning_trainer.explain.finding import counted, seconds
 from lightning_trainer.explain.tree import CallNode
 from lightning_trainer.types import Outcome
 
+_MOST_EVALUATIONS = 50
+"""The newest that are shown."""
+
 
 def facts(attempt: ExplainedAttempt) -> str:
     """Return what is known of an attempt beside its calls, in one line."""
@@ -27,6 +30,18 @@ def facts(attempt: ExplainedAttempt) -> str:
             counted(len(case.spans), "span"),
         )
     )
+
+
+def evaluations(attempt: ExplainedAttempt) -> Iterator[str]:
+    """Yield who gave the attempt a reward, or failed to, and why; those of which no more is known than the number are
+    in the facts."""
+    told = [one for one in attempt.case.reading.evaluations if one.source or one.explanation]
+    for one in told[-_MOST_EVALUATIONS:]:
+        about = "" if one.agent is None else f" for agent {one.agent}"
+        about = about if one.response_id is None else f" for response {one.response_id}"
+        given = "no number" if one.value is None else f"{one.value:g}"
+        by = "" if one.source is None else f" by {one.source}"
+        yield f"{one.name} {given}{about}{by}" + (f": {one.explanation}" if one.explanation else "")
 
 
 def _taken(case: Case) -> str:

@@ -131,7 +131,15 @@ def _evaluation(
         agent=_evaluated_name(span, event, semconv.EVALUATION_AGENT),
         response_id=_evaluated_name(span, event, semconv.RESPONSE_ID),
         trace_id=None if evaluated is None else span.trace_id,
+        source=_source(span),
     )
+
+
+def _source(span: Span) -> str | None:
+    name, kind, model = (
+        span.attributes.get(key) for key in (semconv.JUDGE_NAME, semconv.JUDGE_KIND, semconv.JUDGE_MODEL)
+    )
+    return None if name is None else f"judge {name} ({kind}, {model})"
 
 
 def _evaluated_name(span: Span, event: SpanEvent, name: str) -> str | None:

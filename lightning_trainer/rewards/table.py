@@ -64,7 +64,7 @@ def read_rewards(
     calls_too = any(reward.span_id is not None or reward.response_id is not None for reward in rewards)
     targets = Targets(calls, attempts, repeated) if calls_too else Targets((), attempts, ())
     best: dict[tuple[Target, str], tuple[int, float]] = {}
-    not_numbers: set[str] = set()
+    not_numbers: dict[tuple[Target, str], set[str]] = {}
     ambiguous: set[tuple[str, str]] = set()
     shared: set[tuple[str, str]] = set()
     for evaluation in rewards:
@@ -76,7 +76,8 @@ def read_rewards(
         elif target.scope is Scope.SHARED:
             shared.add((target.name, name))
         elif evaluation.value is None or not abs(evaluation.value) <= LARGEST_REWARD:
-            not_numbers.add(f"{target}: evaluation {name!r} gave no number ({evaluation.value})")
+            said = f"{target}: evaluation {name!r} gave no number ({evaluation.value})"
+            not_numbers.setdefault((target, name), set()).add(said)
         else:
             observed = (evaluation.time_ns, float(evaluation.value))
             best[target, name] = max(best.get((target, name), observed), observed)
@@ -84,7 +85,9 @@ def read_rewards(
     for (target, name), (_, value) in best.items():
         given.setdefault(target, {})[name] = value
     sums = weigh(given, weights, calls, attempts)
-    problems = [f"{text} and counts as missing" for text in sorted(not_numbers)]
+    # Whoever tried again and gave a number then has mended it.
+    unmended = {text for given_as, texts in not_numbers.items() if given_as not in best for text in texts}
+    problems = [f"{text} and counts as missing" for text in sorted(unmended)]
     problems += [
         f"span {span_id}: {name} does not say which of the response's choices it scores, so it scores none; name one "
         f"as {span_id}/0"

@@ -148,6 +148,9 @@ class SqliteStore:
         """Return everything that belongs to the attempts, oldest first; see :func:`spans.select_of_attempts`."""
         return await self._read(lambda connection: span_table.select_of_attempts(connection, attempt_ids))
 
+    async def spans_of_trace(self, trace_id: str) -> list[Span]:
+        return await self._read(lambda connection: span_table.select_of_trace(connection, trace_id))
+
     async def write(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
         """Run a short operation of the caller's in the writer's thread; it returns after its commit."""
         return await self._write(operation)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.groups import GroupSummary
 from lightning_trainer.daemon.api.rollback import RollbackRequests
+from lightning_trainer.daemon.judges import PolicyJudges
 from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.errors import DamagedStoreError, StoreError
 from lightning_trainer.ingest.reading import read_spans
@@ -35,14 +36,20 @@ class Builder:
         rollbacks: RollbackRequests,
         stored: asyncio.Event,
         vocabulary: int | None = None,
+        judges: PolicyJudges | None = None,
     ) -> None:
-        """``vocabulary``: entries of the model's; None where it is not known."""
+        """
+        Args:
+            vocabulary: entries of the model's; None where it is not known.
+            judges: give rewards that the attempts lack; None: nobody does.
+        """
         self._policy = policy
         self._store = store
         self._progress = progress
         self._rollbacks = rollbacks
         self._stored = stored
         self._vocabulary = vocabulary
+        self._judges = judges
 
     async def build(self, attempts: Sequence[Attempt], step: int, oldest_version: int = 0) -> Build | None:
         """Build the step, and build it again when spans arrive, while rewards are missing that may still come.
@@ -52,6 +59,10 @@ class Builder:
         Raises:
             StoreError: the store cannot be read.
         """
+        if self._judges is not None:
+            await self._judges.wait(attempts, step, lambda: self._rollbacks.pending is not None)
+            if self._rollbacks.pending is not None:
+                return None
         # Whose clock runs ahead says that its attempt will end; the waiting has an end by ours.
         ended_ns = min(max(attempt.ended_ns or 0 for attempt in attempts), time.time_ns())
         wait_until_ns = ended_ns + int(self._policy.reward_wait_s * 1e9)

@@ -18,6 +18,7 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.collecting import Collection
 from lightning_trainer.credit.dynamic_sampling import groups_wanted
 from lightning_trainer.daemon.api.rollback import RollbackRequests
+from lightning_trainer.daemon.judges import PolicyJudges
 from lightning_trainer.daemon.loop.building import Builder
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
@@ -83,12 +84,14 @@ class TrainingLoop:
         demonstrations: Demonstrations | None = None,
         one_of_several: bool = False,
         vocabulary: int | None = None,
+        judges: PolicyJudges | None = None,
     ) -> None:
         """Take what the policy has.
 
         Args:
             stored: set by whoever commits spans; the loop clears it.
             vocabulary: entries of the model's; None where it is not known.
+            judges: give rewards that attempts lack; None: nobody does.
             one_of_several: other policies have loops over the same store; attempts that they alone answered are theirs.
         """
         self._policy = policy
@@ -102,8 +105,15 @@ class TrainingLoop:
         self._stored = stored
         self._demonstrations = demonstrations or Demonstrations(policy)
         self._worklist = Worklist(policy, store=store, progress=progress, one_of_several=one_of_several)
+        self._judges = judges
         self._builder = Builder(
-            policy, store=store, progress=progress, rollbacks=rollbacks, stored=stored, vocabulary=vocabulary
+            policy,
+            store=store,
+            progress=progress,
+            rollbacks=rollbacks,
+            stored=stored,
+            vocabulary=vocabulary,
+            judges=judges,
         )
         self._step = 0
         """The newest that is recorded, trained or not."""
@@ -282,6 +292,9 @@ class TrainingLoop:
             self._progress.waiting_groups = collection.waiting
             self._progress.waiting_attempts = self._worklist.waiting
             self._progress.ready_groups = len(collection.ready)
+            if self._judges is not None:
+                # Of this step alone: what a judge may spend is a step's.
+                self._judges.begin((members for _, members in collection.ready[:groups]), self._step + 1)
             if attempts := collection.next_step(groups):
                 return attempts
             # However many attempts wait: nobody looks through them for more than a small share of the time.
@@ -331,6 +344,8 @@ class TrainingLoop:
             metrics={**metrics, **await self._store.measures()},
         )
         self._step = step
+        if self._judges is not None:
+            self._judges.taken(attempts)
         if build.batch is None:
             reasons = sorted({group.refused_reason for group in build.groups if group.refused_reason})
             self._progress.say(

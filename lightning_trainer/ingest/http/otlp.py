@@ -8,7 +8,7 @@ Source: OpenTelemetry Protocol specification 1.x, section OTLP/HTTP (binary prot
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from lightning_trainer.ingest.http.bodies import (
 )
 from lightning_trainer.ingest.http.otlp_answers import JSON, PROTOBUF, acceptance, media_type_of, refusal
 from lightning_trainer.ingest.http.otlp_json import spans_of
-from lightning_trainer.otlp.span_codec import attributes_from_proto, received_span
+from lightning_trainer.otlp.span_codec import attributes_from_proto, attributes_to_proto, received_span, span_to_proto
 from lightning_trainer.types import AttributeValue, Span, SpanSink
 
 logger = logging.getLogger(__name__)
@@ -79,6 +79,22 @@ def decode_request(body: bytes) -> Export:
                 except MalformedTelemetryError as error:
                     rejected.append(str(error))
     return Export(tuple(spans), tuple(rejected))
+
+
+def encode_request(spans: Sequence[Span]) -> bytes:
+    """Write an ExportTraceServiceRequest, for a receiver.
+
+    Raises:
+        MalformedTelemetryError: a span cannot be written as OTLP.
+    """
+    request = ExportTraceServiceRequest()
+    for span in spans:
+        of_resource = request.resource_spans.add()
+        of_resource.resource.attributes.extend(attributes_to_proto(span.resource))
+        of_scope = of_resource.scope_spans.add()
+        of_scope.scope.name = span.scope
+        of_scope.spans.append(span_to_proto(span))
+    return request.SerializeToString()
 
 
 def decode_json_request(body: bytes) -> Export:

@@ -139,6 +139,16 @@ def has_rollout(connection: sqlite3.Connection, rollout_id: str) -> bool:
     return connection.execute("SELECT 1 FROM spans WHERE rollout_id = ? LIMIT 1", (rollout_id,)).fetchone() is not None
 
 
+def select_of_trace(connection: sqlite3.Connection, trace_id: str) -> list[Span]:
+    """Return the spans of a trace, oldest first."""
+    rows = connection.execute(
+        """SELECT spans.body, spans.scope, resources.body FROM spans JOIN resources ON resources.id = spans.resource_id
+           WHERE trace_id = ? ORDER BY spans.start_ns, span_id""",
+        (trace_id,),
+    )
+    return [decode_span(body, scope=scope, resource=decode_resource(resource)) for body, scope, resource in rows]
+
+
 def select_of_attempts(connection: sqlite3.Connection, attempt_ids: Sequence[str]) -> list[Span]:
     """Return everything that belongs to the attempts, oldest first.
 

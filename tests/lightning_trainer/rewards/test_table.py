@@ -103,3 +103,9 @@ def test_an_evaluation_of_an_agent_scores_its_part_of_the_attempt(read, make_att
     attempts = [make_attempt(name, rollout_id="r", started_ns=start) for name, start in (("late", 9), ("early", 1))]
     late = make_evaluation(0.5, None, rollout_id="r", agent="solver")
     assert read(late, attempts=attempts).of_agents == {("late", "solver"): 0.5}
+
+
+def test_a_judge_that_failed_and_then_gave_a_number_is_no_problem(read, make_evaluation):
+    failed, given = make_evaluation(None, time_ns=50), make_evaluation(0.5, time_ns=60)
+    assert len(read(failed).problems) == 1
+    assert (read(failed, given).of_attempts, read(failed, given).problems) == ({"a1": 0.5}, ())

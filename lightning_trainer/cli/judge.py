@@ -1,0 +1,264 @@
+"""``lightning-trainer judge``: recorded attempts of any age, judged by hand; with a daemon running or not."""
+
+import asyncio
+import json
+import re
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from sqlite3 import Connection
+from typing import TypeVar
+
+import httpx
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from lightning_trainer.cli.running_daemon import running_daemon
+from lightning_trainer.config import Config
+from lightning_trainer.config.file import load_usual_config
+from lightning_trainer.config.judges import AnyJudge, ModelJudge
+from lightning_trainer.errors import ConfigError, JudgeError, StoreError
+from lightning_trainer.ingest.http.otlp import encode_request
+from lightning_trainer.judges.judging import Judged, Judging
+from lightning_trainer.judges.models.budget import Budget, estimated_tokens
+from lightning_trainer.judges.recording import known_verdicts, question_digest
+from lightning_trainer.judges.registry import make_judge
+from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.tables import attempts as attempt_table
+from lightning_trainer.store.tables import spans as span_table
+from lightning_trainer.store.tables.late import select_consumed
+from lightning_trainer.store.tables.rollouts import nearest_names, select_named
+from lightning_trainer.types import Attempt, AttemptState, Span, SpanSink
+
+Read = TypeVar("Read")
+
+_GROUPS_AT_ONCE = 32
+"""That are in memory."""
+_REASON_SHOWN = 160
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked on the command line."""
+
+    names: tuple[str, ...]
+    """Rollouts, attempts, tasks or groups; none: all since ``since``."""
+    judge: str
+    config: Path | None = None
+    since: str | None = None
+    again: bool = False
+    dry_run: bool = False
+    as_json: bool = False
+
+
+def judge(options: Options) -> None:
+    """Judge and print a table; ends with status 1 where an attempt got no reward.
+
+    Raises:
+        LightningError: the configuration or the store cannot be read, or nothing of the name is there.
+    """
+    config = load_usual_config(options.config)
+    by = config.named_judge(options.judge)
+    store = config.daemon.state_dir / "lightning.sqlite"
+    with read_only(store) as connection:
+        groups = _groups(connection, options, whole=make_judge(by).whole_group)
+    if options.dry_run:
+        asyncio.run(_dry_run(by, store, groups, options))
+        return
+    judged, budget = asyncio.run(_judge(config, by, store, groups, options))
+    with read_only(store) as connection:
+        late = select_consumed(connection, attempt_ids=[one.attempt_id for one in judged])
+    if options.as_json:
+        spent = {"calls": budget.calls, "input_tokens": budget.input_tokens, "output_tokens": budget.output_tokens}
+        document = {"judged": [asdict(one) for one in judged], "spent": spent, "trained_before": sorted(late)}
+        print(json.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        _show(judged, by, budget, groups, late=len(late))
+    if any(one.value is None for one in judged):
+        sys.exit(1)
+
+
+async def _judge(
+    config: Config, by: AnyJudge, store: Path, groups: Sequence[Sequence[Attempt]], options: Options
+) -> tuple[list[Judged], Budget]:
+    budget = Budget(by.budget if isinstance(by, ModelJudge) else None)
+    places = asyncio.Semaphore(_GROUPS_AT_ONCE)
+
+    async def one(judging: Judging, group: Sequence[Attempt]) -> list[Judged]:
+        async with places:
+            spans = await _read(store, partial(_spans_of, group))
+            return await judging.judge_group(spans, group, budget, again=options.again)
+
+    async with _sink(config, store) as sink:
+        judging = Judging(make_judge(by), sink, partial(_spans_of_trace, store))
+        try:
+            found = await asyncio.gather(*(one(judging, group) for group in groups))
+        finally:
+            await judging.close()
+    return [judged for of_group in found for judged in of_group], budget
+
+
+async def _dry_run(by: AnyJudge, store: Path, groups: Sequence[Sequence[Attempt]], options: Options) -> None:
+    judge = make_judge(by)
+    judging = Judging(judge, _Nowhere(), partial(_spans_of_trace, store))
+    questions: list[str] = []
+    answered = attempts = 0
+    for group in groups:
+        spans = await _read(store, partial(_spans_of, group))
+        for unit in judging.units(spans, group, options.again):
+            try:
+                question = judge.question(unit)
+            except JudgeError as error:
+                print(f"cannot be judged: {error}")
+                continue
+            known = await _spans_of_trace(store, question_digest(by, question))
+            if judge.cached and not options.again and known_verdicts(known, len(unit)) is not None:
+                answered += 1
+            else:
+                questions.append(question)
+            attempts += len(unit)
+    await judging.close()
+    chars = sum(map(len, questions))
+    print(
+        f"judge {by.name} would be asked {len(questions)} questions about {attempts} attempts: {chars:,} characters, "
+        f"at most about {estimated_tokens(chars):,} tokens and what it is told each time; "
+        f"questions that were answered before: {answered}"
+    )
+    if questions:
+        print(f"\nthe first question:\n\n{questions[0]}")
+
+
+@asynccontextmanager
+async def _sink(config: Config, store: Path) -> AsyncIterator[SpanSink]:
+    """Where verdicts go: to the daemon that has the store open, else into the store itself."""
+    url = running_daemon(config)
+    if url is None:
+        async with SqliteStore(store) as opened:
+            yield opened
+        return
+    headers = {} if config.daemon.token is None else {"authorization": f"Bearer {config.daemon.token}"}
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60.0, trust_env=False) as client:
+        yield _Daemon(client)
+
+
+class _Daemon:
+    """The daemon's receiver, as a span sink."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def append(self, spans: Sequence[Span]) -> int:
+        body, kind = encode_request(spans), {"content-type": "application/x-protobuf"}
+        try:
+            answer = await self._client.post("/v1/traces", content=body, headers=kind)
+        except httpx.HTTPError as error:
+            raise StoreError(f"the daemon did not take the verdicts ({type(error).__name__}: {error})") from error
+        if answer.status_code != httpx.codes.OK:
+            raise StoreError(f"the daemon did not take the verdicts (HTTP {answer.status_code}: {answer.text[:300]})")
+        return len(spans)
+
+
+class _Nowhere:
+    async def append(self, spans: Sequence[Span]) -> int:
+        raise AssertionError("nothing is stored")
+
+
+async def _read(store: Path, query: Callable[[Connection], Read]) -> Read:
+    def read() -> Read:
+        with read_only(store) as connection:
+            return query(connection)
+
+    return await asyncio.to_thread(read)
+
+
+async def _spans_of_trace(store: Path, trace_id: str) -> list[Span]:
+    return await _read(store, lambda connection: span_table.select_of_trace(connection, trace_id))
+
+
+def _spans_of(group: Sequence[Attempt], connection: Connection) -> list[Span]:
+    return span_table.select_of_attempts(connection, [attempt.attempt_id for attempt in group])
+
+
+def _groups(connection: Connection, options: Options, *, whole: bool) -> list[list[Attempt]]:
+    """Return the ended attempts that are meant, group by group; of a judge of groups all of each.
+
+    Raises:
+        LightningError: there is none.
+    """
+    since_ns = None if options.since is None else _since_ns(options.since)
+    if not options.names and since_ns is None:
+        raise ConfigError("name rollouts, tasks or groups to judge, or say --since 2h")
+    found = [one for name in options.names for one in _named(connection, name)]
+    if not options.names:
+        found = attempt_table.select(connection)
+    by_group: dict[str, dict[str, Attempt]] = {}
+    for attempt in found:
+        ended = attempt.state is not AttemptState.RUNNING
+        if ended and (since_ns is None or (attempt.ended_ns or 0) >= since_ns):
+            by_group.setdefault(attempt.group_id, {})[attempt.attempt_id] = attempt
+    if whole:
+        for group_id, members in by_group.items():
+            others = attempt_table.select(connection, group_id=group_id)
+            members.update({one.attempt_id: one for one in others if one.state is not AttemptState.RUNNING})
+    if not by_group:
+        meant = f"since {options.since}" if not options.names else f"named {', '.join(options.names)}"
+        raise StoreError(f"there is no attempt {meant} that has ended; see `lightning-trainer explain`")
+    return [list(members.values()) for members in by_group.values()]
+
+
+def _named(connection: Connection, name: str) -> list[Attempt]:
+    if of_group := attempt_table.select(connection, group_id=name):
+        return of_group
+    rollouts = select_named(connection, name)
+    if not rollouts:
+        nearest = ", ".join(nearest_names(connection, name)) or "none is recorded"
+        raise StoreError(f"there is no rollout, attempt, task or group {name!r}: the nearest are {nearest}")
+    return [one for rollout in rollouts for one in attempt_table.select(connection, rollout_id=rollout)]
+
+
+def _since_ns(text: str) -> int:
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip()):
+        return time.time_ns() - int(float(match[1]) * _UNITS_S[match[2]] * 1e9)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"--since {text!r} is no time: write 30m, 2h, 7d, or 2026-05-01T12:00") from None
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1e9)
+
+
+def _show(
+    judged: Sequence[Judged], by: AnyJudge, budget: Budget, groups: Sequence[Sequence[Attempt]], *, late: int
+) -> None:
+    console = Console()
+    attempts = {attempt.attempt_id: attempt for group in groups for attempt in group}
+    if judged:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for heading in ("attempt", "task", "score", "reason"):
+            table.add_column(heading, overflow="fold")
+        for one in judged:
+            score = "[yellow]missing[/]" if one.value is None else f"{one.value:.3g}"
+            reason = one.reason if len(one.reason) <= _REASON_SHOWN else f"{one.reason[:_REASON_SHOWN]} ..."
+            before = " (answered before)" if one.remembered else ""
+            table.add_row(
+                escape(one.attempt_id), escape(attempts[one.attempt_id].task_id), score, escape(reason) + before
+            )
+        console.print(table)
+    given = [one for one in judged if one.value is not None]
+    kept = len(attempts) - len(judged)
+    said = [f"judge {by.name} gave {len(given)} of {len(judged)} attempts a reward"]
+    if kept:
+        said.append(f"{kept} had it already")
+    if budget.calls:
+        cost = f", {budget.money:.4g} by your prices" if budget.money else ""
+        said.append(f"{budget.calls} calls, {budget.input_tokens:,} + {budget.output_tokens:,} tokens{cost}")
+    if late:
+        said.append(f"{late} are in a step already, where these rewards come too late: stored, not trained")
+    console.print("; ".join(said), markup=False, highlight=False, soft_wrap=True)

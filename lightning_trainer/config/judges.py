@@ -1,0 +1,207 @@
+"""``[[judge]]``: who gives a reward of that name, and what it may cost."""
+
+import math
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from lightning_trainer.config.section import Section
+
+JudgeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+_VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+
+
+class BudgetConfig(Section):
+    """``[judge.budget]``: what a judge may spend on a step, or on one run of ``lightning-trainer judge``."""
+
+    calls: int | None = Field(default=None, ge=1)
+    tokens: int | None = Field(default=None, ge=1)
+    """Of questions and answers together."""
+    money: float | None = Field(default=None, gt=0)
+    """In the currency of the prices."""
+    price_input: float | None = Field(default=None, ge=0)
+    """Of a million tokens of questions."""
+    price_output: float | None = Field(default=None, ge=0)
+    """Of a million tokens of answers."""
+
+    @model_validator(mode="after")
+    def _money_has_prices(self) -> Self:
+        if self.money is not None and (self.price_input is None or self.price_output is None):
+            raise ValueError(
+                f"money = {self.money:g} can only be kept where price_input and price_output are known (of a million "
+                "tokens); add them, or limit tokens"
+            )
+        return self
+
+
+class JudgeSection(Section):
+    """What judges of all kinds have."""
+
+    name: JudgeName
+    """Of the evaluations that it gives: ``reward = { NAME = 1.0 }`` uses them."""
+    timeout_s: float = Field(default=60.0, gt=0, le=3600)
+    """Of one question to the model with what is sent again, or of one run of the program."""
+    wait_s: float = Field(default=300.0, gt=0, le=86400)
+    """How long a step waits for the judge; what has not come by then is missing."""
+    concurrency: int = Field(default=8, ge=1, le=256)
+    """Questions, or programs, at once."""
+
+    NOT_JUDGED_BY: ClassVar[frozenset[str]] = frozenset({"name", "timeout_s", "wait_s", "concurrency"})
+    """Settings that change nothing about a verdict."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for judges that judge alike."""
+        return self.model_dump_json(exclude=set(self.NOT_JUDGED_BY))
+
+
+class ModelJudge(JudgeSection):
+    """What judges that ask a model have."""
+
+    model: str = Field(min_length=1)
+    """As the endpoint calls it."""
+    base_url: str = "https://api.openai.com/v1"
+    """Of the endpoint, with ``/v1``."""
+    api: Literal["openai", "anthropic"] = "openai"
+    """Chat completions, or messages."""
+    api_key_env: str | None = Field(default=None, pattern=_VARIABLE)
+    """The environment variable that holds the key; absent: none is sent."""
+    instructions: str | None = Field(default=None, max_length=20_000)
+    """What counts, in your words."""
+    max_chars: int = Field(default=20_000, ge=500)
+    """Of one attempt in a question; what is longer is cut in the middle, and the judge is told."""
+    max_answer_tokens: int = Field(default=2048, ge=16)
+    temperature: float | None = Field(default=0.0, ge=0, le=2)
+    retries: int = Field(default=2, ge=0, le=10)
+    """How often an answer that cannot be used is asked for again, with the reason."""
+    structured: bool = True
+    """Ask the endpoint for the answer's schema; one that refuses is asked without."""
+    budget: BudgetConfig = BudgetConfig()
+
+    NOT_JUDGED_BY: ClassVar[frozenset[str]] = JudgeSection.NOT_JUDGED_BY | {
+        *("api_key_env", "retries", "budget", "max_answer_tokens"),
+    }
+
+    @field_validator("base_url")
+    @classmethod
+    def _a_url(cls, url: str) -> str:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError("write a base URL, like https://api.openai.com/v1")
+        if urlsplit(url).username is not None:
+            # Sentences and spans name the endpoint; its password would be in them.
+            raise ValueError("it holds a user name or a password; leave them out, and name a key with api_key_env")
+        return url.rstrip("/")
+
+
+Scale = tuple[float, float]
+"""The lowest and the highest score. The reward is where between them a score is, from 0 to 1."""
+
+
+def checked_scale(scale: Scale | None) -> Scale | None:
+    if scale is not None and not (scale[0] < scale[1] and all(map(math.isfinite, scale))):
+        raise ValueError("write the lowest and the highest score, like [0, 10]")
+    return scale
+
+
+class Criterion(Section):
+    """``[[judge.criterion]]``: one thing that a rubric asks."""
+
+    name: JudgeName
+    says: str = Field(min_length=1, max_length=4000)
+    """What has to hold of an attempt."""
+    weight: float = Field(default=1.0, gt=0, le=1000)
+
+
+class RubricConfig(ModelJudge):
+    """``kind = "rubric"``: named criteria, each with a verdict and a reason."""
+
+    kind: Literal["rubric"]
+    criterion: tuple[Criterion, ...] = Field(min_length=1)
+    scale: Scale | None = None
+    """Of every criterion; without one each is met or not."""
+
+    _scale = field_validator("scale")(checked_scale)
+
+    @field_validator("criterion")
+    @classmethod
+    def _names_differ(cls, criteria: tuple[Criterion, ...]) -> tuple[Criterion, ...]:
+        names = [one.name for one in criteria]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{names.count(name)} criteria are called {name!r}; give each a name of its own")
+        return criteria
+
+
+class GroupConfig(ModelJudge):
+    """``kind = "group"``: all attempts of a group in one question."""
+
+    kind: Literal["group"]
+    scale: Scale = (0.0, 1.0)
+
+    _scale = field_validator("scale")(checked_scale)
+
+
+class PairwiseConfig(ModelJudge):
+    """``kind = "pairwise"``: attempts two by two, in both orders."""
+
+    kind: Literal["pairwise"]
+    all_pairs: int = Field(default=6, ge=2, le=64)
+    """Groups of up to so many attempts are compared all with all; larger ones in rounds."""
+
+
+class AgentCreditConfig(ModelJudge):
+    """``kind = "agent_credit"``: how good an attempt was, and each agent's share in it."""
+
+    kind: Literal["agent_credit"]
+    per: Literal["agent", "call"] = "agent"
+    scale: Scale = (0.0, 1.0)
+    outcome: str | None = None
+    """Name of an evaluation that says how good the attempt was; without one the judge says it."""
+
+    _scale = field_validator("scale")(checked_scale)
+
+
+class ProgramConfig(JudgeSection):
+    """``kind = "program"``: a command, or a Python function, in a process of its own."""
+
+    kind: Literal["program"]
+    command: tuple[str, ...] | None = None
+    """Program and arguments; no shell reads them."""
+    function: str | None = Field(default=None, pattern=r"^[^:]+:[A-Za-z_][A-Za-z0-9_]*$")
+    """``module:function`` or ``file.py:function``."""
+    whole_group: bool = False
+    """It is given all attempts of a group at once."""
+    memory_mib: int = Field(default=2048, ge=16)
+    """Of each of its processes (Linux)."""
+    working_dir: Path = Path()
+
+    @model_validator(mode="after")
+    def _one_program(self) -> Self:
+        if (self.command is None) == (self.function is None):
+            raise ValueError(
+                f"judge {self.name!r} runs a command or a function: write command = [...] or function = "
+                '"module:function", one of them'
+            )
+        if self.command is not None and not (self.command and self.command[0]):
+            raise ValueError(f"judge {self.name!r} has an empty command; name the program")
+        return self
+
+
+KINDS: dict[str, type[JudgeSection]] = {
+    "agent_credit": AgentCreditConfig,
+    "group": GroupConfig,
+    "pairwise": PairwiseConfig,
+    "program": ProgramConfig,
+    "rubric": RubricConfig,
+}
+
+AnyJudge = RubricConfig | GroupConfig | PairwiseConfig | AgentCreditConfig | ProgramConfig
+JudgeConfig = Annotated[AnyJudge, Field(discriminator="kind")]
+
+
+def normalized(score: float, scale: Scale) -> float:
+    """Return where on the scale a score is, from 0 to 1."""
+    low, high = scale
+    return (score - low) / (high - low)

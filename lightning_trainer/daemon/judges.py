@@ -1,0 +1,155 @@
+"""Judges at work for one policy: asked as soon as a group is complete, and waited for before its step is built.
+
+A step waits for a judge ``wait_s`` at most. What comes later is stored, and what does not come leaves the reward
+missing, with a sentence. Nothing that goes wrong in a judge goes wrong in the loop.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.config.judges import AnyJudge, ModelJudge
+from lightning_trainer.daemon.progress import Phase, Progress
+from lightning_trainer.judges.judging import Judged, Judging
+from lightning_trainer.judges.models.budget import Budget
+from lightning_trainer.judges.models.client import key_that_lacks
+from lightning_trainer.judges.registry import make_judge
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.types import Attempt, AttemptState, SpanSink
+
+_log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S = 1.0
+"""A rollback that is asked for meanwhile is noticed this late at most."""
+
+
+@asynccontextmanager
+async def judges_at_work(
+    judges: Iterable[AnyJudge], *, store: SqliteStore, sink: SpanSink
+) -> AsyncIterator[dict[str, Judging]]:
+    """Yield the judges by name; all policies of a daemon share them, so that nothing is asked twice."""
+    at_work = {judge.name: Judging(make_judge(judge), sink, store.spans_of_trace) for judge in judges}
+    try:
+        yield at_work
+    finally:
+        for judging in at_work.values():
+            await judging.close()
+
+
+class PolicyJudges:
+    """Those that a policy's rewards name; each attempt is asked about once a run of the daemon."""
+
+    def __init__(
+        self, policy: PolicyConfig, judges: Mapping[str, Judging], *, store: SqliteStore, progress: Progress
+    ) -> None:
+        self._policy = policy
+        self._judges = judges
+        self._store = store
+        self._progress = progress
+        self._asked: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """By judge and attempt."""
+        self._budgets: dict[str, Budget] = {}
+        for name in policy.all_reward_names:
+            if name in judges and (sentence := key_that_lacks(judges[name].judge.config)) is not None:
+                self._say(sentence)
+
+    def begin(self, groups: Iterable[Sequence[Attempt]], step: int) -> None:
+        """Begin to judge groups that are complete, as far as that has not begun."""
+        wanted = self._policy.at_step(step)
+        groups = list(groups)
+        for judging in [self._judges[name] for name in wanted.reward_weights if name in self._judges]:
+            for group in groups:
+                members = [attempt for attempt in group if _can_be_trained(attempt, wanted)]
+                new = [one for one in members if (judging.name, one.attempt_id) not in self._asked]
+                if new:
+                    asked = members if judging.judge.whole_group else new
+                    task = asyncio.create_task(self._judge(judging, asked), name=f"judge {judging.name}")
+                    self._asked |= {(judging.name, one.attempt_id): task for one in asked}
+
+    async def wait(self, attempts: Sequence[Attempt], step: int, give_up: Callable[[], bool]) -> None:
+        """Return when the judges are done with the attempts, when their ``wait_s`` is over, or on ``give_up``."""
+        groups: dict[str, list[Attempt]] = {}
+        for attempt in attempts:
+            groups.setdefault(attempt.group_id, []).append(attempt)
+        self.begin(groups.values(), step)
+        began = time.monotonic()
+        for name, judging in self._judges.items():
+            ids = [one.attempt_id for one in attempts if (name, one.attempt_id) in self._asked]
+            wait_s = judging.judge.config.wait_s
+            while open_ids := [one for one in ids if not self._asked[name, one].done()]:
+                left_s = wait_s - (time.monotonic() - began)
+                if give_up():
+                    return
+                if left_s <= 0:
+                    self._say(
+                        f"step {step} did not wait longer than wait_s = {wait_s:g} for judge {name}, and "
+                        f"{len(open_ids)} of its attempts lack its reward (such as {open_ids[0]}); raise wait_s or "
+                        "concurrency, or lower timeout_s and retries"
+                    )
+                    break
+                self._progress.enter(
+                    Phase.BUILDING, f"step {step}: waiting for judge {name} of {len(open_ids)} attempts"
+                )
+                await asyncio.wait({self._asked[name, one] for one in open_ids}, timeout=min(left_s, _LOOK_AGAIN_S))
+
+    def taken(self, attempts: Iterable[Attempt]) -> None:
+        """A step has taken the attempts: forget them, and begin with new budgets."""
+        for attempt in attempts:
+            for name in self._judges:
+                self._asked.pop((name, attempt.attempt_id), None)
+        self._budgets.clear()
+
+    async def close(self) -> None:
+        """Stop what is under way."""
+        tasks = set(self._asked.values())
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _judge(self, judging: Judging, attempts: Sequence[Attempt]) -> None:
+        try:
+            spans = await self._store.spans_of_attempts([attempt.attempt_id for attempt in attempts])
+            judged = await judging.judge_group(spans, attempts, self._budget(judging))
+        except Exception as error:
+            _log.exception("judge %s ended in an error", judging.name)
+            self._say(f"judge {judging.name} ended in an error, and attempts lack its reward: {_plain(error)}")
+            return
+        missing = [one for one in judged if one.value is None]
+        if missing:
+            self._say(f"judge {judging.name} gave {_no_reward(missing, judged)}")
+
+    def _budget(self, judging: Judging) -> Budget:
+        if judging.name not in self._budgets:
+            config = judging.judge.config
+            self._budgets[judging.name] = Budget(config.budget if isinstance(config, ModelJudge) else None)
+        return self._budgets[judging.name]
+
+    def _say(self, sentence: str) -> None:
+        self._progress.say(sentence)
+        _log.warning("%s", sentence)
+
+
+def _can_be_trained(attempt: Attempt, policy: PolicyConfig) -> bool:
+    """A judge costs; an attempt that is not trained whatever it says needs none."""
+    if attempt.state is AttemptState.RUNNING:
+        return False
+    return attempt.state is not AttemptState.FAILED or policy.failed_attempts == "train"
+
+
+def _no_reward(missing: Sequence[Judged], judged: Sequence[Judged]) -> str:
+    which = f"attempt {missing[0].attempt_id}"
+    if len(missing) > 1:
+        which = f"{len(missing)} of {len(judged)} attempts (such as {missing[0].attempt_id})"
+    return f"no reward to {which}: {missing[0].reason}"
+
+
+def _plain(error: BaseException) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        return _plain(error.exceptions[0])
+    return f"{type(error).__name__}: {error}"

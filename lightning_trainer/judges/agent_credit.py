@@ -1,0 +1,131 @@
+"""``agent_credit``: how good an attempt was, and which share of that is each agent's or each call's.
+
+The shares of an attempt add up to one, so the parts sum to the outcome; an answer whose shares do not is malformed.
+Source: Zhang et al., "Controlling Large Language Model-based Agents for Large-Scale Decision-Making: An Actor-Critic
+Approach" (LLaMAC, arXiv 2311.13884): a critic that says in words and a number what each agent did for the outcome.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from lightning_trainer.config.judges import AgentCreditConfig, normalized
+from lightning_trainer.errors import JudgeError
+from lightning_trainer.judges.attempts import JudgedAttempt
+from lightning_trainer.judges.judge import Verdict
+from lightning_trainer.judges.models.answers import (
+    Answer,
+    MalformedAnswerError,
+    list_of,
+    number_between,
+    shaped,
+)
+from lightning_trainer.judges.models.asking import ask
+from lightning_trainer.judges.models.budget import Budget
+from lightning_trainer.judges.models.client import ModelClient
+from lightning_trainer.judges.prompts import system_prompt
+from lightning_trainer.judges.rendering import message_text, rendered
+
+_TASK = (
+    "You look at an attempt at a task in which AI agents made several calls, and say which part of what came of it is "
+    "owed to each: what would have come of it without that one? One that changed nothing has share 0. The shares of "
+    "all add up to exactly 1."
+)
+_TOLERANCE = 0.01
+_QUOTED = 80
+
+
+class AgentCreditJudge:
+    whole_group = False
+    cached = True
+
+    def __init__(self, config: AgentCreditConfig, client: ModelClient) -> None:
+        self.config = config
+        self._client = client
+
+    def question(self, attempts: Sequence[JudgedAttempt]) -> str:
+        (one,) = attempts
+        shown = rendered([one], self.config.max_chars)
+        named = "\n".join(f"- {name}: {about}" for name, about in self._shared_by(one).items())
+        low, high = self.config.scale
+        outcome = f"Score the attempt as a whole from {low:g} to {high:g}, and share"
+        if self.config.outcome is not None:
+            outcome = f"The attempt was given {self._given(one):g} ({self.config.outcome}). Share"
+        return f"{shown.text}\n\n{outcome} it among these, each by its name:\n{named}"
+
+    async def verdicts(self, attempts: Sequence[JudgedAttempt], question: str, budget: Budget) -> Sequence[Verdict]:
+        (one,) = attempts
+        names = list(self._shared_by(one))
+        answer: Any = await ask(
+            self._client,
+            self.config,
+            budget,
+            system=system_prompt(_TASK, self.config, self._shape),
+            question=question,
+            shape=self._shape,
+            check=lambda answer: _check(answer, names),
+        )
+        outcome = self._given(one) if self.config.outcome else normalized(answer.score, self.config.scale)
+        given = {share.name: share for share in answer.shares}
+        total = sum(share.share for share in answer.shares)  # one, but for its digits
+        return [
+            Verdict(
+                place=0,
+                value=outcome * given[name].share / total,
+                reason=f"share {given[name].share:g} of {outcome:g}: {given[name].reason}",
+                agent=name if self.config.per == "agent" else None,
+                call=place if self.config.per == "call" else None,
+            )
+            for place, name in enumerate(names)
+        ]
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def _shared_by(self, one: JudgedAttempt) -> Mapping[str, str]:
+        """Return who or what has a share, by its name in the question, with a word on it."""
+        attempt_id = one.attempt.attempt_id
+        if self.config.per == "agent":
+            if any(turn.call.agent is None for turn in one.turns):
+                raise JudgeError(
+                    f"a call of attempt {attempt_id} has no agent's name, so nobody can be given its share"
+                )
+            calls = [turn.call.agent for turn in one.turns]
+            return {agent: f"{calls.count(agent)} calls" for agent in one.agents}
+        ids = [turn.call.response_id for turn in one.turns]
+        if None in ids or len(set(ids)) < len(ids):
+            raise JudgeError(
+                f"calls of attempt {attempt_id} have no response id, or share one, so they cannot be scored one by one"
+            )
+        return {
+            f"call-{number}": f"{turn.call.agent or 'the agent'}, {_beginning(turn.answer)!r}"
+            for number, turn in enumerate(one.turns, start=1)
+        }
+
+    def _given(self, one: JudgedAttempt) -> float:
+        name = self.config.outcome or ""
+        value = (one.rewards or {}).get(name)
+        if value is None:
+            raise JudgeError(f"attempt {one.attempt.attempt_id} has no evaluation {name!r} that could be shared")
+        return value
+
+    @cached_property
+    def _shape(self) -> type[Answer]:
+        share = shaped("Share", name=str, reason=str, share=number_between(0.0, 1.0))
+        score = {} if self.config.outcome else {"score": number_between(*self.config.scale)}
+        return shaped("CreditAnswer", reason=str, **score, shares=list_of(share))
+
+
+def _beginning(answer: Any) -> str:
+    return "" if answer is None else message_text(answer)[:_QUOTED]
+
+
+def _check(answer: Any, names: Sequence[str]) -> None:
+    named = [share.name for share in answer.shares]
+    if sorted(named) != sorted(names):
+        raise MalformedAnswerError(
+            f"it shares among {', '.join(named) or 'nobody'}, and has to among {', '.join(names)}"
+        )
+    total = sum(share.share for share in answer.shares)
+    if abs(total - 1.0) > _TOLERANCE:
+        raise MalformedAnswerError(f"the shares add up to {total:g}, not to 1")

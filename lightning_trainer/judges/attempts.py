@@ -1,0 +1,142 @@
+"""Attempts as judges see them: what was asked, said and done, read from stored spans of any age."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
+from typing import Any
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.ingest.dialects.record import Message
+from lightning_trainer.ingest.dialects.registry import dialect_of
+from lightning_trainer.ingest.reading import Reading, read_spans
+from lightning_trainer.retokenise.words import Words, words_of
+from lightning_trainer.rewards.table import RewardTable, read_rewards
+from lightning_trainer.transitions.deduplication import deduplicate
+from lightning_trainer.types import Attempt, Call, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One model call."""
+
+    call: Call
+    prompt: tuple[Message, ...]
+    answer: Message | None
+    """None where its words were not recorded."""
+    tools: tuple[str, ...] = ()
+    """Names of those that were offered."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRun:
+    """A tool that ran after the last model call, so that no prompt shows what it gave."""
+
+    name: str
+    arguments: str
+    result: str
+
+
+@dataclass(frozen=True)
+class JudgedAttempt:
+    """One attempt, with all agents' calls."""
+
+    attempt: Attempt
+    asked: str | None
+    """The task as whoever started the rollout gave it, JSON text; None where they did not."""
+    turns: tuple[Turn, ...]
+    """By start time."""
+    last_tools: tuple[ToolRun, ...] = ()
+    rewards: Mapping[str, float] | None = None
+    """What the attempt as a whole was given, by name."""
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal for attempts in which the same was asked, said and done, whatever their ids."""
+        told: list[Any] = [self.asked, self.attempt.state.value, self.attempt.error]
+        told += [[turn.call.agent, turn.prompt, turn.answer] for turn in self.turns]
+        told += [[run.name, run.arguments, run.result] for run in self.last_tools]
+        return hashlib.blake2b(json.dumps(told, default=str).encode(), digest_size=16).hexdigest()
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Names of the agents, in the order in which they first spoke."""
+        return tuple(dict.fromkeys(turn.call.agent for turn in self.turns if turn.call.agent is not None))
+
+
+def read_attempts(spans: Sequence[Span], attempts: Iterable[Attempt]) -> list[JudgedAttempt]:
+    """Return the attempts, in their order, with everything that the spans tell of them."""
+    return JudgedSpans(spans, attempts).attempts
+
+
+class JudgedSpans:
+    """Some attempts' spans, read once: the attempts as judges see them, and what they were given already."""
+
+    def __init__(self, spans: Sequence[Span], attempts: Iterable[Attempt]) -> None:
+        self._attempts = {attempt.attempt_id: attempt for attempt in attempts}
+        self._reading: Reading = read_spans(spans)
+        self._calls = deduplicate(self._reading.calls)
+        words = words_of(spans)
+        asked = _by_attempt(spans, semconv.ROLLOUT_INPUT)
+        turns: dict[str, list[Turn]] = {attempt_id: [] for attempt_id in self._attempts}
+        for call in sorted(self._calls.kept, key=attrgetter("start_ns", "call_id")):
+            if call.attempt_id in turns:
+                turns[call.attempt_id].append(_turn(call, words.get(call.call_id)))
+        last_tools = _last_tools(spans, turns)
+        given: dict[str, dict[str, float]] = {}
+        for name in {evaluation.name for evaluation in self._reading.evaluations}:
+            for attempt_id, value in self._given(name).of_attempts.items():
+                given.setdefault(attempt_id, {})[name] = value
+        self.attempts = [
+            JudgedAttempt(
+                attempt=attempt,
+                asked=asked.get(attempt_id),
+                turns=tuple(turns[attempt_id]),
+                last_tools=tuple(last_tools.get(attempt_id, ())),
+                rewards=given.get(attempt_id, {}),
+            )
+            for attempt_id, attempt in self._attempts.items()
+        ]
+
+    def scored(self, name: str) -> set[str]:
+        """Return the attempts that have a reward of that name, of whatever part of them."""
+        table = self._given(name)
+        attempt_of = {call.call_id: call.attempt_id for call in self._calls.kept}
+        of_calls = {attempt_of[call_id] for call_id in table.of_calls} - {None}
+        return {*table.of_attempts, *(attempt_id for attempt_id, _ in table.of_agents), *filter(None, of_calls)}
+
+    def _given(self, name: str) -> RewardTable:
+        return read_rewards(self._reading.evaluations, self._calls.kept, self._attempts, name, self._calls.repeated)
+
+
+def _turn(call: Call, words: Words | None) -> Turn:
+    if words is None or words.answer is None:
+        return Turn(call, (), None)
+    names = (tool.get("name") for tool in words.tools)
+    return Turn(call, words.prompt, words.answer, tuple(name for name in names if isinstance(name, str)))
+
+
+def _by_attempt(spans: Iterable[Span], name: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for span in spans:
+        value, attempt_id = span.attributes.get(name), span.attributes.get(semconv.ATTEMPT_ID)
+        if isinstance(value, str) and isinstance(attempt_id, str):
+            found.setdefault(attempt_id, value)
+    return found
+
+
+def _last_tools(spans: Iterable[Span], turns: Mapping[str, Sequence[Turn]]) -> dict[str, list[ToolRun]]:
+    ended = {attempt_id: max((turn.call.end_ns for turn in own), default=0) for attempt_id, own in turns.items()}
+    found: dict[str, list[ToolRun]] = {}
+    for span in sorted(spans, key=attrgetter("start_ns", "span_id")):
+        attempt_id = span.attributes.get(semconv.ATTEMPT_ID)
+        if not isinstance(attempt_id, str) or span.start_ns < ended.get(attempt_id, span.start_ns + 1):
+            continue
+        if (name := dialect_of(span).tool(span)) is not None:
+            said = (span.attributes.get(key) for key in (semconv.TOOL_CALL_ARGUMENTS, semconv.TOOL_CALL_RESULT))
+            arguments, result = (text if isinstance(text, str) else "" for text in said)
+            found.setdefault(attempt_id, []).append(ToolRun(name, arguments, result))
+    return found

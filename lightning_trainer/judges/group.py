@@ -1,0 +1,95 @@
+"""``group``: all attempts of a group in one question, a score for each with the reason before it (RULER).
+
+Which of several attempts is better is easier to say than how good one is, and what is trained is the difference within
+a group. Scores are of one question and are never compared with those of another. Source: OpenPipe, "RULER: Relative
+Universal LLM-Elicited Rewards".
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from lightning_trainer.config.judges import GroupConfig, normalized
+from lightning_trainer.errors import JudgeError
+from lightning_trainer.judges.attempts import JudgedAttempt
+from lightning_trainer.judges.judge import Verdict
+from lightning_trainer.judges.models.answers import (
+    Answer,
+    MalformedAnswerError,
+    list_of,
+    number_between,
+    shaped,
+)
+from lightning_trainer.judges.models.asking import ask
+from lightning_trainer.judges.models.budget import Budget
+from lightning_trainer.judges.models.client import ModelClient
+from lightning_trainer.judges.prompts import system_prompt
+from lightning_trainer.judges.rendering import rendered
+
+_TASK = (
+    "You compare several attempts of AI agents at the same task and give each a score. One that reaches the goal of "
+    "the task scores clearly higher than one that does not; of two that reach it, the one with fewer mistakes and "
+    "detours scores higher; part of the way is worth part of the score. Where two are equally good, give them the same "
+    "score. The order in which they stand means nothing."
+)
+
+
+class GroupJudge:
+    whole_group = True
+    cached = True
+
+    def __init__(self, config: GroupConfig, client: ModelClient) -> None:
+        self.config = config
+        self._client = client
+
+    def question(self, attempts: Sequence[JudgedAttempt]) -> str:
+        low, high = self.config.scale
+        shown = rendered(attempts, self.config.max_chars)
+        return (
+            f"{shown.text}\n\nScore all {len(attempts)} attempts from {low:g} to {high:g}, each by its code: "
+            f"{', '.join(shown.codes)}."
+        )
+
+    async def verdicts(self, attempts: Sequence[JudgedAttempt], question: str, budget: Budget) -> Sequence[Verdict]:
+        if len(attempts) < 2:
+            raise JudgeError(
+                "a group judge compares attempts, and the group has only one; use kind rubric for single ones"
+            )
+        codes = (await asyncio.to_thread(rendered, attempts, self.config.max_chars)).codes
+        answer = await ask(
+            self._client,
+            self.config,
+            budget,
+            system=system_prompt(_TASK, self.config, self._shape),
+            question=question,
+            shape=self._shape,
+            check=lambda answer: _check(answer, codes),
+        )
+        given = {one.code: one for one in _scores(answer)}
+        return [
+            Verdict(place, normalized(given[code].score, self.config.scale), given[code].reason)
+            for place, code in enumerate(codes)
+        ]
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    @cached_property
+    def _shape(self) -> type[Answer]:
+        one = shaped("AttemptScore", code=str, reason=str, score=number_between(*self.config.scale))
+        return shaped("GroupAnswer", scores=list_of(one))
+
+
+def _scores(answer: Any) -> Sequence[Any]:
+    return answer.scores
+
+
+def _check(answer: Answer, codes: Sequence[str]) -> None:
+    named = [one.code for one in _scores(answer)]
+    if unknown := [code for code in named if code not in codes]:
+        raise MalformedAnswerError(f"there is no attempt {', '.join(unknown[:4])}; the codes are {', '.join(codes)}")
+    if missing := [code for code in codes if code not in named]:
+        raise MalformedAnswerError(f"it has no score for {', '.join(missing)}")
+    if len(named) > len(codes):
+        raise MalformedAnswerError(f"it has {len(named)} scores for {len(codes)} attempts")

@@ -1,0 +1,156 @@
+"""Judging attempts with one judge: who lacks its reward is asked about, and what it says is stored.
+
+A question that was answered before, whoever asked and whenever, is not asked again; one that is under way is waited
+for. Nobody who stops waiting stops the judge: what comes later is stored for whoever comes next.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from lightning_trainer.errors import JudgeError, StoreError
+from lightning_trainer.judges.attempts import JudgedAttempt, JudgedSpans
+from lightning_trainer.judges.judge import Judge, Verdict
+from lightning_trainer.judges.models.budget import Budget
+from lightning_trainer.judges.recording import known_verdicts, question_digest, spending_span, verdict_spans
+from lightning_trainer.types import Attempt, Span, SpanSink
+
+_log = logging.getLogger(__name__)
+
+SpansOfTrace = Callable[[str], Awaitable[Sequence[Span]]]
+"""Returns the stored spans of a trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What became of one attempt."""
+
+    attempt_id: str
+    value: float | None
+    """None: it has no reward of this judge, and ``reason`` says why. Of several agents or calls, their sum."""
+    reason: str
+    remembered: bool = False
+    """The same question was answered before."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    verdicts: Sequence[Verdict]
+    remembered: bool
+
+
+class Judging:
+    """One judge at work; of a daemon, or of one run of the command."""
+
+    def __init__(self, judge: Judge, sink: SpanSink, spans_of_trace: SpansOfTrace) -> None:
+        self.judge = judge
+        self._sink = sink
+        self._spans_of_trace = spans_of_trace
+        self._asked: dict[str, asyncio.Task[_Answer]] = {}
+        """By digest of the question: those that are under way."""
+
+    @property
+    def name(self) -> str:
+        return self.judge.config.name
+
+    async def judge_group(
+        self, spans: Sequence[Span], attempts: Sequence[Attempt], budget: Budget, *, again: bool = False
+    ) -> list[Judged]:
+        """Judge the attempts of one group that lack this judge's reward, and store what it says.
+
+        Args:
+            spans: everything that belongs to the attempts.
+            again: also those that have it, and without looking for what was said before.
+
+        Returns:
+            One for each attempt that was judged; never an error of the judge's own.
+
+        Raises:
+            StoreError: the verdicts could not be stored.
+        """
+        units = await asyncio.to_thread(self.units, spans, attempts, again)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._judge_unit(unit, budget, again=again)) for unit in units]
+        return [judged for task in tasks for judged in task.result()]
+
+    async def close(self) -> None:
+        """Stop what is under way."""
+        for task in self._asked.values():
+            task.cancel()
+        await asyncio.gather(*self._asked.values(), return_exceptions=True)
+        await self.judge.close()
+
+    def units(self, spans: Sequence[Span], attempts: Sequence[Attempt], again: bool) -> list[list[JudgedAttempt]]:
+        """Return what is to be judged, question by question; takes as long as reading the spans."""
+        read = JudgedSpans(spans, attempts)
+        scored = set() if again else read.scored(self.name)
+        lacking = [one for one in read.attempts if one.attempt.attempt_id not in scored]
+        if not self.judge.whole_group:
+            return [[one] for one in lacking]
+        # Scores of one question are comparable, so where one attempt lacks its score all are judged. In which order
+        # they stand follows from what they say, and from nothing that could favour one.
+        return [sorted(read.attempts, key=lambda one: (one.digest, one.attempt.attempt_id))] if lacking else []
+
+    async def _judge_unit(self, unit: Sequence[JudgedAttempt], budget: Budget, *, again: bool) -> list[Judged]:
+        started_ns = time.time_ns()
+        digest, remembered = "", False
+        spending = Budget(part_of=budget)
+        try:
+            question = await asyncio.to_thread(self.judge.question, unit)
+            digest = question_digest(self.judge.config, question)
+            answer = await self._answer(digest, unit, question, spending, again=again)
+            verdicts, remembered = answer.verdicts, answer.remembered
+        except JudgeError as error:
+            verdicts = _missing(unit, str(error))
+        except StoreError:
+            raise
+        except Exception as error:
+            _log.exception("judge %s ended in an error that nobody has thought of", self.name)
+            verdicts = _missing(unit, f"{type(error).__name__}: {error}")
+        config = self.judge.config
+        digest = digest or question_digest(config, str([one.attempt.attempt_id for one in unit]))
+        spans = verdict_spans(config, digest, unit, verdicts, started_ns=started_ns, again=again)
+        if spending.calls:
+            spans.append(spending_span(config, digest, spending, started_ns=started_ns))
+        await self._sink.append(spans)
+        return _judged(unit, verdicts, remembered)
+
+    async def _answer(
+        self, digest: str, unit: Sequence[JudgedAttempt], question: str, budget: Budget, *, again: bool
+    ) -> _Answer:
+        if not self.judge.cached:
+            return _Answer(await self.judge.verdicts(unit, question, budget), False)
+        if (task := self._asked.get(digest)) is None:
+            task = asyncio.create_task(self._look_up_or_ask(digest, unit, question, budget, again=again))
+            self._asked[digest] = task
+            task.add_done_callback(lambda _: self._asked.pop(digest, None))
+        return await asyncio.shield(task)
+
+    async def _look_up_or_ask(
+        self, digest: str, unit: Sequence[JudgedAttempt], question: str, budget: Budget, *, again: bool
+    ) -> _Answer:
+        if not again:
+            known = known_verdicts(await self._spans_of_trace(digest), len(unit))
+            if known is not None:
+                return _Answer(known, True)
+        return _Answer(await self.judge.verdicts(unit, question, budget), False)
+
+
+def _missing(unit: Sequence[JudgedAttempt], reason: str) -> list[Verdict]:
+    return [Verdict(place, None, reason) for place in range(len(unit))]
+
+
+def _judged(unit: Sequence[JudgedAttempt], verdicts: Sequence[Verdict], remembered: bool) -> list[Judged]:
+    found = []
+    for place, one in enumerate(unit):
+        own = [verdict for verdict in verdicts if verdict.place == place]
+        values = [verdict.value for verdict in own if verdict.value is not None]
+        reason = "; ".join(
+            verdict.reason if len(own) == 1 else f"{verdict.agent or f'call {verdict.call}'}: {verdict.reason}"
+            for verdict in own
+        )
+        value = sum(values) if values and len(values) == len(own) else None
+        found.append(Judged(one.attempt.attempt_id, value, reason, remembered))
+    return found

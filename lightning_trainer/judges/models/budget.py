@@ -1,0 +1,82 @@
+"""What a judge may spend: calls, tokens and money, none of which is ever exceeded by more than an endpoint misreports.
+
+A call reserves what it can cost at most before it is made, and settles for what it did cost.
+"""
+
+from dataclasses import dataclass
+
+from lightning_trainer.config.judges import BudgetConfig
+from lightning_trainer.errors import JudgeError
+
+_CHARS_PER_TOKEN = 3
+"""Fewer than in most texts: what is reserved is to be enough."""
+_MILLION = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one call."""
+
+    input_tokens: int
+    output_tokens: int
+
+
+class Budget:
+    """Of one step, or of one run by hand; what is spent is in its attributes."""
+
+    def __init__(self, limits: BudgetConfig | None = None, *, part_of: "Budget | None" = None) -> None:
+        """``part_of``: what is spent here is spent there, too, and both limits hold."""
+        self.limits = limits or BudgetConfig()
+        self._whole = part_of
+        self.calls = 0
+        self.input_tokens = 0
+        self.output_tokens = 0
+
+    @property
+    def money(self) -> float:
+        return self._cost(self.input_tokens, self.output_tokens)
+
+    def reserve(self, chars: int, answer_tokens: int) -> Usage:
+        """Take what a call can cost at most.
+
+        Raises:
+            JudgeError: so much is not left; nothing was taken.
+        """
+        most = Usage(estimated_tokens(chars), answer_tokens)
+        tokens = self.input_tokens + self.output_tokens + most.input_tokens + most.output_tokens
+        money = self._cost(self.input_tokens + most.input_tokens, self.output_tokens + most.output_tokens)
+        for name, needed, limit in (
+            ("calls", self.calls + 1, self.limits.calls),
+            ("tokens", tokens, self.limits.tokens),
+            ("money", money, self.limits.money),
+        ):
+            if limit is not None and needed > limit:
+                raise JudgeError(
+                    f"its budget is spent: the next call could bring {name} to {needed:g}, and judge.budget.{name} is "
+                    f"{limit:g}; raise it, or judge the rest later with `lightning-trainer judge`"
+                )
+        if self._whole is not None:
+            self._whole.reserve(chars, answer_tokens)
+        self.calls += 1
+        self._add(most)
+        return most
+
+    def settle(self, reserved: Usage, spent: Usage | None) -> None:
+        """Give back what a call did not cost; None: the endpoint does not say, and what was reserved stands."""
+        if self._whole is not None:
+            self._whole.settle(reserved, spent)
+        if spent is not None:
+            self._add(Usage(spent.input_tokens - reserved.input_tokens, spent.output_tokens - reserved.output_tokens))
+
+    def _add(self, usage: Usage) -> None:
+        self.input_tokens += usage.input_tokens
+        self.output_tokens += usage.output_tokens
+
+    def _cost(self, input_tokens: int, output_tokens: int) -> float:
+        prices = (self.limits.price_input or 0.0, self.limits.price_output or 0.0)
+        return (input_tokens * prices[0] + output_tokens * prices[1]) / _MILLION
+
+
+def estimated_tokens(chars: int) -> int:
+    """Return how many tokens a text of so many characters has, rather too many than too few."""
+    return chars // _CHARS_PER_TOKEN + 1

@@ -1,0 +1,156 @@
+"""A judge's endpoint: bounded in time, concurrency, size of answers and tries; its key is read when it is sent.
+
+The key goes to the host that was named and nowhere else: redirects are not followed. No message of ours holds it, nor
+what the endpoint said beyond its first words.
+"""
+
+import asyncio
+import json
+import os
+import random
+import time
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from lightning_trainer.config.judges import JudgeSection, ModelJudge
+from lightning_trainer.errors import JudgeError
+from lightning_trainer.judges.models.budget import Budget, Usage
+from lightning_trainer.judges.models.wire import Reply, Request, api_of
+
+_MOST_TRIES = 5
+"""Of one question, where the endpoint is busy or broken; the time-out ends them, too."""
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 30.0
+_LONGEST_ANSWER = 1 << 20
+_LONGEST_REFUSAL = 300
+_BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_WRONG = frozenset({400, 422})
+
+
+class ModelClient:
+    """Asks one model; belongs to one event loop, and is closed on it."""
+
+    def __init__(self, config: ModelJudge) -> None:
+        self._config = config
+        self._api = api_of(config.api, structured=config.structured)
+        self._places = asyncio.Semaphore(config.concurrency)
+
+    async def ask(self, request: Request, budget: Budget) -> Reply:
+        """Return what the model answers, whatever it is.
+
+        Raises:
+            JudgeError: it did not answer within ``timeout_s``, refused, or the budget is spent.
+        """
+        async with self._places:
+            try:
+                async with asyncio.timeout(self._config.timeout_s):
+                    return await self._until_answered(request, budget)
+            except TimeoutError:
+                raise JudgeError(
+                    f"{self._place} did not answer within timeout_s = {self._config.timeout_s:g}; raise it, or ask a "
+                    "faster model"
+                ) from None
+
+    async def close(self) -> None:
+        if "_session" in self.__dict__:
+            await self._session.close()
+
+    @cached_property
+    def _session(self) -> aiohttp.ClientSession:
+        # Made when it is first used: it belongs to the event loop that it is made on.
+        loopback = urlsplit(self._config.base_url).hostname in ("127.0.0.1", "::1", "localhost")
+        return aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=None),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            connector=aiohttp.TCPConnector(limit=self._config.concurrency),
+            trust_env=not loopback,  # a proxy of the environment is for the way out, not for this machine
+        )
+
+    @property
+    def _place(self) -> str:
+        return f"{self._config.model} at {self._config.base_url}"
+
+    async def _until_answered(self, request: Request, budget: Budget) -> Reply:
+        said = ""
+        for number in range(_MOST_TRIES):
+            reserved = budget.reserve(request.chars, request.max_tokens)
+            try:
+                status, retry_after, body = await self._post(request)
+            except aiohttp.ClientError as error:
+                status, retry_after, body = 0, "", b""
+                said = f"{type(error).__name__}: {error}"
+            if status == 200:
+                reply = self._read(body)
+                budget.settle(reserved, reply.usage)
+                return reply
+            if status:
+                budget.settle(reserved, Usage(0, 0))  # nobody charges for a refusal
+                said = f"HTTP {status}: {self._without_key(body)[:_LONGEST_REFUSAL].strip()}"
+            if status in _WRONG and self._api.give_up(body.decode(errors="replace").lower()):
+                continue
+            if status and status not in _BUSY:
+                raise JudgeError(f"{self._place} refused ({said})")
+            if number < _MOST_TRIES - 1:
+                await asyncio.sleep(_wait_s(retry_after, number))
+        raise JudgeError(f"{self._place} did not answer in {_MOST_TRIES} tries, last: {said}")
+
+    async def _post(self, request: Request) -> tuple[int, str, bytes]:
+        """Return status, ``Retry-After`` and body."""
+        url = f"{self._config.base_url}{self._api.path}"
+        body = json.dumps(self._api.body(self._config.model, request)).encode()
+        headers = {"content-type": "application/json", **self._api.headers(self._key())}
+        async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+            received = bytearray()
+            async for part in response.content.iter_any():
+                received += part
+                if len(received) > _LONGEST_ANSWER:
+                    raise JudgeError(f"{self._place} answered more than {_LONGEST_ANSWER:,} bytes")
+            return response.status, response.headers.get("retry-after", ""), bytes(received)
+
+    def _key(self) -> str | None:
+        name = self._config.api_key_env
+        if name is None:
+            return None
+        if (sentence := key_that_lacks(self._config)) is not None:
+            raise JudgeError(sentence)
+        return os.environ[name].strip()
+
+    def _without_key(self, body: bytes) -> str:
+        """Some endpoints repeat the key that they refuse."""
+        key, text = self._key(), body.decode(errors="replace")
+        return text if key is None else text.replace(key, "...")
+
+    def _read(self, body: bytes) -> Reply:
+        try:
+            document: Any = json.loads(body)
+            return self._api.reply(document)
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+            raise JudgeError(
+                f"{self._place} did not answer in the format of api = {self._config.api!r} "
+                f"({type(error).__name__}: {error})"
+            ) from error
+
+
+def key_that_lacks(config: JudgeSection) -> str | None:
+    """Say that the environment lacks the key of a judge; None where it needs none or has it."""
+    name = config.api_key_env if isinstance(config, ModelJudge) else None
+    if name is None or os.environ.get(name, "").strip():
+        return None
+    return f"the environment has no {name}, which api_key_env of judge {config.name!r} names: set it where this runs"
+
+
+def _wait_s(said: str, number: int) -> float:
+    """Return how long to wait before the next try: what the endpoint said, else longer each time."""
+    try:
+        return max(0.0, float(said))  # the time-out of the question bounds it
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(said).timestamp() - time.time())
+    except (ValueError, TypeError):
+        pass
+    return min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**number) * random.uniform(0.5, 1.0)

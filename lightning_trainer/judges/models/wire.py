@@ -1,0 +1,158 @@
+"""The two wire formats that judges are asked in: OpenAI's chat completions and Anthropic's messages.
+
+Source: OpenAI API reference, "Create chat completion" and "Structured outputs"; Anthropic API reference, "Messages" and
+"Tool use" (a tool that has to be used is how the schema of an answer is asked for).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lightning_trainer.judges.models.budget import Usage
+
+_TOOL = "answer"
+_ANTHROPIC_VERSION = "2023-06-01"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A question, whoever it is sent to."""
+
+    system: str
+    messages: Sequence[tuple[str, str]]
+    """Role (``user`` or ``assistant``) and text, in turn."""
+    schema: Mapping[str, Any]
+    """Of the answer."""
+    max_tokens: int
+    temperature: float | None
+
+    @property
+    def chars(self) -> int:
+        return len(self.system) + sum(len(text) for _, text in self.messages) + len(json.dumps(self.schema))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a model answered."""
+
+    text: str
+    cut: bool
+    """It ended at the limit of tokens."""
+    usage: Usage | None
+    """None where the endpoint does not count."""
+
+
+class Api(Protocol):
+    """One wire format, with what an endpoint is known not to take."""
+
+    path: str
+
+    def headers(self, key: str | None) -> dict[str, str]: ...
+
+    def body(self, model: str, request: Request) -> dict[str, Any]: ...
+
+    def reply(self, document: Mapping[str, Any]) -> Reply:
+        """Raises (KeyError, TypeError, IndexError, ValueError): it is no answer of this format."""
+        ...
+
+    def give_up(self, refusal: str) -> bool:
+        """Leave out, from now on, what a refusal (400, 422) names; whether there was such a thing."""
+        ...
+
+
+@dataclass
+class ChatCompletions:
+    """OpenAI's, and what most servers speak."""
+
+    structured: bool = True
+    path: str = "/chat/completions"
+    _limit: str = "max_tokens"
+    _temperature: bool = True
+
+    def headers(self, key: str | None) -> dict[str, str]:
+        return {} if key is None else {"authorization": f"Bearer {key}"}
+
+    def body(self, model: str, request: Request) -> dict[str, Any]:
+        messages = [{"role": "system", "content": request.system}]
+        messages += [{"role": role, "content": text} for role, text in request.messages]
+        body: dict[str, Any] = {"model": model, "messages": messages, self._limit: request.max_tokens}
+        if request.temperature is not None and self._temperature:
+            body["temperature"] = request.temperature
+        if self.structured:
+            schema = {"name": _TOOL, "strict": True, "schema": request.schema}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return body
+
+    def reply(self, document: Mapping[str, Any]) -> Reply:
+        choice = document["choices"][0]
+        message = choice["message"]
+        content = message.get("content")
+        if isinstance(content, list):  # some servers answer in parts
+            content = "".join(part["text"] for part in content if part.get("type") == "text")
+        text = content or message.get("refusal") or ""
+        usage = document.get("usage") or {}
+        return Reply(text, choice.get("finish_reason") == "length", _usage(usage, "prompt_tokens", "completion_tokens"))
+
+    def give_up(self, refusal: str) -> bool:
+        if self.structured and any(name in refusal for name in ("response_format", "json_schema", "schema")):
+            self.structured = False
+        elif self._limit == "max_tokens" and "max_tokens" in refusal:
+            self._limit = "max_completion_tokens"  # what newer models of OpenAI's call it
+        elif self._temperature and "temperature" in refusal:
+            self._temperature = False
+        else:
+            return False
+        return True
+
+
+@dataclass
+class Messages:
+    """Anthropic's."""
+
+    structured: bool = True
+    path: str = "/messages"
+    _temperature: bool = True
+
+    def headers(self, key: str | None) -> dict[str, str]:
+        return {"anthropic-version": _ANTHROPIC_VERSION} | ({} if key is None else {"x-api-key": key})
+
+    def body(self, model: str, request: Request) -> dict[str, Any]:
+        messages = [{"role": role, "content": text} for role, text in request.messages]
+        body: dict[str, Any] = {"model": model, "system": request.system, "messages": messages}
+        body["max_tokens"] = request.max_tokens
+        if request.temperature is not None and self._temperature:
+            body["temperature"] = request.temperature
+        if self.structured:
+            tool = {"name": _TOOL, "description": "Give the answer.", "input_schema": request.schema}
+            body |= {"tools": [tool], "tool_choice": {"type": "tool", "name": _TOOL}}
+        return body
+
+    def reply(self, document: Mapping[str, Any]) -> Reply:
+        blocks = document["content"]
+        used = [block["input"] for block in blocks if block.get("type") == "tool_use"]
+        said = "".join(block["text"] for block in blocks if block.get("type") == "text")
+        text = "\n".join(json.dumps(one) for one in used) if used else said
+        usage = document.get("usage") or {}
+        return Reply(text, document.get("stop_reason") == "max_tokens", _usage(usage, "input_tokens", "output_tokens"))
+
+    def give_up(self, refusal: str) -> bool:
+        if self.structured and any(name in refusal for name in ("tool", "input_schema")):
+            self.structured = False
+        elif self._temperature and "temperature" in refusal:
+            self._temperature = False
+        else:
+            return False
+        return True
+
+
+def _usage(counts: Mapping[str, Any], asked: str, answered: str) -> Usage | None:
+    found = counts.get(asked), counts.get(answered)
+    if not all(isinstance(count, int) and count >= 0 for count in found):
+        return None
+    return Usage(int(found[0] or 0), int(found[1] or 0))
+
+
+def api_of(name: str, *, structured: bool) -> Api:
+    """Return the wire format of that name: ``openai`` or ``anthropic``."""
+    return Messages(structured) if name == "anthropic" else ChatCompletions(structured)

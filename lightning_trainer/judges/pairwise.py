@@ -1,0 +1,127 @@
+"""``pairwise``: attempts two by two, each pair in both orders, to scores by Bradley-Terry.
+
+A judge that prefers whatever stands first says so by giving two different answers on one pair: that counts as a tie. A
+pair of which only one order was answered counts for nothing.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from lightning_trainer.config.judges import PairwiseConfig
+from lightning_trainer.errors import JudgeError
+from lightning_trainer.judges import tournament
+from lightning_trainer.judges.attempts import JudgedAttempt
+from lightning_trainer.judges.judge import Verdict
+from lightning_trainer.judges.models.answers import Answer, MalformedAnswerError
+from lightning_trainer.judges.models.asking import ask
+from lightning_trainer.judges.models.budget import Budget
+from lightning_trainer.judges.models.client import ModelClient
+from lightning_trainer.judges.prompts import system_prompt
+from lightning_trainer.judges.rendering import rendered
+
+_TASK = (
+    "You compare two attempts of AI agents at the same task and say which is better. One that reaches the goal of the "
+    "task is better than one that does not; of two that reach it, the one with fewer mistakes and detours. Say tie "
+    "only where neither is better. The order in which they stand means nothing."
+)
+_TIE = "tie"
+_ALIKE = 0.5
+
+
+class PairAnswer(Answer):
+    reason: str
+    better: str
+
+
+class PairwiseJudge:
+    whole_group = True
+    cached = True
+
+    def __init__(self, config: PairwiseConfig, client: ModelClient) -> None:
+        self.config = config
+        self._client = client
+
+    def question(self, attempts: Sequence[JudgedAttempt]) -> str:
+        return json.dumps([rendered([one], self.config.max_chars).text for one in attempts])
+
+    async def verdicts(self, attempts: Sequence[JudgedAttempt], question: str, budget: Budget) -> Sequence[Verdict]:
+        places = len(attempts)
+        if places < 2:
+            raise JudgeError("a pairwise judge compares attempts, and the group has only one; use a rubric for that")
+        results: dict[tournament.Pair, float] = {}
+        met: set[tournament.Pair] = set()
+        said: list[list[str]] = [[] for _ in attempts]
+        failed: list[str] = []
+        for number in range(1 if places <= self.config.all_pairs else tournament.rounds_of(places)):
+            everybody = places <= self.config.all_pairs
+            pairs = tournament.all_pairs(places) if everybody else tournament.next_round(places, results, met)
+            met.update(pairs)
+            found = await asyncio.gather(*(self._compare(attempts, pair, budget, said, failed) for pair in pairs))
+            results |= {pair: won for pair, won in zip(pairs, found, strict=True) if won is not None}
+            if number == 0 and not results:
+                break  # nothing was answered: asking on would cost as much and say as little
+        if not results:
+            raise JudgeError(failed[0] if failed else "no pair was compared")
+        given = tournament.scores(places, results)
+        return [
+            Verdict(place, given[place], "; ".join(said[place]) if given[place] is not None else _not_compared(failed))
+            for place in range(places)
+        ]
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _compare(
+        self,
+        attempts: Sequence[JudgedAttempt],
+        pair: tournament.Pair,
+        budget: Budget,
+        said: list[list[str]],
+        failed: list[str],
+    ) -> float | None:
+        """Return how much the first of a pair won; None where one of the two questions was not answered."""
+        one, other = pair
+        if attempts[one].digest == attempts[other].digest:
+            return _ALIKE  # word for word the same: nobody need be asked
+        try:
+            forth, back = await asyncio.gather(
+                self._ask(attempts[one], attempts[other], budget), self._ask(attempts[other], attempts[one], budget)
+            )
+        except JudgeError as error:
+            failed.append(str(error))
+            return None
+        won = {one: forth[0], other: back[0]}
+        agreed = won[one] + won[other] == 1.0
+        verdict = won[one] if agreed else _ALIKE
+        for place, share, opponent in ((one, verdict, other), (other, 1.0 - verdict, one)):
+            what = {1.0: "better than", 0.0: "worse than"}.get(share, "as good as")
+            why = forth[1] if agreed else "the answers in the two orders differ"
+            said[place].append(f"{what} {attempts[opponent].attempt.attempt_id}: {why}")
+        return verdict
+
+    async def _ask(self, first: JudgedAttempt, second: JudgedAttempt, budget: Budget) -> tuple[float, str]:
+        """Return how much the first won, in this order, and why."""
+        shown = await asyncio.to_thread(rendered, [first, second], self.config.max_chars)
+
+        def check(answer: PairAnswer) -> None:
+            if answer.better not in (*shown.codes, _TIE):
+                raise MalformedAnswerError(
+                    f"better is {answer.better!r}; it has to be {', '.join(shown.codes)} or {_TIE}"
+                )
+
+        answer: Any = await ask(
+            self._client,
+            self.config,
+            budget,
+            system=system_prompt(_TASK, self.config, PairAnswer),
+            question=f"{shown.text}\n\nWhich is better: {' or '.join(shown.codes)}? Answer with its code, or {_TIE}.",
+            shape=PairAnswer,
+            check=check,
+        )
+        return {shown.codes[0]: 1.0, shown.codes[1]: 0.0}.get(answer.better, _ALIKE), answer.reason
+
+
+def _not_compared(failed: Sequence[str]) -> str:
+    return f"it was compared with too few others: {failed[0]}" if failed else "it was compared with too few others"

@@ -1,0 +1,199 @@
+"""``program``: a command of the user's, or a Python function, in a process of its own.
+
+It gets one JSON object on its standard input and says the score on the last line of its output, as JSON: ``0.5``,
+``{"score": 0.5, "reason": "..."}``, or ``null`` where there is none; of a whole group ``{"scores": {ATTEMPT: 0.5}}``.
+Whatever it does, it ends: after ``timeout_s`` its process group is killed, and each of its processes has so much
+memory.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import IO, Any
+
+import psutil
+from lightning_instrumentation.reward import LARGEST_REWARD
+
+from lightning_trainer.config.judges import ProgramConfig
+from lightning_trainer.errors import JudgeError
+from lightning_trainer.judges.attempts import JudgedAttempt, Turn
+from lightning_trainer.judges.judge import Verdict
+from lightning_trainer.judges.models.budget import Budget
+from lightning_trainer.judges.rendering import message_text
+
+_MOST_OUTPUT = 1 << 20
+"""Bytes of its output and of what it writes to standard error; more ends it."""
+_LOOK_S = 0.02
+_LIMITED = 'ulimit -v "$0" 2>/dev/null; exec "$@"'
+"""Not every system can limit memory; where one cannot, the program runs without."""
+_RUNNER = "lightning_trainer.judges.function_runner"
+
+
+class ProgramJudge:
+    cached = False
+    """The program may have changed since."""
+
+    def __init__(self, config: ProgramConfig) -> None:
+        self.config = config
+        self._places = asyncio.Semaphore(config.concurrency)
+
+    @property
+    def whole_group(self) -> bool:
+        return self.config.whole_group
+
+    def question(self, attempts: Sequence[JudgedAttempt]) -> str:
+        told = [as_json(attempt) for attempt in attempts]
+        return json.dumps({"attempts": told} if self.whole_group else told[0], default=str)
+
+    async def verdicts(self, attempts: Sequence[JudgedAttempt], question: str, budget: Budget) -> Sequence[Verdict]:
+        async with self._places:
+            line = await self._run(question)
+        if not self.whole_group:
+            return [_verdict(0, _said(line), line)]
+        scores = _said(line)
+        scores = scores.get("scores") if isinstance(scores, dict) else None
+        ids = [one.attempt.attempt_id for one in attempts]
+        if not isinstance(scores, dict) or set(scores) != set(ids):
+            raise JudgeError(
+                f'the last line of its output is {line[:200]!r}; of a whole group it has to be {{"scores": {{...}}}} '
+                f"with each of the {len(ids)} attempt ids once"
+            )
+        return [_verdict(place, scores[attempt_id], line) for place, attempt_id in enumerate(ids)]
+
+    async def close(self) -> None: ...
+
+    async def _run(self, question: str) -> str:
+        """Return the last line of the program's output; nothing of it runs on afterwards."""
+        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            stdin.write(question.encode())
+            stdin.seek(0)
+            # With files instead of pipes a process that it leaves behind cannot hold us up.
+            try:
+                process = subprocess.Popen(  # noqa: ASYNC220 - it only starts; looking for its end blocks nobody
+                    ["/bin/sh", "-c", _LIMITED, str(self.config.memory_mib * 1024), *self._command],
+                    stdin=stdin,
+                    stdout=out,
+                    stderr=err,
+                    cwd=self.config.working_dir,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise JudgeError(f"it cannot be run in {self.config.working_dir}: {error.strerror}") from error
+            try:
+                await self._ended(process, out, err)
+            finally:
+                _kill(process)
+            if process.returncode:
+                said = _last_line(err) or "it said nothing"
+                raise JudgeError(f"it ended with exit status {process.returncode}: {said}")
+            return _last_line(out)
+
+    async def _ended(self, process: subprocess.Popen[bytes], out: IO[bytes], err: IO[bytes]) -> None:
+        give_up = time.monotonic() + self.config.timeout_s
+        while process.poll() is None:
+            if time.monotonic() > give_up:
+                raise JudgeError(f"it did not end within timeout_s = {self.config.timeout_s:g} and was killed")
+            if any(os.fstat(file.fileno()).st_size > _MOST_OUTPUT for file in (out, err)):
+                raise JudgeError(f"it wrote more than {_MOST_OUTPUT:,} bytes and was killed")
+            await asyncio.sleep(_LOOK_S)
+
+    @property
+    def _command(self) -> Sequence[str]:
+        if self.config.command is not None:
+            return self.config.command
+        assert self.config.function is not None
+        return (sys.executable, "-m", _RUNNER, self.config.function)
+
+
+def as_json(one: JudgedAttempt) -> dict[str, Any]:
+    """Return an attempt as programs are given it."""
+    attempt = one.attempt
+    answered = [turn.answer for turn in one.turns if turn.answer is not None]
+    return {
+        "attempt_id": attempt.attempt_id,
+        "rollout_id": attempt.rollout_id,
+        "task_id": attempt.task_id,
+        "group_id": attempt.group_id,
+        "state": attempt.state.value,
+        "error": attempt.error,
+        "input": _input(one.asked),
+        "answer": _words(answered[-1])["content"] if answered else None,
+        "calls": [_call(turn) for turn in one.turns],
+        "rewards": dict(one.rewards or {}),
+    }
+
+
+def _input(asked: str | None) -> Any:
+    try:
+        return None if asked is None else json.loads(asked)
+    except ValueError:
+        return asked
+
+
+def _call(turn: Turn) -> dict[str, Any]:
+    return {
+        "agent": turn.call.agent,
+        "response_id": turn.call.response_id,
+        "messages": [_words(message) for message in turn.prompt],
+        "answer": None if turn.answer is None else _words(turn.answer),
+        "finish_reason": turn.call.finish_reason,
+    }
+
+
+def _words(message: Any) -> dict[str, Any]:
+    parts = [part for part in message.get("parts") or () if isinstance(part, dict)]
+    plain = {**message, "parts": [part for part in parts if part.get("type") not in ("tool_call", "reasoning")]}
+    said: dict[str, Any] = {"role": message.get("role"), "content": message_text(plain)}
+    if any(part.get("type") == "tool_call_response" for part in parts):
+        said["content"] = said["content"].removeprefix("(the tool answers) ")
+    calls = [part for part in parts if part.get("type") == "tool_call"]
+    if calls:
+        said["tool_calls"] = [{"name": part.get("name"), "arguments": part.get("arguments")} for part in calls]
+    return said
+
+
+def _said(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        raise JudgeError(
+            f"the last line of its output is {line[:200]!r}; it has to be JSON: 0.5, or "
+            '{"score": 0.5, "reason": "..."}'
+        ) from None
+
+
+def _verdict(place: int, said: Any, line: str) -> Verdict:
+    score, reason = (said.get("score"), said.get("reason", "")) if isinstance(said, dict) else (said, "")
+    if score is None and (said is None or "score" in said):
+        return Verdict(place, None, str(reason) or "the program gave no score")
+    if not isinstance(score, int | float) or isinstance(score, bool) or not abs(score) <= LARGEST_REWARD:
+        raise JudgeError(f"the last line of its output is {line[:200]!r}; the score in it is no number")
+    return Verdict(place, float(score), str(reason))
+
+
+def _last_line(file: IO[bytes]) -> str:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _MOST_OUTPUT))
+    lines = file.read().decode(errors="replace").rstrip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End its process group and, while it lives, whatever it started in groups of their own."""
+    children: list[psutil.Process] = []
+    if process.poll() is None:
+        with contextlib.suppress(psutil.Error):
+            children = psutil.Process(process.pid).children(recursive=True)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for child in children:
+        with contextlib.suppress(psutil.Error):
+            child.kill()
+    process.wait()

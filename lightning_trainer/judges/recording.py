@@ -1,0 +1,153 @@
+"""Verdicts as spans, and spans as verdicts: the evaluations that rewards are everywhere else.
+
+All spans of one question are one trace whose id follows from the question, so that a question that was answered once is
+found again, whoever asked. Such a span names no parent and is no model call: nothing of it is ever trained.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Sequence
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.config.judges import AnyJudge, ModelJudge, ProgramConfig
+from lightning_trainer.judges.attempts import JudgedAttempt
+from lightning_trainer.judges.judge import Verdict
+from lightning_trainer.judges.models.budget import Budget
+from lightning_trainer.types import AttributeValue, Span, SpanEvent
+
+SCOPE = "lightning.judges"
+_LONGEST_REASON = 8000
+_NO_VERDICT = "no_verdict"
+
+
+def question_digest(config: AnyJudge, question: str) -> str:
+    """Return 32 hex digits that are the same where the same judge is asked the same."""
+    asked = f"{config.fingerprint}\n{question}".encode(errors="surrogatepass")
+    return hashlib.blake2b(asked, digest_size=16).hexdigest()
+
+
+def verdict_spans(
+    config: AnyJudge,
+    digest: str,
+    attempts: Sequence[JudgedAttempt],
+    verdicts: Iterable[Verdict],
+    *,
+    started_ns: int,
+    again: bool = False,
+) -> list[Span]:
+    """Return an evaluation for each verdict.
+
+    Args:
+        digest: of the question.
+        again: it was asked before, and these verdicts count beside the older ones instead of being the same.
+    """
+    now = max(time.time_ns(), started_ns)
+    spans = []
+    for verdict in verdicts:
+        attempt = attempts[verdict.place].attempt
+        about: dict[str, AttributeValue] = {
+            semconv.ROLLOUT_ID: attempt.rollout_id,
+            semconv.ATTEMPT_ID: attempt.attempt_id,
+        }
+        exact: dict[str, AttributeValue] = {}
+        if verdict.agent is not None:
+            exact[semconv.EVALUATION_AGENT] = verdict.agent
+        response_id = None
+        if verdict.call is not None:
+            response_id = attempts[verdict.place].turns[verdict.call].call.response_id
+        if response_id is not None:
+            exact[semconv.RESPONSE_ID] = response_id
+        event: dict[str, AttributeValue] = {semconv.EVALUATION_NAME: config.name, **exact}
+        if verdict.reason:
+            event[semconv.EVALUATION_EXPLANATION] = verdict.reason[:_LONGEST_REASON].encode(errors="replace").decode()
+        if verdict.value is None:
+            event[semconv.ERROR_TYPE] = _NO_VERDICT
+        else:
+            event[semconv.EVALUATION_SCORE] = verdict.value
+        # A failure may be followed by a verdict on the same question, which has to be another span.
+        salt = os.urandom(8).hex() if again or verdict.value is None else ""
+        named = f"{config.name}\n{attempt.attempt_id}\n{verdict.agent}\n{verdict.call}\n{salt}"
+        judge: dict[str, AttributeValue] = {
+            semconv.JUDGE_NAME: config.name,
+            semconv.JUDGE_KIND: config.kind,
+            semconv.JUDGE_MODEL: judged_by(config),
+            semconv.JUDGE_PLACE: verdict.place,
+        }
+        if verdict.call is not None:
+            judge[semconv.JUDGE_CALL] = verdict.call
+        spans.append(
+            Span(
+                trace_id=digest,
+                span_id=hashlib.blake2b(named.encode(), digest_size=8).hexdigest(),
+                parent_span_id=None,
+                name=f"evaluate {config.name}",
+                start_ns=started_ns,
+                end_ns=now,
+                attributes={**about, **exact, **judge},
+                events=(SpanEvent(semconv.EVALUATION_EVENT, now, event),),
+                scope=SCOPE,
+            )
+        )
+    return spans
+
+
+def spending_span(config: AnyJudge, digest: str, budget: Budget, *, started_ns: int) -> Span:
+    """Return what was spent on a question: calls and tokens. It belongs to no attempt, and is no model call of any."""
+    attributes: dict[str, AttributeValue] = {
+        semconv.JUDGE_NAME: config.name,
+        semconv.JUDGE_KIND: config.kind,
+        semconv.JUDGE_MODEL: judged_by(config),
+        semconv.JUDGE_CALLS: budget.calls,
+        semconv.INPUT_TOKENS: budget.input_tokens,
+        semconv.OUTPUT_TOKENS: budget.output_tokens,
+    }
+    return Span(
+        trace_id=digest,
+        span_id=os.urandom(8).hex(),
+        parent_span_id=None,
+        name=f"judge {config.name}",
+        start_ns=started_ns,
+        end_ns=max(time.time_ns(), started_ns),
+        attributes=attributes,
+        scope=SCOPE,
+    )
+
+
+def judged_by(config: AnyJudge) -> str:
+    """Return the model, or the program, in a few words."""
+    if isinstance(config, ModelJudge):
+        return config.model
+    assert isinstance(config, ProgramConfig)
+    return config.function or " ".join(config.command or ())
+
+
+def known_verdicts(spans: Iterable[Span], places: int) -> list[Verdict] | None:
+    """Return the newest verdicts that the spans of a question hold; None unless every place has one.
+
+    Args:
+        places: how many attempts the question is about.
+    """
+    newest: dict[tuple, tuple[int, Verdict]] = {}
+    for span in spans:
+        place, call = span.attributes.get(semconv.JUDGE_PLACE), span.attributes.get(semconv.JUDGE_CALL)
+        call = call if isinstance(call, int) else None
+        if span.scope != SCOPE or not isinstance(place, int):
+            continue
+        for event in span.events:
+            value = event.attributes.get(semconv.EVALUATION_SCORE)
+            if not isinstance(value, int | float):
+                continue
+            agent, reason = (
+                _text(event.attributes.get(name)) for name in (semconv.EVALUATION_AGENT, semconv.EVALUATION_EXPLANATION)
+            )
+            key, verdict = (place, agent, call), Verdict(place, float(value), reason or "", agent, call)
+            newest[key] = max(newest.get(key, (0, verdict)), (event.time_ns, verdict), key=lambda one: one[0])
+    if {key[0] for key in newest} != set(range(places)):
+        return None
+    return [verdict for _, verdict in newest.values()]
+
+
+def _text(value: AttributeValue | None) -> str | None:
+    return value if isinstance(value, str) and value else None

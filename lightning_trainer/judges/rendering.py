@@ -1,0 +1,158 @@
+"""Attempts in words, for a model that judges them.
+
+What several attempts have in common at their beginning is said once. What is too long is cut in the middle, with a
+sentence where: how an attempt began and how it ended is what counts most. Each attempt stands between marks with a code
+that follows from everything that is shown, so nothing that an agent wrote can end its attempt and begin another.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from lightning_trainer.errors import JudgeError
+from lightning_trainer.ingest.dialects.record import Message
+from lightning_trainer.judges.attempts import JudgedAttempt, Turn
+from lightning_trainer.types import AttemptState
+
+_CODE_LETTERS = 5
+_HEAD_SHARE = 0.4
+"""Of the characters that are kept of a long text, how many are of its beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Attempts as a judge reads them."""
+
+    text: str
+    codes: tuple[str, ...]
+    """What each attempt is called in the text, in their order."""
+
+
+def rendered(attempts: Sequence[JudgedAttempt], max_chars: int) -> Rendered:
+    """Return the attempts in words.
+
+    Args:
+        max_chars: of each attempt, and of what they have in common.
+
+    Raises:
+        JudgeError: the words of an attempt were not recorded.
+    """
+    parts = [_parts(one) for one in attempts]
+    shared = _shared(parts) if len(parts) > 1 else 0
+    common = "\n\n".join(parts[0][:shared])
+    own = ["\n\n".join(one[shared:]) for one in parts]
+    codes = _codes(common, own)
+    blocks = [_marked("common", codes[-1], _cut(common, max_chars))] if common else []
+    blocks += [_marked("attempt", code, _cut(text, max_chars)) for code, text in zip(codes, own, strict=False)]
+    if common:
+        blocks.insert(
+            0, f"All attempts begin with what stands in <common {codes[-1]}>, and go on as in their own part."
+        )
+    return Rendered("\n\n".join(blocks), tuple(codes[: len(own)]))
+
+
+def message_text(message: Message) -> str:
+    """Return a message in words: its text, what it calls, what a tool answered; other parts by their kind."""
+    said: list[str] = []
+    for part in message.get("parts") or ():
+        if not isinstance(part, Mapping):
+            continue
+        kind = part.get("type")
+        if kind in ("text", "reasoning") and isinstance(part.get("content"), str):
+            said.append(part["content"] if kind == "text" else f"(thinking) {part['content']}")
+        elif kind == "tool_call":
+            said.append(f"(calls the tool {part.get('name')} with {_plain(part.get('arguments'))})")
+        elif kind == "tool_call_response":
+            said.append(f"(the tool answers) {_plain(part.get('response', part.get('result')))}")
+        else:
+            said.append(f"({kind or 'a part'}, not shown)")
+    return "\n".join(said)
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+
+
+def _parts(one: JudgedAttempt) -> list[str]:
+    attempt = one.attempt
+    if all(turn.answer is None for turn in one.turns):
+        why = "no model call of it was recorded" if not one.turns else "the words of its calls were not recorded"
+        raise JudgeError(f"attempt {attempt.attempt_id} cannot be read: {why}")
+    parts = (
+        [] if one.asked is None else [f"The task, as it was given (an agent may have seen less of it):\n{one.asked}"]
+    )
+    seen: dict[str | None, set[int]] = {}
+    for turn in one.turns:
+        parts += _turn_parts(turn, seen.setdefault(turn.call.agent, set()))
+    parts += [
+        f"At the end the tool {run.name} was run with {run.arguments or 'no arguments'}; it gave:\n{run.result}"
+        for run in one.last_tools
+    ]
+    if attempt.state is AttemptState.FAILED:
+        parts.append(f"The program then ended with an error: {attempt.error}")
+    return parts
+
+
+def _turn_parts(turn: Turn, seen: set[int]) -> list[str]:
+    """Return what a call adds to the earlier ones of its agent.
+
+    Args:
+        seen: the beginnings of conversations that were shown already, each by a hash; those of this call are added.
+    """
+    agent = turn.call.agent or "the agent"
+    if turn.answer is None:
+        return [f"[{agent} answers; its words were not recorded]"]
+    prompt = [(str(message.get("role") or "?"), message_text(message)) for message in turn.prompt]
+    answer = message_text(turn.answer)
+    beginnings = list(
+        accumulate([*prompt, ("assistant", answer)], lambda before, said: hash((before, said)), initial=0)
+    )
+    known = 0
+    while known < len(prompt) and beginnings[known + 1] in seen:
+        known += 1
+    seen.update(beginnings)
+    shown = [f"[shown to {agent}: {role}]\n{text}" for role, text in prompt[known:]]
+    ending = "" if turn.call.complete else "\n(the answer was cut off)"
+    if turn.call.finish_reason in ("length", "max_tokens"):
+        ending = "\n(the answer was cut at its limit of tokens)"
+    return [*shown, f"[{agent} answers]\n{answer}{ending}"]
+
+
+def _shared(parts: Sequence[Sequence[str]]) -> int:
+    """Return how many parts all attempts begin with; every one keeps a part of its own."""
+    most = min(map(len, parts)) - 1
+    count = 0
+    while count < most and all(one[count] == parts[0][count] for one in parts):
+        count += 1
+    return count
+
+
+def _codes(common: str, own: Sequence[str]) -> list[str]:
+    """Return a code for each attempt and one for what is common; the same texts get the same codes."""
+    everything = hashlib.blake2b(json.dumps([common, *own]).encode()).digest()
+    codes: list[str] = []
+    salt = 0
+    while len(codes) < len(own) + 1:
+        digest = hashlib.blake2b(everything + salt.to_bytes(4, "big"), digest_size=8).digest()
+        code = base64.b32encode(digest).decode().lower()[:_CODE_LETTERS]
+        salt += 1
+        if code not in codes:
+            codes.append(code)
+    return codes
+
+
+def _marked(what: str, code: str, text: str) -> str:
+    return f"<{what} {code}>\n{text}\n</{what} {code}>"
+
+
+def _cut(text: str, max_chars: int) -> str:
+    if len(text) <= max_chars:
+        return text
+    head = int(max_chars * _HEAD_SHARE)
+    tail = max_chars - head
+    left_out = len(text) - max_chars
+    return f"{text[:head]}\n[... {left_out:,} characters are left out here, for want of room ...]\n{text[-tail:]}"

@@ -1,0 +1,94 @@
+"""``rubric``: named criteria with weights, each with a verdict and a reason.
+
+Score: the weighted mean of the verdicts, each from 0 to 1. A criterion that the answer leaves out is an error, and not
+a no; so is one that nobody asked about.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from lightning_trainer.config.judges import RubricConfig, normalized
+from lightning_trainer.judges.attempts import JudgedAttempt
+from lightning_trainer.judges.judge import Verdict
+from lightning_trainer.judges.models.answers import (
+    Answer,
+    MalformedAnswerError,
+    list_of,
+    number_between,
+    one_of,
+    shaped,
+)
+from lightning_trainer.judges.models.asking import ask
+from lightning_trainer.judges.models.budget import Budget
+from lightning_trainer.judges.models.client import ModelClient
+from lightning_trainer.judges.prompts import system_prompt
+from lightning_trainer.judges.rendering import rendered
+
+_TASK = (
+    "You check an AI agent's attempt at a task against criteria. Look at each criterion by itself, say in one or two "
+    "sentences what in the attempt speaks for and against it, then give the verdict."
+)
+
+
+class RubricJudge:
+    whole_group = False
+    cached = True
+
+    def __init__(self, config: RubricConfig, client: ModelClient) -> None:
+        self.config = config
+        self._client = client
+
+    def question(self, attempts: Sequence[JudgedAttempt]) -> str:
+        (attempt,) = attempts
+        criteria = "\n".join(f"- {one.name}: {one.says}" for one in self.config.criterion)
+        scale = self.config.scale
+        how = "true where it holds, false where not" if scale is None else f"a number from {scale[0]:g} to {scale[1]:g}"
+        shown = rendered([attempt], self.config.max_chars)
+        return f"{shown.text}\n\nThe criteria, each to be given one verdict ({how}):\n{criteria}"
+
+    async def verdicts(self, attempts: Sequence[JudgedAttempt], question: str, budget: Budget) -> Sequence[Verdict]:
+        answer = await ask(
+            self._client,
+            self.config,
+            budget,
+            system=system_prompt(_TASK, self.config, self._shape),
+            question=question,
+            shape=self._shape,
+            check=self._check,
+        )
+        given = {one.criterion: one for one in self._verdicts_of(answer)}
+        weighted = [(one, self._value(given[one.name].verdict)) for one in self.config.criterion]
+        total = sum(one.weight for one, _ in weighted)
+        reason = "; ".join(f"{one.name} {value:g}: {given[one.name].reason}" for one, value in weighted)
+        return [Verdict(0, sum(one.weight * value for one, value in weighted) / total, reason)]
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def _value(self, verdict: bool | float) -> float:
+        return float(verdict) if self.config.scale is None else normalized(float(verdict), self.config.scale)
+
+    @cached_property
+    def _shape(self) -> type[Answer]:
+        scale = self.config.scale
+        one = shaped(
+            "CriterionVerdict",
+            criterion=one_of([one.name for one in self.config.criterion]),
+            reason=str,
+            verdict=bool if scale is None else number_between(*scale),
+        )
+        return shaped("RubricAnswer", verdicts=list_of(one))
+
+    @staticmethod
+    def _verdicts_of(answer: Any) -> Sequence[Any]:
+        return answer.verdicts
+
+    def _check(self, answer: Answer) -> None:
+        named = [one.criterion for one in self._verdicts_of(answer)]
+        missing = [one.name for one in self.config.criterion if one.name not in named]
+        twice = sorted({name for name in named if named.count(name) > 1})
+        if missing:
+            raise MalformedAnswerError(f"it gives no verdict on {', '.join(missing)}")
+        if twice:
+            raise MalformedAnswerError(f"it gives several verdicts on {', '.join(twice)}")

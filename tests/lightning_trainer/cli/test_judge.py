@@ -1,0 +1,159 @@
+"""``lightning-trainer judge``: recorded attempts get the rewards that they lack, whoever has the store open."""
+
+import asyncio
+import json
+import sys
+import threading
+
+import pytest
+from typer.testing import CliRunner
+
+from lightning_trainer.cli.app import app
+from lightning_trainer.config.file import load_config
+from lightning_trainer.daemon.service import Daemon
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.store import SqliteStore
+from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.tables import spans as span_table
+
+POLITE = """
+import json, sys
+told = json.load(sys.stdin)
+open("asked", "a").write("x")
+if "Bye" not in told["answer"]:
+    sys.exit("it never ends")
+print(json.dumps({"score": told["answer"].count("e") / 10, "reason": f"read {len(told['calls'])} calls"}))
+"""
+CONFIG = """
+[daemon]
+port = 0
+token = "a-token-of-the-tests"
+
+[[judge]]
+name = "polite"
+kind = "program"
+command = [{python!r}, "polite.py"]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "polite.py").write_text(POLITE)
+    (tmp_path / "lightning.toml").write_text(CONFIG.format(python=sys.executable))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+async def recorded(folder, attempt_spans):
+    """Attempts a and b of task t, and c of task u, of two calls' words each."""
+    from lightning_instrumentation import semconv
+    from lightning_instrumentation.telemetry.messages import as_json
+
+    def with_words(spans, text):
+        root, call = spans
+        said = [{"role": "assistant", "parts": [{"type": "text", "content": text}], "finish_reason": "stop"}]
+        asked = [{"role": "user", "parts": [{"type": "text", "content": "Hello."}]}]
+        call.attributes.update({semconv.INPUT_MESSAGES: as_json(asked), semconv.OUTPUT_MESSAGES: as_json(said)})
+        return [root, call]
+
+    async with SqliteStore(folder / ".lightning" / "lightning.sqlite") as store:
+        await store.append(with_words(attempt_spans("a", [1], 10**18), "Bye."))
+        await store.append(with_words(attempt_spans("b", [1], 10**18 + 50), "Hello."))
+        await store.append(with_words(attempt_spans("c", [1], 10**18 + 90, task="u"), "Bye, see you."))
+    return folder
+
+
+def run(*arguments, expect=0):
+    done = CliRunner().invoke(app, ["judge", *arguments], env={"COLUMNS": "200"}, catch_exceptions=False)
+    assert done.exit_code == expect, done.output
+    return done.output
+
+
+def rewards(folder):
+    with read_only(folder / ".lightning" / "lightning.sqlite") as connection:
+        spans = span_table.select_of_attempts(connection, ["a", "b", "c"])
+    return {(one.attempt_id, one.value) for one in read_spans(spans).evaluations}
+
+
+def test_a_rollout_is_judged_once(recorded):
+    said = run("r-a", "--judge", "polite")
+    assert "a        t     0.1    read 1 calls" in said
+    assert "judge polite gave 1 of 1 attempts a reward" in said
+    assert "1 had it already" in run("r-a", "--judge", "polite")
+    assert (recorded / "asked").read_text() == "x"
+    run("r-a", "--judge", "polite", "--again")
+    assert (recorded / "asked").read_text() == "xx"
+
+
+def test_one_that_cannot_be_judged_is_missing_and_the_command_says_so(recorded):
+    said = run("t", "--judge", "polite", expect=1)
+    assert "missing" in said
+    assert "it never ends" in said
+    assert "gave 1 of 2 attempts a reward" in said
+    assert rewards(recorded) == {("a", 0.1), ("b", None)}
+
+
+def test_explain_says_who_gave_a_reward_and_why(recorded):
+    run("t", "--judge", "polite", expect=1)
+    done = CliRunner().invoke(app, ["explain", "r-a"], env={"COLUMNS": "200"})
+    assert f"- polite 0.1 by judge polite (program, {sys.executable} polite.py): read 1 calls" in done.output
+    done = CliRunner().invoke(app, ["explain", "r-b"], env={"COLUMNS": "200"})
+    assert "- polite no number by judge polite" in done.output
+    assert "it never ends" in done.output
+    told = json.loads(CliRunner().invoke(app, ["explain", "r-a", "--json"]).output)
+    (evaluation,) = told["rollouts"][0]["attempts"][0]["evaluations"]
+    assert (evaluation["value"], evaluation["explanation"]) == (0.1, "read 1 calls")
+
+
+def test_all_since_a_time(recorded):
+    run("--judge", "polite", "--since", "2000-01-01", expect=1)
+    assert rewards(recorded) == {("a", 0.1), ("b", None), ("c", 0.3)}
+    assert "there is no attempt since 1s" in run("--judge", "polite", "--since", "1s", expect=2)
+
+
+def test_a_dry_run_asks_nobody_and_shows_what_it_would_ask(recorded):
+    said = run("t", "--judge", "polite", "--dry-run")
+    assert "would be asked 2 questions about 2 attempts" in said
+    assert '"attempt_id": "a"' in said
+    assert not (recorded / "asked").exists()
+
+
+def test_json_has_everything(recorded):
+    told = json.loads(run("u", "--judge", "polite", "--json"))
+    assert told["judged"] == [{"attempt_id": "c", "value": 0.3, "reason": "read 1 calls", "remembered": False}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("r-a", "--judge", "rude"), "there is no [[judge]] 'rude' in the configuration: it has polite"),
+        (("r-z", "--judge", "polite"), "there is no rollout, attempt, task or group 'r-z': the nearest are r-"),
+        (("--judge", "polite"), "name rollouts, tasks or groups to judge, or say --since 2h"),
+        (("r-a", "--judge", "polite", "--since", "soon"), "--since 'soon' is no time: write 30m, 2h, 7d"),
+    ],
+)
+def test_a_mistake_is_one_sentence(recorded, arguments, sentence):
+    assert sentence in run(*arguments, expect=2).replace("\n", " ")
+
+
+def test_a_running_daemon_takes_the_verdicts(recorded):
+    loop, stop, ready = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
+    daemon = Daemon(load_config(recorded / "lightning.toml"))
+
+    async def serve():
+        running = asyncio.create_task(daemon.run(stop))
+        while not (recorded / ".lightning" / "daemon.json").exists() and not running.done():
+            await asyncio.sleep(0.02)
+        ready.set()
+        await running
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        assert ready.wait(60)
+        assert "gave 1 of 1 attempts a reward" in run("r-a", "--judge", "polite")
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(60)
+    assert rewards(recorded) == {("a", 0.1)}

@@ -1,0 +1,205 @@
+"""Before a step is built its judges are asked; one that fails or dawdles holds up nothing and is said in a sentence."""
+
+import asyncio
+import sys
+import time
+
+import pytest
+from pydantic import TypeAdapter
+
+from lightning_trainer.config.judges import JudgeConfig
+from lightning_trainer.daemon.api.rollback import RollbackRequests
+from lightning_trainer.daemon.judges import PolicyJudges, judges_at_work
+from lightning_trainer.daemon.loop.building import Builder
+from lightning_trainer.daemon.notifying import NotifyingSink
+from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.store import SqliteStore
+
+SCORES = "import json, sys; told = json.load(sys.stdin); "
+BY_NAME = SCORES + "print(json.dumps({'score': float(told['attempt_id'] == 'a'), 'reason': 'by name'}))"
+COUNTS = "open('asked', 'a').write('x'); "
+
+
+@pytest.fixture
+async def daemon(tmp_path, make_policy, attempt_spans):
+    """``daemon(program, **settings)``: a builder over two ended attempts of one group, whose judge is the program."""
+    async with SqliteStore(tmp_path / "store.sqlite") as store:
+        progress, sink = Progress(), NotifyingSink(store)
+        stored = sink.watch("math", progress)
+        rollbacks = RollbackRequests(wake=stored)
+        for number, attempt in enumerate("ab"):
+            await sink.append(attempt_spans(attempt, [1, 2], time.time_ns() - 10**9 + 10 * number))
+        contexts = []
+
+        async def daemon(*programs, reward=None, **settings):
+            base = {"kind": "program", "working_dir": str(tmp_path), "timeout_s": 60.0, **settings}
+            configs = [
+                {**base, "name": f"judge-{number}", "command": [sys.executable, "-c", program]}
+                for number, program in enumerate(programs)
+            ]
+            judges = [TypeAdapter(JudgeConfig).validate_python(one) for one in configs]
+            context = judges_at_work(judges, store=store, sink=sink)
+            contexts.append(context)
+            policy = make_policy(reward=reward or {"judge-0": 1.0}, group_size=2)
+            of_policy = PolicyJudges(policy, await context.__aenter__(), store=store, progress=progress)
+            builder = Builder(
+                policy, store=store, progress=progress, rollbacks=rollbacks, stored=stored, judges=of_policy
+            )
+            return builder, of_policy, store
+
+        daemon.sink = sink
+        yield daemon
+        for context in contexts:
+            await context.__aexit__(None, None, None)
+
+
+async def test_a_step_gets_the_rewards_that_its_attempts_lack(daemon):
+    builder, _, store = await daemon(BY_NAME)
+    build = await builder.build(await store.ended_attempts(), 1)
+    assert build.unscored == frozenset()
+    assert build.rewards.of_attempts == {"a": 1.0, "b": 0.0}
+    assert build.batch is not None
+    evaluations = read_spans(await store.spans_of_attempts(["a"])).evaluations
+    assert [(one.name, one.value, one.explanation, str(one.source).split(",")[0]) for one in evaluations] == [
+        ("judge-0", 1.0, "by name", "judge judge-0 (program")
+    ]
+
+
+async def test_who_has_the_reward_is_not_judged(daemon, tmp_path, reward_span):
+    await daemon.sink.append([_named(reward_span(0.25, attempt="a"), "judge-0")])
+    builder, _, store = await daemon(COUNTS + BY_NAME)
+    build = await builder.build(await store.ended_attempts(), 1)
+    assert build.rewards.of_attempts == {"a": 0.25, "b": 0.0}
+    assert (tmp_path / "asked").read_text() == "x"
+
+
+def _named(span, name):
+    from dataclasses import replace
+
+    from lightning_instrumentation import semconv
+
+    (event,) = span.events
+    return replace(span, events=(replace(event, attributes={**event.attributes, semconv.EVALUATION_NAME: name}),))
+
+
+async def test_several_judges_and_only_those_that_the_reward_names(daemon, tmp_path):
+    builder, _, store = await daemon(
+        BY_NAME, SCORES + "print(0.5)", COUNTS + "print(9)", reward={"judge-0": 1.0, "judge-1": 2.0}
+    )
+    build = await builder.build(await store.ended_attempts(), 1)
+    assert build.rewards.of_attempts == {"a": 2.0, "b": 1.0}
+    assert not (tmp_path / "asked").exists()
+
+
+async def test_a_judge_that_fails_leaves_the_reward_missing_and_says_so(daemon):
+    builder, _, store = await daemon(SCORES + "assert told['attempt_id'] == 'a', 'no idea'; print(1)")
+    build = await builder.build(await store.ended_attempts(), 1)
+    assert build.unscored == {"b"}
+    (sentence,) = [one for one in builder._progress.problems if one.startswith("judge ")]
+    assert sentence == (
+        "judge judge-0 gave no reward to attempt b: it ended with exit status 1: AssertionError: no idea"
+    )
+
+
+async def test_a_failure_is_not_asked_about_again_in_the_same_step(daemon, tmp_path):
+    builder, of_policy, store = await daemon(COUNTS + "print('no idea')")
+    for _ in range(3):
+        await builder.build(await store.ended_attempts(), 1)
+    assert (tmp_path / "asked").read_text() == "xx"
+    of_policy.taken(await store.ended_attempts())
+    await builder.build(await store.ended_attempts(), 1)
+    assert (tmp_path / "asked").read_text() == "xxxx"
+
+
+async def test_a_step_waits_no_longer_than_it_is_told_to(daemon):
+    builder, of_policy, store = await daemon("import time; time.sleep(600)", wait_s=0.5, timeout_s=600.0)
+    began = time.monotonic()
+    build = await builder.build(await store.ended_attempts(), 1)
+    assert time.monotonic() - began < 60
+    assert build.unscored == {"a", "b"}
+    assert any("did not wait longer than wait_s = 0.5 for judge judge-0" in one for one in builder._progress.problems)
+    await of_policy.close()
+
+
+async def test_a_rollback_does_not_wait_for_a_judge(daemon):
+    builder, of_policy, store = await daemon("import time; time.sleep(600)", timeout_s=600.0)
+    building = asyncio.create_task(builder.build(await store.ended_attempts(), 1))
+    while "waiting for judge judge-0 of 2 attempts" not in builder._progress.detail:
+        await asyncio.sleep(0.01)
+    asked = asyncio.create_task(builder._rollbacks.ask(0))
+    async with asyncio.timeout(60):
+        assert await building is None
+    builder._rollbacks.end()
+    await asked
+    await of_policy.close()
+
+
+async def test_judging_begins_when_a_group_is_complete_and_not_when_the_step_is_built(daemon, tmp_path):
+    builder, of_policy, store = await daemon(COUNTS + BY_NAME)
+    attempts = await store.ended_attempts()
+    of_policy.begin([attempts], 1)
+    of_policy.begin([attempts], 1)
+    while not (await store.spans_of_attempts(["a"]))[-1].name.startswith("evaluate"):
+        await asyncio.sleep(0.02)
+    build = await builder.build(attempts, 1)
+    assert build.rewards.of_attempts == {"a": 1.0, "b": 0.0}
+    assert (tmp_path / "asked").read_text() == "xx"
+
+
+async def test_the_loop_asks_while_it_still_collects(daemon, collecting_loop, make_policy, tmp_path):
+    """Two groups make a step; the one that is complete is judged while the other is waited for."""
+    _, of_policy, store = await daemon(COUNTS + BY_NAME)
+    loop = collecting_loop(store, make_policy(reward="judge-0", group_size=2, groups_per_step=2))
+    loop._judges = of_policy
+    collecting = asyncio.create_task(loop._next_attempts(2))
+    while len(read_spans(await store.spans_of_attempts(["a", "b"])).evaluations) < 2:
+        await asyncio.sleep(0.02)
+    assert not collecting.done()
+    collecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await collecting
+
+
+async def test_what_is_not_of_the_next_step_is_not_judged_yet(daemon, collecting_loop, make_policy, attempt_spans):
+    _, of_policy, store = await daemon(BY_NAME)
+    for number, attempt in enumerate("cd"):
+        await daemon.sink.append(attempt_spans(attempt, [1, 2], time.time_ns() + number, task="another"))
+    loop = collecting_loop(store, make_policy(reward="judge-0", group_size=2, groups_per_step=1))
+    loop._judges = of_policy
+    attempts = await loop._next_attempts(1)
+    assert {name for _, name in of_policy._asked} == {attempt.attempt_id for attempt in attempts} == {"a", "b"}
+
+
+async def test_a_judge_of_groups_judges_all_of_a_group(daemon):
+    scores = SCORES + "print(json.dumps({'scores': {a['attempt_id']: n for n, a in enumerate(told['attempts'])}}))"
+    builder, _, store = await daemon(scores, whole_group=True)
+    build = await builder.build(await store.ended_attempts(), 1)
+    assert sorted(build.rewards.of_attempts.values()) == [0.0, 1.0]
+
+
+async def test_a_key_that_is_not_there_is_said_at_once(tmp_path, make_policy, monkeypatch):
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    settings = {"name": "helpful", "kind": "group", "model": "m", "api_key_env": "NO_SUCH_KEY"}
+    async with SqliteStore(tmp_path / "s.sqlite") as store:
+        config = TypeAdapter(JudgeConfig).validate_python(settings)
+        async with judges_at_work([config], store=store, sink=store) as judges:
+            progress = Progress()
+            PolicyJudges(make_policy(reward="helpful"), judges, store=store, progress=progress)
+            assert progress.problems == [
+                "the environment has no NO_SUCH_KEY, which api_key_env of judge 'helpful' names: set it where this runs"
+            ]
+            PolicyJudges(make_policy(), judges, store=store, progress=(other := Progress()))
+            assert other.problems == []
+
+
+async def test_what_nobody_has_thought_of_is_said_and_training_goes_on(daemon, monkeypatch):
+    builder, of_policy, store = await daemon(BY_NAME)
+
+    def units(*_):
+        raise KeyError("surprise")
+
+    monkeypatch.setattr(of_policy._judges["judge-0"], "units", units)
+    build = await builder.build(await store.ended_attempts(), 1)
+    assert build.unscored == {"a", "b"}
+    assert any("judge judge-0 ended in an error" in one for one in builder._progress.problems)

@@ -1,0 +1,99 @@
+"""docs/rewards.md: its configuration can be read, its function scores, its commands run, its table is complete."""
+
+import json
+import re
+import shlex
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lightning_trainer.cli.app import app
+from lightning_trainer.config.file import load_config
+from lightning_trainer.config.judges import KINDS, BudgetConfig, Criterion
+from lightning_trainer.store import SqliteStore
+
+PAGE = (Path(__file__).parents[3] / "docs" / "rewards.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+async def folder(tmp_path, script, attempt_to_judge, monkeypatch):
+    """What the page says, with its judge's model on loopback, and a rollout of an hour ago."""
+    (settings,), (function,) = blocks("toml"), blocks("python")
+    asked_there = 'kind = "rubric"\n'
+    assert asked_there in settings
+    (tmp_path / "lightning.toml").write_text(settings.replace(asked_there, f'{asked_there}base_url = "{script.url}"\n'))
+    (tmp_path / "scores.py").write_text(function)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-page")
+    monkeypatch.chdir(tmp_path)
+    verdicts = [{"criterion": name, "reason": "so", "verdict": name == "found"} for name in ("found", "polite")]
+    script.answers = [{"verdicts": verdicts}]
+    spans = attempt_to_judge("4711")
+    later_ns = time.time_ns() - 3600 * 10**9 - spans[0].start_ns
+    moved = [
+        replace(
+            span,
+            start_ns=span.start_ns + later_ns,
+            end_ns=span.end_ns + later_ns,
+            attributes={**span.attributes, "lightning.rollout.id": "ticket-4711"},
+        )
+        for span in spans
+    ]
+    async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
+        await store.begin_policy("support")
+        await store.append(moved)
+    return tmp_path
+
+
+def run(*arguments):
+    done = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"}, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_commands_run_as_they_stand(folder, script):
+    (commands,) = blocks("bash")
+    dry, judged, again, explained = (run(*shlex.split(line)[1:]) for line in commands.splitlines())
+    assert "would be asked 1 questions about 1 attempts" in dry
+    assert "What is 2 * 3?" in dry
+    assert "gave 1 of 1 attempts a reward" in judged
+    assert "0.75" in again
+    assert len(script.bodies) == 2
+    assert {body["headers"]["authorization"] for body in script.bodies} == {"Bearer sk-of-the-page"}
+    assert "- helpful 0.75 by judge helpful (rubric, gpt-5-mini): found 1: so; polite 0: so" in explained
+
+
+def test_the_function_scores(folder):
+    told = json.loads(run("judge", "ticket-4711", "--judge", "short", "--json"))
+    assert [(one["value"], one["reason"]) for one in told["judged"]] == [(1.0, "3 words")]
+
+
+def test_the_policy_uses_the_judges(folder):
+    config = load_config(folder / "lightning.toml")
+    assert set(config.only_policy.reward_weights) == {judge.name for judge in config.judge}
+
+
+def test_every_kind_and_every_setting_is_there():
+    rows = " ".join(line for line in PAGE.splitlines() if line.startswith("| `"))
+    for kind, settings in KINDS.items():
+        assert f"### `{kind}`" in PAGE
+        assert [name for name in settings.model_fields if f"`{name}`" not in rows] == []
+    for section in (BudgetConfig, Criterion):
+        assert [name for name in section.model_fields if f"`{name}`" not in rows] == []
+
+
+def test_the_defaults_are_those_of_the_table():
+    compared = 0
+    for setting, of, default in re.findall(r"^\| `(\w+)` \| (\S+) \| `?([^`|]+?)`? \|", PAGE, flags=re.MULTILINE):
+        kind = {"all": "rubric", "models": "rubric"}.get(of, of.strip("`,"))
+        if kind in KINDS and default.strip():
+            stated = KINDS[kind].model_fields[setting].default
+            assert str(stated).removesuffix(".0").lower() == default.strip().lower(), setting
+            compared += 1
+    assert compared >= 10

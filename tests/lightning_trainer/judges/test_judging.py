@@ -1,0 +1,115 @@
+"""Verdicts in the store: found again by what was judged, told to be the judge's, and never trained as a call."""
+
+import pytest
+from lightning_instrumentation import semconv
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.judges.judging import Judging
+from lightning_trainer.judges.models.budget import Budget
+from lightning_trainer.judges.registry import make_judge
+from lightning_trainer.store import SqliteStore
+from lightning_trainer.training.batches import build_batch
+
+GOOD = {"verdicts": [{"criterion": name, "reason": "so", "verdict": True} for name in ("right", "polite")]}
+
+
+@pytest.fixture
+async def store(tmp_path):
+    async with SqliteStore(tmp_path / "store.sqlite") as opened:
+        yield opened
+
+
+async def judge(store, config, names, *, again=False):
+    """What another process would do: nothing is kept but the store."""
+    judging = Judging(make_judge(config), store, store.spans_of_trace)
+    try:
+        attempts = await store.attempts(attempt_ids=names)
+        return await judging.judge_group(await store.spans_of_attempts(names), attempts, Budget(), again=again)
+    finally:
+        await judging.close()
+
+
+async def test_the_same_question_is_answered_from_the_store(store, script, judge_config, attempt_to_judge):
+    for name in "ab":
+        await store.append(attempt_to_judge(name))
+    script.answers = [GOOD]
+    config = judge_config("rubric")
+    assert [one.remembered for one in await judge(store, config, ["a"])] == [False]
+    assert await judge(store, config, ["a"]) == []  # it has its reward
+    (other,) = await judge(store, config, ["b"])
+    assert (other.value, other.remembered) == (1.0, True)
+    assert len(script.bodies) == 1
+    await judge(store, config, ["a"], again=True)
+    assert len(script.bodies) == 2
+
+
+@pytest.mark.parametrize(
+    "settings", [{"model": "judge-2"}, {"instructions": "Be strict."}, {"scale": [0, 10]}, {"max_chars": 600}]
+)
+async def test_another_judge_is_asked_anew(store, script, judge_config, attempt_to_judge, settings):
+    for name in "ab":
+        await store.append(attempt_to_judge(name))
+    script.answers = [GOOD]
+    await judge(store, judge_config("rubric"), ["a"])
+    await judge(store, judge_config("rubric", **settings), ["b"])
+    assert len(script.bodies) > 1
+
+
+async def test_what_changes_nothing_about_a_verdict_is_no_other_judge(store, script, judge_config, attempt_to_judge):
+    for name in "ab":
+        await store.append(attempt_to_judge(name))
+    script.answers = [GOOD]
+    await judge(store, judge_config("rubric"), ["a"])
+    (one,) = await judge(store, judge_config("rubric", timeout_s=5, retries=0, budget={"calls": 9}), ["b"])
+    assert one.remembered
+
+
+async def test_a_failure_is_followed_by_a_verdict(store, script, judge_config, attempt_to_judge):
+    await store.append(attempt_to_judge("a"))
+    script.answers = ["no idea", GOOD]
+    config = judge_config("rubric", retries=0)
+    assert [one.value for one in await judge(store, config, ["a"])] == [None]
+    assert [one.value for one in await judge(store, config, ["a"])] == [1.0]
+    evaluations = read_spans(await store.spans_of_attempts(["a"])).evaluations
+    assert [one.value for one in evaluations] == [None, 1.0]
+    assert {one.source for one in evaluations} == {"judge helpful (rubric, judge-1)"}
+
+
+async def test_a_group_that_grew_is_judged_as_a_whole_again(store, script, judge_config, attempt_to_judge):
+    import json
+    import re
+
+    def scored(text):
+        codes = re.findall(r"<attempt (\w+)>\n", json.loads(text)[1]["content"])
+        return {"scores": [{"code": code, "reason": "", "score": 0.5} for code in codes]}
+
+    script.answers = [scored]
+    config = judge_config("group")
+    for number, name in enumerate("abc"):
+        await store.append(attempt_to_judge(name, [f"It is {number}."]))
+    assert len(await judge(store, config, ["a", "b"])) == 2
+    assert len(await judge(store, config, ["a", "b", "c"])) == 3
+    assert len(script.bodies) == 2
+
+
+async def test_a_verdict_is_no_call_and_nothing_of_it_is_trained(store, script, judge_config, attempt_to_judge):
+    await store.append(attempt_to_judge("a"))
+    script.answers = [GOOD]
+    before = read_spans(await store.spans_of_attempts(["a"]))
+    await judge(store, judge_config("rubric"), ["a"])
+    after = read_spans(await store.spans_of_attempts(["a"]))
+    assert (after.calls, after.attempts, after.problems) == (before.calls, before.attempts, before.problems)
+    policy = PolicyConfig(name="math", agents=("*",), model="random:tiny", reward="helpful")
+    build = build_batch(after.calls, await store.attempts(), after.evaluations, policy, 1)
+    assert build.rewards.of_attempts == {"a": 1.0}
+    assert sum(row.calls for row in build.ledger) == 1
+
+
+async def test_what_a_question_cost_is_a_span_of_the_judges_own(store, script, judge_config, attempt_to_judge):
+    await store.append(attempt_to_judge("a"))
+    script.answers = ["no idea", GOOD]
+    await judge(store, judge_config("rubric"), ["a"])
+    (spent,) = [one for one in await store.spans_of_attempts(["a"]) if one.name == "judge helpful"]
+    names = (semconv.JUDGE_CALLS, semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS, semconv.ATTEMPT_ID)
+    assert [spent.attributes.get(name) for name in names] == [2, 200, 40, None]

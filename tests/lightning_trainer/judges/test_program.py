@@ -1,0 +1,177 @@
+"""A program of the user's that loops, forks, eats memory or prints garbage gives no reward, and nothing of it stays."""
+
+import asyncio
+import sys
+import time
+
+import psutil
+import pytest
+
+from lightning_trainer.errors import JudgeError
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.judges.attempts import read_attempts
+from lightning_trainer.judges.models.budget import Budget
+from lightning_trainer.judges.program import ProgramJudge
+
+ANSWERED = "import json, sys; told = json.load(sys.stdin); "
+
+
+@pytest.fixture
+def run(judge_config, attempt_to_judge, tmp_path):
+    """``run(program)``: the verdicts of a Python program on one attempt, or on three at once."""
+
+    async def run(program=None, names="a", **settings):
+        if program is not None:
+            settings["command"] = [sys.executable, "-c", program]
+        config = judge_config("program", working_dir=tmp_path, **{"timeout_s": 60, **settings})
+        spans = [span for name in names for span in attempt_to_judge(name, ["It is 6.", f"Bye, {name}."])]
+        program_judge = ProgramJudge(config)
+        attempts = read_attempts(spans, read_spans(spans).attempts)
+        return await program_judge.verdicts(attempts, program_judge.question(attempts), Budget())
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("line", "value", "reason"),
+    [
+        ("0.25", 0.25, ""),
+        ("3", 3.0, ""),
+        ('{"score": 0.5, "reason": "half"}', 0.5, "half"),
+        ('{"score": null, "reason": "no idea"}', None, "no idea"),
+        ("null", None, "the program gave no score"),
+    ],
+)
+async def test_the_last_line_is_the_score(run, line, value, reason):
+    (verdict,) = await run(f"print('a line before')\nprint({line!r})\nprint()")
+    assert (verdict.value, verdict.reason) == (value, reason)
+
+
+async def test_it_is_given_what_was_said(run):
+    (verdict,) = await run(
+        ANSWERED
+        + "print(json.dumps({'score': len(told['calls']), 'reason': '|'.join([told['answer'], told['task_id'], "
+        "told['calls'][1]['messages'][2]['content'], told['calls'][0]['agent']])}))"
+    )
+    assert (verdict.value, verdict.reason) == (2.0, "Bye, a.|2*3|It is 6.|solver")
+
+
+async def test_a_whole_group_at_once(run):
+    scores = (
+        ANSWERED
+        + "print(json.dumps({'scores': {a['attempt_id']: float(a['answer'] == 'Bye, b.') for a in told['attempts']}}))"
+    )
+    verdicts = await run(scores, "abc", whole_group=True)
+    assert [verdict.value for verdict in verdicts] == [0.0, 1.0, 0.0]
+    with pytest.raises(JudgeError, match="each of the 3 attempt ids once"):
+        await run(ANSWERED + "print(json.dumps({'scores': {'a': 1}}))", "abc", whole_group=True)
+
+
+async def test_a_function_is_enough(run, tmp_path):
+    (tmp_path / "scores.py").write_text(
+        "def polite(told):\n    print('some noise')\n    return {'score': 1.0, 'reason': told['answer']}\n"
+    )
+    for named in ("scores.py:polite", "scores:polite"):
+        (verdict,) = await run(function=named)
+        assert (verdict.value, verdict.reason) == (1.0, "Bye, a.")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "garbage \x00\x01",
+        "7/10",
+        '"0.5"',
+        "true",
+        "NaN",
+        "1e400",
+        '{"points": 1}',
+        '{"score": "1"}',
+        "[1]",
+        "[" * 9999,
+    ],
+)
+async def test_garbage_is_no_score(run, line):
+    with pytest.raises(JudgeError, match="the last line of its output"):
+        await run(f"import sys; sys.stdout.buffer.write({line.encode()!r})")
+
+
+async def test_a_program_that_fails_says_why(run):
+    with pytest.raises(JudgeError, match="exit status 3: no such rubric"):
+        await run("import sys; print(1.0); sys.stderr.write('no such rubric'); sys.exit(3)")
+    with pytest.raises(JudgeError, match="exit status 127"):
+        await run(command=["no-such-program"])
+
+
+async def test_two_gigabytes_are_too_many(run):
+    with pytest.raises(JudgeError, match="MemoryError"):
+        await run("x = bytearray(2 << 30); print(len(x))", memory_mib=512)
+
+
+async def test_endless_output_ends(run):
+    with pytest.raises(JudgeError, match="wrote more than"):
+        await run("while True: print('x' * 1000)")
+
+
+async def test_what_does_not_read_its_input_is_not_waited_for(run):
+    (verdict,) = await run("print(1)")
+    assert verdict.value == 1.0
+
+
+def alive(pids):
+    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+
+
+async def gone(pids):
+    deadline = time.monotonic() + 30
+    while alive(pids) and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+    return not alive(pids)
+
+
+LOOP = """
+import os, sys, time
+open({file!r}, 'a').write(f'{{os.getpid()}}\\n')
+while True: pass
+"""
+FORKS = """
+import os, sys, time
+for _ in range(5):
+    if os.fork() == 0:
+        if {session}: os.setsid()
+        break
+open({file!r}, 'a').write(f'{{os.getpid()}}\\n')
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("program", [LOOP, FORKS.replace("{session}", "False"), FORKS.replace("{session}", "True")])
+async def test_what_loops_or_forks_is_killed_with_all_that_it_started(run, tmp_path, program):
+    file = tmp_path / "pids"
+    with pytest.raises(JudgeError, match=r"did not end within timeout_s = 3 and was killed"):
+        await run(program.format(file=str(file)), timeout_s=3)
+    pids = [int(line) for line in file.read_text().split()]
+    assert pids
+    assert await gone(pids)
+
+
+async def test_a_child_that_holds_its_output_open_holds_nobody_up(run, tmp_path):
+    file = tmp_path / "pids"
+    began = time.monotonic()
+    leaves = f"if os.fork() == 0:\n    open({str(file)!r}, 'w').write(str(os.getpid()))\n    time.sleep(600)\n"
+    (verdict,) = await run(f"import os, time\n{leaves}time.sleep(0.5)\nprint(0.5)")
+    assert verdict.value == 0.5
+    assert time.monotonic() - began < 60
+    assert await gone([int(file.read_text())])
+
+
+async def test_one_that_is_given_up_on_is_killed(run, tmp_path):
+    file = tmp_path / "pids"
+    judging = asyncio.create_task(run(LOOP.format(file=str(file)), timeout_s=600))
+    while not file.exists() or not file.read_text():
+        await asyncio.sleep(0.02)
+    judging.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await judging
+    assert await gone([int(line) for line in file.read_text().split()])

@@ -1,0 +1,58 @@
+"""What a [[judge]] may say; a mistake is one sentence that names it."""
+
+import pytest
+
+from lightning_trainer.config.file import load_config
+from lightning_trainer.errors import ConfigError
+
+RUBRIC = 'kind = "rubric"\nmodel = "m"\ncriterion = [{ name = "x", says = "y" }]\n'
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(*judges):
+        path = tmp_path / "lightning.toml"
+        path.write_text("\n".join(f'[[judge]]\nname = "a"\n{text}' for text in judges))
+        return load_config(path).judge
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('kind = "rubrik"', "'rubrik'"),
+        (RUBRIC + "scal = [0, 10]", "unknown key 'judge.0.rubric.scal'; check its spelling"),
+        (RUBRIC + "scale = [10, 0]", "write the lowest and the highest score, like [0, 10]"),
+        (RUBRIC + "scale = [0, inf]", "write the lowest and the highest score, like [0, 10]"),
+        ('kind = "rubric"\nmodel = "m"', "judge.0.rubric.criterion is missing"),
+        (RUBRIC.replace("]", ', { name = "x", says = "z" }]'), "2 criteria are called 'x'"),
+        (RUBRIC + 'api_key = "sk-1"', "unknown key 'judge.0.rubric.api_key'"),
+        (RUBRIC + 'api_key_env = "sk-proj-1"', "judge.0.rubric.api_key_env"),
+        (RUBRIC + 'base_url = "api.openai.com"', "write a base URL, like https://api.openai.com/v1"),
+        (RUBRIC + 'base_url = "https://me:secret@host/v1"', "it holds a user name or a password"),
+        (RUBRIC + "budget = { money = 1.0 }", "price_input and price_output"),
+        ('kind = "program"', 'write command = [...] or function = "module:function", one of them'),
+        ('kind = "program"\ncommand = ["x"]\nfunction = "a:b"', "one of them"),
+        ('kind = "program"\ncommand = []', "has an empty command"),
+        ('kind = "program"\ncommand = ["x"]\nworking_dir = "nowhere"', "there is no folder"),
+        ('kind = "program"\ncommand = ["x"]\nmodel = "m"', "unknown key 'judge.0.program.model'"),
+    ],
+)
+def test_a_mistake_is_one_sentence(load, text, sentence):
+    with pytest.raises(ConfigError) as refused:
+        load(text)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert "sk-" not in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_names_differ(load):
+    with pytest.raises(ConfigError, match="2 judges are called 'a'"):
+        load(RUBRIC, RUBRIC)
+
+
+def test_folders_are_relative_to_the_file(load, tmp_path):
+    (judge,) = load('kind = "program"\ncommand = ["x"]')
+    assert judge.working_dir == tmp_path
