@@ -54,8 +54,8 @@ def main(arguments: Sequence[str], *, missing: str) -> NoReturn:
 def needs(command: str, missing: str) -> str:
     """Return what to install for a command that a package is missing for."""
     extras = _EXTRAS.get(command, _EXTRA).split(",")
-    giving = _extras_with(missing) - {_EXTRA}  # which every other brings
-    if giving and not giving & set(extras):
+    giving = _extras_with(missing)
+    if giving and not giving & {_EXTRA, *extras}:  # every extra brings that one too
         extras = sorted(giving)[:1]
     return f"{missing} is not installed, and `lightning-trainer {command}` needs it; run: {_pip(','.join(extras))}"
 

@@ -12,6 +12,7 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from lightning_trainer.gateway.errors import openai_error
@@ -50,6 +51,10 @@ def answer_in_the_callers_shape(app: FastAPI) -> None:
         sentence = f"the daemon failed on this request ({type(error).__name__}): a bug of its own, its log says more"
         return shaped(request, 500, sentence)
 
+    async def gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=400)  # who hung up in the middle of a body reads no answer, and it is no bug
+
+    app.add_exception_handler(ClientDisconnect, gone)
     app.add_exception_handler(HTTPException, refused)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(Exception, failed)

@@ -63,7 +63,10 @@ def test_the_readme_names_every_example():
     assert {name_of(command) for command in COMMANDS} == folders
     assert folders <= {*SPOKEN, "crewai"}
     assert "sh examples/any-language/curl.sh" in README
-    assert "cd examples/any-language && npm ci && POLICY=example node agent.mjs" in README
+    assert (
+        "cd examples/any-language && npm ci && OPENAI_API_KEY=$(lightning-trainer token) POLICY=example node agent.mjs"
+        in README
+    )
 
 
 def test_the_model_that_the_readme_and_the_programs_name_is_the_one_that_its_daemon_serves():

@@ -49,6 +49,7 @@ class Run:
             f"""
             [daemon]
             port = {self.port}
+            token = "none"
             state_dir = "state"
             [engine]
             dtype = "float32"

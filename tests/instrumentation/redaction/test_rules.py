@@ -85,10 +85,18 @@ def test_a_bearer_token_is_cut_out_and_its_scheme_stays():
     assert redactor(())(f"Authorization: Bearer {BEARER}, no") == "Authorization: Bearer [redacted key], no"
 
 
+def _named_secret(document) -> bool:
+    """Whether a name in it says that its value is a secret."""
+    if isinstance(document, dict):
+        return any(name.isupper() or _named_secret(value) for name, value in document.items())
+    return isinstance(document, list) and any(map(_named_secret, document))
+
+
 @given(documents)
 def test_what_holds_no_key_and_no_address_stays_as_it_was_written(document):
     text = json.dumps(document, indent=1)
-    if "@" not in text and not keys.found_in(text):
+    # Nor a key by the name that it has.
+    if "@" not in text and not keys.found_in(text) and not _named_secret(document):
         assert every(text) is text or json.loads(every(text)) == document
         assert every(text) == text
 

@@ -80,7 +80,7 @@ def test_nothing_is_wrapped_where_no_daemon_is_named(tmp_path):
 def test_a_function_that_somebody_wrapped_on_top_of_ours_is_called_as_before():
     program = """
 import types
-from lightning_instrumentation import patching
+from lightning_instrumentation.hooks import patching
 
 class Client:
     def send(self): return ["sent"]

@@ -92,7 +92,7 @@ async def test_anthropic_says_what_is_wrong_with_the_base_url(gateway) -> None:
 
 async def test_every_client_is_told_of_a_wrong_token(gateway) -> None:
     # Before: {"detail": ...}, of which openai 3 prints nothing
-    sentence = "the daemon's token is missing or wrong: send it as"
+    sentence = "the daemon's token is missing or wrong: `lightning-trainer token` prints it; send it as"
     with pytest.raises(openai.AuthenticationError, match=sentence):
         await _of_chat(_openai(f"{gateway.url}/v1", "wrong"))
     model = ChatOpenAI(model="sql", base_url=f"{gateway.url}/v1", api_key=SecretStr("wrong"), max_retries=0)
