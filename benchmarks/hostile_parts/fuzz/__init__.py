@@ -6,6 +6,7 @@ traceback in the log; and what good clients send meanwhile has to come out as a 
 
 import asyncio
 import random
+import resource
 import sys
 import time
 from collections import Counter
