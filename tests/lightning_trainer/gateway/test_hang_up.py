@@ -1,5 +1,7 @@
 """Whoever hangs up in the middle of a body ends a request, and it is no error of ours."""
 
+from collections.abc import MutableMapping
+
 from fastapi import FastAPI, Request
 
 from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
@@ -14,12 +16,12 @@ async def test_a_body_that_breaks_off_raises_nothing_to_the_server():
         await request.body()
 
     pieces = [{"type": "http.request", "body": b"half", "more_body": True}, {"type": "http.disconnect"}]
-    sent = []
+    sent: list[MutableMapping] = []
 
     async def receive() -> dict:
         return pieces.pop(0)
 
-    async def send(message: dict) -> None:
+    async def send(message: MutableMapping) -> None:
         sent.append(message)
 
     scope = {
