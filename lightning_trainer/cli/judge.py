@@ -15,11 +15,11 @@ from sqlite3 import Connection
 from typing import TypeVar
 
 import httpx
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lightning_trainer.cli.running_daemon import running_daemon
+from lightning_trainer.cli.running_daemon import daemon_headers, running_daemon
+from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.config.judges import AnyJudge, ModelJudge
@@ -144,7 +144,7 @@ async def _sink(config: Config, store: Path) -> AsyncIterator[SpanSink]:
         async with SqliteStore(store) as opened:
             yield opened
         return
-    headers = {} if config.daemon.token is None else {"authorization": f"Bearer {config.daemon.token}"}
+    headers = daemon_headers(url, config)
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60.0, trust_env=False) as client:
         yield _Daemon(client)
 
@@ -237,7 +237,7 @@ def _since_ns(text: str) -> int:
 def _show(
     judged: Sequence[Judged], by: AnyJudge, budget: Budget, groups: Sequence[Sequence[Attempt]], *, late: int
 ) -> None:
-    console = Console()
+    console = TerminalConsole()
     attempts = {attempt.attempt_id: attempt for group in groups for attempt in group}
     if judged:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
