@@ -10,8 +10,8 @@ from algorithms_parts.samples import Shape
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig, DpoConfig
 from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
 from lightning_trainer.config.algorithms.presets import PRESETS
-from lightning_trainer.config.credit import CreditSettings, GaeBilevelCredit, GaeTokensCredit, GaeTurnsCredit
-from lightning_trainer.config.estimators import ESTIMATORS
+from lightning_trainer.config.policies.credit import CreditSettings, GaeBilevelCredit, GaeTokensCredit, GaeTurnsCredit
+from lightning_trainer.config.policies.estimators import ESTIMATORS
 
 _WIDE = {"clip_ratio_low": 0.15, "clip_ratio_high": 0.15}
 _FOR_LOSS: Mapping[str, dict[str, Any]] = {

@@ -79,10 +79,10 @@ def serve(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:
     """Run the daemon: gateway, ingest, store, trainer and engine; without a policy it records. Ctrl-C stops all."""
-    from lightning_trainer.cli.exit_status import exit_status
+    from lightning_trainer.cli.daemon.exit_status import exit_status
 
     with _one_sentence(exit_status):
-        from lightning_trainer.cli.serve import serve as run
+        from lightning_trainer.cli.daemon.serve import serve as run
 
         run(config, verbose=verbose)
 
@@ -266,7 +266,7 @@ def status(
 ) -> None:
     """Show what the running daemon is doing: each policy's phase, served version, newest steps and warnings."""
     with _one_sentence():
-        from lightning_trainer.cli.status import status as run
+        from lightning_trainer.cli.daemon.status import status as run
 
         run(config, policy, as_json=as_json, watch_s=watch)
 
@@ -283,7 +283,7 @@ def health(
 ) -> None:
     """Say whether the daemon answers: exit status 0, else 1 and why; for the checks of containers and supervisors."""
     with _one_sentence():
-        from lightning_trainer.cli.health import health as run
+        from lightning_trainer.cli.daemon.health import health as run
 
         sys.exit(run(config, ready=ready, timeout_s=timeout))
 
@@ -296,7 +296,7 @@ def token(
 ) -> None:
     """Print the daemon's token, for curl and other languages: OPENAI_API_KEY=$(lightning-trainer token)."""
     with _one_sentence():
-        from lightning_trainer.cli.token import token as run
+        from lightning_trainer.cli.daemon.token import token as run
 
         run(config)
 
@@ -309,7 +309,7 @@ def rollback(
 ) -> None:
     """Serve an earlier version again and train on from it; works with the daemon running or stopped."""
     with _one_sentence():
-        from lightning_trainer.cli.rollback import rollback as run
+        from lightning_trainer.cli.daemon.rollback import rollback as run
 
         run(config, policy, version)
 
@@ -326,7 +326,7 @@ def drop(
 ) -> None:
     """Take a rollout, a group or a recorded step out of what will be trained; with the daemon running or stopped."""
     with _one_sentence():
-        from lightning_trainer.cli.drop import drop as run
+        from lightning_trainer.cli.daemon.drop import drop as run
         from lightning_trainer.store.worklist.drops import Kind
 
         run(config, name, kind=None if kind is None else _one_of(Kind, "--kind", kind), policy=policy, reason=reason)
@@ -344,7 +344,7 @@ def store_check(
 ) -> None:
     """Look for damage, beside a running daemon or without one; exit status 1 where there is some."""
     with _one_sentence():
-        from lightning_trainer.cli.store import check as run
+        from lightning_trainer.cli.daemon.store import check as run
 
         sys.exit(run(config, quick=quick, as_json=as_json))
 
@@ -356,7 +356,7 @@ def store_backup(
 ) -> None:
     """Copy the store, beside a running daemon or without one."""
     with _one_sentence():
-        from lightning_trainer.cli.store import backup as run
+        from lightning_trainer.cli.daemon.store import backup as run
 
         run(config, folder)
 
@@ -368,7 +368,7 @@ def store_restore(
 ) -> None:
     """Put a backup in the store's place, and what the journal has since; what was there is set aside."""
     with _one_sentence():
-        from lightning_trainer.cli.store import restore as run
+        from lightning_trainer.cli.daemon.store import restore as run
 
         run(config, folder)
 
@@ -377,7 +377,7 @@ def store_restore(
 def store_repair(config: _Configuration = None) -> None:
     """Write a damaged store anew with everything that can be read; the damaged file is set aside."""
     with _one_sentence():
-        from lightning_trainer.cli.store import repair as run
+        from lightning_trainer.cli.daemon.store import repair as run
 
         run(config)
 
@@ -386,7 +386,7 @@ def store_repair(config: _Configuration = None) -> None:
 def store_compact(config: _Configuration = None) -> None:
     """Make the store's file as small as what it holds; it takes as much free disk twice, and no running daemon."""
     with _one_sentence():
-        from lightning_trainer.cli.store import compact as run
+        from lightning_trainer.cli.daemon.store import compact as run
 
         run(config)
 

@@ -18,7 +18,7 @@ import httpx
 from rich.markup import escape
 from rich.table import Table
 
-from lightning_trainer.cli.running_daemon import daemon_headers, running_daemon
+from lightning_trainer.cli.daemon.running_daemon import daemon_headers, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config

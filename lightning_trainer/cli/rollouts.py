@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from lightning_trainer.cli.running_daemon import running_daemon
+from lightning_trainer.cli.daemon.running_daemon import running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon.access.token import token_for_clients

@@ -3,12 +3,12 @@
 Free of torch, so that a configuration is refused before anything heavy is loaded.
 """
 
-from lightning_trainer.config.agents import matches
 from lightning_trainer.config.daemon import DaemonConfig
 from lightning_trainer.config.engine import EngineConfig
 from lightning_trainer.config.gateway import GatewayConfig
 from lightning_trainer.config.metrics import MetricsConfig
-from lightning_trainer.config.policy import PolicyConfig, any_agent
+from lightning_trainer.config.policies.agents import matches
+from lightning_trainer.config.policies.policy import PolicyConfig, any_agent
 from lightning_trainer.config.training import TrainingConfig
 from lightning_trainer.config.whole import Config
 

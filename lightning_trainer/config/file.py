@@ -11,8 +11,8 @@ from pydantic_core import ErrorDetails
 
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.judges import AnyJudge, ProgramConfig
-from lightning_trainer.config.stages import StageConfig
-from lightning_trainer.config.versions import GuardConfig
+from lightning_trainer.config.policies.stages import StageConfig
+from lightning_trainer.config.policies.versions import GuardConfig
 from lightning_trainer.errors import ConfigError
 
 USUAL_CONFIG = Path("lightning.toml")

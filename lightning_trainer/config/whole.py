@@ -7,7 +7,7 @@ from lightning_trainer.config.engine import EngineConfig
 from lightning_trainer.config.gateway import GatewayConfig
 from lightning_trainer.config.judges import JudgeConfig
 from lightning_trainer.config.metrics import MetricsConfig
-from lightning_trainer.config.policy import PolicyConfig
+from lightning_trainer.config.policies.policy import PolicyConfig
 from lightning_trainer.config.section import Section
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.config.training import TrainingConfig

@@ -4,12 +4,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from lightning_trainer.config import Config, EngineConfig, PolicyConfig, estimators
+from lightning_trainer.config import Config, EngineConfig, PolicyConfig
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.cores import Dtype, available_cores
-from lightning_trainer.config.credit import CreditSettings
-from lightning_trainer.config.lora import LoraConfig
-from lightning_trainer.config.stages import first_steps
+from lightning_trainer.config.policies import estimators
+from lightning_trainer.config.policies.credit import CreditSettings
+from lightning_trainer.config.policies.lora import LoraConfig
+from lightning_trainer.config.policies.stages import first_steps
 from lightning_trainer.training.schedule import schedule_sentences
 
 _PROBE_TOLERANCE = {"float32": (1e-3, 2e-4), "bfloat16": (1.0, 0.1)}

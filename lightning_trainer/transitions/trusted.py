@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.config.trusted import TrustedEngine
+from lightning_trainer.config.policies.trusted import TrustedEngine
 from lightning_trainer.types import Call, Fidelity
 
 

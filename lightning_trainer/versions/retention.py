@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from lightning_trainer.config.versions import VersionsConfig
+from lightning_trainer.config.policies.versions import VersionsConfig
 
 
 def kept(stored: Collection[int], scores: Mapping[int, float], rule: VersionsConfig, *, served: int) -> set[int]:

@@ -10,7 +10,7 @@ import pytest
 
 from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
 from lightning_trainer.config.algorithms.presets import PRESETS
-from lightning_trainer.config.estimators import ESTIMATORS
+from lightning_trainer.config.policies.estimators import ESTIMATORS
 
 ROOT = Path(__file__).parents[2]
 PARTS = ROOT / "benchmarks" / "algorithms_parts"

@@ -8,7 +8,7 @@ from pathlib import Path
 from lightning_instrumentation.settings import default_spool_dir
 
 from lightning_trainer.cli.doctor.check import Check, failure, ok
-from lightning_trainer.config.versions import GuardConfig
+from lightning_trainer.config.policies.versions import GuardConfig
 from lightning_trainer.daemon.http.sockets import listen
 from lightning_trainer.errors import ConfigError
 

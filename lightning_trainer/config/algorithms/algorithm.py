@@ -7,11 +7,11 @@ from typing import Any, Literal, Self, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
-from lightning_trainer.config import estimators
 from lightning_trainer.config.algorithms.imitation import refuse_beside_imitation
 from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
 from lightning_trainer.config.algorithms.presets import PRESETS, with_preset
 from lightning_trainer.config.algorithms.thresholds import rejection_thresholds, weight_threshold
+from lightning_trainer.config.policies import estimators
 from lightning_trainer.config.section import Section
 
 Objective: TypeAlias = Literal["rl", "sft", "dpo"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lightning_trainer.config.credit import CREDIT_SETTINGS, CreditSettings, named_scheme
+from lightning_trainer.config.policies.credit import CREDIT_SETTINGS, CreditSettings, named_scheme
 from lightning_trainer.credit.schemes.agent_return import AgentReturn
 from lightning_trainer.credit.schemes.causal import Causal
 from lightning_trainer.credit.schemes.critic.turn_rewards import TurnRewards

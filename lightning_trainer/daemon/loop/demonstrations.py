@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.config.stages import first_steps
+from lightning_trainer.config.policies.stages import first_steps
 from lightning_trainer.dataset.demonstration_batches import build_shown, rows_of_step
 from lightning_trainer.dataset.demonstrations import Shown, read_shown
 from lightning_trainer.retokenise.tokenizer import PolicyTokenizer

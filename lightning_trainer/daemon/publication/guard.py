@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from lightning_trainer.config.versions import GuardConfig
+from lightning_trainer.config.policies.versions import GuardConfig
 from lightning_trainer.daemon.publication.evaluation import held_out_score
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import Lease, OldVersionBusyError, OldVersionEngine

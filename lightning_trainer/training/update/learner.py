@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from lightning_trainer.config import estimators
+from lightning_trainer.config.policies import estimators
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.tree import mini_batches

@@ -18,7 +18,7 @@ from lightning_trainer.cli.doctor.model import check_model, count_parameters
 from lightning_trainer.cli.doctor.needs import GIB, memory_need
 from lightning_trainer.cli.doctor.places import check_guard, check_port, check_spool, check_state_dir
 from lightning_trainer.config import Config, EngineConfig
-from lightning_trainer.config.versions import GuardConfig
+from lightning_trainer.config.policies.versions import GuardConfig
 from lightning_trainer.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lightning_trainer.cli import status as shown
+from lightning_trainer.cli.daemon import status as shown
 from lightning_trainer.serving.affinity import AffinityCounts
 from lightning_trainer.serving.replicas import ReplicasStatus
 from lightning_trainer.serving.supervisor import EngineState, EngineStatus

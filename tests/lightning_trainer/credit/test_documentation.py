@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from lightning_instrumentation.scope import current
 
-from lightning_trainer.config.credit import CREDIT_SETTINGS
-from lightning_trainer.config.estimators import ESTIMATORS
 from lightning_trainer.config.file import load_config
+from lightning_trainer.config.policies.credit import CREDIT_SETTINGS
+from lightning_trainer.config.policies.estimators import ESTIMATORS
 
 TEXT = (Path(__file__).parents[3] / "docs" / "credit.md").read_text(encoding="utf-8")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.config.credit import CREDIT_SETTINGS
+from lightning_trainer.config.policies.credit import CREDIT_SETTINGS
 from lightning_trainer.training.batches import build_batch
 from lightning_trainer.types import Fidelity
 

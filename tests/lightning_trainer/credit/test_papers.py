@@ -100,7 +100,7 @@ def bilevel(rewards, values, gamma_turn, lam_turn, gamma_token, lam_token):
 @pytest.mark.verl
 @pytest.mark.parametrize("samples", ["merged", "tree"])
 def test_bilevel_gae_is_the_papers_where_states_come_back(samples, built):
-    from lightning_trainer.config.credit import GaeBilevelCredit
+    from lightning_trainer.config.policies.credit import GaeBilevelCredit
     from lightning_trainer.training.update.estimation.critic_schemes import value_estimate
 
     scheme = GaeBilevelCredit(gamma_turn=0.9, lam_turn=0.8, gamma_token=0.95, lam_token=0.7)

@@ -1,6 +1,6 @@
 import pytest
 
-from lightning_trainer.config.credit import CREDIT_SETTINGS, GaeTurnsCredit, GigpoCredit
+from lightning_trainer.config.policies.credit import CREDIT_SETTINGS, GaeTurnsCredit, GigpoCredit
 from lightning_trainer.credit.schemes.critic.turn_rewards import TurnRewards
 from lightning_trainer.credit.schemes.discounted import DiscountedReturn
 from lightning_trainer.credit.schemes.gigpo import Gigpo

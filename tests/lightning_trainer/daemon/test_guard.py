@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.config.versions import GuardConfig
+from lightning_trainer.config.policies.versions import GuardConfig
 from lightning_trainer.daemon.publication import guard as guarding
 from lightning_trainer.daemon.publication.guard import PromotionGuard
 from lightning_trainer.daemon.publication.old_versions import Lease, OldVersionBusyError

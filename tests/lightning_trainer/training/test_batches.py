@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_trainer.config.credit import CREDIT_SETTINGS
+from lightning_trainer.config.policies.credit import CREDIT_SETTINGS
 from lightning_trainer.errors import LedgerImbalanceError
 from lightning_trainer.training import batches
 from lightning_trainer.training.batches import build_batch

@@ -3,7 +3,7 @@
 import pytest
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.config.credit import TerminalCredit
+from lightning_trainer.config.policies.credit import TerminalCredit
 from lightning_trainer.metrics.sampling import sampling_metrics
 from lightning_trainer.rewards.table import read_rewards
 from lightning_trainer.sampling import Shaping

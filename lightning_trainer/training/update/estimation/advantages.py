@@ -19,7 +19,7 @@ from verl.trainer.config.algorithm import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, get_adv_estimator_fn
 
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
-from lightning_trainer.config.estimators import CREDIT, ESTIMATORS, needs_baseline
+from lightning_trainer.config.policies.estimators import CREDIT, ESTIMATORS, needs_baseline
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.update.batch.tensors import TokenValues
 from lightning_trainer.training.update.estimation.estimate import Estimate

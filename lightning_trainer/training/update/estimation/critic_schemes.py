@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lightning_trainer.config.credit import CreditSettings, GaeBilevelCredit, GaeTokensCredit, GaeTurnsCredit
+from lightning_trainer.config.policies.credit import CreditSettings, GaeBilevelCredit, GaeTokensCredit, GaeTurnsCredit
 from lightning_trainer.credit.schemes.critic.gae_bilevel import bilevel_gae
 from lightning_trainer.credit.schemes.critic.gae_tokens import token_gae
 from lightning_trainer.credit.schemes.critic.gae_turns import turn_gae

@@ -165,7 +165,7 @@ def test_an_unknown_estimator_is_refused_with_the_known_ones(group, advantages):
 
 
 def test_every_usable_estimator_gives_finite_values_on_trained_tokens_alone(group, advantages):
-    from lightning_trainer.config.estimators import ESTIMATORS
+    from lightning_trainer.config.policies.estimators import ESTIMATORS
     from lightning_trainer.training.update.estimation.advantages import usable_estimators
 
     names = usable_estimators()
@@ -217,7 +217,7 @@ def test_a_turn_of_one_attempt_alone_is_refused(sample, advantages):
 def test_the_contract_is_of_the_estimators_that_verl_has():
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
-    from lightning_trainer.config.estimators import ESTIMATORS
+    from lightning_trainer.config.policies.estimators import ESTIMATORS
     from lightning_trainer.training.update.estimation.advantages import usable_estimators
 
     assert set(ESTIMATORS) - {"credit"} == {str(name) for name in ADV_ESTIMATOR_REGISTRY}
@@ -225,7 +225,7 @@ def test_the_contract_is_of_the_estimators_that_verl_has():
 
 
 def test_what_says_that_it_compares_groups_does_not_see_the_others(group, advantages):
-    from lightning_trainer.config.estimators import ESTIMATORS
+    from lightning_trainer.config.policies.estimators import ESTIMATORS
 
     for name, estimator in ESTIMATORS.items():
         if estimator.needs not in (None, "baseline") or name in ("reinforce_plus_plus_baseline", "gdpo", "gpg"):
@@ -294,7 +294,7 @@ def test_every_estimator_of_rewards_is_verls_given_the_same_rows(groups, sample,
     from verl.trainer.config import AlgoConfig
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
-    from lightning_trainer.config.estimators import CREDIT, ESTIMATORS
+    from lightning_trainer.config.policies.estimators import CREDIT, ESTIMATORS
 
     rows = [(f"g{g}", i, reward, length) for g, own in enumerate(groups) for i, (reward, length) in enumerate(own)]
     samples = [

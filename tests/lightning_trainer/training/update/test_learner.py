@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_trainer.config.credit import GaeTurnsCredit
+from lightning_trainer.config.policies.credit import GaeTurnsCredit
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.types import TrainingBatch
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_trainer.config.credit import GaeBilevelCredit, GaeTokensCredit, GaeTurnsCredit
+from lightning_trainer.config.policies.credit import GaeBilevelCredit, GaeTokensCredit, GaeTurnsCredit
 from lightning_trainer.sampling import support_of
 
 pytestmark = pytest.mark.verl

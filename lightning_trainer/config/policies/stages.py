@@ -10,7 +10,7 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
-from lightning_trainer.config.credit import CreditConfig, named_scheme
+from lightning_trainer.config.policies.credit import CreditConfig, named_scheme
 from lightning_trainer.config.section import Section
 
 

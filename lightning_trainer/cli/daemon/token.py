@@ -4,7 +4,7 @@ from pathlib import Path
 
 from lightning_instrumentation.access.proof import NO_TOKEN
 
-from lightning_trainer.cli.running_daemon import running_daemon
+from lightning_trainer.cli.daemon.running_daemon import running_daemon
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.access.token import token_for_clients
 from lightning_trainer.errors import ConfigError

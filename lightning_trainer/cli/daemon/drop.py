@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 from rich.console import Console
 
-from lightning_trainer.cli.running_daemon import daemon_client, running_daemon
+from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config

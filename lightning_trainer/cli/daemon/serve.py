@@ -11,9 +11,9 @@ import uvloop
 from rich.console import Console
 from rich.logging import RichHandler
 
-from lightning_trainer.cli.narration import narrate
-from lightning_trainer.cli.service_manager import keep_told
+from lightning_trainer.cli.daemon.service_manager import keep_told
 from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.cli.terminal.narration import narrate
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.memory import settle_memory

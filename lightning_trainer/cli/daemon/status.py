@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lightning_trainer.cli.running_daemon import daemon_client, running_daemon
+from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.cli.terminal.visible import visible_json
 from lightning_trainer.config import Config

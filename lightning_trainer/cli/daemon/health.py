@@ -4,7 +4,7 @@ from pathlib import Path
 
 import httpx
 
-from lightning_trainer.cli.running_daemon import daemon_client, running_daemon
+from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.errors import LightningError
 

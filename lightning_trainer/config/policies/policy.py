@@ -6,17 +6,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from lightning_trainer.config import estimators
-from lightning_trainer.config.agents import ALL_AGENTS, matches
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.algorithms.presets import PRESETS
-from lightning_trainer.config.credit import CreditConfig, TerminalCredit, named_scheme
-from lightning_trainer.config.lora import LoraConfig
-from lightning_trainer.config.optimizer import OptimizerConfig
+from lightning_trainer.config.policies import estimators
+from lightning_trainer.config.policies.agents import ALL_AGENTS, matches
+from lightning_trainer.config.policies.credit import CreditConfig, TerminalCredit, named_scheme
+from lightning_trainer.config.policies.lora import LoraConfig
+from lightning_trainer.config.policies.optimizer import OptimizerConfig
+from lightning_trainer.config.policies.stages import StageConfig, first_steps, last_step
+from lightning_trainer.config.policies.trusted import TrustedEngine
+from lightning_trainer.config.policies.versions import GuardConfig, VersionsConfig
 from lightning_trainer.config.section import Section
-from lightning_trainer.config.stages import StageConfig, first_steps, last_step
-from lightning_trainer.config.trusted import TrustedEngine
-from lightning_trainer.config.versions import GuardConfig, VersionsConfig
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 

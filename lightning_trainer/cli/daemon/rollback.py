@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 
-from lightning_trainer.cli.running_daemon import daemon_headers, running_daemon
+from lightning_trainer.cli.daemon.running_daemon import daemon_headers, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.cli.versions import read_versions
 from lightning_trainer.config import Config, PolicyConfig

@@ -1,0 +1,1 @@
+"""Commands that start, ask and look after a daemon and its store."""
