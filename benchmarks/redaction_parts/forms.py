@@ -111,7 +111,7 @@ brevo                   «xkeysib-{x*64}-{w*16}»
 resend                  RESEND_API_KEY=«re_{w*8}_{w*24}»
 twilio-key              TWILIO_API_KEY=«SK{x*32}»
 twilio-auth             TWILIO_AUTH_TOKEN=«{x*32}»
-npm                     //registry.npmjs.org/:_authToken=«npm_{w*36}»
+npm                     //npm.example.com/:_authToken=«npm_{w*36}»
 pypi                    password = «pypi-AgEIcHlwaS5vcmc{u*150}»
 rubygems                «rubygems_{x*48}»
 crates-io               CARGO_REGISTRY_TOKEN=«cio{w*32}»

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from lightning_instrumentation import semconv
+from lightning_instrumentation.block import Block
 from lightning_instrumentation.decorated import decorated
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.runtime import runtime
@@ -67,7 +68,7 @@ class _Invocation:
         self._span = None
 
 
-class NamedAgent:
+class NamedAgent(Block):
     """What ``lightning.agent("name")`` returns: a decorator of functions and a block, ``with`` or ``async with``."""
 
     __slots__ = ("_body", "_invocation", "_used", "name")
@@ -82,7 +83,7 @@ class NamedAgent:
         self._used = True
         return _decorate(function, self.name)
 
-    def __enter__(self) -> NamedAgent:
+    def __enter__(self) -> Self:
         self._used = True
         if self.name is None:
             raise TypeError(f"a block of code has no name that its agent could take, got None; {_USAGE}")
@@ -100,14 +101,6 @@ class NamedAgent:
         if self._body is not None and invocation is not None:
             self._body.__exit__(kind, error, traceback)
             invocation.end(error)
-
-    async def __aenter__(self) -> NamedAgent:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, traceback)
 
     def __del__(self) -> None:
         if not getattr(self, "_used", True):

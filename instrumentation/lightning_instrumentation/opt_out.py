@@ -6,40 +6,21 @@ OpenTelemetry's suppress key is not that: other instrumentations set it around t
 from __future__ import annotations
 
 from dataclasses import replace
-from types import TracebackType
 
-from lightning_instrumentation.scope import current, entered
+from lightning_instrumentation.block import ScopeBlock
+from lightning_instrumentation.scope import Scope, current
 
 
-class Uncaptured:
+class Uncaptured(ScopeBlock):
     """A block of code; see ``uncaptured``."""
 
-    __slots__ = ("_body",)
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self._body: entered | None = None
+    def _scope(self) -> Scope:
+        return replace(current(), uncaptured=True)
 
-    def __enter__(self) -> Uncaptured:
-        if self._body is not None:
-            raise RuntimeError("this block is entered already; call lightning.uncaptured() anew for every block")
-        self._body = entered(replace(current(), uncaptured=True))
-        self._body.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._body is not None:
-            self._body.__exit__(kind, error, traceback)
-            self._body = None
-
-    async def __aenter__(self) -> Uncaptured:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, traceback)
+    def _entered_already(self) -> str:
+        return "this block is entered already; call lightning.uncaptured() anew for every block"
 
 
 def uncaptured() -> Uncaptured:

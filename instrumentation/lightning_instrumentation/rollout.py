@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import uuid
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from lightning_instrumentation import semconv
+from lightning_instrumentation.block import Block
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.reward import reward
 from lightning_instrumentation.runtime import runtime
@@ -25,7 +26,7 @@ _MODES = ("train", "evaluate", "baseline")
 _RETRIED = "retried"
 
 
-class Rollout:
+class Rollout(Block):
     """A context manager, sync and async, that can be entered once.
 
     Raises:
@@ -68,7 +69,7 @@ class Rollout:
         if self._span is not None:
             self._span.set_attribute(semconv.ROLLOUT_MODE, _RETRIED)
 
-    def __enter__(self) -> Rollout:
+    def __enter__(self) -> Self:
         if self._body is not None:
             raise RuntimeError(f"rollout {self.rollout_id} was entered before; make a new one for every attempt")
         identity = Identity(self.rollout_id, self.attempt_id, self.task_id, self.group_id, self.mode)
@@ -98,14 +99,6 @@ class Rollout:
         assert self._body is not None
         self._body.__exit__(kind, error, traceback)
         spans.end(self._span, error)
-
-    async def __aenter__(self) -> Rollout:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, traceback)
 
 
 def rollout(

@@ -9,51 +9,35 @@ from __future__ import annotations
 
 from dataclasses import replace
 from hashlib import blake2b
-from types import TracebackType
 from typing import Final
 
+from lightning_instrumentation.block import ScopeBlock
 from lightning_instrumentation.failures import failures
-from lightning_instrumentation.scope import current, entered
+from lightning_instrumentation.scope import Scope, current
 
 LONGEST_NAME: Final = 64
 """Characters. Of a longer one (a whole observation, say) its digest is recorded: as good to compare, and nothing that
 was said leaves the process."""
 
 
-class State:
+class State(ScopeBlock):
     """A block of code; see ``state``."""
 
-    __slots__ = ("_body", "_entered", "name")
+    __slots__ = ("_entered", "name")
 
     def __init__(self, name: object) -> None:
         if name is None or not str(name).strip():
             raise TypeError(f"a state needs a name that is not empty, got {name!r}; pass any text or number")
         self.name = _recorded(str(name))
-        self._body: entered | None = None
+        super().__init__()
         self._entered = False
 
-    def __enter__(self) -> State:
-        if self._body is not None:
-            raise RuntimeError(f"state {self.name} is entered already; make a new one for every block")
+    def _scope(self) -> Scope:
         self._entered = True
-        self._body = entered(replace(current(), state=self.name))
-        self._body.__enter__()
-        return self
+        return replace(current(), state=self.name)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._body is not None:
-            self._body.__exit__(kind, error, traceback)
-            self._body = None
-
-    async def __aenter__(self) -> State:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, traceback)
+    def _entered_already(self) -> str:
+        return f"state {self.name} is entered already; make a new one for every block"
 
     def __del__(self) -> None:
         if not getattr(self, "_entered", True):

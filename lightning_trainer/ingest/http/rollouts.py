@@ -6,7 +6,7 @@ it is committed with it: training may begin as soon as an attempt has ended.
 """
 
 import time
-from typing import Annotated, Protocol
+from typing import Annotated, Literal, Protocol
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
@@ -21,7 +21,6 @@ from lightning_trainer.types import (
     Attempt,
     AttemptState,
     AttributeValue,
-    RolloutMode,
     Span,
     SpanSink,
     SpanStatus,
@@ -41,7 +40,8 @@ class EndBody(BaseModel):
     """What was attempted; what the calls' baggage said, or else the rollout's own id."""
     group_id: _Label | None = None
     """Attempts with one group id are compared with each other; the task's id unless given."""
-    mode: RolloutMode | None = None
+    mode: Literal["train", "evaluate", "baseline", "retried"] | None = None
+    """What an attempt is for; ``lightning-trainer drop`` takes one out of what is trained."""
     attempt_id: _Label | None = None
     """The rollout's id unless given, as it is for calls by a rollout's base URL."""
     error: Annotated[str, Field(min_length=1, max_length=4096)] | None = None

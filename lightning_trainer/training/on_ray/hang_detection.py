@@ -33,6 +33,7 @@ class Stillness:
                 else:
                     _log.error("%s (process %d) hangs and is killed", process.name(), process.pid)
                     process.kill()
+                    self._seen.pop(process, None)  # which takes a moment: it is not killed again meanwhile
                     hanging.append(process)
         return hanging
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.redaction import emails, keys
+from lightning_instrumentation.redaction.named import is_secret
 from lightning_instrumentation.redaction.rules import (
     LONGEST_FOR_FUNCTIONS,
     RedactionError,
@@ -88,7 +89,10 @@ def test_a_bearer_token_is_cut_out_and_its_scheme_stays():
 def _named_secret(document) -> bool:
     """Whether a name in it says that its value is a secret."""
     if isinstance(document, dict):
-        return any(name.isupper() or _named_secret(value) for name, value in document.items())
+        return any(
+            is_secret(name, value) if isinstance(value, str) else _named_secret(value)
+            for name, value in document.items()
+        )
     return isinstance(document, list) and any(map(_named_secret, document))
 
 

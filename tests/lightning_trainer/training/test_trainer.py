@@ -259,7 +259,7 @@ def test_every_damaged_part_of_a_checkpoint_is_told_in_a_sentence(part, damage, 
     shutil.copytree(whole, folder)
     file = folder / f"{part}_world_size_1_rank_0.pt"
     file.write_bytes(file.read_bytes()[:-200] if damage is None else damage)
-    with pytest.raises(TrainingError, match=r"cannot load the checkpoint|is damaged"):
+    with pytest.raises(TrainingError, match="is damaged"):
         trained.load(folder)
 
 
