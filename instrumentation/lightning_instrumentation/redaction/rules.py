@@ -63,8 +63,8 @@ class Redactor:
         """
         if not text or text[0] not in "[{":
             return self._plain(text)
-        # An escaped ASCII character could hide what a rule looks for.
-        if not ("\\u00" in text or self._may_apply(text)):
+        # An escaped character could hide what a rule looks for, or its last digits run into it: 中sk-... is \\u4e2dsk-...
+        if not ("\\u" in text or self._may_apply(text)):
             return text
         try:
             document = json.loads(text)
