@@ -35,6 +35,31 @@ _ENGINES = re.compile(r"\bmark\.(engine|verl|loop|ray)\b")
 """Marks of tests that take most of the machine while they run."""
 
 
+_HEAVY_FILE = re.compile(r"^pytestmark = .*mark\.(engine|verl|loop|ray|torch|slow|gpu)\b", re.MULTILINE)
+"""A file all of whose tests import torch, vLLM, verl or Ray, or start them."""
+_HEAVY = {"engine", "verl", "loop", "ray", "torch", "slow", "gpu"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fast", action="store_true", help="no test that imports torch, vLLM, verl or Ray (make test-fast)"
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out, before they are imported, files that the fast tier has nothing of."""
+    if config.getoption("--fast") and collection_path.suffix == ".py":
+        return bool(_HEAVY_FILE.search(collection_path.read_text(encoding="utf-8"))) or None
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--fast"):
+        heavy = [item for item in items if any(mark.name in _HEAVY for mark in item.iter_markers())]
+        config.hook.pytest_deselected(items=heavy)
+        items[:] = [item for item in items if item not in set(heavy)]
+
+
 @cache
 def _has_engines(file: str) -> bool:
     return _ENGINES.search((Path(__file__).parents[1] / file).read_text()) is not None

@@ -26,7 +26,7 @@ from lightning_trainer.daemon.api.status import status_router
 from lightning_trainer.daemon.api.store import store_router
 from lightning_trainer.daemon.composition import compose
 from lightning_trainer.daemon.http.server import announced, serving
-from lightning_trainer.daemon.http.sockets import listen
+from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts, hosts_of_environment
 from lightning_trainer.daemon.loop.checkpoints import oldest_checkpoints
 from lightning_trainer.daemon.notifying import NotifyingSink
@@ -75,7 +75,7 @@ class Daemon:
         close_to_others(state_dir)
         token = token_of_daemon(config.daemon)
         async with AsyncExitStack() as stack:
-            listener = stack.enter_context(contextlib.closing(listen(config.daemon.host, config.daemon.port)))
+            listener = stack.enter_context(contextlib.closing(bind(config.daemon.host, config.daemon.port)))
             url = f"http://{config.daemon.host}:{listener.getsockname()[1]}"
             store = await stack.enter_async_context(SqliteStore(state_dir / "lightning.sqlite", config.store))
             sink = NotifyingSink(store)
@@ -97,9 +97,10 @@ class Daemon:
                 sink, redactor(config.daemon.redact), drop_tokens=config.daemon.redact_tokens == "drop"
             )
             app = self._app(store, redacting, policies, token, census=census)
+            # First: a client that could connect before it knew the token would be refused.
+            stack.enter_context(told_to_clients(url, token, lasting=config.daemon.port != 0))
             await stack.enter_async_context(serving(app, listener))
             stack.enter_context(announced(state_dir / "daemon.json", url))
-            stack.enter_context(told_to_clients(url, token, lasting=config.daemon.port != 0))
             stack.push_async_callback(_ended(asyncio.create_task(drain_spools(url, redacting))))
             stack.push_async_callback(_ended(asyncio.create_task(keep_within_limits(store))))
             stack.push_async_callback(_ended(asyncio.create_task(census.get())))  # so that who asks first has an answer

@@ -68,7 +68,9 @@ class Access:
         now = time.monotonic()
         if self._found is None or now - self._found[1] > _LOOK_AGAIN_S:
             known = known_daemon(self.endpoint)
-            self._found = None if known is None else known.token, now
+            if known is None:  # looked for again by the next call: a daemon may be starting this moment
+                return None
+            self._found = known.token, now
         return self._found[0]
 
     def prove(self, connection: http.client.HTTPConnection) -> str | None:
@@ -93,8 +95,11 @@ class Access:
         self._proven = token, time.monotonic()
         return token
 
-    def opened(self) -> str | None:
+    def opened(self, timeout_s: float = _TIMEOUT_S) -> str | None:
         """Return the token for a connection that somebody else makes, after a proof of the last seconds or a new one.
+
+        Args:
+            timeout_s: how long a daemon that is there may take for each part of a new proof.
 
         Raises:
             UnprovenDaemonError: what answers there does not prove itself.
@@ -106,7 +111,7 @@ class Access:
         with self._lock:
             proven, at = self._proven
             if proven != token or time.monotonic() - at > _HOLDS_S:
-                connection = connect(self.endpoint, _TIMEOUT_S)
+                connection = connect(self.endpoint, timeout_s)
                 try:
                     self.prove(connection)
                 finally:

@@ -63,7 +63,7 @@ class Redactor:
         """
         if not text or text[0] not in "[{":
             return self._plain(text)
-        # An escaped character could hide what a rule looks for, or its last digits run into it: 中sk-... is \\u4e2dsk-...
+        # An escape could hide what a rule looks for, or its digits run into it: 中sk-... is \\u4e2dsk-...
         if not ("\\u" in text or self._may_apply(text)):
             return text
         try:

@@ -40,6 +40,7 @@ class Extras:
 
 
 _NO_EXTRAS = Extras(Standing.STRANGER, {}, NOTHING)
+_BUSY_DAEMON_S = 10.0
 
 
 class ModelCall:
@@ -198,7 +199,8 @@ def _extras(started: Runtime, api: Api, span: SpanRecord, url: str, body: Mappin
 def _key(started: Runtime) -> dict[str, str]:
     """What opens the daemon for a client that was pointed at it with a key of any kind."""
     try:
-        token = started.router.access.opened()
+        # A daemon that is busy is waited for: without the token the call fails, whose own time limit is longer.
+        token = started.router.access.opened(_BUSY_DAEMON_S)
     except Exception:  # it is away, or somebody else: then the call may fail as it would without us
         return {}
     return {} if token is None else {TOKEN_HEADER: token}

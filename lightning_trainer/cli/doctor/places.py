@@ -9,7 +9,7 @@ from lightning_instrumentation.settings import default_spool_dir
 
 from lightning_trainer.cli.doctor.check import Check, failure, ok
 from lightning_trainer.config.policies.versions import GuardConfig
-from lightning_trainer.daemon.http.sockets import listen
+from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.errors import ConfigError
 
 
@@ -17,7 +17,7 @@ def check_port(host: str, port: int) -> Check:
     if port == 0:
         return ok("port", "a free one is picked at the start")
     try:
-        listen(host, port).close()
+        bind(host, port).close()
     except ConfigError as error:
         said, _, _ = str(error).partition("; ")
         return failure("port", said, "Stop what holds it, or set another port in [daemon] (0 picks a free one).")

@@ -13,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from lightning_trainer.daemon.http.connections import BoundedProtocol
+from lightning_trainer.daemon.http.sockets import listen
 
 
 class _Server(uvicorn.Server):
@@ -25,6 +26,12 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serving(app: FastAPI, listener: socket) -> AsyncIterator[None]:
+    """Serve on a bound socket.
+
+    Raises:
+        AddressTakenError: somebody else began to listen there meanwhile.
+    """
+    listen(listener)
     server = _Server(
         uvicorn.Config(
             app,

@@ -8,8 +8,11 @@ import psutil
 from lightning_trainer.errors import AddressTakenError, ConfigError
 
 
-def listen(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
     """Bind and return the socket; ``port`` 0 takes a free one.
+
+    Nobody can connect until ``listen``: what the daemon does before that may take a minute, and a caller that is
+    refused tries again or goes elsewhere, while one that is queued would only wait.
 
     Raises:
         ConfigError: the address cannot be bound; the message says who has it and what to change. AddressTakenError
@@ -21,15 +24,31 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(1024)
     except OSError as error:
         listener.close()
-        kind = AddressTakenError if error.errno == errno.EADDRINUSE else ConfigError
-        raise kind(
-            f"cannot listen on {host}:{port}: {error.strerror}{_holder(port)}; "
-            "stop it or set another port in [daemon] (0 picks a free one)"
-        ) from error
+        raise _unusable(host, port, error) from error
     return listener
+
+
+def listen(listener: socket.socket) -> None:
+    """Accept connections on a bound socket.
+
+    Raises:
+        AddressTakenError: another process that had bound the address as well was faster.
+    """
+    try:
+        listener.listen(1024)
+    except OSError as error:
+        host, port = listener.getsockname()[:2]
+        raise _unusable(host, port, error) from error
+
+
+def _unusable(host: str, port: int, error: OSError) -> ConfigError:
+    kind = AddressTakenError if error.errno == errno.EADDRINUSE else ConfigError
+    return kind(
+        f"cannot listen on {host}:{port}: {error.strerror}{_holder(port)}; "
+        "stop it or set another port in [daemon] (0 picks a free one)"
+    )
 
 
 def _holder(port: int) -> str:

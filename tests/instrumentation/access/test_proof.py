@@ -50,6 +50,13 @@ def every_byte(daemon):
     return lambda: b"".join(seen)
 
 
+def test_a_token_that_is_left_after_the_first_look_is_found_by_the_next():
+    access = Access("http://127.0.0.1:8321")
+    assert access.token is None  # the daemon is starting
+    remember(access.endpoint, TOKEN)
+    assert access.token == TOKEN
+
+
 def test_the_daemon_that_left_its_token_is_found_and_gets_everything(begin, daemon, host, client):
     daemon.token = TOKEN
     daemon.select("prose", "writer")

@@ -8,7 +8,7 @@ from fastapi import FastAPI, HTTPException, Request
 
 from lightning_trainer.daemon.http.connections import BoundedProtocol
 from lightning_trainer.daemon.http.server import serving
-from lightning_trainer.daemon.http.sockets import listen
+from lightning_trainer.daemon.http.sockets import bind
 
 _ASKED = b"GET /ok HTTP/1.1\r\nhost: daemon\r\n\r\n"
 
@@ -29,7 +29,7 @@ async def port():
     async def refused() -> None:
         raise HTTPException(413)
 
-    with contextlib.closing(listen("127.0.0.1", 0)) as listener:
+    with contextlib.closing(bind("127.0.0.1", 0)) as listener:
         async with serving(app, listener):
             yield listener.getsockname()[1]
 

@@ -24,6 +24,17 @@ with lightning.rollout("t"):
     pass
 assert lightning.flush(30), lightning.stats()
 """
+EARLY_AGENT = """
+import socket, sys
+from lightning_instrumentation.access.known import known_daemon
+while True:
+    try:
+        socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=60).close()
+        break
+    except ConnectionRefusedError:
+        pass
+assert known_daemon(f"http://127.0.0.1:{sys.argv[1]}") is not None
+"""
 TIMEOUT_S = 120
 
 
@@ -121,6 +132,12 @@ def test_two_lines_suffice_and_a_stranger_stays_outside(serve, tmp_path, port):
     counts = json.loads(run(tmp_path, "-m", "lightning_trainer", "status", "--json").stdout)["counts"]
     assert counts["rollouts"] == 1
     assert token not in (tmp_path / "daemon.log").read_text()
+
+
+def test_an_agent_that_started_before_the_daemons_first_start_finds_the_token(serve, port):
+    agent = subprocess.Popen([sys.executable, "-c", EARLY_AGENT, str(port)])
+    serve()
+    assert agent.wait(TIMEOUT_S) == 0
 
 
 def test_the_token_outlives_the_daemon_and_comes_back_with_it(serve, tmp_path, port):

@@ -5,6 +5,8 @@ import torch
 
 from lightning_trainer.serving.host.patches.lora_matmul import add_adapters, rows_by_adapter
 
+pytestmark = pytest.mark.torch
+
 SLOTS, RANK, INPUT, SLICES = 3, 4, 10, (8, 6)
 
 

@@ -7,6 +7,8 @@ import torch
 
 from lightning_trainer.serving.host.patches.inverse_sampling import sample_by_inversion
 
+pytestmark = pytest.mark.torch
+
 
 @pytest.fixture(autouse=True)
 def seed():

@@ -16,6 +16,8 @@ from lightning_trainer.sampling import entries_of, pattern_of
 from lightning_trainer.serving.host.tokens import support
 from lightning_trainer.serving.host.tokens.support import Noted, note_rows, packed_pattern, restricts
 
+pytestmark = pytest.mark.torch
+
 ROWS, VOCABULARY = 4, 300
 
 

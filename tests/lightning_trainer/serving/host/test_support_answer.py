@@ -16,6 +16,8 @@ from lightning_trainer.serving.host.tokens import support_answer
 from lightning_trainer.serving.host.tokens.support import LEFT_OUT, SEEN, new_set
 from lightning_trainer.serving.host.tokens.support_answer import answer_with_support, read_masks, use_for_engine
 
+pytestmark = pytest.mark.torch
+
 VOCABULARY = 40
 ASKS = {"type": "http", "headers": [(b"x-lightning-support", b"1")]}
 NINE = new_set(pattern_of([9], VOCABULARY)).tolist()

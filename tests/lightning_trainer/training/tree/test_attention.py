@@ -10,6 +10,8 @@ from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.tree.attention import TreePattern, tree_attention
 from lightning_trainer.training.tree.trie import build_trie
 
+pytestmark = pytest.mark.torch
+
 
 @pytest.fixture
 def end_N() -> torch.Tensor:

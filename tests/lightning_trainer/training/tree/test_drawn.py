@@ -12,6 +12,8 @@ from lightning_trainer.sampling import Shaping, pattern_of
 from lightning_trainer.training.tree.drawn import Draw, DrawnRows
 from lightning_trainer.training.tree.logprobs import DrawnEntropy, DrawnLogProbs, PairLogProbs, drawn_sum_pi_squared
 
+pytestmark = pytest.mark.torch
+
 _WIDTH = 40
 
 

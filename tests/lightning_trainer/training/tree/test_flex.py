@@ -11,6 +11,8 @@ from lightning_trainer.training.tree.attention import TreePattern, tree_attentio
 from lightning_trainer.training.tree.flex import block_mask
 from lightning_trainer.training.tree.trie import build_trie
 
+pytestmark = pytest.mark.torch
+
 
 def _ends(seed: int, sequences: int, longest: int) -> torch.Tensor:
     generator = np.random.default_rng(seed)

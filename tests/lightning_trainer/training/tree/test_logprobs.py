@@ -1,6 +1,9 @@
+import pytest
 import torch
 
 from lightning_trainer.training.tree.logprobs import PairLogProbs
+
+pytestmark = pytest.mark.torch
 
 
 def test_pairs_are_log_softmax_with_its_gradient():
