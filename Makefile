@@ -14,11 +14,12 @@ ARGS ?=
 TWO_AT_A_TIME := -n 2 --dist loadscope
 BENCH ?= $(filter-out benchmarks/frameworks.py,$(wildcard benchmarks/*.py))
 
-.PHONY: help setup quickstart test test-slow bench check format doctor crewai frameworks clean
+.PHONY: help setup quickstart test test-fast test-slow bench check format doctor crewai frameworks clean
 
 help:
 	@echo 'make quickstart [SEED=0] [STEPS=] [HELDOUT=] [OUT=]   watch a real agent learn; writes runs/.../report.html'
 	@echo 'make test [ARGS="-k words"]                           all tests, with real engines and a tiny model'
+	@echo 'make test-fast [ARGS="-k words"]                      those that start no engine, trainer or Ray and need no torch'
 	@echo 'make test-slow [ARGS="tests/loop/test_team.py"]       the tests that take too long for make test'
 	@echo 'make bench [BENCH=benchmarks/loop.py]                 benchmarks; each prints a table'
 	@echo 'make crewai                                           CrewAI adapter and example, in .venv-crewai'
@@ -40,6 +41,9 @@ quickstart: setup
 
 test: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(TWO_AT_A_TIME) $(ARGS)
+
+test-fast: setup
+	$(BIN)/python -m pytest --fast $(TWO_AT_A_TIME) $(ARGS)
 
 test-slow: setup
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
