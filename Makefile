@@ -14,7 +14,7 @@ ARGS ?=
 TWO_AT_A_TIME := -n 2 --dist loadscope
 BENCH ?= $(filter-out benchmarks/frameworks.py,$(wildcard benchmarks/*.py))
 
-.PHONY: help setup quickstart test test-fast test-slow bench check format doctor crewai frameworks clean
+.PHONY: help setup quickstart test test-fast test-slow bench check format doctor crewai frameworks docs clean
 
 help:
 	@echo 'make quickstart [SEED=0] [STEPS=] [HELDOUT=] [OUT=]   watch a real agent learn; writes runs/.../report.html'
@@ -24,6 +24,7 @@ help:
 	@echo 'make bench [BENCH=benchmarks/loop.py]                 benchmarks; each prints a table'
 	@echo 'make crewai                                           CrewAI adapter and example, in .venv-crewai'
 	@echo 'make frameworks [ARGS="--only agno_agent"]            frameworks without an adapter; writes docs/frameworks.md'
+	@echo 'make docs                                             the documentation as a site, with the API; build/site'
 	@echo 'make check                                            ruff, import-linter and pyright; make format mends'
 	@echo 'make doctor                                           check interpreter, packages, memory, ports and model'
 	@echo 'make setup                                            only make .venv (every command does it by itself)'
@@ -69,6 +70,16 @@ frameworks: setup
 	@$(BIN)/python environment/frameworks.py
 	$(BIN)/python benchmarks/frameworks.py --write docs/frameworks.md $(ARGS)
 
+# MkDocs in an environment of its own; it reads the code and does not import it.
+.venv-docs/installed: environment/docs-py311.txt | setup
+	@echo 'set-up: MkDocs into .venv-docs ...'
+	@$(BIN)/python -m venv --clear .venv-docs
+	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --no-input --requirement $<
+	@touch $@
+
+docs: .venv-docs/installed
+	@.venv-docs/bin/python environment/site.py
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -83,5 +94,5 @@ doctor: setup
 	@$(BIN)/lightning-trainer doctor
 
 clean:
-	rm -rf .venv .venv-crewai .venv-frameworks .venv-frameworks-* .bench-peers .bench-peer-transitions .bench-peer-trl .bench-trl .pytest_cache .ruff_cache environment/.ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-crewai .venv-docs .venv-frameworks .venv-frameworks-* .bench-peers .bench-peer-transitions .bench-peer-trl .bench-trl .pytest_cache .ruff_cache environment/.ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -155,7 +155,14 @@ class Runner(Generic[TaskT]):
 
     @ends_in_one_line()
     def evaluate(self, tasks: Sequence[TaskT], *, stage: str) -> list[AttemptEnded]:
-        """Run one attempt a task that is recorded and never trained; results in the order of the tasks."""
+        """Run one attempt a task that is recorded and never trained; results in the order of the tasks.
+
+        A daemon that is starting is waited for, as by ``train``.
+
+        Raises:
+            LightningError: the daemon stays away, or has no such policy.
+        """
+        self._daemon.policy()
 
         def run(work: _Work[TaskT]) -> AttemptEnded:
             return self._attempted(work, self._on_event)

@@ -1,9 +1,10 @@
-"""``docs/index.md`` leads to every page, and every link between pages leads somewhere."""
+"""``docs/index.md`` leads to every page, and every link between pages leads somewhere; the site has them all."""
 
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"])
@@ -27,3 +28,15 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
                 re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings
             }
             assert anchor in anchors, f"{page.name}: {target}#{anchor}"
+
+
+def test_the_site_has_every_page() -> None:
+    settings = yaml.safe_load((ROOT / "environment" / "mkdocs.yml").read_text(encoding="utf-8"))
+
+    def pages(entry):
+        if isinstance(entry, str):
+            return [entry]
+        return [page for inner in (entry.values() if isinstance(entry, dict) else entry) for page in pages(inner)]
+
+    found = {page for page in pages(settings["nav"]) if not page.startswith("reference/")}
+    assert found == {str(page.relative_to(ROOT)) for page in (*PAGES, ROOT / "examples" / "README.md")}

@@ -30,7 +30,7 @@ def ray_session() -> Iterator[None]:
 
     # Workers cannot import this file: what it defines travels as it is.
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+    ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
     yield
     ray.shutdown()
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
@@ -478,6 +479,36 @@ def test_an_evaluation_is_in_the_order_of_its_tasks(serve) -> None:
 
     ended = Runner("p", attempt, endpoint=serve(Daemon(None)), concurrency=4).evaluate(tasks, stage="before")
     assert [attempt.reward for attempt in ended] == [float(task.id) for task in tasks]
+
+
+def test_an_evaluation_waits_for_a_daemon_that_is_starting() -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    answered: list[float] = []
+
+    def daemon() -> None:
+        time.sleep(1)
+        with HTTPServer(("127.0.0.1", port), Handler) as server:
+            answered.append(time.monotonic())
+            server.handle_request()
+
+    def attempt(_: Task) -> float:
+        return float(bool(answered))
+
+    thread = threading.Thread(target=daemon)
+    thread.start()
+    ended = Runner("p", attempt, endpoint=f"http://127.0.0.1:{port}").evaluate([Task("a", 0)], stage="before")
+    thread.join()
+    assert [one.reward for one in ended] == [1.0]
 
 
 def test_the_document_runs_as_it_stands(serve, monkeypatch) -> None:
