@@ -20,7 +20,7 @@ from lightning_instrumentation.redaction.rules import redactor
 from capture_parts.lifeline import end_with_parent
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.api.selection import selection_router
-from lightning_trainer.daemon.http.sockets import listen
+from lightning_trainer.daemon.http.sockets import bind, listen
 from lightning_trainer.daemon.memory import settle_memory
 from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.gateway.engine.upstream import Upstream
@@ -47,7 +47,8 @@ class _Endpoint:
 
 
 async def serve(options: argparse.Namespace) -> None:
-    listener = listen("127.0.0.1", options.port)
+    listener = bind("127.0.0.1", options.port)
+    listen(listener)  # before its address is printed
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with SqliteStore(options.folder / STORE) as store:
         app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)

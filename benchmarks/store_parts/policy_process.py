@@ -26,7 +26,7 @@ from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.api.status import status_router
 from lightning_trainer.daemon.api.store import store_router
 from lightning_trainer.daemon.http.server import serving
-from lightning_trainer.daemon.http.sockets import listen
+from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
 from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.progress import Progress
@@ -91,7 +91,7 @@ async def run(state_dir: Path, config: StoreConfig) -> None:
         async def unreadable(_, error: StoreError) -> JSONResponse:
             return JSONResponse({"error": str(error)}, status_code=503)
 
-        listener = listen("127.0.0.1", 0)
+        listener = bind("127.0.0.1", 0)
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(serving(app, listener))
             print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)

@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 from fastapi import FastAPI
 
 from lightning_trainer.daemon.http.server import serving
-from lightning_trainer.daemon.http.sockets import listen
+from lightning_trainer.daemon.http.sockets import bind
 
 _PATIENCE_S = 120.0
 _HOST = [(b"host", b"127.0.0.1:8321")]
@@ -91,7 +91,7 @@ class OverSockets:
     @asynccontextmanager
     async def to(cls, app: FastAPI) -> AsyncIterator["OverSockets"]:
         """Serve the application as the daemon does."""
-        listener = listen("127.0.0.1", 0)
+        listener = bind("127.0.0.1", 0)
         with contextlib.closing(listener):
             async with serving(app, listener):
                 yield cls(listener.getsockname()[1])
