@@ -23,10 +23,19 @@ class DaemonClient:
     """``patience_s``: how long an unreachable daemon is waited for before that is an error."""
 
     def __init__(self, endpoint: str, policy: str, *, token: str | None = None, patience_s: float = 300.0) -> None:
+        self._health = f"{endpoint.rstrip('/')}/healthz"
         self._url = f"{endpoint.rstrip('/')}/lightning/policies/{urllib.parse.quote(policy)}"
         self._access = Access(endpoint, token)
         self._patience_s = patience_s
         self._taken: dict[tuple[str, str], tuple[int, dict[str, int]]] = {}
+
+    def wait_until_there(self) -> None:
+        """Wait for a daemon that is starting; it may have no such policy.
+
+        Raises:
+            LightningError: it has not answered after ``patience_s``.
+        """
+        self._get(self._health, timeout_s=30.0)
 
     def policy(self) -> dict[str, Any]:
         return self._get(self._url, timeout_s=30.0)

@@ -160,9 +160,9 @@ class Runner(Generic[TaskT]):
         A daemon that is starting is waited for, as by ``train``.
 
         Raises:
-            LightningError: the daemon stays away, or has no such policy.
+            LightningError: the daemon stays away.
         """
-        self._daemon.policy()
+        self._daemon.wait_until_there()
 
         def run(work: _Work[TaskT]) -> AttemptEnded:
             return self._attempted(work, self._on_event)

@@ -20,6 +20,10 @@ class TeamClient:
         self._members = members
         self._trained = members
 
+    def wait_until_there(self) -> None:
+        """Wait for a daemon that is starting; see ``DaemonClient``."""
+        self._members[0].wait_until_there()
+
     def policy(self) -> dict[str, Any]:
         """Return what the policies have in common, the fewest steps done, and the first one's live version.
 

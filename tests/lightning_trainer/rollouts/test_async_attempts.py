@@ -26,7 +26,7 @@ class Task:
 
 @pytest.fixture(autouse=True)
 def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.policy", lambda _: {})
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.wait_until_there", lambda _: None)
     lightning.shutdown(0)
     lightning.init("http://127.0.0.1:9", spool_dir=tmp_path)
     yield
