@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 EXTRAS = ("daemon", "dataset", "train", "engine-cpu", "wandb", "quickstart", "examples", "dev")
 _WAIT_S = 300
 POLICY = '[daemon]\nport = 0\nstate_dir = "trained"\n\n[[policy]]\nname = "s"\nagents = ["*"]\nmodel = "random:tiny"\n'
-RECORDING = '[daemon]\nport = 0\nstate_dir = "recorded"\n'
+RECORDING = '[daemon]\ntoken = "none"\nport = 0\nstate_dir = "recorded"\n'
 
 
 @pytest.fixture(scope="module")
