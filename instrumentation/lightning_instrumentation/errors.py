@@ -7,3 +7,7 @@ class InstrumentationError(Exception):
 
 class ConfigurationError(InstrumentationError, ValueError):
     """``lightning.init`` or the environment says something that cannot be used."""
+
+
+class UnprovenDaemonError(ConnectionError):
+    """What answers there is not known to be the daemon; nothing was sent to it."""

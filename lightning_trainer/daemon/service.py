@@ -6,6 +6,7 @@ Stopping goes backwards and leaves no process, port or shared-memory file behind
 
 import asyncio
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -27,6 +28,7 @@ from lightning_trainer.daemon.api.store import store_router
 from lightning_trainer.daemon.composition import compose
 from lightning_trainer.daemon.http.server import announced, serving
 from lightning_trainer.daemon.http.sockets import bind
+from lightning_trainer.daemon.http.tls import ShownCertificate, read_certificate, without_tls
 from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts, hosts_of_environment
 from lightning_trainer.daemon.loop.checkpoints import oldest_checkpoints
 from lightning_trainer.daemon.notifying import NotifyingSink
@@ -48,6 +50,8 @@ from lightning_trainer.ingest.redacting import RedactingSink
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.types import SpanSink
 
+_log = logging.getLogger(__name__)
+
 
 class Daemon:
     """One run of ``lightning-trainer serve``."""
@@ -63,7 +67,7 @@ class Daemon:
         """Serve until ``stop`` is set, then take everything down.
 
         Raises:
-            ConfigError: the port is taken, or the environment names a host wrongly.
+            ConfigError: the port is taken, the environment names a host wrongly, or the certificate cannot be used.
             ModelError: a policy's model cannot be used.
             DatasetError: what a stage is to be shown cannot be.
             StoreError: another daemon has the state folder, or a newer version wrote it.
@@ -74,9 +78,12 @@ class Daemon:
         state_dir = config.daemon.state_dir
         close_to_others(state_dir)
         token = token_of_daemon(config.daemon)
+        certificate = read_certificate(config.daemon)
+        if not config.daemon.loopback and certificate is None:
+            _log.warning("%s", without_tls(config.daemon.host))
         async with AsyncExitStack() as stack:
             listener = stack.enter_context(contextlib.closing(bind(config.daemon.host, config.daemon.port)))
-            url = f"http://{config.daemon.host}:{listener.getsockname()[1]}"
+            url = config.daemon.url(listener.getsockname()[1])
             store = await stack.enter_async_context(SqliteStore(state_dir / "lightning.sqlite", config.store))
             sink = NotifyingSink(store)
             census = LiveCensus(store)
@@ -97,10 +104,16 @@ class Daemon:
                 sink, redactor(config.daemon.redact), drop_tokens=config.daemon.redact_tokens == "drop"
             )
             app = self._app(store, redacting, policies, token, census=census)
+            shown = None if certificate is None else ShownCertificate(config.daemon, certificate)
+            pem = None if certificate is None else certificate.pem
             # First: a client that could connect before it knew the token would be refused.
-            stack.enter_context(told_to_clients(url, token, lasting=config.daemon.port != 0))
-            await stack.enter_async_context(serving(app, listener))
+            tell = stack.enter_context(told_to_clients(url, token, certificate=pem, lasting=config.daemon.port != 0))
+            await stack.enter_async_context(
+                serving(app, listener, tls=None if shown is None else lambda: shown.now.context)
+            )
             stack.enter_context(announced(state_dir / "daemon.json", url))
+            if shown is not None:
+                stack.push_async_callback(_ended(asyncio.create_task(shown.keep_fresh(lambda new: tell(new.pem)))))
             stack.push_async_callback(_ended(asyncio.create_task(drain_spools(url, redacting))))
             stack.push_async_callback(_ended(asyncio.create_task(keep_within_limits(store))))
             stack.push_async_callback(_ended(asyncio.create_task(census.get())))  # so that who asks first has an answer

@@ -1,4 +1,5 @@
-"""What a daemon of this user's has left for this user's clients: its token, in a file that nobody else can read.
+"""What a daemon of this user's has left for this user's clients: its token, and with TLS the certificate that it shows,
+in a file that nobody else can read.
 
 One file an address (host and port), in ``LIGHTNING_ACCESS_DIR`` or a folder of the XDG state directory. It stays when
 the daemon stops: who takes the port meanwhile does not know the token, and so is known not to be the daemon.
@@ -16,13 +17,15 @@ from urllib.parse import urlsplit
 
 from lightning_instrumentation.gateway.hosts import canonical_host
 
-_LONGEST_FILE = 4096
+_LONGEST_FILE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class KnownDaemon:
     token: str | None
     """None: it asks for none."""
+    certificate: str | None = None
+    """The one that it shows, PEM; None for a daemon without TLS."""
 
 
 def access_dir() -> Path:
@@ -33,8 +36,11 @@ def access_dir() -> Path:
     return (Path(state) if state else Path("~/.local/state").expanduser()) / "lightning-trainer" / "daemons"
 
 
-def remember(url: str, token: str | None) -> Path:
+def remember(url: str, token: str | None, certificate: str | None = None) -> Path:
     """Leave word of a daemon that listens there.
+
+    Args:
+        certificate: the one that it shows, PEM.
 
     Raises:
         OSError: the folder or file cannot be written.
@@ -44,7 +50,7 @@ def remember(url: str, token: str | None) -> Path:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
     with os.fdopen(descriptor, "w") as file:
-        json.dump({"token": token}, file)
+        json.dump({"token": token, "certificate": certificate}, file)
     os.replace(partial, path)
     return path
 
@@ -60,10 +66,11 @@ def known_daemon(url: str) -> KnownDaemon | None:
         if not _is_ours(os.fstat(descriptor)):
             return None
         text = file.read(_LONGEST_FILE)
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        token = json.loads(text)["token"]
-        if token is None or isinstance(token, str):
-            return KnownDaemon(token)
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+        document = json.loads(text)
+        token, certificate = document["token"], document.get("certificate")
+        if isinstance(token, str | None) and isinstance(certificate, str | None):
+            return KnownDaemon(token, certificate)
     return None
 
 

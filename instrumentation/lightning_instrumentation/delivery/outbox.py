@@ -48,7 +48,7 @@ class Outbox:
         self._exiting = False
         self._held: list[AnySpool] = []
         self.sender = Sender(
-            Poster(Access(self._settings.endpoint, self._settings.token)),
+            Poster(Access(self._settings.endpoint, self._settings.token, ca_file=self._settings.ca_file)),
             self._settings.endpoint,
             self._spools,
             self._orphans,

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from lightning_instrumentation.access.known import known_daemon, remember
@@ -56,29 +56,37 @@ def token_for_clients(config: DaemonConfig, url: str | None = None) -> str | Non
     path = config.state_dir / _FILE
     if path.is_file():
         return _kept(path)
-    known = known_daemon(url or f"http://{config.host}:{config.port}")
+    known = known_daemon(url or config.url())
     return None if known is None else known.token
 
 
 @contextlib.contextmanager
-def told_to_clients(url: str, token: str | None, *, lasting: bool) -> Iterator[None]:
-    """Leave word for this user's clients of the daemon at a URL.
+def told_to_clients(
+    url: str, token: str | None, *, certificate: str | None = None, lasting: bool
+) -> Iterator[Callable[[str], None]]:
+    """Leave word for this user's clients of the daemon at a URL; inside, call what this gives with a new certificate.
 
     Args:
+        certificate: the one that it shows, PEM; None without TLS.
         lasting: it stays when the daemon stops, since it comes back to this address.
     """
     path = None
-    try:
-        path = remember(url, token)
-    except OSError as error:
-        _log.warning("clients have to be told the daemon's token (LIGHTNING_TOKEN): %s", error)
+
+    def tell(certificate: str | None) -> None:
+        nonlocal path
+        try:
+            path = remember(url, token, certificate)
+        except OSError as error:
+            _log.warning("clients have to be told the daemon's token (LIGHTNING_TOKEN): %s", error)
+
+    tell(certificate)
     if token is None:
         _log.warning(
             'token = "none" in [daemon]: everybody who can reach %s may read what is recorded, reward and roll back',
             url,
         )
     try:
-        yield
+        yield tell
     finally:
         if path is not None and not lasting:
             path.unlink(missing_ok=True)
