@@ -11,3 +11,7 @@ class ConfigurationError(InstrumentationError, ValueError):
 
 class UnprovenDaemonError(ConnectionError):
     """What answers there is not known to be the daemon; nothing was sent to it."""
+
+
+class OtherDaemonError(UnprovenDaemonError):
+    """It is a daemon, and not the one that this process records for."""

@@ -177,10 +177,10 @@ def _start(settings: Settings) -> None:
     hosts = Hosts(settings.endpoint, settings.trusted_hosts)
     editor = Editor(redactor(settings.redact), capture_content=settings.capture_content)
     sequences.renew()
-    outbox = Outbox(settings)
+    access = Access(settings.endpoint, settings.token, ca_file=settings.ca_file)
+    outbox = Outbox(settings, access)
     set_default_agent(settings.agent)
     set_ambient(agent_here)
-    access = Access(settings.endpoint, settings.token, ca_file=settings.ca_file)
     router = Router(access, enabled=settings.route, fallback=settings.route_fallback)
     _runtime = Runtime(settings, hosts, _tracer(settings, outbox, editor), outbox, editor, router)
     outbox.when_idle = _tell_losses

@@ -13,11 +13,13 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from fastapi import Depends, FastAPI
+from lightning_instrumentation.access.known import KnownDaemon
 from lightning_instrumentation.redaction.rules import redactor
 
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, GatewayConfig
 from lightning_trainer.daemon.access.challenge import challenge_router
+from lightning_trainer.daemon.access.identity import identity_of_daemon, leave_to_its_owner
 from lightning_trainer.daemon.access.token import token_of_daemon, told_to_clients
 from lightning_trainer.daemon.api.health import health_router
 from lightning_trainer.daemon.api.rollback import rollback_router
@@ -84,6 +86,8 @@ class Daemon:
         async with AsyncExitStack() as stack:
             listener = stack.enter_context(contextlib.closing(bind(config.daemon.host, config.daemon.port)))
             url = config.daemon.url(listener.getsockname()[1])
+            identity = identity_of_daemon(state_dir, url, token)
+            await asyncio.to_thread(leave_to_its_owner, url, identity)
             store = await stack.enter_async_context(SqliteStore(state_dir / "lightning.sqlite", config.store))
             sink = NotifyingSink(store)
             census = LiveCensus(store)
@@ -103,18 +107,19 @@ class Daemon:
             redacting = RedactingSink(
                 sink, redactor(config.daemon.redact), drop_tokens=config.daemon.redact_tokens == "drop"
             )
-            app = self._app(store, redacting, policies, token, census=census)
+            app = self._app(store, redacting, policies, token, daemon=identity.daemon, census=census)
             shown = None if certificate is None else ShownCertificate(config.daemon, certificate)
             pem = None if certificate is None else certificate.pem
             # First: a client that could connect before it knew the token would be refused.
-            tell = stack.enter_context(told_to_clients(url, token, certificate=pem, lasting=config.daemon.port != 0))
+            known = KnownDaemon(token, pem, identity.daemon, str(state_dir))
+            tell = stack.enter_context(told_to_clients(url, known, lasting=config.daemon.port != 0))
             await stack.enter_async_context(
                 serving(app, listener, tls=None if shown is None else lambda: shown.now.context)
             )
             stack.enter_context(announced(state_dir / "daemon.json", url))
             if shown is not None:
                 stack.push_async_callback(_ended(asyncio.create_task(shown.keep_fresh(lambda new: tell(new.pem)))))
-            stack.push_async_callback(_ended(asyncio.create_task(drain_spools(url, redacting))))
+            stack.push_async_callback(_ended(asyncio.create_task(drain_spools(url, redacting, identity.owners))))
             stack.push_async_callback(_ended(asyncio.create_task(keep_within_limits(store))))
             stack.push_async_callback(_ended(asyncio.create_task(census.get())))  # so that who asks first has an answer
             engines = {id(policy.engine): policy.engine for policy in policies}.values()
@@ -144,6 +149,7 @@ class Daemon:
         policies: Sequence[PolicyRuntime],
         token: str | None,
         *,
+        daemon: str = "",
         census: LiveCensus | None = None,
     ) -> FastAPI:
         config = self.config
@@ -173,7 +179,7 @@ class Daemon:
         ):
             app.include_router(router, dependencies=guarded)
         # A supervisor that asks for health has no token, and who has one asks for a proof first.
-        for router in (health_router(policies), challenge_router(token)):
+        for router in (health_router(policies), challenge_router(token, daemon)):
             app.include_router(router)
         return app
 

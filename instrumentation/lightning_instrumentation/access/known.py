@@ -11,21 +11,26 @@ import contextlib
 import json
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from lightning_instrumentation.gateway.hosts import canonical_host
 
+_SINCE_LATER = ("certificate", "daemon", "state_dir")
 _LONGEST_FILE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class KnownDaemon:
-    token: str | None
+    token: str | None = None
     """None: it asks for none."""
     certificate: str | None = None
     """The one that it shows, PEM; None for a daemon without TLS."""
+    daemon: str | None = None
+    """Its id; None for one of an older version."""
+    state_dir: str | None = None
+    """Where it keeps everything, for people."""
 
 
 def access_dir() -> Path:
@@ -36,11 +41,8 @@ def access_dir() -> Path:
     return (Path(state) if state else Path("~/.local/state").expanduser()) / "lightning-trainer" / "daemons"
 
 
-def remember(url: str, token: str | None, certificate: str | None = None) -> Path:
+def remember(url: str, daemon: KnownDaemon) -> Path:
     """Leave word of a daemon that listens there.
-
-    Args:
-        certificate: the one that it shows, PEM.
 
     Raises:
         OSError: the folder or file cannot be written.
@@ -50,7 +52,7 @@ def remember(url: str, token: str | None, certificate: str | None = None) -> Pat
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
     with os.fdopen(descriptor, "w") as file:
-        json.dump({"token": token, "certificate": certificate}, file)
+        json.dump(asdict(daemon), file)
     os.replace(partial, path)
     return path
 
@@ -68,9 +70,9 @@ def known_daemon(url: str) -> KnownDaemon | None:
         text = file.read(_LONGEST_FILE)
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
         document = json.loads(text)
-        token, certificate = document["token"], document.get("certificate")
-        if isinstance(token, str | None) and isinstance(certificate, str | None):
-            return KnownDaemon(token, certificate)
+        found = KnownDaemon(document["token"], *(document.get(name) for name in _SINCE_LATER))
+        if all(isinstance(value, str | None) for value in asdict(found).values()):
+            return found
     return None
 
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from lightning_instrumentation.access.known import KnownDaemon, known_daemon
 from lightning_instrumentation.access.tls import explained, tls_context
-from lightning_instrumentation.errors import UnprovenDaemonError
+from lightning_instrumentation.errors import OtherDaemonError, UnprovenDaemonError
 
 if TYPE_CHECKING:
     import http.client
@@ -33,6 +33,7 @@ TOKEN_HEADER = "x-lightning-token"
 NO_TOKEN = "none"
 """As a token: the daemon has none."""
 _CONTEXT = b"lightning-trainer daemon 1\n"
+_IDENTITY_CONTEXT = b"lightning-trainer daemon id 1\n"
 _HOLDS_S = 10.0
 """A proof is good for so long where connections are not ours, as long as no call met a closed port."""
 _LOOK_AGAIN_S = 1.0
@@ -46,6 +47,16 @@ SPEAK_TLS = 426
 def proof(token: str, nonce: str) -> str:
     """Return what a daemon answers to a challenge."""
     return hmac.new(token.encode(), _CONTEXT + nonce.encode(), hashlib.sha256).hexdigest()
+
+
+def identity_proof(token: str, nonce: str, daemon: str) -> str:
+    """Return what a daemon that says its id answers beside that."""
+    return hmac.new(token.encode(), _IDENTITY_CONTEXT + f"{nonce}\n{daemon}".encode(), hashlib.sha256).hexdigest()
+
+
+def owner_of_token(token: str) -> str:
+    """Return for whom spans wait as long as no more than its token is known; the token does not follow from it."""
+    return f"token-{hmac.new(token.encode(), b'lightning-trainer spool 1', hashlib.sha256).hexdigest()[:32]}"
 
 
 class Access:
@@ -74,6 +85,8 @@ class Access:
         self._lock = threading.Lock()
         self._proven: tuple[str, float] = "", 0.0
         self._found: tuple[KnownDaemon, float] | None = None
+        self.daemon: str | None = None
+        """Id of the one that this process records for, once it is known: another one at the address is a stranger."""
         self.verified_by: ssl.SSLContext | None = None
         """What looked at the daemon's certificate when it was last ``opened``; None where there is no TLS."""
 
@@ -84,6 +97,19 @@ class Access:
             return None if self._given == NO_TOKEN else self._given
         known = self._known()
         return None if known is None else known.token
+
+    @property
+    def owner(self) -> str | None:
+        """For whom to keep what waits; None where nobody is known. It may follow from what was left, before any proof:
+        a program that starts while its daemon is away belongs to the one that was there last."""
+        if self.daemon is None:
+            known = self._known()
+            if known is not None and (self._given is None or known.token == self.token):
+                self.daemon = known.daemon
+        if self.daemon is not None:
+            return self.daemon
+        token = self.token
+        return None if token is None else owner_of_token(token)
 
     def tls(self) -> ssl.SSLContext | None:
         """Return what looks at the daemon's certificate; None where the endpoint is not https.
@@ -120,6 +146,7 @@ class Access:
             UnprovenDaemonError: what answers is not the daemon.
             OSError, http.client.HTTPException: it does not answer.
         """
+        self._expect_what_was_left()
         connection = self._connected(timeout_s)
         try:
             return connection, self._prove(connection)
@@ -149,7 +176,7 @@ class Access:
 
     def _prove(self, connection: http.client.HTTPConnection) -> str | None:
         token = self.token
-        if token is None:
+        if token is None and self.daemon is None:
             return None
         nonce = secrets.token_hex(16)
         connection.request("GET", f"{self._path}?nonce={nonce}", headers={"User-Agent": "lightning-trainer"})
@@ -157,7 +184,8 @@ class Access:
         body = response.read(_LONGEST_ANSWER)
         if response.status == SPEAK_TLS:
             raise UnprovenDaemonError(f"the daemon at {self.endpoint} speaks TLS: write https:// in LIGHTNING_ENDPOINT")
-        if not hmac.compare_digest(_proof_in(body).encode(), proof(token, nonce).encode()):
+        said = _read(body)
+        if token is not None and not _agree(said.get("proof"), proof(token, nonce)):
             raise UnprovenDaemonError(
                 f"what answers at {self.endpoint} does not prove that it is your daemon (it answered {response.status} "
                 "to a challenge), so nothing was sent to it"
@@ -167,8 +195,33 @@ class Access:
                 f"what answers at {self.endpoint} closes each connection after one answer, so nothing can be sent over "
                 "the one that was proven; let the proxy before the daemon keep connections"
             )
-        self._proven = token, time.monotonic()
+        daemon = said.get("daemon") or None
+        if (
+            token is not None
+            and daemon is not None
+            and not _agree(said.get("daemon_proof"), identity_proof(token, nonce, daemon))
+        ):
+            raise UnprovenDaemonError(f"what answers at {self.endpoint} does not prove which daemon it is")
+        # With a token, one of an older version says no id; without one, that is all there is to tell daemons apart.
+        self._expect(daemon, required=token is None)
+        self._proven = token or "", time.monotonic()
         return token
+
+    def _expect(self, daemon: str | None, *, required: bool = False) -> None:
+        """Raises OtherDaemonError: that is not the daemon of this process."""
+        if self.daemon is None:
+            self.daemon = daemon
+        elif daemon != self.daemon and (daemon is not None or required):
+            raise OtherDaemonError(
+                f"the daemon at {self.endpoint} is another project's, and what this program recorded waits for the one "
+                "that it began with. Start that one there again, or start this program anew to record for the present "
+                "one; projects that run in turns need ports of their own"
+            )
+
+    def _expect_what_was_left(self) -> None:
+        """Another project's daemon that has left its word here is not even asked. Raises OtherDaemonError."""
+        if self._given is None and self.daemon is not None and (known := self._known()) is not None:
+            self._expect(known.daemon)
 
     def opened(self, timeout_s: float = _TIMEOUT_S) -> str | None:
         """Return the token for a connection that somebody else makes, after a proof of the last seconds or a new one.
@@ -180,13 +233,14 @@ class Access:
             UnprovenDaemonError: what answers there does not prove itself.
             OSError, http.client.HTTPException: nobody answers.
         """
+        self._expect_what_was_left()
         self.verified_by = self.tls()
         token = self.token
-        if token is None:
+        if token is None and self.daemon is None:
             return None
         with self._lock:
             proven, at = self._proven
-            if proven != token or time.monotonic() - at > _HOLDS_S:
+            if proven != (token or "") or time.monotonic() - at > _HOLDS_S:
                 self.open(timeout_s)[0].close()
         return token
 
@@ -201,7 +255,9 @@ class Access:
 
     def in_child(self) -> Access:
         """After a fork: the lock may be held by a thread that the child does not have."""
-        return Access(self.endpoint, self._given, ca_file=self._ca_file, certificate=self._certificate)
+        child = Access(self.endpoint, self._given, ca_file=self._ca_file, certificate=self._certificate)
+        child.daemon = self.daemon
+        return child
 
 
 def authorization(token: str | None) -> dict[str, str]:
@@ -209,9 +265,16 @@ def authorization(token: str | None) -> dict[str, str]:
     return {} if token is None else {"authorization": f"Bearer {token}"}
 
 
-def _proof_in(body: bytes) -> str:
+def _read(body: bytes) -> dict[str, str]:
+    """What is said in an answer to a challenge, as far as it is text."""
     try:
-        found = json.loads(body)["proof"]
-    except (ValueError, KeyError, TypeError):
-        return ""
-    return found if isinstance(found, str) and found.isascii() else ""
+        document = json.loads(body)
+    except ValueError:
+        return {}
+    if not isinstance(document, dict):
+        return {}
+    return {name: value for name, value in document.items() if isinstance(value, str) and value.isascii()}
+
+
+def _agree(said: str | None, proven: str) -> bool:
+    return said is not None and hmac.compare_digest(said.encode(), proven.encode())

@@ -19,7 +19,7 @@ from lightning_instrumentation.access.tls import TlsError
 from lightning_instrumentation.delivery.memory import MemorySpool
 from lightning_instrumentation.delivery.post import Answer, Poster
 from lightning_instrumentation.delivery.spool import Spool
-from lightning_instrumentation.errors import UnprovenDaemonError
+from lightning_instrumentation.errors import OtherDaemonError, UnprovenDaemonError
 from lightning_instrumentation.failures import failures, log
 
 _MOST_ROWS = 512
@@ -192,6 +192,12 @@ class Sender:
             answer = self._poster.post(b"".join(bodies))
         except TlsError as error:
             self._retry_later(None, f"is not spoken to: {error}", "")
+            return
+        except OtherDaemonError as error:
+            # Said even where the right one was just missed; after that it is one thing that a daemon is away.
+            failures.note("other-daemon", str(error))
+            self._down = True
+            self._retry_later(None, "is another project's", "")
             return
         except UnprovenDaemonError as error:
             self._retry_later(None, f"is not there: {error}", _IN_ITS_PLACE)

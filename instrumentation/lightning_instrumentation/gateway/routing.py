@@ -12,7 +12,7 @@ import time
 
 from lightning_instrumentation.access.proof import Access
 from lightning_instrumentation.access.tls import TlsError
-from lightning_instrumentation.errors import UnprovenDaemonError
+from lightning_instrumentation.errors import OtherDaemonError, UnprovenDaemonError
 from lightning_instrumentation.failures import log
 from lightning_instrumentation.gateway.selection import Selection, SelectionError, fetch_selection
 
@@ -156,6 +156,8 @@ class Router:
             self._select(Selection())
         if isinstance(error, TlsError):
             words = "tls", "nothing is sent to the daemon at %s, and calls go where they always went: %s"
+        elif isinstance(error, OtherDaemonError):
+            words = "other-daemon", "no call is sent to the daemon at %s, and all go where they always went: %s"
         elif isinstance(error, UnprovenDaemonError):
             words = "unproven", "the daemon at %s is not there, and calls go where they always went until it is: %s"
         elif isinstance(error, SelectionError) and error.status in (401, 403):

@@ -8,9 +8,10 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from lightning_instrumentation.access.known import known_daemon, remember
+from lightning_instrumentation.access.known import KnownDaemon, known_daemon, remember
 from lightning_instrumentation.access.proof import NO_TOKEN
 
 from lightning_trainer.config import DaemonConfig
@@ -61,13 +62,10 @@ def token_for_clients(config: DaemonConfig, url: str | None = None) -> str | Non
 
 
 @contextlib.contextmanager
-def told_to_clients(
-    url: str, token: str | None, *, certificate: str | None = None, lasting: bool
-) -> Iterator[Callable[[str], None]]:
+def told_to_clients(url: str, daemon: KnownDaemon, *, lasting: bool) -> Iterator[Callable[[str], None]]:
     """Leave word for this user's clients of the daemon at a URL; inside, call what this gives with a new certificate.
 
     Args:
-        certificate: the one that it shows, PEM; None without TLS.
         lasting: it stays when the daemon stops, since it comes back to this address.
     """
     path = None
@@ -75,12 +73,12 @@ def told_to_clients(
     def tell(certificate: str | None) -> None:
         nonlocal path
         try:
-            path = remember(url, token, certificate)
+            path = remember(url, replace(daemon, certificate=certificate))
         except OSError as error:
             _log.warning("clients have to be told the daemon's token (LIGHTNING_TOKEN): %s", error)
 
-    tell(certificate)
-    if token is None:
+    tell(daemon.certificate)
+    if daemon.token is None:
         _log.warning(
             'token = "none" in [daemon]: everybody who can reach %s may read what is recorded, reward and roll back',
             url,

@@ -11,7 +11,7 @@ import lightning_instrumentation as lightning
 import openai
 import pytest
 import requests
-from lightning_instrumentation.access.known import remember
+from lightning_instrumentation.access.known import KnownDaemon, remember
 from lightning_instrumentation.access.proof import Access
 from lightning_instrumentation.access.tls import TlsError
 
@@ -90,7 +90,7 @@ def test_a_routed_call_reaches_the_daemon(shows, begin, daemon, host, authority,
     left = known == "by what it left"
     shown = shows("a-name-that-nobody-writes" if left else "127.0.0.1")
     if left:
-        remember(daemon.url, TOKEN, shown)
+        remember(daemon.url, KnownDaemon(TOKEN, shown))
     begin(token=None if left else TOKEN, ca_file=None if left else authority.file)
     lightning.agent("writer")(CALLERS[library])(host.base_url)
     assert len(daemon.requests) == 1
@@ -102,7 +102,7 @@ def test_a_routed_call_reaches_the_daemon(shows, begin, daemon, host, authority,
 def test_who_shows_another_certificate_gets_nothing_and_the_agent_goes_on(
     shows, begin, daemon, host, authority_class, tmp_path, library, caplog
 ):
-    remember(daemon.url, TOKEN, shows("127.0.0.1"))
+    remember(daemon.url, KnownDaemon(TOKEN, shows("127.0.0.1")))
     begin()
     ask = lightning.agent("writer")(CALLERS[library])
     ask(host.base_url)
@@ -118,20 +118,20 @@ def test_who_shows_another_certificate_gets_nothing_and_the_agent_goes_on(
 
 
 def test_one_that_was_renewed_is_believed_as_soon_as_it_is_left(shows, daemon):
-    remember(daemon.url, TOKEN, shows("127.0.0.1"))
+    remember(daemon.url, KnownDaemon(TOKEN, shows("127.0.0.1")))
     access = Access(daemon.url)
     assert access.opened() == TOKEN
     renewed = shows("127.0.0.1")
     access.forget()
     with pytest.raises(TlsError, match="another certificate"):
         access.opened()
-    remember(daemon.url, TOKEN, renewed)
+    remember(daemon.url, KnownDaemon(TOKEN, renewed))
     access.forget()
     assert access.opened() == TOKEN
 
 
 def test_a_file_of_authorities_outweighs_what_was_left(shows, daemon, authority, authority_class, tmp_path):
-    remember(daemon.url, TOKEN, shows("127.0.0.1"))
+    remember(daemon.url, KnownDaemon(TOKEN, shows("127.0.0.1")))
     assert Access(daemon.url, ca_file=authority.file).opened() == TOKEN
     with pytest.raises(TlsError, match="Set LIGHTNING_CA_FILE"):
         Access(daemon.url, ca_file=authority_class(tmp_path, "Somebody else").file).opened()
