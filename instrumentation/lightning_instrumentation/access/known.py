@@ -51,9 +51,13 @@ def remember(url: str, daemon: KnownDaemon) -> Path:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(asdict(daemon), file)
-    os.replace(partial, path)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(asdict(daemon), file)
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
     return path
 
 

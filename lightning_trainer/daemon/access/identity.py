@@ -4,7 +4,6 @@ Spans wait on disk for one daemon, by this id, so that another project's at the 
 """
 
 import logging
-import os
 import re
 import secrets
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from lightning_instrumentation.access.proof import owner_of_token
 from lightning_instrumentation.delivery.spool import endpoint_folder, orphaned_spools
 from lightning_instrumentation.settings import default_spool_dir
 
+from lightning_trainer.daemon.access.kept import kept_once
 from lightning_trainer.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -39,16 +39,9 @@ def identity_of_daemon(state_dir: Path, url: str, token: str | None) -> Identity
     path = state_dir / _FILE
     known = known_daemon(url)
     remembered = known.daemon if known is not None and known.state_dir == str(state_dir) else None
-    daemon = remembered or secrets.token_hex(16)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        daemon = _kept(path)
-    except OSError as error:
-        raise ConfigError(f"the daemon's id cannot be kept in {path}: {error.strerror}") from error
-    else:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(f"{daemon}\n")
+    daemon = kept_once(path, "the daemon's id", lambda: remembered or secrets.token_hex(16))
+    if not _ID.fullmatch(daemon):
+        raise ConfigError(f"{path} holds no id of 32 hexadecimal digits: delete it, and the next start makes another")
     return Identity(daemon, (daemon,) if token is None else (daemon, owner_of_token(token)))
 
 
@@ -72,13 +65,3 @@ def _owner(known: KnownDaemon) -> str | None:
     if known.daemon is not None:
         return known.daemon
     return None if known.token is None else owner_of_token(known.token)
-
-
-def _kept(path: Path) -> str:
-    try:
-        found = path.read_text(encoding="ascii").strip()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the daemon's id in {path} cannot be read: {error}") from error
-    if not _ID.fullmatch(found):
-        raise ConfigError(f"{path} holds no id of 32 hexadecimal digits: delete it, and the next start makes another")
-    return found
