@@ -1,18 +1,24 @@
 """What several suites share: the tiny model, one engine that serves it for the whole session, and recorded spans."""
 
 import asyncio
+import ipaddress
 import itertools
 import json
 import re
 import shutil
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from google.protobuf.json_format import ParseDict
 from hypothesis import HealthCheck, settings
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -89,6 +95,72 @@ def spool_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         patch.setenv("LIGHTNING_SPOOL_DIR", str(tmp_path_factory.mktemp("spool")))
         patch.setenv("LIGHTNING_ACCESS_DIR", str(tmp_path_factory.mktemp("access")))
         yield
+
+
+class Authority:
+    """Signs certificates, as an organisation's own authority does."""
+
+    def __init__(self, folder: Path, name: str = "Authority of the tests") -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        ca = x509.BasicConstraints(ca=True, path_length=None)
+        made = self._builder(self._name, self._key, -1, 30).add_extension(ca, critical=True)
+        self.file = folder / f"{name.replace(' ', '-')}.pem"
+        self.file.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+
+    def sign(
+        self,
+        *names: str,
+        days: float = 30,
+        since_days: float = -1,
+        passphrase: bytes | None = None,
+        file: str = "served",
+    ) -> tuple[Path, Path]:
+        """Return the files of a certificate for these names, and of its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "daemon")])
+        alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
+        made = self._builder(subject, key, since_days, days).add_extension(alternatives, critical=False)
+        cert, private = self._folder / f"{file}.pem", self._folder / f"{file}.key"
+        cert.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        encryption = serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
+        private.touch(0o600)
+        private.write_bytes(
+            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+        )
+        return cert, private
+
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, since_days: float, days: float
+    ) -> x509.CertificateBuilder:
+        now = datetime.now(UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now + timedelta(days=since_days))
+            .not_valid_after(now + timedelta(days=days))
+        )
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+@pytest.fixture(scope="session")
+def authority_class() -> type[Authority]:
+    return Authority
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
 
 
 class SharedEngine:

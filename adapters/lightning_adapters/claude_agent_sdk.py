@@ -49,6 +49,8 @@ def _lead(transport: Any) -> None:
     if policy is None or _PATH not in started.router.paths:
         _tell(started, agent)
         return
+    if not started.router.proven():
+        return
     # A copy: the options are the user's, and may start another one elsewhere.
     transport._options = replace(options, env={**options.env, **_environment(started)})
 
@@ -59,9 +61,11 @@ def _environment(started: Runtime) -> dict[str, str]:
     if scope.span is not None:
         above = scope.span.get_span_context()
         headers["traceparent"] = propagation.traceparent(above.trace_id, above.span_id)
+    ca_file = started.settings.ca_file
     return {
         _BASE_URL: started.settings.endpoint,
-        "ANTHROPIC_API_KEY": started.settings.token or "none",  # without any it does not start
+        "ANTHROPIC_API_KEY": started.router.access.token or "none",  # without any it does not start
+        **({} if ca_file is None else {"NODE_EXTRA_CA_CERTS": str(ca_file)}),
         "ANTHROPIC_CUSTOM_HEADERS": "\n".join(f"{name}: {value}" for name, value in headers.items()),
         **dict.fromkeys((*_OTHER_DOORS, *_OTHER_KEYS), ""),
     }

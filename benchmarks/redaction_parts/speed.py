@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from capture_parts.rows import Row, at_most
-from lightning_instrumentation.redaction import keys
+from lightning_instrumentation.redaction import emails, keys
 from lightning_instrumentation.redaction.rules import redactor
 
 from redaction_parts.corpus import texts
@@ -39,6 +39,16 @@ def run(quick: bool) -> list[Row]:
     for name, text in (*kinds.items(), *worst.items()):
         text = (text * (_LENGTH // max(1, len(text)) + 1))[:_LENGTH]
         milliseconds = _least(lambda text=text: keys.redact(text), rounds) * 1e3
+        rows.append(at_most("speed", name, milliseconds, _LONGEST_MS, "ms"))
+    addresses = {
+        "e-mail: signs alone": "@" * _LENGTH,
+        "e-mail: halves of addresses": "a@a" * (_LENGTH // 3),
+        "e-mail: addresses alone": "a@b.co " * (_LENGTH // 7),
+        "e-mail: one word before a sign": "a" * _LENGTH + "@",
+        "e-mail: prose with addresses": (kinds["prose"][:200] + " ann@example.com. ") * (_LENGTH // 217),
+    }
+    for name, text in addresses.items():
+        milliseconds = _least(lambda text=text: emails.redact(text[:_LENGTH]), rounds) * 1e3
         rows.append(at_most("speed", name, milliseconds, _LONGEST_MS, "ms"))
     pattern = redactor(["regex:(a+)+b"])
     rows.append(

@@ -7,3 +7,11 @@ class InstrumentationError(Exception):
 
 class ConfigurationError(InstrumentationError, ValueError):
     """``lightning.init`` or the environment says something that cannot be used."""
+
+
+class UnprovenDaemonError(ConnectionError):
+    """What answers there is not known to be the daemon; nothing was sent to it."""
+
+
+class OtherDaemonError(UnprovenDaemonError):
+    """It is a daemon, and not the one that this process records for."""

@@ -70,6 +70,7 @@ def init(
     agent: str | None = None,
     service_name: str | None = None,
     token: str | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
     trusted_hosts: Iterable[str] = (),
     spool_dir: str | os.PathLike[str] | None = None,
     spool_limit_bytes: int | None = None,
@@ -88,6 +89,9 @@ def init(
         service_name: name of this program (``OTEL_SERVICE_NAME``, else the script's).
         token: the daemon's (``LIGHTNING_TOKEN``), else the one that a daemon of the same user has left for its clients;
             ``"none"`` for a daemon without. A daemon with a token proves that it has it before it is sent anything.
+        ca_file: certificates of the authorities that an https endpoint's is signed by, PEM (``LIGHTNING_CA_FILE``);
+            else the one that a daemon of the same user has left for its clients, else the machine's authorities
+            (``SSL_CERT_FILE``).
         trusted_hosts: ``host``, ``host:port`` or URLs of inference servers, beside the endpoint, that may be sent trace
             context and asked for token ids (``LIGHTNING_TRUSTED_HOSTS``, separated by commas). No other host ever sees
             a difference, not even behind a redirect.
@@ -115,6 +119,7 @@ def init(
             agent=agent,
             service_name=service_name,
             token=token,
+            ca_file=ca_file,
             trusted_hosts=trusted_hosts,
             spool_dir=spool_dir,
             spool_limit_bytes=spool_limit_bytes,
@@ -172,10 +177,11 @@ def _start(settings: Settings) -> None:
     hosts = Hosts(settings.endpoint, settings.trusted_hosts)
     editor = Editor(redactor(settings.redact), capture_content=settings.capture_content)
     sequences.renew()
-    outbox = Outbox(settings)
+    access = Access(settings.endpoint, settings.token, ca_file=settings.ca_file)
+    outbox = Outbox(settings, access)
     set_default_agent(settings.agent)
     set_ambient(agent_here)
-    router = Router(Access(settings.endpoint, settings.token), enabled=settings.route, fallback=settings.route_fallback)
+    router = Router(access, enabled=settings.route, fallback=settings.route_fallback)
     _runtime = Runtime(settings, hosts, _tracer(settings, outbox, editor), outbox, editor, router)
     outbox.when_idle = _tell_losses
     _unusable = False

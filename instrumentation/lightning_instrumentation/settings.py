@@ -9,6 +9,7 @@ from re import Pattern
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
+from lightning_instrumentation.access.tls import ca_file_of_environment
 from lightning_instrumentation.errors import ConfigurationError
 
 DEFAULT_ENDPOINT = "http://127.0.0.1:8321"
@@ -27,6 +28,8 @@ class Settings:
     """Base URL of the daemon; spans go to ``{endpoint}/v1/traces``."""
     token: str | None
     """Given by somebody; None where it is to be found."""
+    ca_file: Path | None
+    """Certificates of the authorities that an https endpoint's is signed by."""
     trusted_hosts: tuple[str, ...]
     spool_dir: Path
     """Spans that nobody has accepted yet wait here."""
@@ -86,6 +89,7 @@ def read_settings(
     agent: str | None,
     service_name: str | None,
     token: str | None,
+    ca_file: str | os.PathLike[str] | None = None,
     trusted_hosts: Iterable[str],
     spool_dir: str | os.PathLike[str] | None,
     spool_limit_bytes: int | None,
@@ -110,6 +114,7 @@ def read_settings(
     return Settings(
         endpoint=endpoint,
         token=token or os.environ.get("LIGHTNING_TOKEN") or None,
+        ca_file=Path(ca_file).expanduser() if ca_file is not None else ca_file_of_environment(),
         trusted_hosts=_hosts(trusted_hosts),
         spool_dir=Path(spool_dir).expanduser() if spool_dir is not None else default_spool_dir(),
         spool_limit_bytes=int(limit),

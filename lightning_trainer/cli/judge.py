@@ -18,7 +18,7 @@ import httpx
 from rich.markup import escape
 from rich.table import Table
 
-from lightning_trainer.cli.daemon.running_daemon import daemon_headers, running_daemon
+from lightning_trainer.cli.daemon.running_daemon import async_daemon_client, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
@@ -144,8 +144,7 @@ async def _sink(config: Config, store: Path) -> AsyncIterator[SpanSink]:
         async with SqliteStore(store) as opened:
             yield opened
         return
-    headers = daemon_headers(url, config)
-    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60.0, trust_env=False) as client:
+    async with async_daemon_client(url, config, timeout_s=60.0) as client:
         yield _Daemon(client)
 
 

@@ -10,9 +10,11 @@ import os
 import re
 import uuid
 from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 from urllib.parse import quote
 
 from lightning_instrumentation.access.proof import Access, UnprovenDaemonError
+from lightning_instrumentation.access.tls import AUTHORITY_VARIABLES, CA_FILE
 from lightning_instrumentation.gateway.selection import SelectionError, fetch_selection
 from lightning_instrumentation.settings import checked_endpoint
 
@@ -53,7 +55,10 @@ def other_language(path: str) -> bool:
 def lead(environment: MutableMapping[str, str], program: str, agent: str | None) -> str:
     """Set base URLs where a policy claims the agent; return what to say to whoever started the program."""
     endpoint = checked_endpoint(environment.get("LIGHTNING_ENDPOINT"))
-    access = Access(endpoint, environment.get("LIGHTNING_TOKEN") or None)
+    named = environment.get(CA_FILE)
+    access = Access(
+        endpoint, environment.get("LIGHTNING_TOKEN") or None, ca_file=Path(named).expanduser() if named else None
+    )
     agent = agent or environment.get("LIGHTNING_AGENT") or _DEFAULT_AGENT
     rollout = uuid.uuid4().hex
     place = f"{endpoint}/rollouts/{rollout}/agents/{quote(agent, safe='')}"
@@ -69,6 +74,9 @@ def lead(environment: MutableMapping[str, str], program: str, agent: str | None)
     for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         # The daemon's token is what opens it; a client without any key does not start.
         environment[key] = access.token or environment.get(key) or "none"
+    if named:  # the other languages' names for it
+        for variable in AUTHORITY_VARIABLES:
+            environment.setdefault(variable, named)
     return (
         f"{program!r} is not a Python program: the policy {policy!r} answers its agent {agent!r} through the gateway, "
         f"by {', '.join(urls)} ({place}). Reward and end it: POST {endpoint}/rollouts/{rollout}/end"

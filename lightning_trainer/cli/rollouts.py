@@ -97,7 +97,7 @@ def _placed(options: Options) -> Options:
                 f"no daemon runs on {config.daemon.state_dir}, and port = 0 does not say where one will be: start it "
                 f"with: lightning-trainer serve --config {options.config}"
             )
-        endpoint = f"http://{config.daemon.host}:{config.daemon.port}"
+        endpoint = config.daemon.url()
     named = config.policy or options.policy  # a daemon that only records has none
     return replace(options, endpoint=endpoint, policy=config.named_policy(options.policy).name if named else None)
 

@@ -19,6 +19,10 @@ class DaemonConfig(Section):
     port: int = Field(default=8321, ge=0, le=65535)
     """0 picks a free port; it is printed and written to ``state_dir``/daemon.json."""
     state_dir: Path = Path(".lightning")
+    tls_cert: Path | None = None
+    """Certificate, and those that lead to its authority, PEM: the daemon then speaks TLS alone, on all its routes."""
+    tls_key: Path | None = None
+    """The certificate's private key, PEM, without a passphrase; its owner's alone."""
     token: str | None = None
     """Required of every request. Absent: one is made at the first start and kept in ``state_dir``/token, and your own
     clients find it by themselves. ``none``: everybody who can reach the port may do everything; on loopback alone."""
@@ -31,6 +35,16 @@ class DaemonConfig(Section):
     redact_tokens: Literal["keep", "drop"] = "keep"
     """Of a call in whose texts something was found, token ids spell it still. ``keep``: they are stored and trained on;
     ``drop``: they are not stored, so the call counts as one of text alone."""
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only programs of this machine reach it."""
+        return self.host in ("127.0.0.1", "::1", "localhost")
+
+    def url(self, port: int | None = None) -> str:
+        """Return where it is called; ``port``: where it listens, if that was picked."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'http' if self.tls_cert is None else 'https'}://{host}:{self.port if port is None else port}"
 
     @field_validator("redact")
     @classmethod
@@ -46,8 +60,15 @@ class DaemonConfig(Section):
         return token
 
     @model_validator(mode="after")
+    def _certificate_with_key(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            missing = "tls_key" if self.tls_key is None else "tls_cert"
+            raise ValueError(f"{missing} is missing: a certificate and its key go together (one file may hold both)")
+        return self
+
+    @model_validator(mode="after")
     def _token_beyond_loopback(self) -> Self:
-        if self.host not in ("127.0.0.1", "::1", "localhost") and self.token == NO_TOKEN:
+        if not self.loopback and self.token == NO_TOKEN:
             raise ValueError(
                 f"host {self.host!r} is reachable from other machines: a daemon without a token is for loopback alone"
             )

@@ -78,7 +78,9 @@ def _sentence(detail: ErrorDetails) -> str:
 
 
 def _resolve_paths(config: Config, base: Path) -> Config:
-    daemon = config.daemon.model_copy(update={"state_dir": (base / config.daemon.state_dir).absolute()})
+    places = {name: getattr(config.daemon, name) for name in ("state_dir", "tls_cert", "tls_key")}
+    found = {name: (base / place).absolute() for name, place in places.items() if place is not None}
+    daemon = config.daemon.model_copy(update=found)
     engine = config.engine
     if engine.chat_template is not None:
         template = (base / engine.chat_template).absolute()

@@ -6,17 +6,20 @@ Stopping goes backwards and leaves no process, port or shared-memory file behind
 
 import asyncio
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
 from fastapi import Depends, FastAPI
+from lightning_instrumentation.access.known import KnownDaemon
 from lightning_instrumentation.redaction.rules import redactor
 
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, GatewayConfig
 from lightning_trainer.daemon.access.challenge import challenge_router
+from lightning_trainer.daemon.access.identity import identity_of_daemon, leave_to_its_owner
 from lightning_trainer.daemon.access.token import token_of_daemon, told_to_clients
 from lightning_trainer.daemon.api.health import health_router
 from lightning_trainer.daemon.api.rollback import rollback_router
@@ -27,6 +30,7 @@ from lightning_trainer.daemon.api.store import store_router
 from lightning_trainer.daemon.composition import compose
 from lightning_trainer.daemon.http.server import announced, serving
 from lightning_trainer.daemon.http.sockets import bind
+from lightning_trainer.daemon.http.tls import ShownCertificate, read_certificate, without_tls
 from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts, hosts_of_environment
 from lightning_trainer.daemon.loop.checkpoints import oldest_checkpoints
 from lightning_trainer.daemon.notifying import NotifyingSink
@@ -48,6 +52,8 @@ from lightning_trainer.ingest.redacting import RedactingSink
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.types import SpanSink
 
+_log = logging.getLogger(__name__)
+
 
 class Daemon:
     """One run of ``lightning-trainer serve``."""
@@ -63,7 +69,7 @@ class Daemon:
         """Serve until ``stop`` is set, then take everything down.
 
         Raises:
-            ConfigError: the port is taken, or the environment names a host wrongly.
+            ConfigError: the port is taken, the environment names a host wrongly, or the certificate cannot be used.
             ModelError: a policy's model cannot be used.
             DatasetError: what a stage is to be shown cannot be.
             StoreError: another daemon has the state folder, or a newer version wrote it.
@@ -74,9 +80,14 @@ class Daemon:
         state_dir = config.daemon.state_dir
         close_to_others(state_dir)
         token = token_of_daemon(config.daemon)
+        certificate = read_certificate(config.daemon)
+        if not config.daemon.loopback and certificate is None:
+            _log.warning("%s", without_tls(config.daemon.host))
         async with AsyncExitStack() as stack:
             listener = stack.enter_context(contextlib.closing(bind(config.daemon.host, config.daemon.port)))
-            url = f"http://{config.daemon.host}:{listener.getsockname()[1]}"
+            url = config.daemon.url(listener.getsockname()[1])
+            identity = identity_of_daemon(state_dir, url, token)
+            await asyncio.to_thread(leave_to_its_owner, url, identity)
             store = await stack.enter_async_context(SqliteStore(state_dir / "lightning.sqlite", config.store))
             sink = NotifyingSink(store)
             census = LiveCensus(store)
@@ -96,12 +107,19 @@ class Daemon:
             redacting = RedactingSink(
                 sink, redactor(config.daemon.redact), drop_tokens=config.daemon.redact_tokens == "drop"
             )
-            app = self._app(store, redacting, policies, token, census=census)
+            app = self._app(store, redacting, policies, token, daemon=identity.daemon, census=census)
+            shown = None if certificate is None else ShownCertificate(config.daemon, certificate)
+            pem = None if certificate is None else certificate.pem
             # First: a client that could connect before it knew the token would be refused.
-            stack.enter_context(told_to_clients(url, token, lasting=config.daemon.port != 0))
-            await stack.enter_async_context(serving(app, listener))
+            known = KnownDaemon(token, pem, identity.daemon, str(state_dir))
+            tell = stack.enter_context(told_to_clients(url, known, lasting=config.daemon.port != 0))
+            await stack.enter_async_context(
+                serving(app, listener, tls=None if shown is None else lambda: shown.now.context)
+            )
             stack.enter_context(announced(state_dir / "daemon.json", url))
-            stack.push_async_callback(_ended(asyncio.create_task(drain_spools(url, redacting))))
+            if shown is not None:
+                stack.push_async_callback(_ended(asyncio.create_task(shown.keep_fresh(lambda new: tell(new.pem)))))
+            stack.push_async_callback(_ended(asyncio.create_task(drain_spools(url, redacting, identity.owners))))
             stack.push_async_callback(_ended(asyncio.create_task(keep_within_limits(store))))
             stack.push_async_callback(_ended(asyncio.create_task(census.get())))  # so that who asks first has an answer
             engines = {id(policy.engine): policy.engine for policy in policies}.values()
@@ -131,6 +149,7 @@ class Daemon:
         policies: Sequence[PolicyRuntime],
         token: str | None,
         *,
+        daemon: str = "",
         census: LiveCensus | None = None,
     ) -> FastAPI:
         config = self.config
@@ -160,7 +179,7 @@ class Daemon:
         ):
             app.include_router(router, dependencies=guarded)
         # A supervisor that asks for health has no token, and who has one asks for a proof first.
-        for router in (health_router(policies), challenge_router(token)):
+        for router in (health_router(policies), challenge_router(token, daemon)):
             app.include_router(router)
         return app
 

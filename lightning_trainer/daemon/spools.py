@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from lightning_instrumentation.delivery.spool import orphaned_spools
+from lightning_instrumentation.delivery.spool import Spool, endpoint_folder, orphans_in, owned_folders
 from lightning_instrumentation.settings import default_spool_dir
 
 from lightning_trainer.errors import MalformedTelemetryError, StoreError
@@ -17,11 +17,15 @@ _LOOK_AGAIN_S = 5.0
 _BATCH = 500
 
 
-async def drain_spools(endpoint: str, sink: SpanSink) -> None:
-    """For ever: take over spools whose owner has died and commit what they hold, then delete it."""
+async def drain_spools(endpoint: str, sink: SpanSink, owners: Sequence[str] = ()) -> None:
+    """For ever: take over spools whose process has died and commit what they hold, then delete it.
+
+    Args:
+        owners: under which spans wait for this daemon, wherever it listened.
+    """
     while True:
         try:
-            for spool in await asyncio.to_thread(orphaned_spools, default_spool_dir(), endpoint):
+            for spool in await asyncio.to_thread(_orphans, endpoint, owners):
                 with spool:
                     while bodies := await asyncio.to_thread(spool.read, _BATCH):
                         await _deliver(bodies, sink)
@@ -33,6 +37,11 @@ async def drain_spools(endpoint: str, sink: SpanSink) -> None:
                 "spooled spans could not be taken over, for a reason that nobody has thought of; trying again"
             )
         await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+def _orphans(endpoint: str, owners: Sequence[str]) -> list[Spool]:
+    spool_dir = default_spool_dir()
+    return orphans_in([endpoint_folder(spool_dir, endpoint), *owned_folders(spool_dir, owners)])
 
 
 async def _deliver(bodies: Sequence[bytes], sink: SpanSink) -> None:

@@ -3,12 +3,11 @@
 import http.client
 import json
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from typing import Any
 
-from lightning_instrumentation.access.proof import Access
+from lightning_instrumentation.access.proof import Access, authorization
+from lightning_instrumentation.access.tls import TlsError, ca_file_of_environment
 
 from lightning_trainer.errors import LightningError, TrainingError
 from lightning_trainer.rollouts.answers import not_a_daemon, refusal
@@ -25,7 +24,9 @@ class DaemonClient:
     def __init__(self, endpoint: str, policy: str, *, token: str | None = None, patience_s: float = 300.0) -> None:
         self._health = f"{endpoint.rstrip('/')}/healthz"
         self._url = f"{endpoint.rstrip('/')}/lightning/policies/{urllib.parse.quote(policy)}"
-        self._access = Access(endpoint, token)
+        parts = urllib.parse.urlsplit(endpoint)
+        self._origin = f"{parts.scheme}://{parts.netloc}"
+        self._access = Access(endpoint, token, ca_file=ca_file_of_environment())
         self._patience_s = patience_s
         self._taken: dict[tuple[str, str], tuple[int, dict[str, int]]] = {}
 
@@ -83,16 +84,27 @@ class DaemonClient:
                     f"step {steps_done} will not come: training is {status['phase']}: {status['detail']}"
                 )
 
+    def _once(self, url: str, timeout_s: float) -> tuple[int, bytes]:
+        """Ask on a connection that was proven: who takes the port afterwards gets no token."""
+        connection, token = self._access.open(timeout_s)
+        try:
+            headers = {"accept": "application/json", "connection": "close", **authorization(token)}
+            connection.request("GET", url.removeprefix(self._origin), headers=headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
     def _get(self, url: str, *, timeout_s: float) -> dict[str, Any]:
         give_up = time.monotonic() + self._patience_s
         while True:
             try:
-                with urllib.request.urlopen(
-                    urllib.request.Request(url, headers=self._access.headers()), timeout=timeout_s
-                ) as response:
-                    return json.load(response)
-            except urllib.error.HTTPError as error:
-                raise LightningError(refusal(url, error.code, error.read(_LONGEST_ERROR))) from error
+                status, body = self._once(url, timeout_s)
+                if not 200 <= status < 300:
+                    raise LightningError(refusal(url, status, body[:_LONGEST_ERROR]))
+                return json.loads(body)
+            except TlsError as error:
+                raise LightningError(str(error)) from error
             except ValueError as error:
                 raise LightningError(not_a_daemon(url, "its answer is not JSON")) from error
             except http.client.HTTPException as error:

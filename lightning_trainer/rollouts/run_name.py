@@ -21,7 +21,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lightning_instrumentation.access.proof import Access
+from lightning_instrumentation.access.proof import Access, authorization
+from lightning_instrumentation.access.tls import TlsError, ca_file_of_environment
 
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.answers import refusal
@@ -106,6 +107,8 @@ def held_run(
                     'its own: Runner(..., run="NAME"), or rollouts --run NAME'
                 ) from None
             candidate = next(candidates)
+        except TlsError as error:
+            raise LightningError(str(error)) from error
         except (OSError, http.client.HTTPException) as error:
             if time.monotonic() > give_up:
                 raise LightningError(f"the daemon at {endpoint} cannot be asked for the run's name: {error}") from error
@@ -125,14 +128,9 @@ class _Hold:
 
     def __init__(self, endpoint: str, name: str, token: str | None) -> None:
         parts = urllib.parse.urlsplit(endpoint)
-        self._connect = functools.partial(
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection,
-            parts.netloc,
-            timeout=_SILENCE_S,
-        )
         self._path = f"{parts.path.rstrip('/')}/lightning/runs/{urllib.parse.quote(name, safe='')}/hold"
         self._url = f"{endpoint.rstrip('/')}/lightning/runs"
-        self._access = Access(endpoint, token)
+        self._access = Access(endpoint, token, ca_file=ca_file_of_environment())
         self._name = name
         self._ended = threading.Event()
         self._socket: socket.socket | None = None
@@ -148,11 +146,9 @@ class _Hold:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def _open(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        connection = self._connect()
+        connection, token = self._access.open(_SILENCE_S)
         try:
-            token = self._access.prove(connection)
-            headers = {} if token is None else {"authorization": f"Bearer {token}"}
-            connection.request("GET", self._path, headers=headers)
+            connection.request("GET", self._path, headers=authorization(token))
             self._socket = connection.sock
             response = connection.getresponse()
             if response.status == 409:

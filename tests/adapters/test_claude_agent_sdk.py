@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import lightning_instrumentation as lightning
 import pytest
 from lightning_adapters import claude_agent_sdk as adapter
+from lightning_instrumentation.access.proof import Access
+from lightning_instrumentation.errors import UnprovenDaemonError
 from lightning_instrumentation.failures import failures
 from lightning_instrumentation.gateway import routing
 from lightning_instrumentation.gateway.selection import Selection
@@ -41,6 +43,7 @@ def start(tmp_path, monkeypatch):
     lightning.init("http://127.0.0.1:9", spool_dir=tmp_path, token="daemon-token")
     begun = runtime()
     assert begun is not None
+    monkeypatch.setattr(Access, "opened", lambda access: access.token)
     begun.router._answered.set()
     begun.router._fetch_at = float("inf")
     begun.router._select(Selection((("prose", ("writer",)),), frozenset({"/messages"})))
@@ -83,3 +86,12 @@ async def test_who_points_it_at_the_gateway_is_left_alone(start, caplog):
     with lightning.uncaptured(), lightning.agent("writer"):
         assert await start() == {}
     assert not [record for record in caplog.records if "Claude Code" in record.getMessage()]
+
+
+async def test_what_is_not_proven_to_be_the_daemon_gets_no_call_and_no_token(start, monkeypatch):
+    def refused(access: Access) -> None:
+        raise UnprovenDaemonError("somebody else")
+
+    monkeypatch.setattr(Access, "opened", refused)
+    with lightning.agent("writer"):
+        assert await start() == {}

@@ -4,6 +4,8 @@ import contextlib
 import gzip
 import json
 import socket
+import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -74,6 +76,11 @@ class _ManyConnections(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who refuses our certificate is no error of ours."""
+        if not isinstance(sys.exception(), ssl.SSLError):
+            super().handle_error(request, client_address)
+
 
 class _Server:
     """An HTTP server in a thread; ``start`` may come late, on the port that was kept for it."""
@@ -85,9 +92,19 @@ class _Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self._handler = handler
         self._server: ThreadingHTTPServer | None = None
+        self._tls: ssl.SSLContext | None = None
+
+    def speak_tls(self, context: ssl.SSLContext) -> None:
+        """From the next start on."""
+        self._tls = context
+        self.url = self.url.replace("http:", "https:")
 
     def start(self) -> None:
         self._server = _ManyConnections(("127.0.0.1", self.port), self._handler)
+        if self._tls is not None:
+            self._server.socket = self._tls.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def stop(self) -> None:

@@ -1,4 +1,5 @@
-"""What a daemon of this user's has left for this user's clients: its token, in a file that nobody else can read.
+"""What a daemon of this user's has left for this user's clients: its token, and with TLS the certificate that it shows,
+in a file that nobody else can read.
 
 One file an address (host and port), in ``LIGHTNING_ACCESS_DIR`` or a folder of the XDG state directory. It stays when
 the daemon stops: who takes the port meanwhile does not know the token, and so is known not to be the daemon.
@@ -10,19 +11,26 @@ import contextlib
 import json
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from lightning_instrumentation.gateway.hosts import canonical_host
 
-_LONGEST_FILE = 4096
+_SINCE_LATER = ("certificate", "daemon", "state_dir")
+_LONGEST_FILE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class KnownDaemon:
-    token: str | None
+    token: str | None = None
     """None: it asks for none."""
+    certificate: str | None = None
+    """The one that it shows, PEM; None for a daemon without TLS."""
+    daemon: str | None = None
+    """Its id; None for one of an older version."""
+    state_dir: str | None = None
+    """Where it keeps everything, for people."""
 
 
 def access_dir() -> Path:
@@ -33,7 +41,7 @@ def access_dir() -> Path:
     return (Path(state) if state else Path("~/.local/state").expanduser()) / "lightning-trainer" / "daemons"
 
 
-def remember(url: str, token: str | None) -> Path:
+def remember(url: str, daemon: KnownDaemon) -> Path:
     """Leave word of a daemon that listens there.
 
     Raises:
@@ -43,9 +51,13 @@ def remember(url: str, token: str | None) -> Path:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump({"token": token}, file)
-    os.replace(partial, path)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(asdict(daemon), file)
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
     return path
 
 
@@ -60,10 +72,11 @@ def known_daemon(url: str) -> KnownDaemon | None:
         if not _is_ours(os.fstat(descriptor)):
             return None
         text = file.read(_LONGEST_FILE)
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        token = json.loads(text)["token"]
-        if token is None or isinstance(token, str):
-            return KnownDaemon(token)
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+        document = json.loads(text)
+        found = KnownDaemon(document["token"], *(document.get(name) for name in _SINCE_LATER))
+        if all(isinstance(value, str | None) for value in asdict(found).values()):
+            return found
     return None
 
 

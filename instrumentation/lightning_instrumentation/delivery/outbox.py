@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from lightning_instrumentation.access.proof import Access
+from lightning_instrumentation.access.proof import Access, owner_of_token
 from lightning_instrumentation.delivery.memory import MemorySpool
 from lightning_instrumentation.delivery.post import Poster
 from lightning_instrumentation.delivery.sender import AnySpool, Sender
@@ -26,9 +27,12 @@ _ADOPT_AT_ONCE = 16
 
 
 class Outbox:
-    def __init__(self, settings: Settings) -> None:
+    """Args: access: to the daemon; what is put here waits for that one, once it is known."""
+
+    def __init__(self, settings: Settings, access: Access | None = None) -> None:
         self._settings = settings
-        self._folder = endpoint_folder(settings.spool_dir, settings.endpoint)
+        self._access = access or Access(settings.endpoint, settings.token, ca_file=settings.ca_file)
+        self._folder = endpoint_folder(settings.spool_dir, settings.endpoint, self._access.daemon)
         self.when_idle: Callable[[], None] = lambda: None
         """Called by the sender's thread now and then, when nothing waits."""
         self._begin_afresh()
@@ -37,6 +41,8 @@ class Outbox:
         self._lock = threading.Lock()
         self._counting = threading.Lock()
         self._disk: Spool | None = None
+        self._earlier: list[Spool] = []
+        """Begun before the daemon was known."""
         self._memory: MemorySpool | None = None
         self._closed = False
         self._others_bytes = 0
@@ -48,7 +54,7 @@ class Outbox:
         self._exiting = False
         self._held: list[AnySpool] = []
         self.sender = Sender(
-            Poster(Access(self._settings.endpoint, self._settings.token)),
+            Poster(self._access),
             self._settings.endpoint,
             self._spools,
             self._orphans,
@@ -70,6 +76,8 @@ class Outbox:
             return
         if not self._running:
             self._open()
+        elif self._disk is not None and self._access.daemon not in (None, self._disk.owner):
+            self._go_over(self._disk)
         if not self._keep(body) and not (self._settings.spool_full == "block" and self._keep_when_there_is_room(body)):
             self._drop(
                 "spool-full",
@@ -130,6 +138,7 @@ class Outbox:
         self.sender.leave_to_parent()
         for spool in self._held:
             spool.leave_to_parent()
+        self._access = self._access.in_child()
         self._begin_afresh()
 
     def _open(self) -> None:
@@ -137,6 +146,7 @@ class Outbox:
             if self._running:
                 return
             try:
+                self._folder = self._folder_now()
                 self._disk = Spool.create(self._folder)
             except OSError as error:
                 self._say_memory(error)
@@ -144,6 +154,22 @@ class Outbox:
             self._running = True
             if not self._exiting:
                 self.sender.start()
+
+    def _folder_now(self) -> Path:
+        return endpoint_folder(self._settings.spool_dir, self._settings.endpoint, self._access.owner)
+
+    def _go_over(self, before: Spool) -> None:
+        """The daemon is known now: what comes from here on is kept for that one alone."""
+        with self._lock:
+            if self._disk is not before:
+                return
+            try:
+                folder = self._folder_now()
+                self._disk = Spool.create(folder)
+            except OSError:
+                return  # it goes on in the file that there is, and tries again with the next span
+            self._folder = folder
+            self._earlier.append(before)
 
     def _put_on_disk(self, body: bytes) -> bool:
         spool = self._disk
@@ -185,10 +211,14 @@ class Outbox:
         failures.note(reason, sentence)
 
     def _spools(self) -> Sequence[AnySpool]:
-        return [spool for spool in (self._disk, self._memory) if spool is not None]
+        return [spool for spool in (*self._earlier, self._disk, self._memory) if spool is not None]
 
     def _orphans(self) -> Sequence[Spool]:
-        return orphaned_spools(self._settings.spool_dir, self._settings.endpoint, limit=_ADOPT_AT_ONCE)
+        settings, access = self._settings, self._access
+        owners = [None, access.owner]
+        if settings.token is not None and access.token is not None:
+            owners.append(owner_of_token(access.token))
+        return orphaned_spools(settings.spool_dir, settings.endpoint, owners, limit=_ADOPT_AT_ONCE)
 
     def _close_spools(self, within_s: float = 2.0) -> None:
         self._closed = True
@@ -197,3 +227,4 @@ class Outbox:
             for spool in self._spools():
                 spool.close()
             self._disk = self._memory = None
+            self._earlier = []

@@ -42,6 +42,11 @@ class Ownership:
         os.close(descriptor)
         return None
 
+    def move_to(self, path: Path) -> None:
+        """Raises OSError: it cannot be moved; it is held as before."""
+        os.rename(self.path, path)
+        self.path = path
+
     def release(self, *, delete: bool = False) -> None:
         if self._descriptor < 0:
             return

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
-from lightning_instrumentation.access.proof import Access, connect
+from lightning_instrumentation.access.proof import Access, authorization
 from lightning_instrumentation.gateway.hosts import LOOPBACK, canonical_host
 
 _CONNECT_TIMEOUT_S = 2.0
@@ -102,19 +102,10 @@ class Poster:
         return answer
 
     def _opened(self) -> http.client.HTTPConnection:
-        connection = connect(self._access.endpoint, _CONNECT_TIMEOUT_S)
-        try:
-            connection.connect()
-            token = self._access.prove(connection)
-            if connection.sock is None:  # it answered and closed
-                connection.connect()
-        except BaseException:
-            connection.close()
-            raise
-        if connection.sock is not None:
-            connection.sock.settimeout(_ANSWER_TIMEOUT_S)
+        connection, token = self._access.open(_CONNECT_TIMEOUT_S)
+        connection.sock.settimeout(_ANSWER_TIMEOUT_S)
         self.connected = True
-        self._authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._authorization = authorization(token)
         return connection
 
     def close(self) -> None:

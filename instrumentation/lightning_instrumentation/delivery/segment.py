@@ -144,6 +144,11 @@ class Segment:
                 os.ftruncate(self._descriptor, _HEAD.size)
             self._first = self._end = position
 
+    def move_to(self, path: Path) -> None:
+        """Raises OSError: it cannot be moved."""
+        os.rename(self.path, path)
+        self.path = path
+
     def close(self, *, delete: bool) -> None:
         os.close(self._descriptor)
         if delete:

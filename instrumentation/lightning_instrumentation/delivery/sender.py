@@ -14,10 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from lightning_instrumentation.access.proof import UnprovenDaemonError
+from lightning_instrumentation.access.proof import SPEAK_TLS
+from lightning_instrumentation.access.tls import TlsError
 from lightning_instrumentation.delivery.memory import MemorySpool
 from lightning_instrumentation.delivery.post import Answer, Poster
 from lightning_instrumentation.delivery.spool import Spool
+from lightning_instrumentation.errors import OtherDaemonError, UnprovenDaemonError
 from lightning_instrumentation.failures import failures, log
 
 _MOST_ROWS = 512
@@ -188,6 +190,15 @@ class Sender:
     def _send(self, spool: AnySpool, bodies: Sequence[bytes]) -> None:
         try:
             answer = self._poster.post(b"".join(bodies))
+        except TlsError as error:
+            self._retry_later(None, f"is not spoken to: {error}", "")
+            return
+        except OtherDaemonError as error:
+            # Said even where the right one was just missed; after that it is one thing that a daemon is away.
+            failures.note("other-daemon", str(error))
+            self._down = True
+            self._retry_later(None, "is another project's", "")
+            return
         except UnprovenDaemonError as error:
             self._retry_later(None, f"is not there: {error}", _IN_ITS_PLACE)
             return
@@ -244,7 +255,8 @@ class Sender:
             self._rounds_failed += 1
         if not self._down:
             self._down = True
-            log.warning("the daemon at %s %s; spans wait until it takes them. %s", self._endpoint, what, advice)
+            said = "the daemon at %s %s; spans wait until it takes them" + (". %s" if advice else "%s")
+            log.warning(said, self._endpoint, what, advice)
 
 
 _IN_ITS_PLACE = "Start the daemon there, or set LIGHTNING_TOKEN to the token of the one that runs there"
@@ -260,6 +272,8 @@ def _advice_without_answer(error: Exception) -> str:
 def _advice(status: int) -> str:
     if status in (401, 403):
         return "Set LIGHTNING_TOKEN to the daemon's token, which `lightning-trainer token` prints"
+    if status == SPEAK_TLS:
+        return "Write https:// in LIGHTNING_ENDPOINT"
     return "It is asked again until it does"
 
 

@@ -1,8 +1,9 @@
 """The files of one process in which its spans wait for the daemon: ``kill -9`` loses none of them.
 
 Each record is a serialised ``ExportTraceServiceRequest`` with one span, so the body of a POST is records laid end to
-end (repeated protobuf fields concatenate). Files are ``{spool_dir}/{endpoint}/{pid}-{random}.{number}.spans``; those
-whose owner has died are orphans, which any process with the same endpoint, or the daemon, may take over and empty.
+end (repeated protobuf fields concatenate). Files are ``{spool_dir}/{endpoint}.{owner}/{pid}-{random}.{number}.spans``,
+where the owner is the daemon that they wait for; without one they are for whoever comes to the endpoint first. Those
+whose process has died are orphans, which any process of the same endpoint and owner, or the daemon, may take over.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -130,6 +131,24 @@ class Spool:
         """Where refused spans are put aside: a line of JSON each, with the reason and the request in base64."""
         return self.path.with_suffix(".rejected")
 
+    @property
+    def owner(self) -> str | None:
+        """Who the daemon is that it waits for; None: whoever comes to its address first."""
+        return self.path.parent.name.partition(".")[2] or None
+
+    def move_to(self, folder: Path) -> None:
+        """Let it wait for somebody else; a kill in the middle leaves each file in one of the two places.
+
+        Raises:
+            OSError: it cannot be moved.
+        """
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self._lock:
+            for segment in self._segments:
+                segment.move_to(folder / segment.path.name)
+            self._ownership.move_to(folder / self._ownership.path.name)
+            self.path = folder / self.path.name
+
     def close(self) -> None:
         """Let go of it; files in which nothing is left are deleted."""
         with self._lock:
@@ -157,23 +176,43 @@ class Spool:
         self._ownership.forget()
 
 
-def endpoint_folder(spool_dir: Path, endpoint: str) -> Path:
-    """Return the folder of spans that wait for one daemon; all names of the loopback interface are the same daemon."""
+def endpoint_folder(spool_dir: Path, endpoint: str, owner: str | None = None) -> Path:
+    """Return the folder of spans that wait for one daemon; all names of the loopback interface are the same address.
+
+    Args:
+        owner: who the daemon is; None: whoever comes to the address first.
+    """
     parts = urlsplit(endpoint)
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
     place = f"{canonical_host(parts.hostname or '')}:{port}{parts.path.rstrip('/')}"
-    return Path(spool_dir) / hashlib.sha256(place.encode()).hexdigest()[:16]
+    name = hashlib.sha256(place.encode()).hexdigest()[:16]
+    return Path(spool_dir) / (name if owner is None else f"{name}.{owner}")
 
 
-def orphaned_spools(spool_dir: Path, endpoint: str, *, limit: int | None = None) -> list[Spool]:
-    """Take over the spools of dead processes for this endpoint; the caller empties and closes each."""
-    folder = endpoint_folder(spool_dir, endpoint)
-    found = [path for path in folder.iterdir() if path.suffix in (SUFFIX, _LOCK)] if folder.is_dir() else []
+def owned_folders(spool_dir: Path, owners: Iterable[str]) -> list[Path]:
+    """Return the folders of spans that wait for a daemon, at whatever address."""
+    wanted = frozenset(owners)
+    try:
+        return sorted(folder for folder in Path(spool_dir).iterdir() if folder.name.partition(".")[2] in wanted)
+    except FileNotFoundError:
+        return []
+
+
+def orphaned_spools(
+    spool_dir: Path, endpoint: str, owners: Iterable[str | None] = (None,), *, limit: int | None = None
+) -> list[Spool]:
+    """Take over the spools of dead processes for this endpoint and these owners; the caller empties and closes each."""
+    folders = dict.fromkeys(endpoint_folder(spool_dir, endpoint, owner) for owner in owners)
+    return orphans_in(folders, limit=limit)
+
+
+def orphans_in(folders: Iterable[Path], *, limit: int | None = None) -> list[Spool]:
+    """Take over the spools of dead processes in these folders."""
     taken: list[Spool] = []
-    for name in sorted({path.name.partition(".")[0] for path in found}):
+    for path in _spools_in(folders):
         if limit is not None and len(taken) >= limit:
             break
-        spool = Spool.take_over(folder / name)
+        spool = Spool.take_over(path)
         if spool is None:
             continue
         if spool.rows:
@@ -181,6 +220,12 @@ def orphaned_spools(spool_dir: Path, endpoint: str, *, limit: int | None = None)
         else:
             spool.close()
     return taken
+
+
+def _spools_in(folders: Iterable[Path]) -> Iterator[Path]:
+    for folder in folders:
+        found = [path for path in folder.iterdir() if path.suffix in (SUFFIX, _LOCK)] if folder.is_dir() else []
+        yield from (folder / name for name in sorted({path.name.partition(".")[0] for path in found}))
 
 
 def folder_bytes(folder: Path, *, but: Path | None = None) -> int:

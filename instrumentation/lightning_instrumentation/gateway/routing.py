@@ -10,7 +10,9 @@ from __future__ import annotations
 import threading
 import time
 
-from lightning_instrumentation.access.proof import Access, UnprovenDaemonError
+from lightning_instrumentation.access.proof import Access
+from lightning_instrumentation.access.tls import TlsError
+from lightning_instrumentation.errors import OtherDaemonError, UnprovenDaemonError
 from lightning_instrumentation.failures import log
 from lightning_instrumentation.gateway.selection import Selection, SelectionError, fetch_selection
 
@@ -152,7 +154,11 @@ class Router:
         stale = time.monotonic() - self._confirmed_at > _TRUST_S
         if self.fallback and (gone or stale or isinstance(error, SelectionError)):
             self._select(Selection())
-        if isinstance(error, UnprovenDaemonError):
+        if isinstance(error, TlsError):
+            words = "tls", "nothing is sent to the daemon at %s, and calls go where they always went: %s"
+        elif isinstance(error, OtherDaemonError):
+            words = "other-daemon", "no call is sent to the daemon at %s, and all go where they always went: %s"
+        elif isinstance(error, UnprovenDaemonError):
             words = "unproven", "the daemon at %s is not there, and calls go where they always went until it is: %s"
         elif isinstance(error, SelectionError) and error.status in (401, 403):
             words = "token", "the daemon at %s refuses our token and no call is routed: set LIGHTNING_TOKEN (%s)"

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import urlsplit
 
-from lightning_instrumentation.access.proof import Access, connect
+from lightning_instrumentation.access.proof import Access, authorization
 
 PATH = "/lightning/selection"
 _TIMEOUT_S = 2.0
@@ -49,12 +49,10 @@ def fetch_selection(access: Access) -> Selection:
         http.client.HTTPException: what answers does not speak HTTP.
         SelectionError: what answers has no selection for us.
     """
-    connection = connect(access.endpoint, _TIMEOUT_S)
+    connection, token = access.open(_TIMEOUT_S)
     headers = {"Accept": "application/json", "User-Agent": "lightning-trainer", "Connection": "close"}
+    headers |= authorization(token)
     try:
-        token = access.prove(connection)
-        if token is not None:
-            headers["Authorization"] = f"Bearer {token}"
         connection.request("GET", urlsplit(access.endpoint).path.rstrip("/") + PATH, headers=headers)
         response = connection.getresponse()
         body = response.read(_LONGEST_ANSWER + 1)

@@ -24,8 +24,9 @@ async def through_gateway(session: Any, out: Outgoing, options: dict[str, Any]) 
     from aiohttp import ClientSession, DummyCookieJar, TCPConnector, ThreadedResolver
 
     assert out.destination is not None
+    tls = out.tls()
     ours = ClientSession(
-        connector=TCPConnector(force_close=True, resolver=ThreadedResolver()),
+        connector=TCPConnector(force_close=True, resolver=ThreadedResolver(), ssl=True if tls is None else tls),
         cookie_jar=DummyCookieJar(),
         timeout=session.timeout,
         raise_for_status=session.raise_for_status,

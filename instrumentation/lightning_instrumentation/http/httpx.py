@@ -48,7 +48,7 @@ def _send(module: Any) -> Callable[..., Any]:
             if out.destination is not None:
                 try:
                     with following(None):
-                        response = gateway_client(module, instance, changed).send(
+                        response = gateway_client(module, instance, out).send(
                             changed, stream=kwargs.get("stream", False)
                         )
                 except (module.ConnectError, module.ConnectTimeout) as away:
@@ -80,7 +80,7 @@ def _async_send(module: Any) -> Callable[..., Any]:
             if out.destination is not None:
                 try:
                     with following(None):
-                        ours = gateway_client(module, instance, changed)
+                        ours = gateway_client(module, instance, out)
                         response = await ours.send(changed, stream=kwargs.get("stream", False))
                 except (module.ConnectError, module.ConnectTimeout) as away:
                     if not out.goes_home(request.headers):

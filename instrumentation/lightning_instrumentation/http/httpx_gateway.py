@@ -21,15 +21,15 @@ def gateway_request(module: Any, request: Any, out: Outgoing) -> Any:
     )
 
 
-def gateway_client(module: Any, client: Any, request: Any) -> Any:
-    """Return what sends ``request``; no proxy between us and the daemon, as for spans, and no redirect to elsewhere."""
+def gateway_client(module: Any, client: Any, out: Outgoing) -> Any:
+    """Return what sends the request; no proxy between us and the daemon, as for spans, and no redirect to elsewhere."""
     is_async = isinstance(client, module.AsyncClient)
     make = module.AsyncClient if is_async else module.Client
-    secure = str(request.url).startswith("https:")
+    tls = out.tls()
     return beside(
         client,
-        (module.__name__, secure),
+        (module.__name__, tls),
         # Reading certificates that nobody will check costs 20 ms.
-        lambda: make(trust_env=False, follow_redirects=False, verify=secure),
+        lambda: make(trust_env=False, follow_redirects=False, verify=False if tls is None else tls),
         is_async=is_async,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from lightning_instrumentation import semconv
@@ -22,6 +22,9 @@ from lightning_instrumentation.telemetry.messages import encodable
 from lightning_instrumentation.wire import call as wire
 from lightning_instrumentation.wire.apis import api_at, api_of
 from lightning_instrumentation.wire.call import ModelCall
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 _ATTEMPT = "x-stainless-retry-count"
 """A client library on top counts its attempts here; one that is not the first follows one that may have been sent."""
@@ -54,6 +57,11 @@ class Outgoing:
         }
         authorization = {"authorization": f"Bearer {token}"} if token else {}
         return {**passed, **authorization, **self.headers, "content-type": "application/json"}
+
+    def tls(self) -> SSLContext | None:
+        """Return what looks at the gateway's certificate; None for a gateway without TLS."""
+        started = runtime()
+        return None if started is None else started.router.access.verified_by
 
     def goes_home(self, caller: Mapping[str, str]) -> bool:
         """Whether a routed call that met no daemon may go to the caller's own host; nothing was sent before."""

@@ -39,7 +39,7 @@ def _send(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwa
         if out.destination is not None:
             try:
                 with following(None):
-                    response = through_gateway(instance, changed, kwargs)
+                    response = through_gateway(instance, changed, out, kwargs)
             except OSError as away:  # whatever requests raises is one
                 if not nothing_was_sent(away) or not out.goes_home(request.headers):
                     raise

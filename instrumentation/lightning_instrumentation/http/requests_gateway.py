@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning_instrumentation.gateway.companion_clients import beside
 from lightning_instrumentation.http.request import Outgoing
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 _NEVER_CONNECTED = frozenset({"NewConnectionError", "NameResolutionError", "ConnectTimeoutError"})
 
@@ -18,9 +21,10 @@ def gateway_request(request: Any, out: Outgoing) -> Any:
     return Request("POST", out.destination.url, headers=headers, data=out.body()).prepare()
 
 
-def through_gateway(session: Any, request: Any, options: dict[str, Any]) -> Any:
+def through_gateway(session: Any, request: Any, out: Outgoing, options: dict[str, Any]) -> Any:
     """Args: options: of the caller's ``send``; how long to wait and whether to read the answer at once are theirs."""
-    ours = beside(session, "requests", _session, is_async=False)
+    tls = out.tls()
+    ours = beside(session, ("requests", tls), lambda: _session(tls), is_async=False)
     return ours.send(
         request,
         stream=options.get("stream", session.stream),
@@ -29,12 +33,25 @@ def through_gateway(session: Any, request: Any, options: dict[str, Any]) -> Any:
     )
 
 
-def _session() -> Any:
+def _session(tls: SSLContext | None) -> Any:
     """No proxy between us and the daemon, as for spans."""
     from requests import Session
+    from requests.adapters import HTTPAdapter
+
+    class TlsAdapter(HTTPAdapter):
+        def init_poolmanager(self, *args: Any, **options: Any) -> None:
+            assert tls is not None
+            # Whether the name matters is the context's to say; None looks at it as well.
+            named = None if tls.check_hostname else False
+            super().init_poolmanager(*args, ssl_context=tls, assert_hostname=named, **options)
+
+        def cert_verify(self, *_: Any) -> None:
+            """Nothing is added to what the context believes."""
 
     made = Session()
     made.trust_env = False
+    if tls is not None:
+        made.mount("https://", TlsAdapter())
     return made
 
 
@@ -42,4 +59,5 @@ def nothing_was_sent(error: BaseException) -> bool:
     """By urllib3's names: requests wraps what it raised."""
     wrapped = error.args[0] if error.args else None
     reason = getattr(wrapped, "reason", wrapped)
-    return type(reason).__name__ in _NEVER_CONNECTED
+    certificate = reason.args[0] if isinstance(reason, Exception) and reason.args else None
+    return type(reason).__name__ in _NEVER_CONNECTED or type(certificate).__name__ == "SSLCertVerificationError"

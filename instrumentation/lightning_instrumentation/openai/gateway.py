@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
 
 from lightning_instrumentation.gateway.companion_clients import beside
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 _PLACEHOLDER_KEY = "lightning"
 _MARK = "_lightning_gateway"
@@ -21,12 +23,18 @@ def is_gateway_client(client: Any) -> bool:
     return getattr(client, _MARK, False) is True
 
 
-def gateway_client(client: Any, endpoint: str, token: str | None, *, fallback: bool) -> Any:
-    """Return the one beside ``client``, made at its first routed call."""
+def gateway_client(
+    client: Any, endpoint: str, token: str | None, *, fallback: bool, tls: SSLContext | None = None
+) -> Any:
+    """Return the one beside ``client``, made at its first routed call.
+
+    Args:
+        tls: what looks at the gateway's certificate; None for a gateway without TLS.
+    """
     return beside(
         client,
-        (endpoint, token, fallback),
-        lambda: _make(client, endpoint, token, fallback),
+        (endpoint, token, fallback, tls),
+        lambda: _make(client, endpoint, token, fallback, tls),
         is_async=_is_async(client),
     )
 
@@ -37,14 +45,14 @@ def _is_async(client: Any) -> bool:
     return isinstance(client, AsyncOpenAI)
 
 
-def _make(client: Any, endpoint: str, token: str | None, fallback: bool) -> Any:
+def _make(client: Any, endpoint: str, token: str | None, fallback: bool, tls: SSLContext | None) -> Any:
     import openai
 
     is_async = _is_async(client)
     made = (openai.AsyncOpenAI if is_async else openai.OpenAI)(
         api_key=token or _PLACEHOLDER_KEY,
         base_url=f"{endpoint}/v1",
-        http_client=(_async_http if is_async else _sync_http)(endpoint, fallback),
+        http_client=(_async_http if is_async else _sync_http)(tls, fallback),
     )
     # What the constructor took from the environment is for the user's own provider.
     made.organization = made.project = None
@@ -53,15 +61,13 @@ def _make(client: Any, endpoint: str, token: str | None, fallback: bool) -> Any:
     return made
 
 
-def _transport_options(endpoint: str) -> dict[str, Any]:
+def _transport_options(tls: SSLContext | None) -> dict[str, Any]:
     """No proxy between us and the daemon, as for spans, and no redirect to elsewhere."""
-    options: dict[str, Any] = {"trust_env": False, "follow_redirects": False}
-    if urlsplit(endpoint).scheme == "http":
-        options["verify"] = False  # reading certificates that nobody will check costs 20 ms
-    return options
+    # Reading certificates that nobody will check costs 20 ms.
+    return {"trust_env": False, "follow_redirects": False, "verify": False if tls is None else tls}
 
 
-def _sync_http(endpoint: str, fallback: bool) -> Any:
+def _sync_http(tls: SSLContext | None, fallback: bool) -> Any:
     import openai
 
     class GatewayHttp(openai.DefaultHttpxClient):
@@ -73,10 +79,10 @@ def _sync_http(endpoint: str, fallback: bool) -> Any:
                     raise DaemonAwayError(str(error)) from error
                 raise
 
-    return GatewayHttp(**_transport_options(endpoint))
+    return GatewayHttp(**_transport_options(tls))
 
 
-def _async_http(endpoint: str, fallback: bool) -> Any:
+def _async_http(tls: SSLContext | None, fallback: bool) -> Any:
     import openai
 
     class GatewayHttp(openai.DefaultAsyncHttpxClient):
@@ -88,7 +94,7 @@ def _async_http(endpoint: str, fallback: bool) -> Any:
                     raise DaemonAwayError(str(error)) from error
                 raise
 
-    return GatewayHttp(**_transport_options(endpoint))
+    return GatewayHttp(**_transport_options(tls))
 
 
 def _nothing_was_sent(error: Exception, request: Any) -> bool:

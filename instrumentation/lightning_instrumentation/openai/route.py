@@ -43,7 +43,8 @@ def route_of(client: Any, options: Any, url: str, body: Mapping[str, Any]) -> Ro
     if started is None or destination is None or client.is_closed():
         return None
     settings = started.settings
-    ours = gateway_client(client, settings.endpoint, started.router.access.token, fallback=started.router.fallback)
+    router, access = started.router, started.router.access
+    ours = gateway_client(client, settings.endpoint, access.token, fallback=router.fallback, tls=access.verified_by)
     changed = _readdressed(client, options, destination)
     return Route(
         destination=destination,

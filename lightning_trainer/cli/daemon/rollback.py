@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 
-from lightning_trainer.cli.daemon.running_daemon import daemon_headers, running_daemon
+from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.cli.versions import read_versions
 from lightning_trainer.config import Config, PolicyConfig
@@ -42,7 +42,8 @@ def rollback(config_path: Path, policy_name: str | None, version_name: str) -> N
         console.print(f"{policy.name} is at version {version} when the daemon starts next")
         return
     console.print(f"asking the daemon at {url}; it goes back between two steps")
-    _ask(url, daemon_headers(url, config), policy.name, version)
+    with daemon_client(url, config) as client:
+        _ask(client, url, policy.name, version)
     console.print(f"{policy.name} serves version {version} and trains on from it")
 
 
@@ -58,15 +59,13 @@ def _number(config: Config, policy: PolicyConfig, name: str) -> int:
     return int(digits)
 
 
-def _ask(url: str, headers: dict[str, str], policy: str, version: int) -> None:
+def _ask(client: httpx.Client, url: str, policy: str, version: int) -> None:
     try:
         # No limit: the present step ends first, and recorded steps may have to be repeated.
-        answer = httpx.post(
-            f"{url}/lightning/policies/{policy}/rollback",
+        answer = client.post(
+            f"/lightning/policies/{policy}/rollback",
             json={"version": version},
-            headers=headers,
             timeout=httpx.Timeout(None, connect=10.0),
-            trust_env=False,
         )
     except httpx.HTTPError as error:
         raise RollbackError(

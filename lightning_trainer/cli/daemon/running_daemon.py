@@ -2,13 +2,17 @@
 
 import http.client
 import json
+import ssl
 
 import httpx
 import psutil
 from lightning_instrumentation.access.proof import NO_TOKEN, Access
+from lightning_instrumentation.access.tls import ca_file_of_environment
+from lightning_instrumentation.errors import UnprovenDaemonError
 
 from lightning_trainer.config import Config
 from lightning_trainer.daemon.access.token import token_for_clients
+from lightning_trainer.daemon.http.tls import first_certificate
 from lightning_trainer.errors import LightningError
 
 
@@ -27,17 +31,51 @@ def daemon_client(url: str, config: Config, *, timeout_s: float = 30.0) -> httpx
     Raises:
         LightningError: what answers there is not the daemon, or nobody answers.
     """
-    headers = daemon_headers(url, config)
-    return httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False)
+    access = daemon_access(url, config)
+    headers = _headers(access)
+    return httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False, verify=verified(access))
 
 
-def daemon_headers(url: str, config: Config) -> dict[str, str]:
-    """Return what opens the daemon at a URL, after it has proven itself.
+def async_daemon_client(url: str, config: Config, *, timeout_s: float = 30.0) -> httpx.AsyncClient:
+    """As ``daemon_client``."""
+    access = daemon_access(url, config)
+    headers = _headers(access)
+    return httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout_s, trust_env=False, verify=verified(access))
+
+
+def daemon_access(url: str, config: Config) -> Access:
+    """Return the way to the daemon of a configuration: its token, and the certificate that it shows.
+
+    Raises:
+        ConfigError: what is kept is not a token.
+    """
+    token = token_for_clients(config.daemon, url) or NO_TOKEN
+    return Access(url, token, ca_file=ca_file_of_environment(), certificate=_certificate(config))
+
+
+def verified(access: Access) -> ssl.SSLContext | bool:
+    """Return what an HTTP client looks at the daemon's certificate with, once it was ``opened``."""
+    return False if access.verified_by is None else access.verified_by
+
+
+def _certificate(config: Config) -> str | None:
+    """What a daemon of this configuration shows, as far as it can be read here."""
+    try:
+        return None if config.daemon.tls_cert is None else first_certificate(config.daemon.tls_cert.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _headers(access: Access) -> dict[str, str]:
+    """Return what opens the daemon, after it has proven itself.
 
     Raises:
         LightningError: what answers there is not the daemon, or nobody answers.
     """
     try:
-        return Access(url, token_for_clients(config.daemon, url) or NO_TOKEN).headers()
+        return access.headers()
+    except UnprovenDaemonError as error:
+        raise LightningError(str(error)) from error
     except (OSError, http.client.HTTPException) as error:
-        raise LightningError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
+        said = f"the daemon at {access.endpoint} did not answer ({type(error).__name__}: {error})"
+        raise LightningError(said) from error

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from lightning_instrumentation.settings import default_spool_dir
 
-from lightning_trainer.cli.doctor.check import Check, failure, ok
+from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
+from lightning_trainer.config import DaemonConfig
 from lightning_trainer.config.policies.versions import GuardConfig
 from lightning_trainer.daemon.http.sockets import bind
+from lightning_trainer.daemon.http.tls import SOON_DAYS, read_certificate, without_tls
 from lightning_trainer.errors import ConfigError
 
 
@@ -22,6 +24,24 @@ def check_port(host: str, port: int) -> Check:
         said, _, _ = str(error).partition("; ")
         return failure("port", said, "Stop what holds it, or set another port in [daemon] (0 picks a free one).")
     return ok("port", f"{host}:{port} is free")
+
+
+def check_tls(daemon: DaemonConfig) -> Check:
+    """What of the way to the daemon can be read."""
+    try:
+        certificate = read_certificate(daemon)
+    except ConfigError as error:
+        return failure("tls", str(error), "Mend tls_cert and tls_key in [daemon], or take both out.")
+    if certificate is None and daemon.loopback:
+        return ok("tls", "none, and only this machine reaches it")
+    if certificate is None:
+        said, _, mend = without_tls(daemon.host).partition(". ")
+        return warning("tls", said, f"{mend}.")
+    names = ", ".join(certificate.names) or "no name"
+    found = f"a certificate for {names}, valid for {certificate.days_left:.0f} days"
+    if certificate.days_left < SOON_DAYS:
+        return warning("tls", found, "Put a new one in its place: it is shown without a restart.")
+    return ok("tls", found)
 
 
 def check_state_dir(folder: Path) -> Check:

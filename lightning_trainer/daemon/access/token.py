@@ -5,15 +5,15 @@
 
 import contextlib
 import logging
-import os
 import secrets
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from lightning_instrumentation.access.known import known_daemon, remember
+from lightning_instrumentation.access.known import KnownDaemon, known_daemon, remember
 from lightning_instrumentation.access.proof import NO_TOKEN
 
 from lightning_trainer.config import DaemonConfig
+from lightning_trainer.daemon.access.kept import kept_once
 from lightning_trainer.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -29,17 +29,7 @@ def token_of_daemon(config: DaemonConfig) -> str | None:
     """
     if config.token is not None:
         return None if config.token == NO_TOKEN else config.token
-    path = config.state_dir / _FILE
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return _kept(path)
-    except OSError as error:
-        raise ConfigError(f"the daemon's token cannot be kept in {path}: {error.strerror}") from error
-    token = secrets.token_urlsafe(_BYTES)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(f"{token}\n")
-    return token
+    return _checked(config, kept_once(config.state_dir / _FILE, "the daemon's token", _made))
 
 
 def token_for_clients(config: DaemonConfig, url: str | None = None) -> str | None:
@@ -55,40 +45,46 @@ def token_for_clients(config: DaemonConfig, url: str | None = None) -> str | Non
         return None if config.token == NO_TOKEN else config.token
     path = config.state_dir / _FILE
     if path.is_file():
-        return _kept(path)
-    known = known_daemon(url or f"http://{config.host}:{config.port}")
+        return _checked(config, kept_once(path, "the daemon's token", _made))
+    known = known_daemon(url or config.url())
     return None if known is None else known.token
 
 
 @contextlib.contextmanager
-def told_to_clients(url: str, token: str | None, *, lasting: bool) -> Iterator[None]:
-    """Leave word for this user's clients of the daemon at a URL.
+def told_to_clients(url: str, daemon: KnownDaemon, *, lasting: bool) -> Iterator[Callable[[str], None]]:
+    """Leave word for this user's clients of the daemon at a URL; inside, call what this gives with a new certificate.
 
     Args:
         lasting: it stays when the daemon stops, since it comes back to this address.
     """
     path = None
-    try:
-        path = remember(url, token)
-    except OSError as error:
-        _log.warning("clients have to be told the daemon's token (LIGHTNING_TOKEN): %s", error)
-    if token is None:
+
+    def tell(certificate: str | None) -> None:
+        nonlocal path
+        try:
+            path = remember(url, replace(daemon, certificate=certificate))
+        except OSError as error:
+            _log.warning("clients have to be told the daemon's token (LIGHTNING_TOKEN): %s", error)
+
+    tell(daemon.certificate)
+    if daemon.token is None:
         _log.warning(
             'token = "none" in [daemon]: everybody who can reach %s may read what is recorded, reward and roll back',
             url,
         )
     try:
-        yield
+        yield tell
     finally:
         if path is not None and not lasting:
             path.unlink(missing_ok=True)
 
 
-def _kept(path: Path) -> str:
-    try:
-        token = path.read_text(encoding="ascii").strip()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the daemon's token in {path} cannot be read: {error}") from error
+def _made() -> str:
+    return secrets.token_urlsafe(_BYTES)
+
+
+def _checked(config: DaemonConfig, token: str) -> str:
     if len(token) < 16:
+        path = config.state_dir / _FILE
         raise ConfigError(f"{path} holds no token of 16+ characters: delete it, and the next start makes another")
     return token

@@ -4,7 +4,10 @@ uvicorn bounds none of them while a request's head is read, and the token is onl
 """
 
 import asyncio
+import math
 import resource
+from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -38,12 +41,13 @@ class _LingeringTransport:
     def close(self) -> None:
         if self._lingers or self._transport.is_closing():
             return
-        if not self._protocol.body_is_coming or not self._transport.can_write_eof():
+        if not self._protocol.body_is_coming:
             self._transport.close()
             return
         self._lingers = True
         self._protocol.drop_what_comes()
-        self._transport.write_eof()
+        if self._transport.can_write_eof():  # not with TLS: there the answer's length says where it ends
+            self._transport.write_eof()
         self._protocol.loop.call_later(_LINGER_S, self._transport.close)
 
 
@@ -68,7 +72,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport = cast(asyncio.Transport, _LingeringTransport(transport, self))
         self._await_head()
         if len(self.connections) > self.connections_at_once:
-            self._make_room()
+            make_room(self.connections)  # this one, when all others are at work
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -115,11 +119,17 @@ class BoundedProtocol(HttpToolsProtocol):
     def _too_slow(self) -> None:
         self._refuse(408, b"Request Timeout", f"no request came within {self.head_s:g} s")
 
-    def _make_room(self) -> None:
-        """Give up the connection that has asked for nothing for longest; this one, when all others are at work."""
-        silent = [one for one in self.connections if isinstance(one, BoundedProtocol) and one._head_timer is not None]
-        oldest = min(silent, key=lambda one: one._head_timer.when() if one._head_timer else 0.0)
-        oldest._refuse(503, b"Service Unavailable", "too many connections are open; try again")
+    @property
+    def silent_until(self) -> float | None:
+        """When it is given up, by the loop's clock, unless a request comes; None for one that is at work."""
+        return None if self._head_timer is None else self._head_timer.when()
+
+    def refuse_for_room(self) -> None:
+        self._refuse(503, b"Service Unavailable", "too many connections are open; try again")
+        if not self.transport.can_write_eof():
+            # With TLS the other end would have to take part in closing, and meanwhile there is no room.
+            self.connections.discard(self)
+            self.transport.abort()
 
     def _refuse(self, status: int, phrase: bytes, sentence: str) -> None:
         self._stop_waiting()
@@ -130,5 +140,22 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.write(head % (status, phrase, len(body)) + body)
         # Closed with bytes unread, the connection would be reset, and the peer lose the answer.
         self._refused = True
-        self.transport.write_eof()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self.transport.close)
+
+
+def make_room(connections: Iterable[object], before: float = math.inf) -> bool:
+    """Give up the connection that has asked for nothing for longest; False where all of them are at work.
+
+    Args:
+        before: unless it would be given up by itself before this time, by the loop's clock.
+    """
+    silent = [
+        (one.silent_until, one)
+        for one in connections
+        if isinstance(one, BoundedProtocol) and one.silent_until is not None and one.silent_until < before
+    ]
+    if silent:
+        min(silent, key=itemgetter(0))[1].refuse_for_room()
+    return bool(silent)

@@ -4,29 +4,55 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from socket import socket
+from ssl import SSLContext
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
 
 from lightning_trainer.daemon.http.connections import BoundedProtocol
 from lightning_trainer.daemon.http.sockets import listen
+from lightning_trainer.daemon.http.tls_listener import TlsListener
 
 
 class _Server(uvicorn.Server):
     """Leaves signals to the daemon, which has more to stop than HTTP."""
 
+    def __init__(self, config: uvicorn.Config, tls: Callable[[], SSLContext] | None) -> None:
+        super().__init__(config)
+        self._tls = tls
+
     @contextlib.contextmanager
     def capture_signals(self):
         yield
 
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        if self._tls is None:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        listeners = [
+            TlsListener(listener, self._tls, self._protocol, self.server_state.connections)
+            for listener in sockets or ()
+        ]
+        self.servers = cast(Any, listeners)
+
+    def _protocol(self) -> BoundedProtocol:
+        return BoundedProtocol(self.config, self.server_state, self.lifespan.state)
+
 
 @asynccontextmanager
-async def serving(app: FastAPI, listener: socket) -> AsyncIterator[None]:
+async def serving(
+    app: FastAPI, listener: socket, *, tls: Callable[[], SSLContext] | None = None
+) -> AsyncIterator[None]:
     """Serve on a bound socket.
+
+    Args:
+        tls: returns what is shown to the next connection; None serves plain HTTP.
 
     Raises:
         AddressTakenError: somebody else began to listen there meanwhile.
@@ -40,7 +66,8 @@ async def serving(app: FastAPI, listener: socket) -> AsyncIterator[None]:
             access_log=False,
             timeout_graceful_shutdown=2,
             lifespan="on",
-        )
+        ),
+        tls,
     )
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:

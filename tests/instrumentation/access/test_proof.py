@@ -1,5 +1,6 @@
 """Who cannot prove to be the daemon gets neither a prompt nor a token, and the agent goes on as if there were none."""
 
+import http.client
 import json
 import sys
 
@@ -7,7 +8,7 @@ import lightning_instrumentation as lightning
 import openai
 import pytest
 from lightning_instrumentation.access import proof as proofs
-from lightning_instrumentation.access.known import remember
+from lightning_instrumentation.access.known import KnownDaemon, remember
 from lightning_instrumentation.access.proof import Access, UnprovenDaemonError, proof
 from lightning_instrumentation.gateway.routing import GatewayUnprovenError
 from lightning_instrumentation.runtime import runtime
@@ -53,14 +54,14 @@ def every_byte(daemon):
 def test_a_token_that_is_left_after_the_first_look_is_found_by_the_next():
     access = Access("http://127.0.0.1:8321")
     assert access.token is None  # the daemon is starting
-    remember(access.endpoint, TOKEN)
+    remember(access.endpoint, KnownDaemon(TOKEN))
     assert access.token == TOKEN
 
 
 def test_the_daemon_that_left_its_token_is_found_and_gets_everything(begin, daemon, host, client):
     daemon.token = TOKEN
     daemon.select("prose", "writer")
-    remember(daemon.url, TOKEN)
+    remember(daemon.url, KnownDaemon(TOKEN))
     begin()
     ask(client)
     assert len(daemon.requests) == 1
@@ -71,7 +72,7 @@ def test_the_daemon_that_left_its_token_is_found_and_gets_everything(begin, daem
 
 def test_whoever_took_its_port_gets_a_number_and_nothing_else(begin, daemon, host, client, every_byte, caplog):
     daemon.select("prose", "writer")
-    remember(daemon.url, TOKEN)  # and what answers does not have it
+    remember(daemon.url, KnownDaemon(TOKEN))  # and what answers does not have it
     begin()
     for _ in range(3):
         ask(client)
@@ -90,7 +91,7 @@ def test_whoever_took_its_port_gets_a_number_and_nothing_else(begin, daemon, hos
 def test_when_the_daemon_is_back_so_are_its_calls_and_spans(begin, daemon, host, client, monkeypatch):
     monkeypatch.setattr(proofs, "_LOOK_AGAIN_S", 0.0)
     daemon.select("prose", "writer")
-    remember(daemon.url, TOKEN)
+    remember(daemon.url, KnownDaemon(TOKEN))
     begin(refresh_s=0.0)
     ask(client)
     daemon.token = TOKEN
@@ -107,7 +108,7 @@ def test_a_claimed_call_that_may_not_go_elsewhere_fails(begin, daemon, host, cli
     monkeypatch.setenv("LIGHTNING_ROUTE_FALLBACK", "0")
     daemon.select("prose", "writer")
     daemon.token = TOKEN
-    remember(daemon.url, TOKEN)
+    remember(daemon.url, KnownDaemon(TOKEN))
     begin()
     ask(client)
     daemon.token = "of somebody else"
@@ -121,7 +122,7 @@ def test_a_claimed_call_that_may_not_go_elsewhere_fails(begin, daemon, host, cli
 
 def test_a_client_that_was_pointed_at_the_gateway_needs_no_key(begin, daemon):
     daemon.token = TOKEN
-    remember(daemon.url, TOKEN)
+    remember(daemon.url, KnownDaemon(TOKEN))
     begin(route=False)
     direct = openai.OpenAI(base_url=f"{daemon.url}/v1", api_key="not-needed", max_retries=0)
     with direct, pytest.raises(openai.AuthenticationError):  # the stub knows the other header alone
@@ -152,10 +153,51 @@ def test_an_answer_to_another_challenge_proves_nothing(daemon, monkeypatch):
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"proof": null}', b'{"proof": 7}', '{"proof": "ü"}'.encode()])
 def test_no_answer_that_is_no_proof_is_one(body):
-    assert proofs._proof_in(body) == ""
+    assert not proofs._agree(proofs._read(body).get("proof"), proof(TOKEN, "0" * 32))
 
 
 def test_a_daemon_without_a_token_has_nothing_to_prove(daemon, every_byte):
     assert Access(daemon.url, "none").headers() == {}
     assert Access(daemon.url).headers() == {}
     assert json.dumps(every_byte().decode()) == '""'
+
+
+class ClosesAfterOne:
+    """A daemon, or a proxy before it, that closes each connection after one answer."""
+
+    def __init__(self, daemon) -> None:
+        stub = daemon._handler
+
+        class Handler(stub):
+            def answer(self, status, body=b"", headers=None) -> None:
+                super().answer(status, body, {**(headers or {}), "connection": "close"})
+                self.close_connection = True
+
+        daemon._handler = Handler
+        daemon.stop()
+        daemon.start()
+
+
+def test_what_was_proven_for_one_connection_is_not_believed_on_the_next(daemon, every_byte, begin, caplog):
+    """Python's http.client connects again by itself when the other end has closed: to whoever listens there by then."""
+    daemon.token = TOKEN
+    ClosesAfterOne(daemon)
+    begin(token=TOKEN)
+    with lightning.rollout(PROMPT):
+        pass
+    assert not lightning.flush(1.0)
+    with pytest.raises(UnprovenDaemonError, match="closes each connection after one answer"):
+        Access(daemon.url, TOKEN).open(2.0)
+    sent = every_byte()
+    assert b"GET /lightning/challenge?nonce=" in sent
+    assert not any(word in sent for word in (b"POST", PROMPT.encode(), TOKEN.encode()))
+
+
+def test_a_connection_that_was_proven_is_not_opened_again(daemon, every_byte):
+    daemon.token = TOKEN
+    connection, token = Access(daemon.url, TOKEN).open(2.0)
+    assert token == TOKEN
+    connection.close()
+    with pytest.raises(http.client.NotConnected):
+        connection.request("POST", "/v1/traces", b"spans", {"authorization": f"Bearer {token}"})
+    assert b"POST" not in every_byte()

@@ -4,9 +4,10 @@ import contextlib
 import json
 import re
 import string
+import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.redaction import emails, keys
@@ -55,6 +56,61 @@ documents = st.recursive(
     max_leaves=12,
 )
 every = redactor(["emails"])
+
+LOCAL_MARKS = frozenset("._%+-!#$&'*/=?^`{|}~")
+DOMAIN = re.compile(r"(?:[^\W_](?:[\w-]{0,62})\.){1,16}[^\W\d_]{2,24}(?![\w-])")
+
+
+def addresses_by_hand(text: str) -> str:
+    """What ``emails.redact`` is to return: around each "@", one after the other, what can belong to an address."""
+    parts: list[str] = []
+    copied = 0
+    at = text.find("@")
+    while at >= 0:
+        start = at
+        while start > copied and (text[start - 1].isalnum() or text[start - 1] in LOCAL_MARKS):
+            start -= 1
+        domain = DOMAIN.match(text, at + 1) if start < at else None
+        if domain is not None:
+            parts += (text[copied:start], emails.REPLACEMENT)
+            copied = domain.end()
+        at = text.find("@", copied if domain is not None else at + 1)
+    return "".join((*parts, text[copied:]))
+
+
+@settings(max_examples=500)
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from(
+                ["@", ".", "a", "b1", "-", "_", "co", "c", " ", "é", "٣", "²", "中", "a@b.co", "a@b.com.c", "=", '"']
+            ),
+            st.text(alphabet="ab@.-_1 é", max_size=8),
+            st.text(max_size=3),
+            st.sampled_from(["x" * 63, "x" * 64, "y" * 25, "a." * 17]),
+        ),
+        max_size=24,
+    ).map("".join)
+)
+def test_addresses_are_found_as_by_hand(text):
+    assert emails.redact(text) == addresses_by_hand(text)
+
+
+def test_addresses_that_stand_side_by_side_are_each_found():
+    assert emails.redact("a@b.com.c@d.org!") == emails.REPLACEMENT * 2 + "!"
+    assert emails.redact("a@b.com.c@d") == f"{emails.REPLACEMENT}.c@d"
+    text = "a@b.co.a@b.co, " * 3
+    assert emails.redact(text) == addresses_by_hand(text)
+
+
+def test_time_for_addresses_grows_with_the_text_alone():
+    for piece in ("@", "a@", "a@a.", "a@b.co ", "a@b.co.", "a@" + "b." * 40, ".", "a" * 99):
+        for size in (50_000, 200_000):
+            text = piece * (size // len(piece)) + "@"
+            began = time.process_time()
+            emails.redact(text)
+            # A quarter of a microsecond a character would do; a quadratic way takes minutes.
+            assert time.process_time() - began < 2.0
 
 
 @given(words, edges, secrets, edges, words)

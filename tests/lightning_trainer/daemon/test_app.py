@@ -5,7 +5,7 @@ import re
 import httpx
 import pytest
 from fastapi.routing import APIRoute
-from lightning_instrumentation.access.proof import proof
+from lightning_instrumentation.access.proof import identity_proof, proof
 
 from lightning_trainer.config import Config
 from lightning_trainer.daemon.notifying import NotifyingSink
@@ -48,7 +48,7 @@ async def test_rollouts_end_and_are_rewarded_here(client: httpx.AsyncClient) -> 
 async def test_every_route_but_health_and_the_challenge_needs_the_token(tmp_path) -> None:
     token = "token-of-this-test-0123"
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
-        app = Daemon(Config())._app(store, NotifyingSink(store), [], token)
+        app = Daemon(Config())._app(store, NotifyingSink(store), [], token, daemon="f" * 32)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8321") as client:
             open_to_all = set()
             for route in app.routes:
@@ -60,7 +60,11 @@ async def test_every_route_but_health_and_the_challenge_needs_the_token(tmp_path
             assert open_to_all == {"/healthz", "/readyz", "/lightning/challenge"}
             nonce = "0" * 32
             answer = await client.get("/lightning/challenge", params={"nonce": nonce})
-            assert answer.json() == {"proof": proof(token, nonce)}
+            assert answer.json() == {
+                "proof": proof(token, nonce),
+                "daemon": "f" * 32,
+                "daemon_proof": identity_proof(token, nonce, "f" * 32),
+            }
             for wrong in ("", "0" * 8, "0" * 200, token):
                 refused = await client.get("/lightning/challenge", params={"nonce": wrong})
                 assert refused.status_code in (400, 422)

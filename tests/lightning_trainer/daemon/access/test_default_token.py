@@ -1,5 +1,6 @@
 """A daemon makes a token at its first start: its user's own clients find it, and nobody else comes in."""
 
+import errno
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from lightning_trainer.config import DaemonConfig
+from lightning_trainer.daemon.access.identity import identity_of_daemon
 from lightning_trainer.daemon.access.token import token_for_clients, token_of_daemon
 from lightning_trainer.errors import ConfigError
 
@@ -58,6 +60,28 @@ def test_a_file_that_holds_no_token_is_named(tmp_path):
     (tmp_path / "token").write_text("short")
     with pytest.raises(ConfigError, match="delete it"):
         token_of_daemon(DaemonConfig(state_dir=tmp_path))
+
+
+def test_a_disk_that_is_full_leaves_nothing_that_the_next_start_takes_for_a_token(tmp_path, monkeypatch):
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    config = DaemonConfig(state_dir=tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(ConfigError, match=r"cannot be kept in .*token: No space left on device"):
+            token_of_daemon(config)
+        with pytest.raises(ConfigError, match="the daemon's id cannot be kept"):
+            identity_of_daemon(tmp_path, config.url(), None)
+    assert list(tmp_path.iterdir()) == []
+    assert token_of_daemon(config) == token_of_daemon(config)
+    assert identity_of_daemon(tmp_path, config.url(), None) == identity_of_daemon(tmp_path, config.url(), None)
+
+
+def test_what_is_no_id_is_named(tmp_path):
+    (tmp_path / "daemon-id").write_text("../../somewhere")
+    with pytest.raises(ConfigError, match="holds no id of 32 hexadecimal digits: delete it"):
+        identity_of_daemon(tmp_path, "http://127.0.0.1:1", None)
 
 
 @pytest.fixture

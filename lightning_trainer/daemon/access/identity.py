@@ -1,0 +1,67 @@
+"""Which daemon this is: an id made at the first start and kept in the state folder, whatever address it listens on.
+
+Spans wait on disk for one daemon, by this id, so that another project's at the same address never gets them.
+"""
+
+import logging
+import re
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_instrumentation.access.known import KnownDaemon, known_daemon
+from lightning_instrumentation.access.proof import owner_of_token
+from lightning_instrumentation.delivery.spool import endpoint_folder, orphaned_spools
+from lightning_instrumentation.settings import default_spool_dir
+
+from lightning_trainer.daemon.access.kept import kept_once
+from lightning_trainer.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+_FILE = "daemon-id"
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    daemon: str
+    owners: tuple[str, ...]
+    """Under which spans wait for it: by its id, or by its token where the client had heard of that alone."""
+
+
+def identity_of_daemon(state_dir: Path, url: str, token: str | None) -> Identity:
+    """Return it, made now if this is the first start. A state folder that was emptied is the same daemon's still, as
+    long as its address remembers it.
+
+    Raises:
+        ConfigError: it cannot be kept, or what is kept is not one.
+    """
+    path = state_dir / _FILE
+    known = known_daemon(url)
+    remembered = known.daemon if known is not None and known.state_dir == str(state_dir) else None
+    daemon = kept_once(path, "the daemon's id", lambda: remembered or secrets.token_hex(16))
+    if not _ID.fullmatch(daemon):
+        raise ConfigError(f"{path} holds no id of 32 hexadecimal digits: delete it, and the next start makes another")
+    return Identity(daemon, (daemon,) if token is None else (daemon, owner_of_token(token)))
+
+
+def leave_to_its_owner(url: str, identity: Identity) -> None:
+    """What waits for whoever listens at this address waits for the daemon that was there last, where that is another:
+    clients of older versions did not say for whom it is."""
+    known = known_daemon(url)
+    owner = None if known is None else _owner(known)
+    if owner is None or owner in identity.owners:
+        return
+    spool_dir = default_spool_dir()
+    try:
+        for spool in orphaned_spools(spool_dir, url, (None,)):
+            with spool:
+                spool.move_to(endpoint_folder(spool_dir, url, owner))
+    except OSError as error:
+        _log.warning("spans that wait for the daemon that was at %s before could not be set aside: %s", url, error)
+
+
+def _owner(known: KnownDaemon) -> str | None:
+    if known.daemon is not None:
+        return known.daemon
+    return None if known.token is None else owner_of_token(known.token)
