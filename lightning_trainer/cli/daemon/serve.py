@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from lightning_trainer.cli.daemon.service_manager import keep_told
+from lightning_trainer.cli.doctor import run_checks
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.cli.terminal.narration import narrate
 from lightning_trainer.config import Config
@@ -48,7 +49,8 @@ def serve(config_path: Path | None, *, verbose: bool) -> None:
 
 
 async def _run(config: Config, config_path: Path | None, console: Console) -> None:
-    daemon = Daemon(config)
+    # Its own port is taken, by itself.
+    daemon = Daemon(config, checks=lambda: [check for check in run_checks(config) if check.name != "port"])
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
