@@ -13,10 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from dashboard_parts.example_run import Encode, fill, letters
 from fastapi import FastAPI
 from lightning_instrumentation.redaction.rules import redactor
 
+from dashboard_parts.example_run import Encode, fill, letters
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.cli.doctor import run_checks
 from lightning_trainer.config import Config

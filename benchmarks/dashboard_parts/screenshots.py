@@ -12,7 +12,6 @@ from typing import Literal
 from dashboard_parts.browser import browser
 from dashboard_parts.example_run import Encode, letters
 from dashboard_parts.live_example import served
-
 from lightning_trainer.models.resolve import found_model, model_cache
 
 PAGES = {

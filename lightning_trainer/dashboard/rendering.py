@@ -1,6 +1,7 @@
 """Templates, and the head of every answer: nothing inline, nothing from elsewhere, nothing in another page's frame."""
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
@@ -22,7 +23,8 @@ SECURITY = {
     ),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    # Not no-referrer: then a browser says "Origin: null" with our own forms.
+    "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
@@ -72,9 +74,9 @@ def static(name: str) -> Response | None:
     return Response(text, media_type=f"{kind}; charset=utf-8", headers=headers)
 
 
-def both_widths(draw: Any) -> Markup:
+def both_widths(draw: Callable[[int, int], str], wide: tuple[int, int] = (1150, 260)) -> Markup:
     """Return a chart for a desk and for a phone; of nothing that was drawn, nothing."""
-    html = for_both_widths(draw)
+    html = for_both_widths(draw, wide)
     return Markup(html if "<svg" in html else "")
 
 

@@ -13,7 +13,6 @@ LONGEST = 20_000
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
-_PICTURES = 0x2400
 
 
 def visible(text: str) -> str:
@@ -41,7 +40,4 @@ def shortened(text: str, longest: int = LONGEST) -> tuple[str, int]:
 
 
 def _sign(match: re.Match[str]) -> str:
-    code = ord(match.group())
-    if code < 0x20:
-        return chr(_PICTURES + code)
-    return "\N{SYMBOL FOR DELETE}" if code == 0x7F else f"⟨U+{code:04X}⟩"
+    return f"⟨U+{ord(match.group()):04X}⟩"

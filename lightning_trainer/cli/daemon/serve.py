@@ -20,6 +20,8 @@ from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.memory import settle_memory
 from lightning_trainer.daemon.service import Daemon
 
+_OF_A_START = ("port", "memory", "shared memory")
+"""What ``doctor`` looks at that a daemon which runs has taken itself."""
 _SAME_KEYSTROKE_S = 1.0
 """A shell, make or a time-out may pass one Ctrl-C on twice."""
 
@@ -49,8 +51,7 @@ def serve(config_path: Path | None, *, verbose: bool) -> None:
 
 
 async def _run(config: Config, config_path: Path | None, console: Console) -> None:
-    # Its own port is taken, by itself.
-    daemon = Daemon(config, checks=lambda: [check for check in run_checks(config) if check.name != "port"])
+    daemon = Daemon(config, checks=lambda: [check for check in run_checks(config) if check.name not in _OF_A_START])
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -8,12 +8,13 @@ from lightning_trainer.dashboard.pages.asking import Asked
 from lightning_trainer.dashboard.reading.progress import SHOWN_STEPS, known_policies
 from lightning_trainer.dashboard.rendering import both_widths
 from lightning_trainer.dashboard.site import Site
-from lightning_trainer.metrics.catalog import GROUPS, describe, group_of
+from lightning_trainer.metrics.catalog import ABOUT, GROUPS, describe, group_of
 from lightning_trainer.metrics.history import select_rows
 from lightning_trainer.metrics.row import StepMetrics
 from lightning_trainer.report.curves import Curve, curve_chart, legend
 
 _MOST_STEPS = 2_000
+_ORDER = {name: place for place, name in enumerate(ABOUT)}
 
 
 async def charts(site: Site, asked: Asked) -> dict[str, Any]:
@@ -31,7 +32,7 @@ async def charts(site: Site, asked: Asked) -> dict[str, Any]:
     rows = {name: found for name, found in (await site.store.scan(read)).items() if found}
     if last is not None:
         rows = {name: [row for row in found if row.step <= last] for name, found in rows.items()}
-    names = sorted({metric for found in rows.values() for row in found for metric in row.values})
+    names = sorted({metric for found in rows.values() for row in found for metric in row.values}, key=_place)
     groups: dict[str, list[dict[str, Any]]] = {title: [] for title in GROUPS}
     for name in names:
         groups.setdefault(group_of(name), []).append(_chart(name, rows))
@@ -50,6 +51,11 @@ async def charts(site: Site, asked: Asked) -> dict[str, Any]:
     }
 
 
+def _place(name: str) -> tuple[int, str]:
+    """Ours in the catalog's order, which begins with what people look at first; then the others by name."""
+    return (_ORDER.get(name, len(_ORDER)), name)
+
+
 def _chart(name: str, rows: Mapping[str, Sequence[StepMetrics]]) -> dict[str, Any]:
     curves = [
         Curve(policy, [row.step for row in found], [row.values.get(name) for row in found])
@@ -60,9 +66,5 @@ def _chart(name: str, rows: Mapping[str, Sequence[StepMetrics]]) -> dict[str, An
         "name": name,
         "about": describe(name),
         "newest": [value for value in newest.values() if value is not None],
-        "svg": both_widths(lambda width, _: curve_chart(curves, width=_width(width), height=170, label=name)),
+        "svg": both_widths(lambda width, _: curve_chart(curves, width=width, height=170, label=name), (360, 170)),
     }
-
-
-def _width(width: int) -> int:
-    return 400 if width > 400 else width

@@ -25,6 +25,8 @@ _STACKED = ("rollout", "build", "train", "publish")
 _SHOWN = 60
 """Steps of the overview's charts."""
 _RECENT = 6
+_HALF = (540, 210)
+"""Pixels of a chart that stands beside another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def _curves(rows: Sequence[StepMetrics], past: PolicyPast) -> Markup:
     if held_out:
         curves.append(Curve("held-out", [one[0] for one in held_out], [one[1] for one in held_out]))
     label = f"Mean reward over {len(steps)} steps" + (" and held-out score by version" if held_out else "")
-    drawn = both_widths(lambda width, height: curve_chart(curves, width=width, height=height - 40, label=label))
+    drawn = both_widths(lambda width, height: curve_chart(curves, width=width, height=height, label=label), _HALF)
     return Markup(legend([curve.name for curve in curves])) + drawn if drawn else drawn
 
 
@@ -119,7 +121,7 @@ def _times(rows: Sequence[StepMetrics]) -> Markup:
     ]
     draw = partial(stacked_bars, [row.step for row in measured], series, titles=titles, unit="s")
     return both_widths(
-        lambda width, height: draw(width=width, height=height - 60, label="Seconds of each step by stage")
+        lambda width, height: draw(width=width, height=height, label="Seconds of each step by stage"), _HALF
     )
 
 

@@ -69,7 +69,8 @@ def _settings(section: BaseModel, before: str = "") -> Iterator[Setting]:
             same = value == default or (
                 isinstance(value, Path) and isinstance(default, Path) and value == default.absolute()
             )
-            yield Setting(f"{before}{name}", _said(name, value), same and not field.is_required())
+            untouched = name not in section.model_fields_set
+            yield Setting(f"{before}{name}", _said(name, value), (same or untouched) and not field.is_required())
 
 
 def _said(name: str, value: object) -> str:

@@ -30,11 +30,13 @@ async def versions(site: Site, asked: Asked) -> dict[str, Any]:
         )
     )
     numbers = [row["version"] for row in rows]
+    rewards = {row["version"]: row["reward"] for row in rows if row["reward"] is not None}
+    held_out = {row["version"]: row["held_out"] for row in rows if row["held_out"] is not None}
     curves = [
-        Curve("reward in training", numbers, [row["reward"] for row in rows]),
-        Curve("held-out", numbers, [row["held_out"] for row in rows]),
+        Curve(name, list(found), list(found.values()))
+        for name, found in (("reward in training", rewards), ("held-out", held_out))
+        if found
     ]
-    curves = [curve for curve in curves if any(value is not None for value in curve.ys)]
     scored = [(row["held_out"], row["version"]) for row in rows if row["held_out"] is not None]
     return {
         "policy": policy.name,

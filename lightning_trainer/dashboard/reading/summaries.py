@@ -5,7 +5,7 @@ A summary is made again when something of its attempt has come since; the cache 
 
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
@@ -95,7 +95,7 @@ def _summaries(
     calls: dict[str | None, list[Call]] = {}
     for call in reading.calls:
         calls.setdefault(call.attempt_id, []).append(call)
-    texts = _texts(spans, reading.evaluations)
+    texts = _texts(spans, reading.evaluations, {one.rollout_id: one.attempt_id for one in attempts})
     rewards: dict[str, float] = {}
     for policy in policies or (None,):
         theirs = {
@@ -130,17 +130,20 @@ def _policy_of(calls: Sequence[Call], policies: Sequence[PolicyConfig]) -> Polic
     return next(claiming, policies[0] if policies else None)
 
 
-def _texts(spans: Sequence[Span], evaluations: Sequence[Evaluation]) -> dict[str, str]:
+def _texts(spans: Sequence[Span], evaluations: Sequence[Evaluation], attempt_of: Mapping[str, str]) -> dict[str, str]:
+    """Return what was said by attempt id; what names a rollout alone, such as a note, is of ``attempt_of`` it."""
     texts: dict[str, list[str]] = {}
     for span in spans:
-        attempt_id = span.attributes.get(semconv.ATTEMPT_ID)
+        rollout_id = span.attributes.get(semconv.ROLLOUT_ID)
+        attempt_id = span.attributes.get(semconv.ATTEMPT_ID) or attempt_of.get(str(rollout_id))
         if isinstance(attempt_id, str):
             texts.setdefault(attempt_id, []).extend(
                 value for name in semconv.CONTENT_KEYS if isinstance(value := span.attributes.get(name), str)
             )
     for one in evaluations:
-        if one.attempt_id is not None and one.explanation is not None:
-            texts.setdefault(one.attempt_id, []).append(one.explanation)
+        attempt_id = one.attempt_id or attempt_of.get(one.rollout_id or "")
+        if attempt_id is not None and one.explanation is not None:
+            texts.setdefault(attempt_id, []).append(one.explanation)
     return {attempt_id: " ".join(found)[:_SEARCHED_CHARACTERS] for attempt_id, found in texts.items()}
 
 
