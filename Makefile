@@ -42,6 +42,8 @@ quickstart: setup
 	    $(if $(HELDOUT),--heldout $(HELDOUT)) $(if $(OUT),--out "$(OUT)")
 
 test: setup
+	@command -v chromium chromium-browser google-chrome >/dev/null || \
+	    echo 'left out: the dashboard in a real browser; apt-get install chromium gets it'
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(TWO_AT_A_TIME) $(ARGS)
 
 test-fast: setup
