@@ -1,5 +1,6 @@
 """The routes of the dashboard: every page asks who looks, and every action also where its form came from."""
 
+import asyncio
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -91,7 +92,9 @@ class Dashboard:
                 return self._said(request, visitor, str(error), error.status)
             except LightningError as error:
                 return self._said(request, visitor, str(error), 503)
-            return self._pages.html(template, **self._frame(request, visitor, title), **values)
+            frame = self._frame(request, visitor, title)
+            # In a thread: the event loop answers the agents' calls meanwhile.
+            return await asyncio.to_thread(lambda: self._pages.html(template, **frame, **values))
 
         return answer
 

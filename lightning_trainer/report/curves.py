@@ -107,7 +107,7 @@ def histogram(bins: Sequence[Bin], *, width: int, height: int, label: str) -> st
         f'<text class="tick" x="{frame.x(len(bins)):.1f}" y="{base + 17}" text-anchor="end">{bins[-1].high:g}</text>'
         f'<line class="axis" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{base}" y2="{base}"/>'
     )
-    return drawing(width, height, parts, label)
+    return drawing(width, height, parts, label, role="group")
 
 
 def legend(names: Sequence[str]) -> str:

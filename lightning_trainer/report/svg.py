@@ -182,9 +182,9 @@ def hover_columns(frame: Frame, xs: Sequence[int], titles: Sequence[str]) -> lis
     ]
 
 
-def drawing(width: int, height: int, parts: Sequence[str], label: str) -> str:
-    """Return the whole SVG; ``label`` is what a screen reader says of it."""
+def drawing(width: int, height: int, parts: Sequence[str], label: str, *, role: str = "img") -> str:
+    """Return the whole SVG; ``label`` is what a screen reader says of it. One with links in it is a ``group``."""
     return (
-        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="{role}" '
         f'aria-label="{escape(label, quote=True)}">{"".join(parts)}</svg>'
     )

@@ -88,18 +88,8 @@ def test_a_stopped_run_is_shown_read_only_and_left_as_it_was(run):
             assert "prints the token to log in" in process.stdout.readline()
             assert httpx.get(url[0]).status_code == 401
             bearer = {"authorization": "Bearer a-token-of-this-test"}
-            shown = (
-                "",
-                "rollouts",
-                "rollout?id=r-003-0-1",
-                "versions",
-                "charts",
-                "costs",
-                "agents",
-                "setup",
-                "metrics",
-            )
-            for path in shown:
+            shown = ["rollouts", "rollout?id=r-003-0-1", "versions", "charts", "costs", "agents", "setup", "metrics"]
+            for path in ("", *shown):
                 page = httpx.get(url[0] + path, headers=bearer, timeout=30)
                 assert page.status_code == 200, page.text
             assert "stopped run, read only" in httpx.get(url[0], headers=bearer).text

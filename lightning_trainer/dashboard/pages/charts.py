@@ -1,46 +1,36 @@
 """Metrics: a chart for every metric that was measured, policies and runs overlaid, steps chosen."""
 
+import asyncio
 import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from lightning_trainer.dashboard.pages.asking import Asked
-from lightning_trainer.dashboard.reading.progress import SHOWN_STEPS, known_policies
-from lightning_trainer.dashboard.rendering import both_widths
+from lightning_trainer.dashboard.reading.progress import known_policies, spread_rows
 from lightning_trainer.dashboard.site import Site
 from lightning_trainer.metrics.catalog import ABOUT, GROUPS, describe, group_of
-from lightning_trainer.metrics.history import select_rows
 from lightning_trainer.metrics.row import StepMetrics
 from lightning_trainer.report.curves import Curve, curve_chart, legend
 
-_MOST_STEPS = 2_000
 _ORDER = {name: place for place, name in enumerate(ABOUT)}
 
 
 async def charts(site: Site, asked: Asked) -> dict[str, Any]:
     first, last, wanted = asked.number("first"), asked.number("last"), asked.text("policy")
 
-    def read(connection: sqlite3.Connection) -> dict[str, list[StepMetrics]]:
+    def read(connection: sqlite3.Connection) -> dict[str, tuple[list[StepMetrics], int]]:
         names = known_policies(connection)
-        shown = [name for name in names if wanted in (None, name)]
-        if first is None and last is None:
-            return {name: select_rows(connection, name, newest=SHOWN_STEPS) for name in shown}
-        after = 0 if first is None else max(0, first - 1)
-        count = _MOST_STEPS if last is None else max(0, min(_MOST_STEPS, last - after))
-        return {name: select_rows(connection, name, after=after, oldest=count) for name in shown}
+        return {name: spread_rows(connection, name, first, last) for name in names if wanted in (None, name)}
 
-    rows = {name: found for name, found in (await site.store.scan(read)).items() if found}
-    if last is not None:
-        rows = {name: [row for row in found if row.step <= last] for name, found in rows.items()}
-    names = sorted({metric for found in rows.values() for row in found for metric in row.values}, key=_place)
-    groups: dict[str, list[dict[str, Any]]] = {title: [] for title in GROUPS}
-    for name in names:
-        groups.setdefault(group_of(name), []).append(_chart(name, rows))
-    steps = [row.step for found in rows.values() for row in found]
+    found = {name: one for name, one in (await site.store.scan(read)).items() if one[0]}
+    rows = {name: shown for name, (shown, _) in found.items()}
+    steps = [row.step for shown in rows.values() for row in shown]
     return {
-        "groups": {title: found for title, found in groups.items() if found},
+        "groups": await asyncio.to_thread(_groups, rows),
         "legend": legend(list(rows)),
-        "policies": list(rows),
+        "thinned": max((held for shown, held in found.values() if held > len(shown)), default=0),
         "policy": wanted,
         "all_policies": [policy.name for policy in site.policies],
         "first": first,
@@ -49,6 +39,14 @@ async def charts(site: Site, asked: Asked) -> dict[str, Any]:
         "to_step": max(steps, default=None),
         "all_steps": asked.link("/charts", first=None, last=None),
     }
+
+
+def _groups(rows: Mapping[str, Sequence[StepMetrics]]) -> dict[str, list[dict[str, Any]]]:
+    names = sorted({metric for shown in rows.values() for row in shown for metric in row.values}, key=_place)
+    groups: dict[str, list[dict[str, Any]]] = {title: [] for title in GROUPS}
+    for name in names:
+        groups.setdefault(group_of(name), []).append(_chart(name, rows))
+    return {title: charts for title, charts in groups.items() if charts}
 
 
 def _place(name: str) -> tuple[int, str]:
@@ -66,5 +64,5 @@ def _chart(name: str, rows: Mapping[str, Sequence[StepMetrics]]) -> dict[str, An
         "name": name,
         "about": describe(name),
         "newest": [value for value in newest.values() if value is not None],
-        "svg": both_widths(lambda width, _: curve_chart(curves, width=width, height=170, label=name), (360, 170)),
+        "svg": Markup(curve_chart(curves, width=360, height=170, label=name)),
     }

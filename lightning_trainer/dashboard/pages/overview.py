@@ -1,5 +1,6 @@
 """Overview: each policy's phase, served version, curves, pace, where the time goes, and what is wrong, in words."""
 
+import asyncio
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,7 +66,10 @@ async def overview(site: Site, asked: Asked) -> dict[str, Any]:
     found = await site.store.scan(read)
     now = {} if site.live is None else site.live.now()
     configured = {policy.name: policy for policy in site.policies}
-    cards = [_card(name, configured.get(name), now.get(name), past, site) for name, past in found.pop("pasts").items()]
+    pasts = found.pop("pasts")
+    cards = await asyncio.to_thread(
+        lambda: [_card(name, configured.get(name), now.get(name), past, site) for name, past in pasts.items()]
+    )
     return {**found, "cards": cards, "live": site.live is not None, "url": site.url, "state_dir": str(site.state_dir)}
 
 

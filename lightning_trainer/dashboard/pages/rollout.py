@@ -1,5 +1,6 @@
 """One rollout: the cause first, then what was said, its tokens, spans, rewards and ledger."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -45,16 +46,17 @@ async def rollout(site: Site, asked: Asked) -> dict[str, Any]:
     one = await site.store.scan(lambda connection: read_rollout(connection, rollout_id, site.policies))
     if one is None:
         raise PageError(f"there is no rollout {rollout_id!r} in the store", 404)
-    text_of = _texts(one.policy.model) if site.policies else None
+    text_of = await asyncio.to_thread(_texts, one.policy.model) if site.policies else None
     largest = 0.0 if one.explanation is None else largest_advantage(one.explanation)
     attempts = () if one.explanation is None else one.explanation.attempts
+    # Without an explanation, what was said and recorded is shown all the same.
     entries, entries_held = conversation(one.spans) if not attempts else ([], 0)
     rows, spans_held = span_rows(one.spans) if not attempts else ([], 0)
     return {
         "one": one,
         "headline": None if one.explanation is None else one.explanation.headline,
         "good": one.explanation is not None and one.explanation.told.verdict in _GOOD,
-        "views": [_view(attempt, text_of, largest, shade) for attempt in attempts],
+        "views": await asyncio.to_thread(lambda: [_view(one, text_of, largest, shade) for one in attempts]),
         "entries": entries,
         "entries_held": entries_held,
         "spans": rows,

@@ -35,9 +35,16 @@ class OneRollout:
 
 
 def read_rollout(
-    connection: sqlite3.Connection, rollout_id: str, policies: Sequence[PolicyConfig]
+    connection: sqlite3.Connection,
+    rollout_id: str,
+    policies: Sequence[PolicyConfig],
+    gatherings: dict[str, Gathering] | None = None,
 ) -> OneRollout | None:
-    """Return it; None where nothing of it is in the store."""
+    """Return it; None where nothing of it is in the store.
+
+    Args:
+        gatherings: by policy, kept by who reads several of one snapshot: what a step consumed is then judged once.
+    """
     attempts = attempt_table.select(connection, rollout_id=rollout_id)
     if attempts:
         spans = span_table.select_of_attempts(connection, [one.attempt_id for one in attempts])
@@ -47,7 +54,10 @@ def read_rollout(
     others = [one.name for one in policies if one is not policy]
     explanation, why_not = None, None
     try:
-        gathering = Gathering(connection, policy, others, no_policy=not policies)
+        gathering = None if gatherings is None else gatherings.get(policy.name)
+        gathering = gathering or Gathering(connection, policy, others, no_policy=not policies)
+        if gatherings is not None:
+            gatherings[policy.name] = gathering
         explanation = explain(gathering.cases(rollout_id))
     except LightningError as error:
         why_not = str(error)

@@ -12,7 +12,8 @@ from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.tables import versions as version_table
 from lightning_trainer.types import PolicyVersion
 
-SHOWN_STEPS = 300
+SHOWN_STEPS = 100
+"""Points of a chart: more than it has pixels for would only cost time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,29 @@ def read_past(connection: sqlite3.Connection, policy: str, newest: int = SHOWN_S
         live=version_table.select_live(connection, policy),
         held_out=sorted(rows),
     )
+
+
+def spread_rows(
+    connection: sqlite3.Connection, policy: str, first: int | None = None, last: int | None = None
+) -> tuple[list[StepMetrics], int]:
+    """Return rows of the steps from ``first`` to ``last``, and how many steps there are: all of them, or of many some
+    that are evenly spread, the newest among them."""
+    low, high = first or 0, 2**62 if last is None else last
+    (steps,) = connection.execute(
+        "SELECT count(*) FROM steps WHERE policy = ? AND step BETWEEN ? AND ? AND state != 'assigned'",
+        (policy, low, high),
+    ).fetchone()
+    if steps <= SHOWN_STEPS:
+        return [
+            row for row in select_rows(connection, policy, after=low - 1, oldest=steps + 1) if row.step <= high
+        ], steps
+    (oldest, newest) = connection.execute(
+        "SELECT min(step), max(step) FROM steps WHERE policy = ? AND step BETWEEN ? AND ? AND state != 'assigned'",
+        (policy, low, high),
+    ).fetchone()
+    every = (newest - oldest) / (SHOWN_STEPS - 1)
+    wanted = sorted({round(oldest + index * every) for index in range(SHOWN_STEPS)})
+    return [row for step in wanted for row in select_rows(connection, policy, only=step)], steps
 
 
 def known_policies(connection: sqlite3.Connection) -> list[str]:

@@ -21,8 +21,8 @@ _AT_ONCE = 50
 _SURVEYED = 200
 """Attempts that the histogram is made of, where reading them is quick."""
 _MOST = 1_000
-_QUICK_S = 0.15
-_LONGEST_S = 0.8
+_QUICK_S = 0.08
+_LONGEST_S = 0.4
 _LAST = "\U0010ffff"
 
 

@@ -182,7 +182,7 @@ def test_a_token_says_what_it_is_when_it_is_tapped(page, site):
 
 def test_steps_are_chosen_by_dragging_over_a_chart(page, site):
     page.goto(site.url + "/charts")
-    hits = page.locator(".chart .wide").first.locator(".hit")
+    hits = page.locator(".chart").first.locator(".hit")
     first, last = hits.nth(1).bounding_box(), hits.nth(3).bounding_box()
     page.mouse.move(first["x"] + 3, first["y"] + 20)
     page.mouse.down()
