@@ -4,9 +4,9 @@
     python benchmarks/dashboard.py --quick       # a small one
     python benchmarks/dashboard.py --json FILE   # figures, goals and verdicts, for machines
 
-The store is that of ``benchmarks/store.py``. The daemon is the real one, without a policy. Pages are asked for over HTTP
-(first byte: the slowest of four, and one before them beside it) and drawn in Chromium where there is one. The exit status
-is 0 even where a goal is missed: the table says so.
+The store is that of ``benchmarks/store.py``. The daemon is the real one, without a policy. Pages are asked for over
+HTTP (first byte: the slowest of four, and one before them beside it) and drawn in Chromium where there is one. The exit
+status is 0 even where a goal is missed: the table says so.
 """
 
 import argparse
