@@ -26,7 +26,7 @@ from lightning_trainer.daemon.api.pausing import pausing_router
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.dashboard import LiveDaemon
 from lightning_trainer.daemon.http.server import serving
-from lightning_trainer.daemon.http.sockets import listen
+from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts
 from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.dashboard.routes import Dashboard
@@ -104,7 +104,7 @@ def served(
         async with SqliteStore(config.daemon.state_dir / "lightning.sqlite", config.store) as store:
             policy = StandingPolicy(config, store)
             await policy.metrics.start(policy.progress.say)
-            listener = listen("127.0.0.1", 0)
+            listener = bind("127.0.0.1", 0)
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             async with serving(_app(config, store, policy, url, token), listener):
                 working = asyncio.create_task(policy.run())

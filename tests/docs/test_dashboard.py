@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi.routing import APIRoute
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
@@ -116,7 +117,8 @@ def test_the_routes_that_it_names_are_the_daemons(tmp_path):
     from lightning_trainer.store import SqliteStore
 
     store = SqliteStore(tmp_path / "lightning.sqlite")
-    routes = {route.path for route in Daemon(Config())._app(store, NotifyingSink(store), [], None).routes}
+    app = Daemon(Config())._app(store, NotifyingSink(store), [], None)
+    routes = {route.path for route in app.routes if isinstance(route, APIRoute)}
     for path in ("/metrics", "/lightning/policies/{name}/pause", "/lightning/policies/{name}/resume"):
         assert path in routes
     assert "/lightning/rollouts/{rollout_id:path}/labels" in routes

@@ -17,7 +17,7 @@ from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.access.token import token_for_clients
 from lightning_trainer.daemon.http.server import serving
-from lightning_trainer.daemon.http.sockets import listen
+from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts
 from lightning_trainer.dashboard.reading.read_only import StoppedStore
 from lightning_trainer.dashboard.routes import Dashboard
@@ -56,7 +56,7 @@ async def _serve(config: Config, port: int, console: TerminalConsole) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    with contextlib.closing(listen(_HOST, port)) as listener:
+    with contextlib.closing(bind(_HOST, port)) as listener:
         url = f"http://{_HOST}:{listener.getsockname()[1]}"
         async with serving(dashboard_app(config, url, token), listener):
             _say(console, f"{config.daemon.state_dir}, read only: {url}/ (Ctrl-C ends it)")
