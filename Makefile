@@ -14,7 +14,7 @@ ARGS ?=
 TWO_AT_A_TIME := -n 2 --dist loadscope
 BENCH ?= $(filter-out benchmarks/frameworks.py,$(wildcard benchmarks/*.py))
 
-.PHONY: help setup quickstart test test-fast test-slow bench check format doctor crewai frameworks docs clean
+.PHONY: help setup quickstart test test-fast test-slow bench check format doctor crewai frameworks docs screenshots clean
 
 help:
 	@echo 'make quickstart [SEED=0] [STEPS=] [HELDOUT=] [OUT=]   watch a real agent learn; writes runs/.../report.html'
@@ -25,6 +25,7 @@ help:
 	@echo 'make crewai                                           CrewAI adapter and example, in .venv-crewai'
 	@echo 'make frameworks [ARGS="--only agno_agent"]            frameworks without an adapter; writes docs/frameworks.md'
 	@echo 'make docs                                             the documentation as a site, with the API; build/site'
+	@echo 'make screenshots                                      pictures of the dashboard for docs/ (needs chromium)'
 	@echo 'make check                                            ruff, import-linter and pyright; make format mends'
 	@echo 'make doctor                                           check interpreter, packages, memory, ports and model'
 	@echo 'make setup                                            only make .venv (every command does it by itself)'
@@ -41,6 +42,8 @@ quickstart: setup
 	    $(if $(HELDOUT),--heldout $(HELDOUT)) $(if $(OUT),--out "$(OUT)")
 
 test: setup
+	@command -v chromium chromium-browser google-chrome >/dev/null || \
+	    echo 'left out: the dashboard in a real browser; apt-get install chromium gets it'
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(TWO_AT_A_TIME) $(ARGS)
 
 test-fast: setup
@@ -51,6 +54,10 @@ test-slow: setup
 
 bench: setup
 	@set -e; for file in $(BENCH); do echo "== $$file"; $(BIN)/python "$$file" $(ARGS); done
+
+# Of every page with ARGS="--out FOLDER"; without it the few that the documentation shows.
+screenshots: setup
+	PYTHONPATH=benchmarks $(BIN)/python -m dashboard_parts.screenshots $(ARGS)
 
 # CrewAI cannot share our environment: it wants openai < 3 and pydantic < 2.13.
 .venv-crewai/installed: environment/crewai-py311.txt | setup

@@ -71,6 +71,9 @@ JUDGE_CALL: Final = "lightning.judge.call"
 JUDGE_CALLS: Final = "lightning.judge.calls"
 """On a judge's own span: how many calls a question took; beside it the tokens of all of them."""
 
+LABELED_BY: Final = "lightning.labeled_by"
+"""On an evaluation's span: the person who gave it, or ``a person``."""
+
 # -- lightning: identity, on every span at start, and W3C baggage to hosts that the user named --------------------
 ROLLOUT_ID: Final = "lightning.rollout.id"
 ATTEMPT_ID: Final = "lightning.attempt.id"
@@ -97,6 +100,8 @@ STATE: Final = "lightning.state"
 
 METADATA: Final = "lightning.metadata."
 """Before the name of what somebody noted of a rollout: text that nothing of ours reads."""
+NOTE: Final = METADATA + "note"
+"""What a person noted of it (``lightning-trainer label --note``), which ``explain`` and the dashboard show."""
 
 GATEWAY_BAGGAGE_KEYS: Final = (*BAGGAGE_KEYS, SEQUENCE, SEQUENCE_STARTED, STATE)
 """What the gateway copies to its record: identity, how many spans of the caller's it has to expect, and the state."""
@@ -115,6 +120,7 @@ CONTENT_KEYS: Final = frozenset(
         TOOL_CALL_RESULT,
         ROLLOUT_INPUT,
         EVALUATION_EXPLANATION,
+        NOTE,
         EXCEPTION_MESSAGE,
         EXCEPTION_STACKTRACE,
     }

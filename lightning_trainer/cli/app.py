@@ -332,6 +332,63 @@ def drop(
         run(config, name, kind=None if kind is None else _one_of(Kind, "--kind", kind), policy=policy, reason=reason)
 
 
+@app.command()
+def pause(
+    policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
+    reason: Annotated[str, typer.Option(help="Why; `status` and the dashboard say it.")] = "somebody paused it",
+    config: _Configuration = None,
+) -> None:
+    """Let training rest after the present step, over restarts as well, until `resume`; serving and capture go on."""
+    with _one_sentence():
+        from lightning_trainer.cli.daemon.acting import pause as run
+
+        run(config, policy, reason)
+
+
+@app.command()
+def resume(
+    policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
+    config: _Configuration = None,
+) -> None:
+    """Let training go on that `pause` has stopped; with the daemon running or stopped."""
+    with _one_sentence():
+        from lightning_trainer.cli.daemon.acting import resume as run
+
+        run(config, policy)
+
+
+@app.command()
+def label(
+    rollout: Annotated[str, typer.Argument(help="Id of a rollout.")],
+    reward: Annotated[float | None, typer.Option(help="What a person gives it; the newest of a name counts.")] = None,
+    name: Annotated[str, typer.Option(help="Of the reward.")] = "reward",
+    note: Annotated[str | None, typer.Option(help="Why, or anything worth knowing.")] = None,
+    attempt: Annotated[str | None, typer.Option(help="Id of an attempt; else the rollout's last.")] = None,
+    by: Annotated[str | None, typer.Option(help="Who says so.")] = None,
+    config: _Configuration = None,
+) -> None:
+    """Give a rollout a reward or a note by hand; with the daemon running or stopped."""
+    with _one_sentence():
+        from lightning_trainer.cli.daemon.acting import label_rollout as run
+
+        run(config, rollout, reward=reward, name=name, note=note, attempt=attempt, by=by)
+
+
+@app.command()
+def ui(
+    state_dir: Annotated[
+        Path | None, typer.Option(help="The daemon's folder, where no configuration names it.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 8322,
+    config: _Configuration = None,
+) -> None:
+    """Show a stopped run in the browser, read only; of a running daemon, say where its dashboard is."""
+    with _one_sentence():
+        from lightning_trainer.cli.daemon.ui import ui as run
+
+        run(config, state_dir, port)
+
+
 store = typer.Typer(no_args_is_help=True, help="Check, back up, restore, repair or compact the store.")
 app.add_typer(store, name="store")
 

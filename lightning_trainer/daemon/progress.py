@@ -16,6 +16,8 @@ class Phase(StrEnum):
     """The store cannot be used (a full disk, a lock of another program): it is tried again and again."""
     PAUSED = "paused"
     """Training has stopped and says why; serving and capture go on."""
+    HELD = "held"
+    """Somebody paused training (``lightning-trainer pause``) until they resume it; serving and capture go on."""
     FINISHED = "finished"
     SERVING = "serving"
     """The policy is recorded and served and never trained (``train = false``)."""

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -22,12 +22,15 @@ from lightning_trainer.daemon.access.challenge import challenge_router
 from lightning_trainer.daemon.access.identity import identity_of_daemon, leave_to_its_owner
 from lightning_trainer.daemon.access.token import token_of_daemon, told_to_clients
 from lightning_trainer.daemon.api.health import health_router
+from lightning_trainer.daemon.api.labels import labels_router
+from lightning_trainer.daemon.api.pausing import pausing_router
 from lightning_trainer.daemon.api.rollback import rollback_router
 from lightning_trainer.daemon.api.runs import runs_router
 from lightning_trainer.daemon.api.selection import selection_router
 from lightning_trainer.daemon.api.status import status_router
 from lightning_trainer.daemon.api.store import store_router
 from lightning_trainer.daemon.composition import compose
+from lightning_trainer.daemon.dashboard import LiveDaemon
 from lightning_trainer.daemon.http.server import announced, serving
 from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.http.tls import ShownCertificate, read_certificate, without_tls
@@ -38,6 +41,8 @@ from lightning_trainer.daemon.policy_runtime import PolicyRuntime
 from lightning_trainer.daemon.retention import keep_within_limits
 from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.daemon.state_folder import close_to_others
+from lightning_trainer.dashboard.routes import Dashboard
+from lightning_trainer.dashboard.site import Check, Site
 from lightning_trainer.gateway.auth import require_token
 from lightning_trainer.gateway.embeddings import EmbeddingsServer, embeddings_router
 from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint
@@ -58,8 +63,10 @@ _log = logging.getLogger(__name__)
 class Daemon:
     """One run of ``lightning-trainer serve``."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, checks: Callable[[], Sequence[Check]] | None = None) -> None:
+        """``checks``: what ``doctor`` finds, for the dashboard."""
         self.config = config
+        self._checks = checks
         self.url: str | None = None
         """Set as soon as it listens."""
         self.policies: Sequence[PolicyRuntime] = ()
@@ -175,9 +182,20 @@ class Daemon:
             store_router(store, {policy.policy.name: policy.rollbacks for policy in policies}),
             runs_router(),
             rollback_router({policy.policy.name: policy.rollbacks for policy in policies}),
+            pausing_router(store, {policy.policy.name: policy.rollbacks for policy in policies}),
+            labels_router(store, sink),
             selection_router(config.policy, gateway),
         ):
             app.include_router(router, dependencies=guarded)
+        site = Site(
+            config,
+            store,
+            census or LiveCensus(store),
+            self.url or f"http://{config.daemon.host}:{config.daemon.port}",
+            LiveDaemon(policies, store, sink),
+            self._checks,
+        )
+        app.include_router(Dashboard(site, token).router())
         # A supervisor that asks for health has no token, and who has one asks for a proof first.
         for router in (health_router(policies), challenge_router(token, daemon)):
             app.include_router(router)

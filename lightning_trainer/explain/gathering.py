@@ -28,6 +28,8 @@ from lightning_trainer.transitions.causes import span_parents
 from lightning_trainer.transitions.trusted import with_trusted
 from lightning_trainer.types import Attempt, AttemptState, Call, RolloutMode, Span
 
+_BESIDE = 64
+"""Attempts of a group that are looked at where no policy says how many it has."""
 _JUDGED_AT_ONCE = 4
 """Sets of attempts that are kept: rollouts that are asked for one after the other are mostly of one step."""
 
@@ -140,7 +142,8 @@ class Gathering:
         return self._keep((policy, step), self._judged_together(attempts, record))
 
     def _of_group(self, attempt: Attempt) -> Judged:
-        waiting = self._waiting()
+        # Without a policy nothing waits for a step, and everything that was ever recorded would be looked through.
+        waiting = self._ended_beside(attempt) if self._no_policy else self._waiting()
         calls: Sequence[Call] = ()
         if self._policy.group_by == "prompt":
             ids = [one.attempt_id for one in waiting]
@@ -154,6 +157,17 @@ class Gathering:
             return known
         members = [one for one in waiting if group_of[one.attempt_id] == group_id]
         return self._keep((group_id,), self._judged_together(members, None))
+
+    def _ended_beside(self, attempt: Attempt) -> list[Attempt]:
+        """Return the ended attempts of an attempt's group that no step has consumed, the newest of them."""
+        beside = attempt_table.select(self._connection, group_id=attempt.group_id, limit=_BESIDE)
+        return [
+            one
+            for one in beside
+            if one.ended_ns is not None
+            and one.mode is RolloutMode.TRAIN
+            and rollout_queries.select_assignment(self._connection, one.attempt_id, self._policy.name) is None
+        ]
 
     def _waiting(self) -> list[Attempt]:
         """Return the ended attempts that steps are made of."""
@@ -217,7 +231,7 @@ class Gathering:
         return judged
 
     def _groups_ready(self, judged: Judged) -> int:
-        if judged.step is not None or self._from_files or self._policy.group_by == "prompt":
+        if judged.step is not None or self._from_files or self._no_policy or self._policy.group_by == "prompt":
             return 0
         waiting = self._waiting()
         collection = collect(

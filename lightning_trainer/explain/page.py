@@ -1,25 +1,14 @@
-"""An explanation as a page: the token tree with every token in it once, coloured by mask and advantage.
+"""An explanation as a page: the token tree with every token in it once, coloured by mask and advantage."""
 
-Each call shows what it adds to the tokens that it extends: what it was shown in grey, what it sampled in colour. The
-scale of the advantages is that of the whole rollout.
-"""
-
-from collections.abc import Sequence
 from html import escape
 
 from lightning_trainer.explain import words
-from lightning_trainer.explain.explanation import ExplainedAttempt, ExplainedCall, Explanation, Verdict
-from lightning_trainer.explain.finding import counted
+from lightning_trainer.explain.drawn_tree import NO_TOKENIZER, largest_advantage, ledger_html, tree_html
+from lightning_trainer.explain.explanation import ExplainedAttempt, Explanation, Verdict
 from lightning_trainer.explain.texts import TextOf
-from lightning_trainer.explain.tree import in_order
 from lightning_trainer.report.document import document
-from lightning_trainer.report.markup import folded, paragraph, section, table
-from lightning_trainer.report.tokens import advantage_css, legend_html, token_html
-from lightning_trainer.transitions.reasons import Reason
-from lightning_trainer.types import Outcome
-
-_SHOWN_AT_ONCE = 60
-"""Prompt tokens; earlier ones are folded away."""
+from lightning_trainer.report.markup import paragraph, section
+from lightning_trainer.report.tokens import legend_html
 
 
 def render(explanation: Explanation, text_of: TextOf | None) -> str:
@@ -28,8 +17,7 @@ def render(explanation: Explanation, text_of: TextOf | None) -> str:
     Args:
         text_of: what a token id spells; None where there is no tokenizer: then ids are shown.
     """
-    sizes = (abs(value) for a in explanation.attempts for call in a.calls for value in call.advantages or ())
-    largest = max(sizes, default=0.0)
+    largest = largest_advantage(explanation)
     sections = [_header(explanation)]
     for attempt in explanation.attempts:
         sections += [_rewards(attempt), _tree(attempt, text_of, largest), _ledger(attempt), _notes(attempt)]
@@ -51,113 +39,17 @@ def _rewards(attempt: ExplainedAttempt) -> str:
 
 
 def _tree(attempt: ExplainedAttempt, text_of: TextOf | None, largest: float) -> str:
-    by_number = {call.node.number: call for call in attempt.calls}
-    drawn = (
-        _call(by_number[node.number], forks, text_of, largest)
-        for node, forks in in_order([call.node for call in attempt.calls])
-    )
     return section(
         "Token tree",
         f'<p class="facts">{escape(words.facts(attempt))}</p>',
         legend_html(),
-        paragraph(
-            "Point at a token, or tap it, for its id and numbers.",
-            "" if text_of else "The model's tokenizer is not on this machine, so tokens are shown as their ids.",
-        ),
-        *drawn,
+        paragraph("Point at a token, or tap it, for its id and numbers.", "" if text_of else escape(NO_TOKENIZER)),
+        tree_html(attempt, text_of, largest),
     )
-
-
-def _call(call: ExplainedCall, forks: int, text_of: TextOf | None, largest: float) -> str:
-    node = call.node
-    facts = [
-        node.call.agent or "(no name)",
-        words.version_name(node.call.policy, node.call.policy_version),
-        words.fate(call),
-        *(() if node.call.state is None else (f"state {node.call.state}",)),
-        *(
-            f"{name} {text}"
-            for name, text in (
-                ("reward", words.number(call.reward)),
-                ("credit", words.number(call.credit)),
-                ("advantage", words.mean_advantage(call)),
-            )
-            if text != "-"
-        ),
-        f"{len(node.call.prompt_ids):,} prompt + {len(node.call.response_ids):,} sampled",
-    ]
-    shown = [token_html(_text(i, text_of), "m", f"token {i} · shown, never trained") for i in node.new_prompt_ids]
-    earlier, last = shown[:-_SHOWN_AT_ONCE], shown[-_SHOWN_AT_ONCE:]
-    tokens = "".join(
-        [
-            folded(f"{len(earlier):,} earlier prompt tokens", "".join(earlier)) if earlier else "",
-            *last,
-            *_sampled(call, text_of, largest),
-        ]
-    )
-    return (
-        f'<article class="branch" style="--forks:{min(forks, 8)}"><h3>Call {node.number}'
-        f"<small>{escape(_after(call))}</small></h3>"
-        f'<p class="facts">{escape(" · ".join(facts))}</p>'
-        f'<div class="tokens">{tokens or "no token ids"}</div></article>'
-    )
-
-
-def _after(call: ExplainedCall) -> str:
-    node = call.node
-    if node.parent is not None:
-        return f" extends call {node.parent}"
-    if node.beside is None:
-        return ""
-    return f" begins with {counted(node.shared, 'token')} of call {node.beside}, then parts from it"
-
-
-def _sampled(call: ExplainedCall, text_of: TextOf | None, largest: float) -> list[str]:
-    ids = call.node.call.response_ids
-    logprobs: Sequence[float | None] = call.node.call.behaviour_logprobs or (None,) * len(ids)
-    advantages: Sequence[float | None] = call.advantages or (None,) * len(ids)
-    trained = call.fate.outcome is Outcome.TRAINED
-    mask = (1,) * len(ids) if call.mask is None else call.mask
-    tokens = []
-    for index, token_id in enumerate(ids):
-        logprob = logprobs[index] if index < len(logprobs) else None
-        title = f"token {token_id} · call {call.node.number}, sampled" + (
-            "" if logprob is None else f" · logprob {logprob:.4f}"
-        )
-        if trained and index >= len(mask):
-            css, title = "u", f"{title} · {Reason.CUT}"
-        elif trained and not mask[index]:
-            css, title = "u", f"{title} · {Reason.NO_CHOICE}: nothing else was left to choose from"
-        elif trained:
-            advantage = advantages[index]
-            known = "not known yet" if advantage is None else f"{advantage:+.4f}"
-            css, title = advantage_css(advantage, largest), f"{title} · advantage {known}"
-        else:
-            css, title = "u", f"{title} · {words.fate(call)}"
-        tokens.append(token_html(_text(token_id, text_of), css, title))
-    return tokens
-
-
-def _text(token_id: int, text_of: TextOf | None) -> str:
-    return f"{token_id} " if text_of is None else text_of(token_id)
 
 
 def _ledger(attempt: ExplainedAttempt) -> str:
-    if not attempt.ledger:
-        return ""
-    rows = [
-        [
-            escape(cell)
-            for cell in (row.agent, words.version_name(row.policy, row.policy_version), row.outcome, row.reason)
-        ]
-        + [f"{row.tokens:,}", f"{row.calls:,}"]
-        for row in attempt.ledger
-    ]
-    head = ["agent", "version", "outcome", "reason", "tokens", "calls"]
-    meanings = "".join(f"<li>{escape(sentence)}</li>" for sentence in words.meanings(attempt))
-    return section(
-        "Ledger", table(head, rows, text_columns=4), paragraph(escape(words.balance(attempt))), f"<ul>{meanings}</ul>"
-    )
+    return section("Ledger", ledger_html(attempt)) if attempt.ledger else ""
 
 
 def _notes(attempt: ExplainedAttempt) -> str:

@@ -139,7 +139,10 @@ def _source(span: Span) -> str | None:
     name, kind, model = (
         span.attributes.get(key) for key in (semconv.JUDGE_NAME, semconv.JUDGE_KIND, semconv.JUDGE_MODEL)
     )
-    return None if name is None else f"judge {name} ({kind}, {model})"
+    if name is None:
+        person = span.attributes.get(semconv.LABELED_BY)
+        return person if isinstance(person, str) else None
+    return f"judge {name} ({kind}, {model})"
 
 
 def _evaluated_name(span: Span, event: SpanEvent, name: str) -> str | None:

@@ -16,7 +16,7 @@ _HEAD = """<!DOCTYPE html>
 
 def document(title: str, html_sections: Iterable[str]) -> str:
     """Return a whole page. The sections are ready HTML; the title is escaped here."""
-    style, script = _inside("page.css"), _inside("page.js")
+    style, script = asset("page.css"), asset("page.js")
     return "".join(
         [
             _HEAD,
@@ -28,5 +28,6 @@ def document(title: str, html_sections: Iterable[str]) -> str:
     )
 
 
-def _inside(name: str) -> str:
-    return files("lightning_trainer.report").joinpath(name).read_text(encoding="utf-8")
+def asset(name: str) -> str:
+    """Return the style sheet (``page.css``) or the script (``page.js``) of every page."""
+    return files("lightning_trainer.report").joinpath("assets", name).read_text(encoding="utf-8")

@@ -36,9 +36,9 @@ def table(head: Sequence[str], html_rows: Sequence[Sequence[str]], *, text_colum
     )
 
 
-def for_both_widths(draw: Callable[[int, int], str]) -> str:
+def for_both_widths(draw: Callable[[int, int], str], wide: tuple[int, int] = _WIDE_PX) -> str:
     """The same chart for a desk and for a phone; the style sheet shows one, so letters are never scaled."""
-    return f'<div class="wide">{draw(*_WIDE_PX)}</div><div class="narrow">{draw(*_NARROW_PX)}</div>'
+    return f'<div class="wide">{draw(*wide)}</div><div class="narrow">{draw(*_NARROW_PX)}</div>'
 
 
 def percent(share: float) -> str:

@@ -60,8 +60,8 @@ def line_chart(
     xs: Sequence[int], ys: Sequence[float | None], *, width: int, height: int, titles: Sequence[str], label: str
 ) -> str:
     """Draw a share in [0, 1] over steps; a missing value breaks the line, it is not zero."""
-    frame = _frame(width, height, [0.0, 1.0], low=min(xs), high=max(xs), pad=0.5)
-    parts = [_y_axis(frame, [0, 0.25, 0.5, 0.75, 1.0], lambda v: f"{100 * v:.0f} %"), _x_axis(frame, xs, "step")]
+    frame = frame_of(width, height, [0.0, 1.0], low=min(xs), high=max(xs), pad=0.5)
+    parts = [y_axis(frame, [0, 0.25, 0.5, 0.75, 1.0], lambda v: f"{100 * v:.0f} %"), x_axis(frame, xs, "step")]
     run: list[tuple[float, float]] = []
     for x, y in [*zip(xs, ys, strict=True), (0, None)]:
         if y is not None:
@@ -78,8 +78,8 @@ def line_chart(
     for x, y in zip(xs, ys, strict=True):
         if y is not None:
             parts.append(f'<circle class="dot" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3.5"/>')
-    parts += _hover_columns(frame, xs, titles)
-    return _svg(frame.width, frame.height, parts, label)
+    parts += hover_columns(frame, xs, titles)
+    return drawing(frame.width, frame.height, parts, label)
 
 
 def stacked_bars(
@@ -95,8 +95,8 @@ def stacked_bars(
     """Draw columns of stacked values, the first series at the bottom."""
     totals = [sum(column) for column in zip(*(layer.values for layer in series), strict=True)]
     ticks = nice_ticks(max(totals, default=0.0))
-    frame = _frame(width, height, ticks, low=min(xs), high=max(xs), pad=0.5)
-    parts = [_y_axis(frame, ticks, lambda v: f"{v:g} {unit}"), _x_axis(frame, xs, "step")]
+    frame = frame_of(width, height, ticks, low=min(xs), high=max(xs), pad=0.5)
+    parts = [y_axis(frame, ticks, lambda v: f"{v:g} {unit}"), x_axis(frame, xs, "step")]
     bar = max(1.0, 0.72 * (frame.x(xs[0] + 1) - frame.x(xs[0])))
     for column, x in enumerate(xs):
         below = 0.0
@@ -108,8 +108,8 @@ def stacked_bars(
                 f'height="{max(0.0, frame.y(below) - top):.1f}"/>'
             )
             below += value
-    parts += _hover_columns(frame, xs, titles)
-    return _svg(frame.width, frame.height, parts, label)
+    parts += hover_columns(frame, xs, titles)
+    return drawing(frame.width, frame.height, parts, label)
 
 
 def interval_chart(rows: Sequence[tuple[str, str, float, tuple[float, float]]], *, width: int, label: str) -> str:
@@ -135,16 +135,18 @@ def interval_chart(rows: Sequence[tuple[str, str, float, tuple[float, float]]], 
             f'M{x(low):.1f} {y - 6:.1f}v12M{x(high):.1f} {y - 6:.1f}v12"/>'
             f"</g>"
         )
-    return _svg(width, height, parts, label)
+    return drawing(width, height, parts, label)
 
 
-def _frame(width: int, height: int, ticks: Sequence[float], *, low: float, high: float, pad: float) -> Frame:
+def frame_of(width: int, height: int, ticks: Sequence[float], *, low: float, high: float, pad: float) -> Frame:
+    """Return a frame whose y axis spans the ticks and whose x axis spans ``[low - pad, high + pad]``."""
     x = Scale(low - pad, high + pad, _LEFT, width - _RIGHT)
     y = Scale(ticks[0], ticks[-1], height - _BOTTOM, _TOP)
     return Frame(width, height, x, y)
 
 
-def _y_axis(frame: Frame, ticks: Sequence[float], text: Callable[[float], str]) -> str:
+def y_axis(frame: Frame, ticks: Sequence[float], text: Callable[[float], str]) -> str:
+    """Draw a line across the frame at each tick, with its text."""
     right = frame.width - _RIGHT
     return "".join(
         f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{frame.y(t):.1f}" y2="{frame.y(t):.1f}"/>'
@@ -153,7 +155,8 @@ def _y_axis(frame: Frame, ticks: Sequence[float], text: Callable[[float], str]) 
     )
 
 
-def _x_axis(frame: Frame, xs: Sequence[int], name: str) -> str:
+def x_axis(frame: Frame, xs: Sequence[int], name: str) -> str:
+    """Draw the line at the foot, with as many of the values as there is room for."""
     room = max(1, int((frame.width - _LEFT - _RIGHT) / _LABEL_WIDTH))
     every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, len(xs)) if len(xs) / step <= room)
     shown = [x for x in xs if x % every == 0 or len(xs) == 1] or [xs[0]]
@@ -168,7 +171,7 @@ def _x_axis(frame: Frame, xs: Sequence[int], name: str) -> str:
     )
 
 
-def _hover_columns(frame: Frame, xs: Sequence[int], titles: Sequence[str]) -> list[str]:
+def hover_columns(frame: Frame, xs: Sequence[int], titles: Sequence[str]) -> list[str]:
     """A column as wide as its step carries the step's title: easier to hit than a dot."""
     half = (frame.x(xs[0] + 1) - frame.x(xs[0])) / 2
     height = frame.height - _TOP - _BOTTOM
@@ -179,8 +182,9 @@ def _hover_columns(frame: Frame, xs: Sequence[int], titles: Sequence[str]) -> li
     ]
 
 
-def _svg(width: int, height: int, parts: Sequence[str], label: str) -> str:
+def drawing(width: int, height: int, parts: Sequence[str], label: str, *, role: str = "img") -> str:
+    """Return the whole SVG; ``label`` is what a screen reader says of it. One with links in it is a ``group``."""
     return (
-        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="{role}" '
         f'aria-label="{escape(label, quote=True)}">{"".join(parts)}</svg>'
     )

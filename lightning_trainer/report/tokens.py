@@ -12,6 +12,8 @@ from lightning_trainer.report.quickstart_report import ExampleRollout, ExampleTo
 
 _STRENGTHS = 5
 _PROMPT_TOKENS_SHOWN = 60
+_SURPRISING = 4.0
+"""Nats."""
 
 
 def rollout_html(rollout: ExampleRollout) -> str:
@@ -81,6 +83,22 @@ def advantage_css(advantage: float | None, largest: float) -> str:
         return "z"
     strength = max(1, round(_STRENGTHS * abs(advantage) / largest))
     return f"{'p' if advantage > 0 else 'n'}{strength}"
+
+
+def surprise_css(logprob: float | None) -> str:
+    """Return the class of a sampled token by how unlikely it was: the darkest at four nats (1 in 55) and beyond."""
+    if logprob is None:
+        return "u"
+    return f"s{min(_STRENGTHS, 1 + int(-logprob * _STRENGTHS / _SURPRISING))}" if logprob < -1e-4 else "z"
+
+
+def surprise_legend_html() -> str:
+    """Return the key to the colours of ``surprise_css``."""
+    swatches = '<i class="t z">&nbsp;</i>' + "".join(f'<i class="t s{k}">&nbsp;</i>' for k in range(1, _STRENGTHS + 1))
+    return (
+        '<p class="legend"><span><i class="t m">grey</i> prompt and tool output: never trained</span>'
+        f'<span>sampled: certain <span class="ramp">{swatches}</span> {_SURPRISING:g} nats or more</span></p>'
+    )
 
 
 def _token(rollout: ExampleRollout, token: ExampleToken, largest: float) -> str:

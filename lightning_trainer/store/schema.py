@@ -202,6 +202,13 @@ MIGRATIONS: tuple[str, ...] = (
         about    TEXT NOT NULL                  -- the settings that it read with; with others it begins anew
     ) WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE pauses (                       -- policies whose training somebody has paused
+        policy TEXT PRIMARY KEY,
+        reason TEXT NOT NULL,
+        at_ns  INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    """,
 )
 
 
@@ -248,4 +255,5 @@ _LATER_TABLES = {
     "evaluations": "change INTEGER PRIMARY KEY, attempt_id",
     "verdicts": "policy, attempt_id, version, reward",
     "cursors": "name, position, about",
+    "pauses": "policy, reason, at_ns",
 }

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from lightning_trainer.cli.daemon.service_manager import keep_told
+from lightning_trainer.cli.doctor import run_checks
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.cli.terminal.narration import narrate
 from lightning_trainer.config import Config
@@ -19,6 +20,8 @@ from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.memory import settle_memory
 from lightning_trainer.daemon.service import Daemon
 
+_OF_A_START = ("port", "memory", "shared memory")
+"""What ``doctor`` looks at that a daemon which runs has taken itself."""
 _SAME_KEYSTROKE_S = 1.0
 """A shell, make or a time-out may pass one Ctrl-C on twice."""
 
@@ -48,7 +51,7 @@ def serve(config_path: Path | None, *, verbose: bool) -> None:
 
 
 async def _run(config: Config, config_path: Path | None, console: Console) -> None:
-    daemon = Daemon(config)
+    daemon = Daemon(config, checks=lambda: [check for check in run_checks(config) if check.name not in _OF_A_START])
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -28,6 +28,7 @@ async def narrate(daemon: Daemon, console: Console, config_path: Path | None = N
         _say_what_is_recorded(daemon.url, daemon.config.daemon.state_dir, config_path, console)
         return
     console.print(f"listening on {daemon.url}; engine and trainer are starting, calls wait until then", markup=False)
+    console.print(f"dashboard: {daemon.url}/", markup=False, highlight=False)
     several = len(daemon.policies) > 1
     narrators = [_Narrator(policy, console, f"{policy.policy.name}: " * several) for policy in daemon.policies]
     while True:
@@ -44,7 +45,8 @@ def _say_what_is_recorded(url: str, state_dir: Path, config_path: Path | None, c
         ("what", "model calls, agents, tool calls and rewards of every program that sends its spans here"),
         ("where", str(state_dir / "lightning.sqlite")),
         ("begin", f"LIGHTNING_ENDPOINT={url} lightning-trainer run --agent NAME -- python agent.py"),
-        ("look", f"lightning-trainer agents{named}: who made which calls, and what was not captured"),
+        ("look", f"{url}/ in a browser; `lightning-trainer token{named}` prints the token to log in"),
+        ("", f"lightning-trainer agents{named}: who made which calls, and what was not captured"),
         ("", f"lightning-trainer explain{named}: the newest rollouts, and one of them call by call"),
         ("", f"lightning-trainer build --for sft --out shown.jsonl{named}: a file of what was said"),
         (

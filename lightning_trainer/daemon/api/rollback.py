@@ -32,6 +32,8 @@ class RollbackRequests:
         self.pending: AskedRollback | None = None
         self.changed = False
         """Whether a recorded step was taken out since the loop has looked."""
+        self.paused: str | None = None
+        """Why somebody paused training; None where nobody did."""
 
     async def ask(self, version: int) -> None:
         """Return when training has gone back to the version and it is served.
@@ -48,12 +50,19 @@ class RollbackRequests:
         await asyncio.shield(asked.done)
 
     async def wait(self) -> None:
-        """Return when one is asked, or the records have changed."""
+        """Return when one is asked, the records have changed, or somebody has paused or resumed."""
         await self._asked.wait()
+        if self.pending is None and not self.changed:
+            self._asked.clear()
 
     def look_again(self) -> None:
         """Wake a loop that rests: what is recorded has changed."""
         self.changed = True
+        self._asked.set()
+        self._wake.set()
+
+    def look_at_pause(self) -> None:
+        """Wake a loop that rests or collects: it was paused, or may go on."""
         self._asked.set()
         self._wake.set()
 

@@ -41,6 +41,7 @@ from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.metrics.sampling import sampling_metrics
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.tables import pauses
 from lightning_trainer.training.batches import Build
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import Attempt, PolicyVersion, VersionState
@@ -131,6 +132,7 @@ class TrainingLoop:
     async def run(self) -> None:
         failures = 0
         recovered = False
+        self._rollbacks.paused = await self._paused_before()
         while True:
             try:
                 if await self._go_back() or self._rollbacks.changed:
@@ -141,6 +143,8 @@ class TrainingLoop:
                     self._rollbacks.end(_refusal(served))
                 elif await self._has_ended():
                     await self._rest()
+                elif self._rollbacks.paused is not None:
+                    await self._rest_while_held(self._rollbacks.paused)
                 elif (shown := self._demonstrations.build(self._step + 1)) is not None:
                     await self._train(self._step + 1, *shown)
                     failures = 0
@@ -277,6 +281,19 @@ class TrainingLoop:
             except TimeoutError:
                 return
 
+    async def _paused_before(self) -> str | None:
+        """Why somebody paused it in an earlier life of the daemon; a store that cannot be read now is waited for."""
+        while True:
+            try:
+                return await self._store.scan(lambda connection: pauses.reason_of(connection, self._policy.name))
+            except StoreError as error:
+                await self._wait("the store", error)
+
+    async def _rest_while_held(self, reason: str) -> None:
+        self._progress.enter(Phase.HELD, f"{reason}; `lightning-trainer resume` lets it go on")
+        while self._rollbacks.paused is not None and not await self._go_back() and not self._rollbacks.changed:
+            await self._rollbacks.wait()
+
     async def _next_attempts(self, groups: int) -> tuple[Attempt, ...] | None:
         """Return the attempts of the next step; None when a rollback is asked for before there are enough."""
         self._progress.enter(Phase.COLLECTING)
@@ -284,7 +301,7 @@ class TrainingLoop:
         self._collecting_since = time.monotonic()
         while True:
             self._stored.clear()
-            if self._rollbacks.pending is not None or self._rollbacks.changed:
+            if self._rollbacks.pending is not None or self._rollbacks.changed or self._rollbacks.paused is not None:
                 return None
             looking_since = time.monotonic()
             collection = await self._collect()

@@ -45,7 +45,7 @@ async def test_rollouts_end_and_are_rewarded_here(client: httpx.AsyncClient) -> 
         assert (answer.status_code, "has been seen" in answer.json()["error"]["message"]) == (404, True)
 
 
-async def test_every_route_but_health_and_the_challenge_needs_the_token(tmp_path) -> None:
+async def test_every_route_but_health_the_challenge_and_the_style_sheet_needs_the_token(tmp_path) -> None:
     token = "token-of-this-test-0123"
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
         app = Daemon(Config())._app(store, NotifyingSink(store), [], token, daemon="f" * 32)
@@ -57,7 +57,7 @@ async def test_every_route_but_health_and_the_challenge_needs_the_token(tmp_path
                 for method in route.methods:
                     if (await client.request(method, path)).status_code != 401:
                         open_to_all.add(path)
-            assert open_to_all == {"/healthz", "/readyz", "/lightning/challenge"}
+            assert open_to_all == {"/healthz", "/readyz", "/lightning/challenge", "/static/x"}
             nonce = "0" * 32
             answer = await client.get("/lightning/challenge", params={"nonce": nonce})
             assert answer.json() == {

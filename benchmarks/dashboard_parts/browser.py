@@ -1,0 +1,36 @@
+"""The system's Chromium, driven by Playwright; no browser is downloaded."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def installed() -> str | None:
+    """Return the browser's path; None where there is none, or no Playwright."""
+    try:
+        import playwright.sync_api  # noqa: F401
+    except ImportError:
+        return None
+    return next((path for name in _NAMES if (path := shutil.which(name)) is not None), None)
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """Yield a headless browser; None where there is none."""
+    path = installed()
+    if path is None:
+        yield None
+        return
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # A container has no user namespaces for the sandbox, and a small /dev/shm.
+        options = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        chromium = playwright.chromium.launch(executable_path=path, args=options)
+        try:
+            yield chromium
+        finally:
+            chromium.close()

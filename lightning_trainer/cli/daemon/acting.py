@@ -1,0 +1,118 @@
+"""``pause``, ``resume`` and ``label``: asked of the running daemon, or written into the store of a stopped one."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+from pydantic import ValidationError
+
+from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
+from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.config import Config
+from lightning_trainer.config.file import load_usual_config
+from lightning_trainer.daemon.api.labels import A_PERSON, LabelBody, label
+from lightning_trainer.errors import ConfigError, LightningError, StoreError
+from lightning_trainer.ingest.http.json_bodies import JsonBodyError
+from lightning_trainer.ingest.redacting import RedactingSink
+from lightning_trainer.rollouts.answers import refusal
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.tables import pauses
+
+
+def pause(config_path: Path | None, policy: str | None, reason: str) -> None:
+    """Pause a policy's training and say so.
+
+    Raises:
+        LightningError: there is no such policy, or the daemon or the store failed on it.
+    """
+    config = load_usual_config(config_path)
+    name = config.named_policy(policy).name
+    url = running_daemon(config)
+    if url is not None:
+        _say(_ask(url, config, f"/lightning/policies/{quote(name, safe='')}/pause", {"reason": reason}))
+        return
+    asyncio.run(_write(config, lambda connection: pauses.put(connection, name, reason)))
+    _say(f"training of {name} is paused when the daemon starts next; serving and capture go on")
+
+
+def resume(config_path: Path | None, policy: str | None) -> None:
+    """Let a policy's training go on and say so; raises as ``pause``."""
+    config = load_usual_config(config_path)
+    name = config.named_policy(policy).name
+    url = running_daemon(config)
+    if url is not None:
+        _say(_ask(url, config, f"/lightning/policies/{quote(name, safe='')}/resume", {}))
+        return
+    was = asyncio.run(_write(config, lambda connection: pauses.remove(connection, name)))
+    _say(f"training of {name} goes on when the daemon starts next" if was else f"training of {name} was not paused")
+
+
+def label_rollout(
+    config_path: Path | None,
+    rollout: str,
+    *,
+    reward: float | None,
+    name: str,
+    note: str | None,
+    attempt: str | None,
+    by: str | None,
+) -> None:
+    """Store what a person says of a rollout and say so.
+
+    Raises:
+        LightningError: there is no such rollout, there is nothing to say, or the daemon or the store failed on it.
+    """
+    config = load_usual_config(config_path)
+    body = {"reward": reward, "name": name, "note": note, "attempt_id": attempt, "by": by or A_PERSON}
+    try:
+        given = LabelBody.model_validate(body)
+    except ValidationError as error:
+        said = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
+        raise ConfigError(f"this is no label: {said} (--reward, --note)") from None
+    url = running_daemon(config)
+    if url is not None:
+        _say(_ask(url, config, f"/lightning/rollouts/{quote(rollout, safe='')}/labels", body))
+        return
+    _say(asyncio.run(_label(config, rollout, given)))
+
+
+async def _label(config: Config, rollout: str, body: LabelBody) -> str:
+    from lightning_instrumentation.redaction.rules import redactor
+
+    path = _store_of(config)
+    async with SqliteStore(path, config.store) as store:
+        try:
+            return await label(store, RedactingSink(store, redactor(config.daemon.redact)), rollout, body)
+        except JsonBodyError as error:
+            raise StoreError(str(error)) from error
+
+
+async def _write(config: Config, operation: Any) -> Any:
+    async with SqliteStore(_store_of(config), config.store) as store:
+        return await store.write(operation)
+
+
+def _store_of(config: Config) -> Path:
+    path = config.daemon.state_dir / "lightning.sqlite"
+    if not path.is_file():
+        raise StoreError(f"there is no store {path}: nothing was recorded here yet")
+    return path
+
+
+def _ask(url: str, config: Config, path: str, body: dict[str, Any]) -> str:
+    try:
+        with daemon_client(url, config, timeout_s=60.0) as client:
+            answer = client.post(path, json=body)
+        if not answer.is_success:
+            raise LightningError(refusal(url, answer.status_code, answer.content))
+        return answer.json()["said"]
+    except (httpx.HTTPError, KeyError, ValueError) as error:
+        if isinstance(error, LightningError):
+            raise
+        raise StoreError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
+
+
+def _say(sentence: str) -> None:
+    TerminalConsole().print(sentence, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,81 @@
+"""``lightning-trainer ui``: the dashboard of a stopped run, read only; of a running one, where it is."""
+
+import asyncio
+import contextlib
+import secrets
+import signal
+from pathlib import Path
+
+from fastapi import FastAPI
+from lightning_instrumentation.access.proof import NO_TOKEN
+
+from lightning_trainer.agents.live import LiveCensus
+from lightning_trainer.cli.daemon.running_daemon import running_daemon
+from lightning_trainer.cli.doctor import run_checks
+from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.config import Config
+from lightning_trainer.config.file import load_usual_config
+from lightning_trainer.daemon.access.token import token_for_clients
+from lightning_trainer.daemon.http.server import serving
+from lightning_trainer.daemon.http.sockets import bind
+from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts
+from lightning_trainer.dashboard.reading.read_only import StoppedStore
+from lightning_trainer.dashboard.routes import Dashboard
+from lightning_trainer.dashboard.site import Site
+from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
+from lightning_trainer.store.scan import read_only
+
+_HOST = "127.0.0.1"
+
+
+def ui(config_path: Path | None, state_dir: Path | None, port: int) -> None:
+    """Serve until Ctrl-C; where a daemon runs on the folder, say where its own dashboard is.
+
+    Raises:
+        LightningError: there is no store, or the port is taken.
+    """
+    config = load_usual_config(config_path)
+    if state_dir is not None:
+        daemon = config.daemon.model_copy(update={"state_dir": state_dir.absolute()})
+        config = config.model_copy(update={"daemon": daemon})
+    console = TerminalConsole()
+    url = running_daemon(config)
+    if url is not None:
+        _say(console, f"a daemon runs on {config.daemon.state_dir}, and its dashboard is live: {url}/")
+        return
+    with read_only(config.daemon.state_dir / "lightning.sqlite"):
+        pass  # what is wrong with it is said before anything listens
+    asyncio.run(_serve(config, port, console))
+
+
+async def _serve(config: Config, port: int, console: TerminalConsole) -> None:
+    known = token_for_clients(config.daemon)
+    open_to_all = config.daemon.token == NO_TOKEN
+    token = None if open_to_all else known or secrets.token_urlsafe(24)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    with contextlib.closing(bind(_HOST, port)) as listener:
+        url = f"http://{_HOST}:{listener.getsockname()[1]}"
+        async with serving(dashboard_app(config, url, token), listener):
+            _say(console, f"{config.daemon.state_dir}, read only: {url}/ (Ctrl-C ends it)")
+            if token is not None:
+                printed = "`lightning-trainer token` prints the token to log in" if known else f"to log in: {token}"
+                _say(console, printed)
+            await stop.wait()
+
+
+def dashboard_app(config: Config, url: str, token: str | None) -> FastAPI:
+    """Return an app that shows a stopped run and nothing else."""
+    app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
+    answer_in_the_callers_shape(app)
+    app.add_middleware(TrustedHosts, host=_HOST)
+    store = StoppedStore(config.daemon.state_dir / "lightning.sqlite")
+    site = Site(config, store, LiveCensus(store), url, live=None, checks=lambda: run_checks(config))
+    app.include_router(Dashboard(site, token).router())
+    return app
+
+
+def _say(console: TerminalConsole, sentence: str) -> None:
+    console.print(sentence, markup=False, highlight=False, soft_wrap=True)

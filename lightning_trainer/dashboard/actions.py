@@ -1,0 +1,73 @@
+"""What a page may ask of the daemon: each a form that is posted, with the words of the command line."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from urllib.parse import urlencode
+
+from lightning_trainer.dashboard.site import Live
+from lightning_trainer.errors import ConfigError, RollbackError
+
+_LONGEST_NOTE = 10_000
+_LONGEST_NAME = 512
+
+Action = Callable[[Live, Mapping[str, str]], Awaitable[tuple[str, str]]]
+"""Returns what to say, and the page to go to."""
+
+
+async def roll_back(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
+    policy, version = _name(form, "policy"), form.get("version", "")
+    if not (version.isascii() and version.isdigit() and len(version) < 12):
+        raise RollbackError(f"version {version[:40]!r} is not a version; write it as 12")
+    return await live.roll_back(policy, int(version)), f"/versions?{urlencode({'policy': policy})}"
+
+
+async def pause(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
+    policy, reason = _name(form, "policy"), form.get("reason", "").strip()[:_LONGEST_NOTE]
+    return await live.pause(policy, reason or "somebody paused it"), "/"
+
+
+async def resume(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
+    return await live.resume(_name(form, "policy")), "/"
+
+
+async def label(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
+    rollout_id, note = _name(form, "rollout"), form.get("note", "").strip()
+    given = form.get("reward", "").strip()
+    if len(note) > _LONGEST_NOTE:
+        raise ConfigError(f"the note has {len(note):,} characters; {_LONGEST_NOTE:,} are kept")
+    if not given and not note:
+        raise ConfigError("give a reward, a note, or both")
+    try:
+        reward = float(given) if given else None
+    except ValueError:
+        raise ConfigError(f"reward {given[:40]!r} is not a number, such as 0.5") from None
+    said = await live.label(
+        rollout_id,
+        attempt_id=form.get("attempt") or None,
+        reward=reward,
+        name=form.get("name", "").strip() or "reward",
+        note=note or None,
+    )
+    return said, f"/rollout?{urlencode({'id': rollout_id})}"
+
+
+async def drop(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
+    rollout_id = _name(form, "rollout")
+    reason = form.get("reason", "").strip()[:1000] or "somebody dropped it"
+    return await live.drop(rollout_id, reason=reason), f"/rollout?{urlencode({'id': rollout_id})}"
+
+
+ACTIONS: Mapping[str, Action] = {
+    "rollback": roll_back,
+    "pause": pause,
+    "resume": resume,
+    "label": label,
+    "drop": drop,
+}
+"""By the command that does the same."""
+
+
+def _name(form: Mapping[str, str], field: str) -> str:
+    value = form.get(field, "")
+    if not 0 < len(value) <= _LONGEST_NAME:
+        raise ConfigError(f"{field} has {len(value)} characters; it is a name of 1 to {_LONGEST_NAME}")
+    return value

@@ -1,0 +1,108 @@
+"""Server-sent events: a page is told that there is something new, and fetches itself again.
+
+One task looks for all pages, once a second and only while there are any; what it looks at costs microseconds. Source:
+HTML Living Standard, 9.2 Server-sent events.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+
+from starlette.types import Receive, Scope, Send
+
+from lightning_trainer.dashboard.rendering import SECURITY
+from lightning_trainer.dashboard.site import Site
+from lightning_trainer.errors import LightningError
+
+MOST_LISTENERS = 128
+_LOOK_EVERY_S = 1.0
+_BEAT_EVERY_S = 15.0
+_HEAD = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"x-accel-buffering", b"no"),
+    *((name.encode(), value.encode()) for name, value in SECURITY.items()),
+]
+
+
+class LiveUpdates:
+    """All listeners of one daemon."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._listeners: set[asyncio.Event] = set()
+        self._looking: asyncio.Task[None] | None = None
+        self._told = ""
+        self.number = 0
+        """Grows with everything new."""
+
+    @property
+    def full(self) -> bool:
+        return len(self._listeners) >= MOST_LISTENERS
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield an event for everything new, and a comment now and then, until the caller goes away."""
+        changed = asyncio.Event()
+        self._listeners.add(changed)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look(), name="dashboard updates")
+        try:
+            yield b"retry: 2000\n\n"
+            while True:
+                try:
+                    async with asyncio.timeout(_BEAT_EVERY_S):
+                        await changed.wait()
+                except TimeoutError:
+                    yield b": still here\n\n"
+                    continue
+                changed.clear()
+                yield f"id: {self.number}\nevent: changed\ndata: {self.number}\n\n".encode()
+        finally:
+            self._listeners.discard(changed)
+
+    async def _look(self) -> None:
+        self._told = await self._state()
+        while self._listeners:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            state = await self._state()
+            if state != self._told:
+                self._told = state
+                self.number += 1
+                for listener in self._listeners:
+                    listener.set()
+
+    async def _state(self) -> str:
+        """Everything whose change a page shows, as a text that is another one then."""
+        now = {} if self._site.live is None else self._site.live.now()
+        policies = {
+            name: (one.phase, one.detail, one.steps_done, one.engine, one.ready_groups, one.paused, len(one.problems))
+            for name, one in now.items()
+        }
+        try:
+            last = await self._site.store.last_span()
+        except LightningError:
+            last = -1  # a store that cannot be read now says so on the page itself
+        return json.dumps([last, policies])
+
+
+class EventStream:
+    """An answer without an end."""
+
+    def __init__(self, updates: LiveUpdates) -> None:
+        self._updates = updates
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        writing = asyncio.create_task(self._write(send))
+        try:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        finally:
+            writing.cancel()
+            with contextlib.suppress(asyncio.CancelledError, OSError):
+                await writing
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": _HEAD})
+        async with contextlib.aclosing(self._updates.events()) as events:  # pyright: ignore[reportArgumentType]
+            async for event in events:
+                await send({"type": "http.response.body", "body": event, "more_body": True})

@@ -1,0 +1,1 @@
+"""What each page shows, as values for its template; one module a page."""

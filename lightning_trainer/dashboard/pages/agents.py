@@ -1,0 +1,19 @@
+"""Agents: who was seen, who claims whom, and what was not captured."""
+
+from typing import Any
+
+from lightning_trainer.agents.report import agents_report
+from lightning_trainer.dashboard.pages.asking import Asked
+from lightning_trainer.dashboard.site import Site
+
+
+async def agents(site: Site, asked: Asked) -> dict[str, Any]:
+    seen = await site.census.get()
+    report = agents_report(seen.agents, seen.losses, site.policies)
+    return {
+        "rows": report["agents"],
+        "programs": report["programs"],
+        "spans_read": seen.spans_read,
+        "spans_held": seen.spans_held,
+        "policies": site.policies,
+    }

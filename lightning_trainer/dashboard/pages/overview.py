@@ -1,0 +1,135 @@
+"""Overview: each policy's phase, served version, curves, pace, where the time goes, and what is wrong, in words."""
+
+import asyncio
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from markupsafe import Markup
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.dashboard.pages.asking import Asked
+from lightning_trainer.dashboard.reading.progress import PolicyPast, known_policies, read_past
+from lightning_trainer.dashboard.rendering import both_widths
+from lightning_trainer.dashboard.site import PolicyNow, Site
+from lightning_trainer.metrics.row import StepMetrics
+from lightning_trainer.metrics.warnings import warnings_of
+from lightning_trainer.report.curves import Curve, curve_chart, legend
+from lightning_trainer.report.svg import Series, stacked_bars
+from lightning_trainer.store.tables import rollouts as rollout_queries
+from lightning_trainer.store.tables import totals
+
+STAGES = ("rollout", "build", "advantages", "train", "publish")
+_STACKED = ("rollout", "build", "train", "publish")
+_SHOWN = 60
+"""Steps of the overview's charts."""
+_RECENT = 6
+_HALF = (540, 210)
+"""Pixels of a chart that stands beside another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One policy."""
+
+    name: str
+    config: PolicyConfig | None
+    """None: the store knows it and the configuration does not."""
+    now: PolicyNow | None
+    past: PolicyPast
+    warnings: Sequence[str]
+    reward: float | None
+    reward_change: float | None
+    """Against the step before."""
+    held_out: tuple[int, float, int] | None
+    tokens_a_second: float | None
+    """Trained tokens by the time of the newest steps."""
+    step_seconds: float | None
+    chart: Markup
+    time_chart: Markup
+    time_shares: Sequence[tuple[str, float, float]]
+    """Stage, seconds and share, over the shown steps."""
+
+
+async def overview(site: Site, asked: Asked) -> dict[str, Any]:
+    def read(connection: sqlite3.Connection) -> dict[str, Any]:
+        names = [policy.name for policy in site.policies]
+        names += [name for name in known_policies(connection) if name not in names]
+        return {
+            "pasts": {name: read_past(connection, name, _SHOWN) for name in names},
+            "counts": totals.count(connection),
+            "recent": rollout_queries.select_recent(connection, _RECENT),
+        }
+
+    found = await site.store.scan(read)
+    now = {} if site.live is None else site.live.now()
+    configured = {policy.name: policy for policy in site.policies}
+    pasts = found.pop("pasts")
+    cards = await asyncio.to_thread(
+        lambda: [_card(name, configured.get(name), now.get(name), past, site) for name, past in pasts.items()]
+    )
+    return {**found, "cards": cards, "live": site.live is not None, "url": site.url, "state_dir": str(site.state_dir)}
+
+
+def _card(name: str, config: PolicyConfig | None, now: PolicyNow | None, past: PolicyPast, site: Site) -> Card:
+    rows = past.rows
+    rewards = [row.values.get("reward/mean") for row in rows]
+    told = dict(now.warnings) if now is not None else warnings_of(rows, site.config.metrics.warnings)
+    known = [reward for reward in rewards if reward is not None]
+    seconds = [sum(row.values.get(f"seconds/{stage}", 0.0) for stage in STAGES) for row in rows[-5:]]
+    trained = sum(row.values.get("tokens/trained", 0.0) for row in rows[-5:])
+    return Card(
+        name=name,
+        config=config,
+        now=now,
+        past=past,
+        warnings=[*told.values(), *(() if now is None else now.problems[-3:])],
+        reward=known[-1] if known else None,
+        reward_change=known[-1] - known[-2] if len(known) > 1 else None,
+        held_out=past.held_out[-1] if past.held_out else None,
+        tokens_a_second=trained / sum(seconds) if sum(seconds) > 0 and trained else None,
+        step_seconds=sum(seconds) / len(seconds) if any(seconds) else None,
+        chart=_curves(rows, past),
+        time_chart=_times(rows),
+        time_shares=_shares(rows),
+    )
+
+
+def _curves(rows: Sequence[StepMetrics], past: PolicyPast) -> Markup:
+    steps = [row.step for row in rows]
+    curves = [Curve("reward in training", steps, [row.values.get("reward/mean") for row in rows])] if steps else []
+    held_out = [entry for entry in past.held_out if not steps or steps[0] - 1 <= entry[0] <= steps[-1]]
+    if held_out:
+        curves.append(Curve("held-out", [one[0] for one in held_out], [one[1] for one in held_out]))
+    label = f"Mean reward over {len(steps)} steps" + (" and held-out score by version" if held_out else "")
+    drawn = both_widths(lambda width, height: curve_chart(curves, width=width, height=height, label=label), _HALF)
+    return Markup(legend([curve.name for curve in curves])) + drawn if drawn else drawn
+
+
+def _times(rows: Sequence[StepMetrics]) -> Markup:
+    measured = [row for row in rows if any(f"seconds/{stage}" in row.values for stage in _STACKED)]
+    if not measured:
+        return Markup("")
+    series = [
+        Series(stage, f"stage-{stage}", [row.values.get(f"seconds/{stage}", 0.0) for row in measured])
+        for stage in _STACKED
+    ]
+    titles = [
+        "\n".join(
+            [f"step {row.step}"]
+            + [f"{stage} {row.values[name]:.2f} s" for stage in _STACKED if (name := f"seconds/{stage}") in row.values]
+        )
+        for row in measured
+    ]
+    draw = partial(stacked_bars, [row.step for row in measured], series, titles=titles, unit="s")
+    return both_widths(
+        lambda width, height: draw(width=width, height=height, label="Seconds of each step by stage"), _HALF
+    )
+
+
+def _shares(rows: Sequence[StepMetrics]) -> list[tuple[str, float, float]]:
+    sums = {stage: sum(row.values.get(f"seconds/{stage}", 0.0) for row in rows) for stage in _STACKED}
+    whole = sum(sums.values())
+    return [(stage, seconds, seconds / whole) for stage, seconds in sums.items() if seconds] if whole else []

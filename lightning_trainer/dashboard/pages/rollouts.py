@@ -1,0 +1,136 @@
+"""Rollouts: attempts that are looked for, and a group's attempts side by side."""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lightning_trainer.dashboard.pages.asking import Asked, PageError
+from lightning_trainer.dashboard.reading.conversation import conversation
+from lightning_trainer.dashboard.reading.one_rollout import read_rollout
+from lightning_trainer.dashboard.reading.search import Found, Search, reward_bins, search
+from lightning_trainer.dashboard.reading.summaries import Summary
+from lightning_trainer.dashboard.rendering import both_widths
+from lightning_trainer.dashboard.site import Site
+from lightning_trainer.explain import words
+from lightning_trainer.explain.explanation import ExplainedAttempt
+from lightning_trainer.explain.gathering import Gathering
+from lightning_trainer.report.curves import histogram
+from lightning_trainer.store.tables import attempts as attempt_table
+from lightning_trainer.types import AttemptState, RolloutMode, Span
+
+OUTCOMES = tuple(state.value for state in AttemptState)
+MODES = tuple(mode.value for mode in RolloutMode)
+_SIDE_BY_SIDE = 16
+_PARTS = (
+    *("agent", "task", "group", "step", "outcome", "mode", "version", "least", "most", "rewarded", "since", "until"),
+    "text",
+)
+
+
+async def rollouts(site: Site, asked: Asked) -> dict[str, Any]:
+    wanted = _wanted(asked)
+    found: Found = await site.store.scan(lambda connection: search(connection, wanted, site.summaries, site.policies))
+    bins = [
+        replace(
+            one,
+            href=asked.link("/rollouts", least=f"{one.low:g}", most=f"{one.high:g}", before=None),
+            chosen=wanted.least is not None and wanted.least <= one.low and one.high <= (wanted.most or one.high),
+        )
+        for one in reward_bins(found.rewards)
+    ]
+    label = f"Rewards of {len(found.rewards)} attempts"
+    return {
+        "found": found,
+        "asked": {name: asked.text(name) for name in _PARTS},
+        "filtered": any(name in asked for name in _PARTS),
+        "paged": "before" in asked,
+        "older": None if found.next is None else asked.link("/rollouts", before=f"{found.next[0]},{found.next[1]}"),
+        "newest": asked.link("/rollouts", before=None),
+        "any_reward": asked.link("/rollouts", least=None, most=None, rewarded=None, before=None),
+        "histogram": both_widths(lambda width, _: histogram(bins, width=width, height=150, label=label)),
+        "outcomes": OUTCOMES,
+        "modes": MODES,
+    }
+
+
+def _wanted(asked: Asked) -> Search:
+    rewarded = asked.among("rewarded", ("yes", "no"))
+    return Search(
+        task=asked.text("task"),
+        group=asked.text("group"),
+        step=asked.number("step"),
+        since_ns=asked.time_ns("since"),
+        until_ns=asked.time_ns("until"),
+        agent=asked.text("agent"),
+        version=asked.text("version"),
+        outcome=asked.among("outcome", OUTCOMES),
+        mode=asked.among("mode", MODES),
+        least=asked.real("least"),
+        most=asked.real("most"),
+        rewarded=None if rewarded is None else rewarded == "yes",
+        text=asked.text("text"),
+        before=_cursor(asked.text("before")),
+    )
+
+
+def _cursor(text: str | None) -> tuple[int, str] | None:
+    if text is None:
+        return None
+    started, comma, attempt_id = text.partition(",")
+    if not (comma and started.isascii() and started.isdigit() and len(started) < 20):
+        raise PageError("before= is where a page ended, as our own links have it: take it away")
+    return int(started), attempt_id
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One attempt of a group."""
+
+    summary: Summary
+    explained: ExplainedAttempt | None
+    answer: str | None
+    """The last thing that a model said in it."""
+
+    @property
+    def advantages(self) -> Sequence[tuple[int, str]]:
+        """Call number and advantage of its trained calls."""
+        if self.explained is None:
+            return ()
+        return [
+            (call.node.number, told) for call in self.explained.calls if (told := words.mean_advantage(call)) != "-"
+        ]
+
+
+async def group(site: Site, asked: Asked) -> dict[str, Any]:
+    group_id = asked.needed("id")
+
+    def read(connection: sqlite3.Connection) -> tuple[list[Member], int]:
+        attempts = attempt_table.select(connection, group_id=group_id, limit=_SIDE_BY_SIDE + 1)
+        summaries = site.summaries.of(connection, attempts[-_SIDE_BY_SIDE:], site.policies)
+        members = []
+        gatherings: dict[str, Gathering] = {}
+        for summary in summaries:
+            one = read_rollout(connection, summary.attempt.rollout_id, site.policies, gatherings)
+            explained = None if one is None or one.explanation is None else one.explanation.attempts
+            own = next((e for e in explained or () if e.case.attempt_id == summary.attempt.attempt_id), None)
+            members.append(Member(summary, own, _answer(() if own is None else own.case.spans)))
+        return members, len(attempts)
+
+    members, held = await site.store.scan(read)
+    if not members:
+        raise PageError(f"there is no group {group_id!r} in the store", 404)
+    rewards = [member.summary.reward for member in members if member.summary.reward is not None]
+    return {
+        "group_id": group_id,
+        "members": members,
+        "more": held > _SIDE_BY_SIDE,
+        "mean": sum(rewards) / len(rewards) if rewards else None,
+        "spread": max(rewards) - min(rewards) if rewards else None,
+    }
+
+
+def _answer(spans: Sequence[Span]) -> str | None:
+    entries, _ = conversation(spans)
+    said = (part.text for entry in reversed(entries) if entry.sampled for part in entry.parts if part.kind == "text")
+    return next(said, None)

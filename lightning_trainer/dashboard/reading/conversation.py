@@ -1,0 +1,187 @@
+"""What was said in an attempt, in order: messages, tools and their answers; each once, although every call repeats it.
+
+A call's messages are shown from where they part from those of a call before it of the same agent. A call that client
+and gateway both recorded is shown once.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.types import Span
+
+_MOST_ENTRIES = 400
+_CALLS = (semconv.CHAT, semconv.TEXT_COMPLETION, semconv.GENERATE_CONTENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    kind: str
+    """text, reasoning, tool_call, tool_call_response, or the part's own type: then ``text`` is a reference or JSON."""
+    text: str
+    name: str | None = None
+    """Of a tool."""
+    raw: str | None = None
+    """Query of the route that has all of it, where it is long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One message, or one tool at work."""
+
+    role: str
+    parts: tuple[Part, ...]
+    agent: str | None
+    span_id: str
+    at_ns: int
+    seconds: float | None = None
+    """Of a call or a tool."""
+    error: str | None = None
+    sampled: bool = False
+    """Whether a model said it in this call."""
+
+
+def conversation(spans: Sequence[Span]) -> tuple[list[Entry], int]:
+    """Return the first entries, and how many there are."""
+    entries = list(_entries(sorted(spans, key=lambda span: (span.start_ns, span.span_id))))
+    entries.sort(key=lambda entry: entry.at_ns)
+    return entries[:_MOST_ENTRIES], len(entries)
+
+
+def _entries(spans: Sequence[Span]) -> Iterator[Entry]:
+    shown: dict[str | None, list[str]] = {}
+    answered: set[str] = set()
+    with_tools = {
+        str(span.attributes.get(semconv.TOOL_CALL_ID)) for span in spans if _operation(span) == "execute_tool"
+    }
+    for span in spans:
+        operation = _operation(span)
+        agent = _text(span, semconv.AGENT_NAME)
+        if operation == semconv.EXECUTE_TOOL:
+            yield _tool(span, agent)
+        elif operation in _CALLS:
+            response_id = _text(span, semconv.RESPONSE_ID)
+            if response_id is not None and response_id in answered:
+                continue
+            if response_id is not None and (semconv.OUTPUT_MESSAGES in span.attributes):
+                answered.add(response_id)
+            yield from _call(span, agent, shown.setdefault(agent, []), with_tools)
+
+
+def _call(span: Span, agent: str | None, before: list[str], with_tools: set[str]) -> Iterator[Entry]:
+    asked = _messages(span, semconv.INPUT_MESSAGES)
+    keys = [json.dumps(message, sort_keys=True, default=str) for message in asked]
+    system = _text(span, semconv.SYSTEM_INSTRUCTIONS)
+    if system is not None and system not in before:
+        before.append(system)
+        parts = _system_parts(system, span)
+        yield Entry("system", parts, agent, span.span_id, span.start_ns)
+    known = set(before)
+    for key, message in zip(keys, asked, strict=True):
+        if key in known:
+            continue
+        before.append(key)
+        parts = tuple(_parts(message, span, semconv.INPUT_MESSAGES))
+        if parts and all(part.kind == "tool_call_response" for part in parts) and _ids(message) <= with_tools:
+            continue  # the tool's own span says it, with its arguments and its time
+        yield Entry(_role(message), parts, agent, span.span_id, span.start_ns)
+    seconds = (span.end_ns - span.start_ns) / 1e9
+    error = span.status_message or None
+    answers = _messages(span, semconv.OUTPUT_MESSAGES)
+    if not answers and error is not None:
+        yield Entry("assistant", (), agent, span.span_id, span.end_ns, seconds, error, sampled=True)
+    for message in answers:
+        said = {key: value for key, value in message.items() if key != "finish_reason"}
+        before.append(json.dumps(said, sort_keys=True, default=str))
+        parts = tuple(_parts(message, span, semconv.OUTPUT_MESSAGES))
+        yield Entry(_role(message), parts, agent, span.span_id, span.end_ns, seconds, error, sampled=True)
+
+
+def _tool(span: Span, agent: str | None) -> Entry:
+    name = _text(span, semconv.TOOL_NAME) or span.name
+    parts = tuple(
+        Part(kind, value, name, raw_query(span, attribute))
+        for kind, attribute in (
+            ("tool_call", semconv.TOOL_CALL_ARGUMENTS),
+            ("tool_call_response", semconv.TOOL_CALL_RESULT),
+        )
+        if (value := _text(span, attribute)) is not None
+    )
+    seconds = (span.end_ns - span.start_ns) / 1e9
+    return Entry("tool", parts, agent, span.span_id, span.start_ns, seconds, span.status_message or None)
+
+
+def raw_query(span: Span, attribute: str) -> str:
+    """Return what the route of whole texts is asked for an attribute of a span."""
+    from urllib.parse import urlencode
+
+    return urlencode({"trace": span.trace_id, "span": span.span_id, "attribute": attribute})
+
+
+def _parts(message: dict[str, Any], span: Span, attribute: str) -> Iterator[Part]:
+    raw = raw_query(span, attribute)
+    parts = message.get("parts")
+    if not isinstance(parts, list):
+        content = message.get("content")
+        yield Part("text", content if isinstance(content, str) else _dumped(content), raw=raw)
+        return
+    for part in parts:
+        if not isinstance(part, dict):
+            yield Part("text", _dumped(part), raw=raw)
+            continue
+        kind = str(part.get("type", "text"))
+        if kind in ("text", "reasoning", "refusal"):
+            content = part.get("content", part.get("text", ""))
+            yield Part(kind, content if isinstance(content, str) else _dumped(content), raw=raw)
+        elif kind == "tool_call":
+            yield Part(kind, _dumped(part.get("arguments")), str(part.get("name", "tool")), raw)
+        elif kind == "tool_call_response":
+            yield Part(kind, _dumped(part.get("response", part.get("result"))), None, raw)
+        else:
+            yield Part(kind, _dumped({key: value for key, value in part.items() if key != "type"}), raw=raw)
+
+
+def _system_parts(text: str, span: Span) -> tuple[Part, ...]:
+    try:
+        parts = json.loads(text)
+    except ValueError:
+        parts = None
+    if not isinstance(parts, list):
+        return (Part("text", text, raw=raw_query(span, semconv.SYSTEM_INSTRUCTIONS)),)
+    return tuple(_parts({"parts": parts}, span, semconv.SYSTEM_INSTRUCTIONS))
+
+
+def _ids(message: dict[str, Any]) -> set[str]:
+    parts = message.get("parts")
+    return {str(part.get("id")) for part in parts if isinstance(part, dict)} if isinstance(parts, list) else {"?"}
+
+
+def _messages(span: Span, attribute: str) -> list[dict[str, Any]]:
+    text = _text(span, attribute)
+    if text is None:
+        return []
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return [{"role": "unreadable", "content": text}]
+    return [message for message in found if isinstance(message, dict)] if isinstance(found, list) else []
+
+
+def _role(message: dict[str, Any]) -> str:
+    return str(message.get("role", "message"))
+
+
+def _dumped(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _operation(span: Span) -> str | None:
+    return _text(span, semconv.OPERATION)
+
+
+def _text(span: Span, name: str) -> str | None:
+    value = span.attributes.get(name)
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,130 @@
+"""Rows of steps for curves, held-out scores by version, and what became of tokens: of the newest steps."""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from lightning_trainer.metrics.history import select_rows
+from lightning_trainer.metrics.row import StepMetrics
+from lightning_trainer.report.difference import PairedDifference, paired_difference
+from lightning_trainer.store.tables import steps as step_table
+from lightning_trainer.store.tables import versions as version_table
+from lightning_trainer.types import PolicyVersion
+
+SHOWN_STEPS = 100
+"""Points of a chart: more than it has pixels for would only cost time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPast:
+    """What is recorded of a policy."""
+
+    rows: Sequence[StepMetrics]
+    """Of the newest steps, first to last."""
+    steps: int
+    """The newest step that is recorded."""
+    live: PolicyVersion | None
+    held_out: Sequence[tuple[int, float, int]]
+    """Version, mean reward and number of its evaluation attempts, of the newest versions that have any."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTokens:
+    agent: str
+    policy: str
+    tokens: dict[str, int]
+    """Sampled tokens by outcome."""
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskScores:
+    """One task under two versions: mean rewards, and of how many attempts."""
+
+    task: str
+    one: float
+    other: float
+    attempts: tuple[int, int]
+
+
+def read_past(connection: sqlite3.Connection, policy: str, newest: int = SHOWN_STEPS) -> PolicyPast:
+    rows = connection.execute(
+        "SELECT version, avg(reward), count(*) FROM verdicts WHERE policy = ? GROUP BY version ORDER BY version DESC "
+        "LIMIT ?",
+        (policy, newest),
+    ).fetchall()
+    return PolicyPast(
+        rows=select_rows(connection, policy, newest=newest),
+        steps=step_table.last_step(connection, policy),
+        live=version_table.select_live(connection, policy),
+        held_out=sorted(rows),
+    )
+
+
+def spread_rows(
+    connection: sqlite3.Connection, policy: str, first: int | None = None, last: int | None = None
+) -> tuple[list[StepMetrics], int]:
+    """Return rows of the steps from ``first`` to ``last``, and how many steps there are: all of them, or of many some
+    that are evenly spread, the newest among them."""
+    low, high = first or 0, 2**62 if last is None else last
+    (steps,) = connection.execute(
+        "SELECT count(*) FROM steps WHERE policy = ? AND step BETWEEN ? AND ? AND state != 'assigned'",
+        (policy, low, high),
+    ).fetchone()
+    if steps <= SHOWN_STEPS:
+        return [
+            row for row in select_rows(connection, policy, after=low - 1, oldest=steps + 1) if row.step <= high
+        ], steps
+    (oldest, newest) = connection.execute(
+        "SELECT min(step), max(step) FROM steps WHERE policy = ? AND step BETWEEN ? AND ? AND state != 'assigned'",
+        (policy, low, high),
+    ).fetchone()
+    every = (newest - oldest) / (SHOWN_STEPS - 1)
+    wanted = sorted({round(oldest + index * every) for index in range(SHOWN_STEPS)})
+    return [row for step in wanted for row in select_rows(connection, policy, only=step)], steps
+
+
+def known_policies(connection: sqlite3.Connection) -> list[str]:
+    """Return the names of the policies that the store knows."""
+    return [name for (name,) in connection.execute("SELECT policy FROM policies ORDER BY policy")]
+
+
+def tokens_by_agent(connection: sqlite3.Connection, policy: str, newest: int = SHOWN_STEPS) -> list[AgentTokens]:
+    """Return what became of the sampled tokens of the newest steps, by agent."""
+    last = step_table.last_step(connection, policy)
+    found: dict[str, AgentTokens] = {}
+    for row in step_table.select_ledger(connection, policy, None, since=max(0, last - newest + 1)):
+        known = found.get(row.agent) or AgentTokens(row.agent, policy, {}, 0)
+        tokens = {**known.tokens, row.outcome.value: known.tokens.get(row.outcome.value, 0) + row.tokens}
+        found[row.agent] = AgentTokens(row.agent, policy, tokens, known.calls + row.calls)
+    return [found[name] for name in sorted(found)]
+
+
+def compare_versions(
+    connection: sqlite3.Connection, policy: str, one: int, other: int
+) -> tuple[list[TaskScores], PairedDifference | None]:
+    """Return the tasks that evaluations of both versions tried, and the difference over those that were tried once
+    by each and scored 0 or 1 (exact McNemar); None where there is none such."""
+    rows = connection.execute(
+        """SELECT coalesce(task_id, rollout_id), version, reward FROM verdicts JOIN attempts USING (attempt_id)
+           WHERE policy = ? AND version IN (?, ?)""",
+        (policy, one, other),
+    )
+    rewards: dict[str, dict[int, list[float]]] = {}
+    for task, version, reward in rows:
+        rewards.setdefault(task, {}).setdefault(version, []).append(reward)
+    both = {task: of for task, of in rewards.items() if one in of and other in of}
+    scores = [
+        TaskScores(task, fmean(of[one]), fmean(of[other]), (len(of[one]), len(of[other])))
+        for task, of in sorted(both.items())
+    ]
+    single = [
+        of for of in both.values() if len(of[one]) == len(of[other]) == 1 and {*of[one], *of[other]} <= {0.0, 1.0}
+    ]
+    paired = (
+        paired_difference([bool(of[one][0]) for of in single], [bool(of[other][0]) for of in single])
+        if len(single) > 1
+        else None
+    )
+    return scores, paired

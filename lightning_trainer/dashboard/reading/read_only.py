@@ -1,0 +1,29 @@
+"""The store of a stopped run: every question opens it for reading, so nothing is written and nobody is kept out."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.tables import spans as span_table
+
+Result = TypeVar("Result")
+
+
+class StoppedStore:
+    """Raises StoreError where the file is not there or is not a store."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def last_span(self) -> int:
+        return await self.scan(span_table.last)
+
+    async def scan(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
+        def read() -> Result:
+            with read_only(self._path) as connection:
+                return query(connection)
+
+        return await asyncio.to_thread(read)

@@ -1,0 +1,152 @@
+"""Attempts in one line each: who spoke, what it earned, which versions answered. Read from spans, and kept in memory.
+
+A summary is made again when something of its attempt has come since; the cache holds the newest few thousand.
+"""
+
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.explain.words import version_name
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.rewards.table import read_rewards
+from lightning_trainer.store.tables.spans import select_of_attempts
+from lightning_trainer.types import Attempt, Call, Evaluation, Span
+
+_KEPT = 5_000
+_SEARCHED_CHARACTERS = 20_000
+"""Of one attempt's text: what is looked through."""
+_NO_POLICY = {"reward": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    attempt: Attempt
+    reward: float | None
+    """Of the attempt, by the weights of the policy that claims an agent of it."""
+    agents: tuple[str, ...]
+    versions: tuple[str, ...]
+    """``POLICY@vN`` of what answered its calls."""
+    calls: int
+    prompt_tokens: int
+    sampled_tokens: int
+    step: int | None
+    """The step that consumed it; None while none has."""
+    text: str
+    """What was said in it, in lower case, as far as it is looked through."""
+
+    @property
+    def seconds(self) -> float | None:
+        ended = self.attempt.ended_ns
+        return None if ended is None else (ended - self.attempt.started_ns) / 1e9
+
+
+class SummaryCache:
+    """Used from the store's reader threads; a race costs a summary that is made twice."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, tuple[tuple[int, int], Summary]] = OrderedDict()
+
+    def of(
+        self, connection: sqlite3.Connection, attempts: Sequence[Attempt], policies: Sequence[PolicyConfig]
+    ) -> list[Summary]:
+        """Return the summaries of some attempts, in their order."""
+        marks = {one.attempt_id: _mark(connection, one) for one in attempts}
+        stale = [one for one in attempts if self._known(one, marks) is None]
+        for summary in _summaries(connection, stale, policies):
+            self._kept[summary.attempt.attempt_id] = marks[summary.attempt.attempt_id], summary
+        found = [summary for one in attempts if (summary := self._known(one, marks)) is not None]
+        while len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
+        return found
+
+    def _known(self, attempt: Attempt, marks: dict[str, tuple[int, int]]) -> Summary | None:
+        entry = self._kept.get(attempt.attempt_id)
+        if entry is None or entry[0] != marks[attempt.attempt_id] or entry[1].attempt != attempt:
+            return None
+        return entry[1]
+
+
+def _mark(connection: sqlite3.Connection, attempt: Attempt) -> tuple[int, int]:
+    """What changes when something of the attempt comes, or a step takes it."""
+    (newest,) = connection.execute(
+        """SELECT max(coalesce((SELECT max(seq) FROM spans WHERE attempt_id = ?), 0),
+                      coalesce((SELECT max(seq) FROM spans WHERE rollout_id = ?), 0))""",
+        (attempt.attempt_id, attempt.rollout_id),
+    ).fetchone()
+    (steps,) = connection.execute(
+        "SELECT count(*) FROM assignments WHERE attempt_id = ?", (attempt.attempt_id,)
+    ).fetchone()
+    return newest, steps
+
+
+def _summaries(
+    connection: sqlite3.Connection, attempts: Sequence[Attempt], policies: Sequence[PolicyConfig]
+) -> list[Summary]:
+    if not attempts:
+        return []
+    by_id = {one.attempt_id: one for one in attempts}
+    spans = select_of_attempts(connection, list(by_id))
+    reading = read_spans(spans)
+    calls: dict[str | None, list[Call]] = {}
+    for call in reading.calls:
+        calls.setdefault(call.attempt_id, []).append(call)
+    texts = _texts(spans, reading.evaluations, {one.rollout_id: one.attempt_id for one in attempts})
+    rewards: dict[str, float] = {}
+    for policy in policies or (None,):
+        theirs = {
+            attempt_id: one
+            for attempt_id, one in by_id.items()
+            if policy is _policy_of(calls.get(attempt_id, ()), policies)
+        }
+        weights = _NO_POLICY if policy is None else policy.reward_weights
+        rewards |= read_rewards(reading.evaluations, reading.calls, theirs, weights).of_attempts
+    return [
+        Summary(
+            attempt=one,
+            reward=rewards.get(one.attempt_id),
+            agents=tuple(dict.fromkeys(call.agent for call in own if call.agent is not None)),
+            versions=tuple(
+                dict.fromkeys(version_name(call.policy, call.policy_version) for call in own if call.policy is not None)
+            ),
+            calls=len(own),
+            prompt_tokens=sum(len(call.prompt_ids) for call in own),
+            sampled_tokens=sum(len(call.response_ids) for call in own),
+            step=_step(connection, one.attempt_id),
+            text=" ".join((one.task_id, one.error or "", texts.get(one.attempt_id, ""))).lower(),
+        )
+        for one in attempts
+        for own in (calls.get(one.attempt_id, []),)
+    ]
+
+
+def _policy_of(calls: Sequence[Call], policies: Sequence[PolicyConfig]) -> PolicyConfig | None:
+    """The policy whose rewards count: one that claims an agent of the attempt, else the first."""
+    claiming = (policy for call in calls for policy in policies if policy.claims(call.agent))
+    return next(claiming, policies[0] if policies else None)
+
+
+def _texts(spans: Sequence[Span], evaluations: Sequence[Evaluation], attempt_of: Mapping[str, str]) -> dict[str, str]:
+    """Return what was said by attempt id; what names a rollout alone, such as a note, is of ``attempt_of`` it."""
+    texts: dict[str, list[str]] = {}
+    for span in spans:
+        rollout_id = span.attributes.get(semconv.ROLLOUT_ID)
+        attempt_id = span.attributes.get(semconv.ATTEMPT_ID) or attempt_of.get(str(rollout_id))
+        if isinstance(attempt_id, str):
+            texts.setdefault(attempt_id, []).extend(
+                value for name in semconv.CONTENT_KEYS if isinstance(value := span.attributes.get(name), str)
+            )
+    for one in evaluations:
+        attempt_id = one.attempt_id or attempt_of.get(one.rollout_id or "")
+        if attempt_id is not None and one.explanation is not None:
+            texts.setdefault(attempt_id, []).append(one.explanation)
+    return {attempt_id: " ".join(found)[:_SEARCHED_CHARACTERS] for attempt_id, found in texts.items()}
+
+
+def _step(connection: sqlite3.Connection, attempt_id: str) -> int | None:
+    (step,) = connection.execute("SELECT max(step) FROM assignments WHERE attempt_id = ?", (attempt_id,)).fetchone()
+    return step

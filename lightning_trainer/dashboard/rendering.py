@@ -1,0 +1,128 @@
+"""Templates, and the head of every answer: nothing inline, nothing from elsewhere, nothing in another page's frame."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any
+
+from fastapi.responses import HTMLResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from lightning_trainer import __version__
+from lightning_trainer.dashboard.visible import finalize, shortened
+from lightning_trainer.explain.finding import counted
+from lightning_trainer.report.document import asset
+from lightning_trainer.report.markup import for_both_widths
+
+SECURITY = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    # Not no-referrer: then a browser says "Origin: null" with our own forms.
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_STATIC_TYPES = {"dashboard.css": "text/css", "dashboard.js": "text/javascript", "favicon.svg": "image/svg+xml"}
+
+
+class Pages:
+    """Renders the templates of this package."""
+
+    def __init__(self) -> None:
+        self._environment = Environment(
+            loader=PackageLoader("lightning_trainer.dashboard"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            finalize=finalize,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters |= {
+            "number": number,
+            "moment": moment,
+            "duration": duration,
+            "bytes": amount_of_bytes,
+            "short": shortened,
+            "counted": counted,
+            "exact": exact,
+        }
+        self._environment.globals |= {"version": __version__, "now": time.time}
+
+    def html(
+        self, template: str, *, status: int = 200, headers: dict[str, str] | None = None, **values: Any
+    ) -> Response:
+        text = self._environment.get_template(template).render(**values)
+        return HTMLResponse(text, status, headers={**SECURITY, **(headers or {})})
+
+
+def static(name: str) -> Response | None:
+    """Return the style sheet or the script; None for any other name. The reports' own come first in them."""
+    kind = _STATIC_TYPES.get(name)
+    if kind is None:
+        return None
+    own = files("lightning_trainer.dashboard").joinpath("static", name).read_text(encoding="utf-8")
+    shared = {"dashboard.css": "page.css", "dashboard.js": "page.js"}.get(name)
+    text = own if shared is None else f"{asset(shared)}\n{own}"
+    headers = {**SECURITY, "cache-control": "no-cache"}
+    return Response(text, media_type=f"{kind}; charset=utf-8", headers=headers)
+
+
+def both_widths(draw: Callable[[int, int], str], wide: tuple[int, int] = (1150, 260)) -> Markup:
+    """Return a chart for a desk and for a phone; of nothing that was drawn, nothing."""
+    html = for_both_widths(draw, wide)
+    return Markup(html if "<svg" in html else "")
+
+
+def exact(text: str) -> Markup:
+    """Return a text as it is, for a form that sends it back: a name with hidden characters is not another name."""
+    return escape(text.encode("utf-8", "replace").decode())
+
+
+def number(value: float | None, pattern: str = "") -> str:
+    """Return a number as tables show it; a dash where nothing was measured."""
+    if value is None:
+        return "–"
+    if pattern:
+        return format(value, pattern)
+    if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):
+        return f"{int(value):,}"
+    return f"{value:.4g}" if abs(value) < 1e6 else f"{value:,.0f}"
+
+
+def moment(at_ns: int | None) -> Markup:
+    """Return a time; the script writes it as the reader's own, the exact one is the tooltip."""
+    if at_ns is None:
+        return Markup("–")
+    try:
+        at = datetime.fromtimestamp(at_ns / 1e9, UTC)
+    except (OverflowError, ValueError, OSError):
+        return Markup('<span title="{}">?</span>').format(at_ns)
+    exact = f"{at:%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), exact, f"{at:%Y-%m-%d %H:%M} UTC")
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def amount_of_bytes(amount: float | None) -> str:
+    if amount is None:
+        return "–"
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.3g} {unit}" if unit != "B" else f"{amount:.0f} B"
+        amount /= 1024
+    return f"{amount:.3g} GiB"

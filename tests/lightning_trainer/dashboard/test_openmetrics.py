@@ -1,0 +1,73 @@
+"""``GET /metrics`` by the library's own parser, and the Grafana dashboard over it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from lightning_trainer.dashboard.openmetrics import all_names, metric_name
+from lightning_trainer.metrics.catalog import ABOUT
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+async def families(get):
+    answer = await get("/metrics")
+    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    return {family.name: family for family in text_string_to_metric_families(answer.text)}
+
+
+async def test_the_newest_steps_numbers_are_there(families):
+    (reward,) = families["lightning_reward_mean"].samples
+    assert reward.labels == {"policy": "support"}
+    assert 0 < reward.value <= 1
+    stages = {sample.labels["stage"] for sample in families["lightning_step_seconds"].samples}
+    assert {"rollout", "build", "train", "publish"} <= stages
+    outcomes = {sample.labels["outcome"]: sample.value for sample in families["lightning_ledger_tokens"].samples}
+    assert outcomes["trained"] > 0
+    (step,) = families["lightning_step"].samples
+    assert step.value == 6
+    (spans,) = families["lightning_spans_stored"].samples
+    assert spans.value > 500
+
+
+def test_every_metric_of_the_documentation_has_a_name_and_a_sentence():
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    table = page.partition("| name | what it is |")[2].partition("## Warnings")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`([a-z_]+(?:/[a-z_]+)*)`", row)}
+    assert named == set(ABOUT), named ^ set(ABOUT)
+    for name in named:
+        family, labels = metric_name(name)
+        assert re.fullmatch(r"lightning_[a-z0-9_]+", family)
+        assert all(re.fullmatch(r"[a-z]+", label) for label in labels)
+    assert metric_name("ledger/dropped/not_selected") == (
+        "lightning_ledger_tokens",
+        {"outcome": "dropped", "reason": "not_selected"},
+    )
+
+
+async def test_an_empty_store_has_counts_and_no_zeroes_for_what_was_not_measured(empty):
+    text = (await empty("/metrics")).text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert families["lightning_rollouts"].samples[0].value == 0
+    assert "lightning_reward_mean" not in families
+
+
+async def test_grafanas_dashboard_asks_for_metrics_that_there_are(families):
+    document = json.loads((ROOT / "docs" / "grafana-dashboard.json").read_text(encoding="utf-8"))
+    asked = {
+        name
+        for panel in document["panels"]
+        for target in panel.get("targets", ())
+        for name in re.findall(r"lightning_[a-z0-9_]+", target["expr"])
+    }
+    known = {sample.name for family in families.values() for sample in family.samples} | set(families) | all_names()
+    assert asked
+    assert asked <= known, asked - known
+    assert all(panel["title"] for panel in document["panels"])
+    shown = {name for name in all_names() if name in asked}
+    assert shown == all_names(), all_names() - shown

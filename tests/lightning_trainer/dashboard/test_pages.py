@@ -1,0 +1,168 @@
+"""Every page over a real store and over an empty one: what is on it, and that nothing of a run is markup."""
+
+import re
+from urllib.parse import quote
+
+import pytest
+
+PAGES = {
+    "/": ("Overview", "v6", "reward in training", "r-running"),
+    "/rollouts": ("r-006-0-0", "support@v5", "Rewards of"),
+    "/group?id=step-3/order-4721": ("4 attempts of one task", "from the mean", "advantage"),
+    "/rollout?id=r-003-0-1": (
+        "is trained",
+        "Where is order 4721?",
+        "look_up",
+        "Token",
+        "it balances",
+        "names the order",
+    ),
+    "/rollout?id=r-003-0-1&shade=surprise": ("4 nats or more",),
+    "/rollout?id=r-running": ("is not trained yet",),
+    "/rollout?id=r-unclaimed": ("Forty orders, two complaints.", "not_selected"),
+    "/rollout?id=r-failed": ("the shop&#39;s database did not answer",),
+    "/agents": ("summarizer", "unclaimed", "1 call without token ids"),
+    "/versions": ("Lineage", "serving", "v6"),
+    "/versions/compare?policy=support&a=2&b=6": ("12", "order-4800", "exact McNemar"),
+    "/versions/rollback?policy=support&version=3": ("Roll support back to v3?",),
+    "/charts": ("reward/mean", "grad_norm", "ledger/trained", "mean reward of the step"),
+    "/costs": ("By agent", "By step", "summarizer"),
+    "/setup": ("curl http://127.0.0.1", "[daemon]", "group_size", "python"),
+}
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_a_page_says_what_the_store_knows(get, path):
+    page = await get(path)
+    assert page.status_code == 200, page.text
+    for words in PAGES[path]:
+        assert words in page.text, words
+
+
+EMPTY = {
+    "/": "No step has ended yet",
+    "/rollouts": "No rollout has come yet",
+    "/agents": "No agent has called yet",
+    "/versions": "There is no version yet",
+    "/charts": "No step has ended",
+    "/costs": "No step has ended yet",
+    "/setup": "Connect an agent",
+}
+
+
+@pytest.mark.parametrize("path", EMPTY)
+async def test_an_empty_store_says_what_to_do_next(empty, path):
+    page = await empty(path)
+    assert page.status_code == 200
+    assert EMPTY[path] in page.text
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "sentence"),
+    [
+        ("/rollout?id=nobody", 404, "there is no rollout"),
+        ("/rollout", 400, "the address lacks id="),
+        ("/group?id=nobody", 404, "there is no group"),
+        ("/span?trace=a&span=b", 404, "there is no span"),
+        ("/versions?policy=sales", 404, "there is no policy"),
+        ("/versions/compare?a=1&b=1", 400, "name two versions"),
+        ("/rollouts?least=high", 400, "write a number, such as 0.5"),
+        ("/rollouts?step=-1", 400, "write a number from 0"),
+        ("/rollouts?since=yesterday", 400, "write a time as"),
+        ("/rollouts?before=x", 400, "before= is where a page ended"),
+        ("/rollouts?outcome=great", 400, "there are running, succeeded, failed"),
+        ("/rollouts?text=" + "x" * 600, 400, "text has 600 characters"),
+    ],
+)
+async def test_what_cannot_be_shown_is_said_in_a_sentence(get, path, status, sentence):
+    page = await get(path)
+    assert (page.status_code, sentence in page.text.replace("&#39;", "'")) == (status, True), page.text
+
+
+async def test_nothing_is_inline_and_nothing_comes_from_elsewhere(get):
+    for path in (*PAGES, "/rollouts?text=nothing+has+this"):
+        page = await get(path)
+        policy = page.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert page.headers["x-content-type-options"] == "nosniff"
+        assert page.headers["cache-control"] == "no-store"
+        assert not re.search(r"<[^>]*\sstyle=|<style|<script(?! src=\"/static/)|\son\w+=", page.text), path
+        assert not re.search(r"(?:src|href|action)=\"(?!/|#|\?)", page.text), path
+
+
+async def test_what_an_agent_said_is_never_markup(get):
+    page = await get("/rollout?id=" + quote("r-a<b>\"'&"))
+    assert page.status_code == 200
+    assert "&lt;script&gt;document.title" in page.text
+    assert "<script>document" not in page.text
+    assert "<i>" not in page.text
+    for hidden in ("\x00", "\x07", "\u202e", "\u2066"):
+        assert hidden not in page.text
+    assert "⟨U+202E⟩txt.exe" in page.text
+    assert "{{ 7*7 }}" in page.text
+    assert "980,000 characters more" in page.text
+    assert len(page.text) < 150_000
+    (query,) = set(re.findall(r'980,000 characters more: <a href="/text\?([^"]*)"', page.text))
+    whole = await get("/text?" + query.replace("&amp;", "&"))
+    assert whole.headers["content-type"] == "text/plain; charset=utf-8"
+    assert whole.headers["content-security-policy"] == "default-src 'none'; sandbox"
+    assert len(whole.text) > 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted", "unwanted"),
+    [
+        ("agent=summar*", "r-unclaimed", "r-006-0-0"),
+        ("task=summary", "r-unclaimed", "r-006-0-0"),
+        ("outcome=failed", "r-failed", "r-new-0"),
+        ("mode=evaluate", "r-held-006-0", "r-006-0-0"),
+        ("version=v5", "r-006-0-0", "r-new-0"),
+        ("step=2", "r-002-0-0", "r-003-0-0"),
+        ("rewarded=no", "r-new-2", "r-new-0"),
+        ("least=0.5&most=0.5", "r-a&lt;b&gt;", "r-006-0-0"),
+        ("text=two+COMPLAINTS", "r-unclaimed", "r-006-0-0"),
+        ("group=next", "r-new-1", "r-006-0-0"),
+    ],
+)
+async def test_rollouts_are_found_by(get, query, wanted, unwanted):
+    page = await get(f"/rollouts?{query}")
+    assert f">{wanted}" in page.text
+    assert f">{unwanted}" not in page.text
+
+
+async def test_pages_of_rollouts_go_on_where_they_ended_and_show_each_once(get):
+    found: list[str] = []
+    address = "/rollouts"
+    while address:
+        page = await get(address)
+        found += re.findall(r'<td><a href="/rollout\?id=([^"]*)"', page.text)
+        older = re.search(r'<a href="([^"]*)" rel="next"', page.text)
+        address = older[1].replace("&amp;", "&") if older else ""
+    assert len(found) == len(set(found)) == 6 * 16 + 3 * 12 + 7
+
+
+async def test_a_bin_of_the_histogram_leads_to_its_rollouts(get):
+    page = await get("/rollouts")
+    links = [link.replace("&amp;", "&") for link in re.findall(r'<a href="(/rollouts\?least=[^"]*)"', page.text)]
+    assert links
+    last = await get(links[-1])
+    assert 'class="bin chosen"' in last.text
+    assert "r-006" in last.text
+
+
+async def test_secrets_of_the_configuration_are_not_on_the_page(tmp_path, run, get):
+    from lightning_trainer.config import Config
+    from lightning_trainer.dashboard.pages.setup import _sections
+
+    config = Config.model_validate(
+        {
+            "daemon": {"token": "a-very-secret-token"},
+            "gateway": {"embeddings": "http://user:hunter2@127.0.0.1:9/v1", "embeddings_key": "MY_KEY"},
+        }
+    )
+    settings = {one.name: one for title, found in _sections(config) for one in found}
+    assert settings["token"].value == "set, not shown"
+    assert not any("hunter2" in one.value or "very-secret" in one.value for one in settings.values())
+    assert not settings["token"].default
+    assert settings["max_body_bytes"].default
