@@ -1,6 +1,8 @@
 """The whole of ``lightning.toml``."""
 
-from pydantic import field_validator
+from typing import Self
+
+from pydantic import field_validator, model_validator
 
 from lightning_trainer.config.daemon import DaemonConfig
 from lightning_trainer.config.engine import EngineConfig
@@ -45,6 +47,14 @@ class Config(Section):
             if names.count(name) > 1:
                 raise ValueError(f"{names.count(name)} policies are called {name!r}; give each a name of its own")
         return tuple(policy.behind(policies[:position]) for position, policy in enumerate(policies))
+
+    @model_validator(mode="after")
+    def _adapters_keep_their_base(self) -> Self:
+        if self.engine.sleep_level == 2 and any(policy.lora is not None for policy in self.policy):
+            raise ValueError(
+                "engine.sleep_level = 2 throws the weights away and publications bring an adapter alone; leave it out"
+            )
+        return self
 
     def named_judge(self, name: str) -> JudgeConfig:
         """Raises ConfigError: there is none."""

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch.distributed as dist
 
 from lightning_trainer.errors import LightningError, TrainingError
+from lightning_trainer.training.device import chosen
 
-_BACKEND = "cpu:gloo"  # verl would ask for "cpu:gloo,cpu:gloo", which torch refuses as a duplicate
+_BACKENDS = {"cpu": "cpu:gloo", "cuda": "cpu:gloo,cuda:nccl"}
+"""By device. On the CPU verl would ask for "cpu:gloo,cpu:gloo", which torch refuses as a duplicate."""
 _JOIN_TIMEOUT = timedelta(minutes=5)
 
 Result = TypeVar("Result")
@@ -54,14 +56,14 @@ def join(meeting: Meeting, rank: int, world_size: int, host: Host | None = None)
     if ipaddress.ip_address(meeting.host).is_loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = host.store if host else dist.TCPStore(*meeting, world_size=world_size, timeout=_JOIN_TIMEOUT)
-    dist.init_process_group(_BACKEND, store=store, rank=rank, world_size=world_size)
+    dist.init_process_group(_BACKENDS[chosen()], store=store, rank=rank, world_size=world_size)
 
 
 def join_alone() -> None:
     """Become a group of one, in memory, unless this process is in a group already."""
     if not dist.is_initialized():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        dist.init_process_group(_BACKEND, store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(_BACKENDS[chosen()], store=dist.HashStore(), rank=0, world_size=1)
 
 
 def on_first(work: Callable[[], Result]) -> Result:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lightning_trainer.errors import LightningError, TrainingError
 from lightning_trainer.serving.publication import Publication
+from lightning_trainer.training import device
 from lightning_trainer.training.on_ray.environment import set_ray_environment
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import StepReport, TrainingBatch
@@ -78,22 +79,27 @@ def make_trainer(backend: Literal["ray", "inprocess"], settings: TrainerSettings
 
 
 def make_trainers(
-    backend: Literal["ray", "inprocess"], settings: Sequence[TrainerSettings], *, at_once: int = 1
+    backend: Literal["ray", "inprocess"],
+    settings: Sequence[TrainerSettings],
+    *,
+    at_once: int = 1,
+    gpus: Sequence[str] = (),
 ) -> list[TrainerClient]:
     """Return trainers that are not started yet, one for each settings; on Ray they share one session.
 
     Args:
         at_once: how many of them may compute at the same time; the others wait for their turn.
+        gpus: of this machine, that they may use.
     """
     trainers: list[TrainerClient]
     if backend == "inprocess":
-        trainers = [InProcessTrainer(one) for one in settings]
+        trainers = [InProcessTrainer(one, gpus) for one in settings]
     else:
         set_ray_environment()
         from lightning_trainer.training.on_ray.session import RaySession
         from lightning_trainer.training.on_ray.trainer import RayTrainer
 
-        session = RaySession(sum(one.world_size for one in settings))
+        session = RaySession(sum(one.world_size for one in settings), gpus)
         trainers = [RayTrainer(one, session) for one in settings]
     if len(trainers) > at_once:
         turns = asyncio.Semaphore(at_once)
@@ -112,8 +118,9 @@ class InProcessTrainer(TrainerClient):
 
     _process = threading.Lock()
 
-    def __init__(self, settings: TrainerSettings) -> None:
+    def __init__(self, settings: TrainerSettings, gpus: Sequence[str] = ()) -> None:
         self._settings = settings
+        self._gpus = gpus
         self._thread: ThreadPoolExecutor | None = None
         self._trainer: Trainer | None = None
 
@@ -132,7 +139,7 @@ class InProcessTrainer(TrainerClient):
         return await self._on_thread(getattr(self._trainer, method), *arguments)
 
     def _build(self) -> None:
-        self._trainer = build_trainer(self._settings)
+        self._trainer = build_trainer(self._settings, self._gpus)
 
     async def _on_thread(self, function: Any, *arguments: Any) -> Any:
         try:
@@ -147,13 +154,19 @@ class InProcessTrainer(TrainerClient):
             return function(*arguments)
 
 
-def build_trainer(settings: TrainerSettings) -> "Trainer":
+def build_trainer(settings: TrainerSettings, gpus: Sequence[str] = ()) -> "Trainer":
     """Import verl and build the trainer.
+
+    Args:
+        gpus: the only ones that this process sees from now on; without any, those that it sees.
 
     Raises:
         MissingExtraError: the packages are not installed.
+        TrainingError: there is no such device.
     """
+    device.choose(settings.device, gpus)
     try:
+        device.require()
         from lightning_trainer.training.trainer import Trainer
     except ImportError as error:
         from lightning_trainer.errors import MissingExtraError

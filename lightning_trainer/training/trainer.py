@@ -10,7 +10,7 @@ after the last checkpoint gives the weights that an uninterrupted run would have
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import torch
@@ -24,12 +24,7 @@ from lightning_trainer.training.probe import probe_token_ids
 from lightning_trainer.training.process_group import on_first
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import adapter_shape, adapter_tensors
-from lightning_trainer.training.update.exporting import (
-    as_in_checkpoints,
-    exported_tensors,
-    rounded_weights,
-    write_atomically,
-)
+from lightning_trainer.training.update.exporting import rounded_weights, write_atomically
 from lightning_trainer.training.update.learner import Learner
 from lightning_trainer.types import StepReport, TrainingBatch
 
@@ -101,7 +96,9 @@ class Trainer:
                 raise TrainingError(f"cannot write the weights of version {version} to {path}: {error}") from error
 
         checksum = on_first(write)
-        with rounded_weights(self.module, _TORCH_DTYPES[settings.serving_dtype]):
+        served = _TORCH_DTYPES[settings.serving_dtype]
+        sharded = self._learner.policy.sharded  # another strategy's parameters are verl's affair alone
+        with rounded_weights(self.module, served) if sharded else nullcontext():
             logprobs = self.score(self._probe_ids)
         return Publication(
             policy=settings.policy,
@@ -174,4 +171,4 @@ class Trainer:
         dtype = _TORCH_DTYPES[self._settings.serving_dtype]
         if self._settings.lora is not None:
             return adapter_tensors(self.module, dtype)
-        return as_in_checkpoints(self.module, exported_tensors(self.module, dtype))
+        return self._learner.policy.exported(dtype)

@@ -49,12 +49,12 @@ async def serve(settings: HostSettings, announce: Callable[[dict[str, Any]], Non
     arguments = vllm_arguments(settings)
     usage = UsageContext.OPENAI_API_SERVER
     config = AsyncEngineArgs.from_cli_args(arguments).create_engine_config(usage_context=usage)
-    routed_experts.enable(config, settings.routed_experts)
+    routed_experts.enable(config, settings.engine.routed_experts)
     prefer_fork()
     engine = AsyncLLM.from_vllm_config(config, usage_context=usage)
     try:
         ending = Ending()
-        if settings.keep_sampled_ids:
+        if settings.engine.keep_sampled_ids:
             keep_sampled_ids(engine)
         tasks = await engine.get_supported_tasks()
         vllm_app = build_app(arguments, tasks, engine.model_config)

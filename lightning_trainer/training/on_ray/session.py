@@ -14,8 +14,8 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import psutil
@@ -42,9 +42,14 @@ _SIGACTION_BYTES = 256
 class RaySession:
     """Ray, as long as anybody needs it. One that the process was using already is shared and left running."""
 
-    def __init__(self, processes: int = 1) -> None:
-        """``processes``: how many will run in it at once, a processor each."""
+    def __init__(self, processes: int = 1, gpus: Sequence[str] = ()) -> None:
+        """
+        Args:
+            processes: how many will run in it at once, a processor each.
+            gpus: that they divide, as CUDA_VISIBLE_DEVICES names them.
+        """
         self._processes = processes
+        self._gpus = tuple(gpus)
         self._lock = threading.Lock()
         self._holders = 0
         self._folder: Path | None = None
@@ -96,11 +101,11 @@ class RaySession:
         _remove_abandoned(parent)
         self._folder = Path(tempfile.mkdtemp(prefix=f"lt-ray-{os.getpid()}-", dir=parent))
         try:
-            with _termination_kept(), _owner_named():
+            with _termination_kept(), _in_environment(_OWNER, str(os.getpid())), self._gpus_named():
                 ray.init(
                     address="local",
                     num_cpus=self._processes,
-                    num_gpus=0,
+                    num_gpus=len(self._gpus),
                     include_dashboard=False,
                     object_store_memory=_OBJECT_STORE_BYTES,
                     log_to_driver=False,
@@ -118,6 +123,10 @@ class RaySession:
             raise TrainingError(f'Ray did not start ({error}); set backend = "inprocess" in [training]') from error
         self._servers = [process for process in _processes_in(self._folder) if _is_server(process)]
 
+    def _gpus_named(self) -> AbstractContextManager[None]:
+        """Ray deals out those that it sees when it starts."""
+        return _in_environment("CUDA_VISIBLE_DEVICES", ",".join(self._gpus)) if self._gpus else nullcontext()
+
     def _end(self) -> None:
         if self._folder is None:
             return
@@ -132,13 +141,16 @@ class RaySession:
 
 
 @contextmanager
-def _owner_named() -> Iterator[None]:
+def _in_environment(name: str, value: str) -> Iterator[None]:
     """For Ray's servers, whose environment their workers inherit; nothing else that is started later gets it."""
-    os.environ[_OWNER] = str(os.getpid())
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
-        del os.environ[_OWNER]
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from lightning_trainer.errors import LightningError, TrainerDiedError, TrainingError
+from lightning_trainer.training import device
 from lightning_trainer.training.on_ray.hang_detection import Stillness
 from lightning_trainer.training.on_ray.session import RaySession
 from lightning_trainer.training.remote import TrainerClient, build_trainer
@@ -55,6 +56,7 @@ class TrainerActor:
         """
         if self._settings.log_dir is not None:
             _write_output_to(self._settings.log_dir / "trainer.log")
+        device.choose(self._settings.device)
         if meeting is not None:
             from lightning_trainer.training.process_group import join
 
@@ -89,7 +91,8 @@ class RayTrainer(TrainerClient):
         starting, self._starting = self._starting, None
         starting.result()
         self._holds_session = True
-        settings, actor = self._settings, ray.remote(num_cpus=1, max_restarts=0)(TrainerActor)
+        settings = self._settings
+        actor = ray.remote(num_cpus=1, num_gpus=settings.gpus_per_process, max_restarts=0)(TrainerActor)
         self._actors = [actor.remote(settings, rank) for rank in range(settings.world_size)]
         started = tuple(await self._answers([actor.process_id.remote() for actor in self._actors]))
         self._processes = list(_running(started)) if self._session.is_own else []

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lightning_trainer.config import EngineConfig
 from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
 from lightning_trainer.serving.settings import EngineSettings
@@ -108,7 +109,9 @@ def make_supervisor(tmp_path: Path) -> Callable[..., EngineSupervisor]:
         heartbeat: Heartbeat | None = None,
         **settings: Any,
     ) -> EngineSupervisor:
-        of_engine = EngineSettings(tmp_path, policies, tmp_path, tmp_path, startup_timeout_s=5, **settings)
+        of_engine = EngineSettings(
+            tmp_path, policies, tmp_path, tmp_path, EngineConfig(startup_timeout_s=5), **settings
+        )
         return EngineSupervisor(of_engine, backoff=backoff, heartbeat=heartbeat, make=lambda _: FakeEngine(plan))  # pyright: ignore[reportArgumentType]
 
     return make

@@ -5,7 +5,7 @@ micro-batch becomes the trie of its token sequences, packed into one row; the mo
 with attention along the tree, and lm_head only where a next token is asked for; the results go back into the stock
 engine's layout, so that verl's losses, metrics and worker stay as they are.
 
-Registered under a vendor of its own, which ``platform_cpu.select_engine(TREE)`` selects. It refuses what it cannot do.
+Registered under a vendor of its own, for the CPU and for GPUs (``registration``). It refuses what it cannot do.
 """
 
 from contextlib import nullcontext
@@ -33,10 +33,8 @@ from lightning_trainer.training.tree.trie import TokenTrie, build_trie, plan_mic
 from lightning_trainer.training.update.batch.packed import PackedSamples
 from lightning_trainer.training.update.batch.sampled_from import EXPERTS, EXPERTS_OF_TOKEN, slot_draws
 from lightning_trainer.training.update.batch.share import filler
+from lightning_trainer.training.update.engines.registration import DEVICES, TREE
 from lightning_trainer.training.update.engines.tree_limits import refuse, refuse_config, refuse_module
-
-TREE = "lightning-tree"
-"""Vendor key in verl's engine registry."""
 
 _StockEngine: Any = transformer_impl.FSDPEngineWithLMHead  # its decorators hide the class from type checkers
 
@@ -65,7 +63,7 @@ class Wanted:
         return torch.nested.nested_tensor_from_jagged(packed, offsets)
 
 
-@EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu", vendor=TREE)
+@EngineRegistry.register(model_type="language_model", backend="fsdp2", device=DEVICES, vendor=TREE)
 class TreeEngine(_StockEngine):
     """For causal language models with full attention."""
 
