@@ -10,6 +10,7 @@ from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.devices import deal, dealt
 from lightning_trainer.daemon.engines import engine_groups
+from lightning_trainer.daemon.gpu_loan import GpuLoan
 from lightning_trainer.daemon.judges import judges_at_work
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.notifying import NotifyingSink
@@ -77,6 +78,7 @@ async def compose(
         config.training.backend, settings, at_once=config.training.policies_at_once, gpus=devices.trainers
     )
     engines: dict[str, PolicyEngine] = {}
+    sleepers: list[EngineReplicas] = []
     room = sum(map(_weight_bytes, model_dirs.values()))
     for number, group in enumerate(engine_groups(config.policy)):
         first = group[0]
@@ -91,9 +93,15 @@ async def compose(
         ]
         of_engine = replace(each[0], log_dir=of_engine.log_dir)
         replicas = EngineReplicas([EngineSupervisor(one) for one in each])
+        sleepers += [replicas] if sleeps else []
         for policy in group:
             own = weights if len(group) == 1 else weights.of(policy.name)
             engines[policy.name] = PolicyEngine(replicas, of_engine, own, model_dirs[policy.name])
+    if sleepers:
+        loan = GpuLoan(sleepers, config.engine.sleep_level)
+        stack.push_async_callback(loan.close)
+        for trainer in trainers:
+            trainer.gpu = loan
     judges = await stack.enter_async_context(judges_at_work(config.judge, store=store, sink=sink))
     policies = [
         PolicyRuntime(

@@ -138,6 +138,23 @@ class EngineProcess:
         answer = await self._request("POST", "/lightning/weights", publication.to_json(), timeout_s)
         return PublicationReport.from_json(answer)
 
+    async def sleep(self, level: int) -> None:
+        """Give the GPU memory away until ``wake``; requests wait, or are held before they come here.
+
+        Raises:
+            EngineError: the engine ended.
+            PublicationError: requests that run would not end.
+        """
+        await self._request("POST", f"/lightning/sleep/{level}", None, 2 * self.settings.drain_timeout_s + 600)
+
+    async def wake(self) -> None:
+        """Take the memory back and serve what was served.
+
+        Raises:
+            EngineError: the engine ended, or what it holds is not what was proven.
+        """
+        await self._request("POST", "/lightning/wake", None, 600)
+
     async def hold(self, publication: Publication) -> PublicationReport:
         """Load an old adapter beside the live one, for requests that name its version (``VERSION_HEADER``).
 

@@ -48,3 +48,11 @@ def require() -> None:
             f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}): install a build of torch for this machine's "
             'driver, or set device = "cpu" in [training]'
         )
+
+
+def release(offloaded: bool) -> None:
+    """Give back what torch keeps of a GPU's memory for itself, where somebody else needs it between two calls."""
+    if offloaded and chosen() == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()

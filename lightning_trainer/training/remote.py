@@ -6,10 +6,12 @@ every call until ``restart``, which builds it anew from the model folder; going 
 
 import asyncio
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,6 +31,8 @@ class TrainerClient(ABC):
 
     turns: AbstractAsyncContextManager[object] = nullcontext()
     """Held while it computes, for trainers that share their cores with others."""
+    gpu: AbstractAsyncContextManager[object] = nullcontext()
+    """Held while it uses a GPU that it shares with an engine."""
     process_id: int | None = None
     """Of the process that trains, where it is one of its own and running."""
 
@@ -51,14 +55,22 @@ class TrainerClient(ABC):
     async def restart(self) -> None:
         """Replace the trainer by a new one at step 0, whatever became of the old one."""
         await self.close()
-        await self.start()
+        async with self.gpu:
+            await self.start()
 
     async def _in_turn(self, method: str, *arguments: Any) -> Any:
-        async with self.turns:
+        async with self.turns, self.gpu:
             return await self._call(method, *arguments)
 
     async def step(self, batch: TrainingBatch) -> StepReport:
-        return await self._in_turn("step", batch)
+        async with self.turns:
+            began = time.monotonic()
+            async with self.gpu:
+                lent_s = time.monotonic() - began
+                report: StepReport = await self._call("step", batch)
+        if isinstance(self.gpu, nullcontext):
+            return report
+        return replace(report, seconds={**report.seconds, "sleep": lent_s})
 
     async def publish(self, path: Path, version: int) -> Publication:
         return await self._in_turn("publish", path, version)
@@ -151,7 +163,10 @@ class InProcessTrainer(TrainerClient):
 
     def _alone(self, function: Any, *arguments: Any) -> Any:
         with self._process:
-            return function(*arguments)
+            try:
+                return function(*arguments)
+            finally:
+                device.release(self._settings.param_offload)
 
 
 def build_trainer(settings: TrainerSettings, gpus: Sequence[str] = ()) -> "Trainer":

@@ -33,7 +33,7 @@ def test_every_setting_of_devices_is_named():
     named = set(re.findall(r"`(\w+)`", PAGE)) | set(re.findall(r"^(\w+) = ", "\n".join(EXAMPLES), flags=re.MULTILINE))
     of_gpus = {"device", "gpus", "gpus_per_process", "strategy", "attention", "dtype", "gradient_checkpointing"}
     of_gpus |= {"param_offload", "optimizer_offload", "max_tokens_per_micro_batch", "tensor_parallel_size"}
-    of_gpus |= {"gpu_memory_utilization", "quantization", "vllm"}
+    of_gpus |= {"gpu_memory_utilization", "quantization", "vllm", "sleep", "sleep_level"}
     assert of_gpus <= set(TrainingConfig.model_fields) | set(EngineConfig.model_fields)
     assert of_gpus - named == set()
 

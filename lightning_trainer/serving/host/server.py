@@ -79,7 +79,7 @@ async def _publisher(settings: HostSettings, engine: Any, vllm_app: Any) -> Publ
     model, weights_directory = served_model(settings, engine), Path(settings.weights_directory)
     if settings.lora_rank is not None:
         adapters = Adapters(engine, vllm_app.state.openai_serving_models, Path(settings.scratch))
-        return AdapterPublisher(engine, adapters, model, weights_directory)
+        return AdapterPublisher(engine, adapters, model, weights_directory, settings.drain_timeout_s)
     await engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
     return Publisher(engine, Gate(), model, weights_directory, settings.drain_timeout_s)
 

@@ -62,9 +62,13 @@ class TrainerActor:
 
             join(meeting, self._rank, self._settings.world_size, self._host)
         self._trainer = build_trainer(self._settings)
+        device.release(self._settings.param_offload)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        result = getattr(self._trainer, method)(*arguments)
+        try:
+            result = getattr(self._trainer, method)(*arguments)
+        finally:
+            device.release(self._settings.param_offload)
         return result if self._rank == 0 else None
 
 

@@ -28,6 +28,7 @@ class FakeEngine:
         self.published: list[int] = []
         self.stopped = False
         self.killed = False
+        self.asleep = 0
         plan.engines.append(self)
 
     async def start(self) -> None:
@@ -52,6 +53,16 @@ class FakeEngine:
         self.published.append(publication.version)
         return PublicationReport(True, publication.version)
 
+    async def sleep(self, level: int) -> None:
+        if self.plan.sleepless:
+            raise EngineError("it cannot sleep")
+        self.asleep = level
+
+    async def wake(self) -> None:
+        if self.plan.sleepless:
+            raise EngineError("it cannot wake")
+        self.asleep = 0
+
     async def version(self, policy: str | None = None) -> int:
         if self.plan.hanging is self:
             await asyncio.Event().wait()
@@ -74,6 +85,8 @@ class Plan:
         self.deadly: set[int] = set()
         self.deadly_once: set[int] = set()
         self.refused: set[int] = set()
+        self.sleepless = False
+        """It fails when it is to fall asleep or to wake."""
         self.hanging: FakeEngine | None = None
         """It lives and answers nobody."""
         self.drained = asyncio.Event()
