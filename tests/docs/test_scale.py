@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from typer.testing import CliRunner
 
+from lightning_trainer.cli.app import app
 from lightning_trainer.config import EngineConfig, TrainingConfig
 from lightning_trainer.config.file import load_config
 from lightning_trainer.config.training import Strategy
@@ -40,3 +42,17 @@ def test_every_setting_of_devices_is_named():
 
 def test_every_strategy_is_named():
     assert all(f"`{strategy}`" in PAGE for strategy in get_args(Strategy))
+
+
+def test_the_table_of_plans_is_what_the_command_prints():
+    (command,) = re.findall(r"^<!-- lightning-trainer (plan .+) -->$", PAGE, flags=re.MULTILINE)
+    printed = CliRunner().invoke(app, command.split()).output
+    assert printed.count("\n") == 26
+    assert printed in PAGE
+
+
+def test_the_command_of_plan_is_answered():
+    (command,) = re.findall(r"^lightning-trainer (plan .+)$", PAGE, flags=re.MULTILINE)
+    done = CliRunner().invoke(app, command.split())
+    assert done.exit_code == 0
+    assert "8,030,261,248 parameters" in done.output

@@ -1,4 +1,4 @@
-"""An engine that sleeps gives nothing up: calls wait, one that dies meanwhile comes back after, a new version wakes it."""
+"""An engine that sleeps gives nothing up: calls wait, one that dies comes back after, a new version wakes it."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ async def test_calls_wait_while_the_engines_sleep_and_begin_when_they_wake(repli
     both, plans = replicas
     await both.sleep(1)
     assert [plan.engines[-1].asleep for plan in plans] == [1, 1]
-    with pytest.raises(EngineError, match="without their GPU, which the trainer uses, for over 0.01 s"):
+    with pytest.raises(EngineError, match=r"without their GPU, which the trainer uses, for over 0.01 s"):
         await both.ready(0.01)
     waiting = asyncio.create_task(both.ready(5))
     await asyncio.sleep(0.05)

@@ -20,8 +20,8 @@ from lightning_trainer.serving.host.probe.history import Proof, Verdict
 from lightning_trainer.serving.host.probe.scoring import score
 from lightning_trainer.serving.host.weights.reporting import log_outcome, outside, refused
 from lightning_trainer.serving.host.weights.rw_lock import DrainTimeout, Gate
-from lightning_trainer.serving.host.weights.sleeping import Sleep
 from lightning_trainer.serving.host.weights.served_model import ServedModel
+from lightning_trainer.serving.host.weights.sleeping import Sleep
 from lightning_trainer.serving.host.weights.version_pinning import Passage, Sampler
 from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
 

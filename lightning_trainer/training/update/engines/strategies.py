@@ -44,17 +44,20 @@ def engine_config(settings: TrainerSettings) -> Any:
         "seed": settings.seed,
     }
     if settings.strategy.startswith("fsdp"):
-        # The tree engine rounds products alone (``dtype``); verl's own rounds the parameters it computes with.
-        stock = settings.attention == "stock" or settings.strategy != "fsdp2"
+        # The tree engine rounds products alone (``dtype``); verl's own rounds the parameters it computes with, and so
+        # does each of several GPUs: autocast's copies would be of the whole model, and in all of them.
+        divided = on_gpu and settings.world_size > 1
+        rounds = divided or settings.attention == "stock" or settings.strategy != "fsdp2"
         wanted |= {
             "model_dtype": "fp32",
             "mixed_precision": {
-                "param_dtype": _VERL_DTYPES[settings.dtype] if stock else "fp32",
+                "param_dtype": _VERL_DTYPES[settings.dtype] if rounds else "fp32",
                 "reduce_dtype": "fp32",
                 "buffer_dtype": "fp32",
             },
             # Of several GPUs each holds a part of the weights between two layers as well.
-            "reshard_after_forward": on_gpu and settings.world_size > 1,
+            "reshard_after_forward": divided,
+            "use_no_sync_for_gradient_accumulation": not divided,
             "use_remove_padding": False,  # the model's own configuration decides
         }
     return _of(_ENGINES[settings.strategy][0], wanted)

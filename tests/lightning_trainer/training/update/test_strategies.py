@@ -39,7 +39,10 @@ def test_on_a_gpu_fsdp2_keeps_float32_weights_and_rounds_products(on_gpu):
     assert model.enable_gradient_checkpointing
     assert not model.use_remove_padding
     assert not engine.reshard_after_forward
-    assert worker_config(replace(asked, world_size=2), asked.model_dir).engine_config.reshard_after_forward
+    divided = worker_config(replace(asked, world_size=2), asked.model_dir).engine_config
+    assert divided.reshard_after_forward
+    assert divided.mixed_precision["param_dtype"] == "bf16"
+    assert not divided.use_no_sync_for_gradient_accumulation
 
 
 def test_verls_own_engine_takes_flash_attention_where_it_is_installed(on_gpu, monkeypatch):
