@@ -30,7 +30,7 @@ from lightning_trainer.training.tree.drawn import DrawnRows
 from lightning_trainer.training.tree.expert_replay import ExpertReplay
 from lightning_trainer.training.tree.logprobs import DrawnEntropy, DrawnLogProbs, PairLogProbs, drawn_sum_pi_squared
 from lightning_trainer.training.tree.trie import TokenTrie, build_trie, plan_micro_batches
-from lightning_trainer.training.update.batch.packed import PackedSamples
+from lightning_trainer.training.update.batch.packed import PackedSamples, temperatures
 from lightning_trainer.training.update.batch.sampled_from import EXPERTS, EXPERTS_OF_TOKEN, slot_draws
 from lightning_trainer.training.update.batch.share import filler
 from lightning_trainer.training.update.engines.registration import DEVICES, TREE
@@ -129,7 +129,7 @@ class TreeEngine(_StockEngine):
         nodes = np.concatenate([path[asked] for path, asked in zip(trie.paths, samples.asked, strict=True)])
         # A node that several samples continue is one row of lm_head; samples that agree on the next token are one pair.
         # A node that samples of two temperatures, or of two grammars, continue is one row each.
-        temperature_of_sample = _temperatures(micro_batch, len(starts))
+        temperature_of_sample = temperatures(micro_batch, len(starts))
         temperature_of_slot = np.repeat(temperature_of_sample, [len(asked) for asked in samples.asked])
         sampled_from = [nodes.astype(np.float64), temperature_of_slot]
         if draws := slot_draws(micro_batch, samples):
@@ -222,12 +222,3 @@ class TreeEngine(_StockEngine):
             )
             outputs["sum_pi_squared"] = in_samples(squares_R, wanted.row_of_S)
         return outputs
-
-
-def _temperatures(micro_batch: Any, samples: int) -> npt.NDArray[np.float64]:
-    """One value a sample: verl takes a number for all of them or a tensor."""
-    temperature = micro_batch.get("temperature", None)
-    if not isinstance(temperature, torch.Tensor):
-        one: Any = tu.get_non_tensor_data(micro_batch, "temperature", 1.0)
-        temperature = torch.full((samples,), float(one))
-    return temperature.double().cpu().numpy()

@@ -155,6 +155,25 @@ def test_rounding_is_taken_back_where_weights_have_moved_meanwhile():
     assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
 
 
+def test_packed_samples_are_computed_as_padded_ones(settings, samples_of_shape, monkeypatch):
+    """As flash attention takes them; what else a token was sampled from is found in the packed row as well."""
+    from lightning_trainer.sampling import Shaping
+    from lightning_trainer.training.update import configuration
+    from lightning_trainer.training.update.worker import UpdateWorker
+
+    shaping = Shaping(frequency_penalty=0.5)
+    samples = [
+        replace(one, segments=tuple(replace(segment, shaping=shaping) for segment in one.segments))
+        for one in samples_of_shape(3, "forks inside responses")
+    ]
+    padded = UpdateWorker(settings(attention="stock")).logprobs(samples)
+    monkeypatch.setattr(configuration, "FLASH", "sdpa")
+    packed = UpdateWorker(settings(attention="stock"))
+    assert packed.engine.use_remove_padding
+    for ours, theirs in zip(packed.logprobs(samples), padded, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-5)
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_the_tree_gives_what_the_stock_engine_gives(settings, samples_of_shape):
     script = """
