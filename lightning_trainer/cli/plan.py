@@ -91,7 +91,8 @@ def _what(rank: int | None) -> str:
 
 
 def _division(found: Plan) -> str:
-    trainer = f"{found.trainers} GPU{'s' * (found.trainers > 1)} for the trainer"
+    where = " on the other nodes" if found.on_cluster else ""
+    trainer = f"{found.trainers} GPU{'s' * (found.trainers > 1)} for the trainer{where}"
     if found.shared:
         return f"{trainer}; the engine shares {found.tensor_parallel} of them and sleeps during updates"
     of_each = f" of {found.tensor_parallel} GPUs each" if found.tensor_parallel > 1 else ""

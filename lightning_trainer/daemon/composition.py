@@ -8,9 +8,9 @@ from pathlib import Path
 
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
-from lightning_trainer.daemon.devices import deal, dealt
 from lightning_trainer.daemon.engines import engine_groups
-from lightning_trainer.daemon.gpu_loan import GpuLoan
+from lightning_trainer.daemon.gpus.dealing import deal, dealt
+from lightning_trainer.daemon.gpus.loan import GpuLoan
 from lightning_trainer.daemon.judges import judges_at_work
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.notifying import NotifyingSink
@@ -75,7 +75,11 @@ async def compose(
     ]
     shown = [await _demonstrations(config, one, model_dirs[one.name]) for one in config.policy]
     trainers = make_trainers(
-        config.training.backend, settings, at_once=config.training.policies_at_once, gpus=devices.trainers
+        config.training.backend,
+        settings,
+        at_once=config.training.policies_at_once,
+        gpus=devices.trainers,
+        cluster=config.ray,
     )
     engines: dict[str, PolicyEngine] = {}
     sleepers: list[EngineReplicas] = []

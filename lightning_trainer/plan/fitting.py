@@ -1,7 +1,7 @@
 """The settings of a model that fit on some hardware, and how fast they would be.
 
 Trainer and engine have GPUs of their own where that fits, else they take turns on all of them. Engines run beside the
-daemon, and so do trainer processes: of several nodes one is used.
+daemon, on one node, and other nodes are the trainer's (``[ray] address``); where that does not fit, one node is used.
 """
 
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ _ASLEEP = 1.0 * GIB
 _SEQUENCES = 4
 """Of full length that an engine's cache must hold at least."""
 _ALONE, _BESIDE = 0.9, 0.8
-"""``gpu_memory_utilization`` as ``daemon.devices`` deals it out."""
-_LADDER = ("1x24GB", "1x48GB", "1x80GB", "2x80GB", "4x80GB", "8x80GB", "8x141GB", "8x192GB")
+"""``gpu_memory_utilization`` as ``daemon.gpus.dealing`` deals it out."""
+_LADDER = ("1x24GB", "1x48GB", "1x80GB", "2x80GB", "4x80GB", "8x80GB", "2x8x80GB", "3x8x80GB", "5x8x80GB", "9x8x80GB")
 _DECODE_EFFICIENCY, _TRAIN_EFFICIENCY = 0.5, 0.35
 """Shares of a card's rates that are usual; none was measured with this project."""
 _MAX_NUM_SEQS = 64
@@ -48,6 +48,8 @@ class Plan:
     replicas: int
     shared: bool
     """Trainer and engine take turns."""
+    on_cluster: bool
+    """The trainer is on other nodes than the daemon and its engines."""
     checkpointing: bool
     tokens: int
     """Of a micro-batch."""
@@ -81,12 +83,15 @@ class Plan:
 def fit(shape: Shape, hardware: Hardware, *, lora_rank: int | None = None, max_model_len: int = 4096) -> Plan | None:
     """Return the plan with the most GPUs for the trainer that leaves the engine its own; None where nothing fits."""
     length = min(max_model_len, shape.context)
-    engines = [
-        (tensor_parallel, shared)
-        for shared in (False, True)
-        for tensor_parallel in _divisions(shape, hardware.gpus_per_node)
+    own = hardware.gpus_per_node
+    away = own * (hardware.nodes - 1)
+    ways = [
+        (tensor_parallel, shared, on_cluster)
+        for shared, on_cluster in ((False, True), (False, False), (True, False))
+        for tensor_parallel in _divisions(shape, own)
+        if away or not on_cluster
     ]
-    for tensor_parallel, shared in engines:
+    for tensor_parallel, shared, on_cluster in ways:
         engine = engine_memory(
             shape,
             share=_BESIDE if shared else _ALONE,
@@ -96,13 +101,13 @@ def fit(shape: Shape, hardware: Hardware, *, lora_rank: int | None = None, max_m
         )
         if cached_tokens(shape, engine, tensor_parallel) < _SEQUENCES * length:
             continue
-        left = hardware.gpus_per_node - (0 if shared else tensor_parallel)
+        left = away if on_cluster else own - (0 if shared else tensor_parallel)
         for trainers in _powers_of_two(left):
             found = _trainer(shape, hardware, trainers, lora_rank, shared=shared)
             if found is None:
                 continue
             checkpointing, tokens, trainer = found
-            replicas = 1 if shared else (hardware.gpus_per_node - trainers) // tensor_parallel
+            replicas = 1 if shared else (own if on_cluster else own - trainers) // tensor_parallel
             return Plan(
                 shape,
                 hardware,
@@ -112,6 +117,7 @@ def fit(shape: Shape, hardware: Hardware, *, lora_rank: int | None = None, max_m
                 tensor_parallel,
                 replicas,
                 shared,
+                on_cluster,
                 checkpointing,
                 tokens,
                 trainer,

@@ -18,6 +18,8 @@ def fragment(plan: Plan, model: str) -> str:
         lines.append(f"world_size = {plan.trainers}")
     if plan.checkpointing:
         lines.append("gradient_checkpointing = true")
+    if plan.on_cluster:
+        lines += ["", "[ray]", f'address = "{HEAD}"']
     lines += ["", "[[policy]]", 'name = "agent"', 'agents = ["*"]', f'model = "{_escaped(model)}"']
     if plan.lora_rank is not None:
         lines.append(f"lora = {{ rank = {plan.lora_rank} }}")

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from lightning_trainer.config.ray import RayConfig
 from lightning_trainer.errors import LightningError, TrainingError
 from lightning_trainer.serving.publication import Publication
 from lightning_trainer.training import device
@@ -96,23 +97,30 @@ def make_trainers(
     *,
     at_once: int = 1,
     gpus: Sequence[str] = (),
+    cluster: RayConfig | None = None,
 ) -> list[TrainerClient]:
     """Return trainers that are not started yet, one for each settings; on Ray they share one session.
 
     Args:
         at_once: how many of them may compute at the same time; the others wait for their turn.
         gpus: of this machine, that they may use.
+        cluster: that they run in, where it has an address.
     """
     trainers: list[TrainerClient]
     if backend == "inprocess":
         trainers = [InProcessTrainer(one, gpus) for one in settings]
     else:
-        set_ray_environment()
+        set_ray_environment(cluster=cluster is not None and cluster.address is not None)
         from lightning_trainer.training.on_ray.session import RaySession
         from lightning_trainer.training.on_ray.trainer import RayTrainer
 
-        session = RaySession(sum(one.world_size for one in settings), gpus)
-        trainers = [RayTrainer(one, session) for one in settings]
+        session = RaySession(sum(one.world_size for one in settings), gpus, cluster)
+        if session.cluster is None:
+            trainers = [RayTrainer(one, session) for one in settings]
+        else:
+            from lightning_trainer.training.on_ray.cluster_trainer import ClusterTrainer
+
+            trainers = [ClusterTrainer(one, session, session.cluster) for one in settings]
     if len(trainers) > at_once:
         turns = asyncio.Semaphore(at_once)
         for trainer in trainers:

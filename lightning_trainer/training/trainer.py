@@ -21,7 +21,7 @@ from lightning_trainer.serving.checksum import file_checksum
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
 from lightning_trainer.training.checkpoint_folder import Manifest, read_manifest, writing
 from lightning_trainer.training.probe import probe_token_ids
-from lightning_trainer.training.process_group import on_first
+from lightning_trainer.training.process_group import collect, on_first
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import adapter_shape, adapter_tensors
 from lightning_trainer.training.update.exporting import rounded_weights, write_atomically
@@ -136,7 +136,14 @@ class Trainer:
             # The first process makes the folder and, when all have written their part, gives it its name.
             folder = on_first(lambda: whole.enter_context(checkpoint))
             tensors = self._exported()
-            self._learner.save(folder, step)
+            # On another disk, a process writes its part beside where its checkpoint would be.
+            own = folder if folder.is_dir() else directory.with_name(f".{directory.name}.part")
+            try:
+                self._learner.save(own, step)
+                collect(folder, own)
+            finally:
+                if own != folder:
+                    shutil.rmtree(own, ignore_errors=True)
             on_first(lambda: self._write_model(folder, tensors))
         on_first(lambda: None)  # it has its name, for everyone
 

@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 from lightning_trainer.cli.app import app
 from lightning_trainer.config import EngineConfig, TrainingConfig
 from lightning_trainer.config.file import load_config
+from lightning_trainer.config.ray import RayConfig
 from lightning_trainer.config.training import Strategy
-from lightning_trainer.daemon.devices import deal
+from lightning_trainer.daemon.gpus.dealing import deal
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
@@ -35,6 +36,7 @@ def test_every_setting_of_devices_is_named():
     named = set(re.findall(r"`(\w+)`", PAGE)) | set(re.findall(r"^(\w+) = ", "\n".join(EXAMPLES), flags=re.MULTILINE))
     of_gpus = {"device", "gpus", "gpus_per_process", "strategy", "attention", "dtype", "gradient_checkpointing"}
     of_gpus |= {"param_offload", "optimizer_offload", "max_tokens_per_micro_batch", "tensor_parallel_size"}
+    assert set(RayConfig.model_fields) - named == set()
     of_gpus |= {"gpu_memory_utilization", "quantization", "vllm", "sleep", "sleep_level"}
     assert of_gpus <= set(TrainingConfig.model_fields) | set(EngineConfig.model_fields)
     assert of_gpus - named == set()
@@ -47,7 +49,7 @@ def test_every_strategy_is_named():
 def test_the_table_of_plans_is_what_the_command_prints():
     (command,) = re.findall(r"^<!-- lightning-trainer (plan .+) -->$", PAGE, flags=re.MULTILINE)
     printed = CliRunner().invoke(app, command.split()).output
-    assert printed.count("\n") == 26
+    assert printed.count("\n") == 34
     assert printed in PAGE
 
 

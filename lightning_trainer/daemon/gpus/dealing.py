@@ -1,7 +1,7 @@
 """Who gets which GPU: trainers and engines one of their own while there are enough, else they take turns on one.
 
 Trainers come first from the front, engines from the back, so that as few as possible meet. Where both are on one GPU
-the engine sleeps during an update (``daemon.gpu_loan``).
+the engine sleeps during an update (``daemon.gpus.loan``).
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,9 @@ class Deal:
     def lines(self, config: Config) -> list[str]:
         """Say it, one line each."""
         said = []
-        if self.trainers:
+        if config.ray.address is not None:
+            said.append(f"trainers: the Ray cluster at {config.ray.address}")
+        elif self.trainers:
             said.append(f"trainers: GPU {', '.join(self.trainers)}")
         for number, (group, each) in enumerate(zip(engine_groups(config.policy), self.engines, strict=True)):
             names = ", ".join(policy.name for policy in group)
@@ -76,7 +78,8 @@ def deal(config: Config, gpus: Sequence[str] | None = None) -> Deal:
         if missing := [gpu for gpu in named or () if gpu.isdigit() and gpu not in there]:
             raise ConfigError(f"[{section}] gpus names {missing[0]} and there is {_list(there)}; correct it")
     trained = sum(policy.train for policy in config.policy)
-    wanted = trained * training.world_size if training.device == "cuda" else 0
+    on_cluster = config.ray.address is not None
+    wanted = trained * training.world_size if training.device == "cuda" and not on_cluster else 0
     if wanted and not there:
         raise ConfigError(
             '[training] device = "cuda", and this machine has no GPU that may be used; set device = "cpu"'
@@ -102,7 +105,9 @@ def deal(config: Config, gpus: Sequence[str] | None = None) -> Deal:
     order = free if engine.gpus is not None or len(free) >= min(needed, len(there)) else [*free, *reversed(trainers)]
     given = [_run(order, number * size, size) if order else None for number in range(len(groups) * replicas)]
     engines = tuple(tuple(given[number * replicas : (number + 1) * replicas]) for number in range(len(groups)))
-    return Deal(trainers, training.gpus_per_process or part if wanted else 0.0, engines)
+    if on_cluster and training.device == "cuda":
+        part = 1.0
+    return Deal(trainers, training.gpus_per_process or part if part else 0.0, engines)
 
 
 def dealt(

@@ -21,7 +21,9 @@ from pathlib import Path
 import psutil
 import ray
 
+from lightning_trainer.config.ray import RayConfig
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.on_ray.cluster import joining_failed, require_reachable
 from lightning_trainer.training.on_ray.hang_detection import Stillness
 
 _OBJECT_STORE_BYTES = 128 * 2**20
@@ -42,12 +44,15 @@ _SIGACTION_BYTES = 256
 class RaySession:
     """Ray, as long as anybody needs it. One that the process was using already is shared and left running."""
 
-    def __init__(self, processes: int = 1, gpus: Sequence[str] = ()) -> None:
+    def __init__(self, processes: int = 1, gpus: Sequence[str] = (), cluster: RayConfig | None = None) -> None:
         """
         Args:
             processes: how many will run in it at once, a processor each.
             gpus: that they divide, as CUDA_VISIBLE_DEVICES names them.
+            cluster: joined where it has an address.
         """
+        self.cluster = cluster if cluster is not None and cluster.address is not None else None
+        self._joined = False
         self._processes = processes
         self._gpus = tuple(gpus)
         self._lock = threading.Lock()
@@ -86,7 +91,7 @@ class RaySession:
             if not self.lives:
                 self._end()
             if not ray.is_initialized():
-                self._begin()
+                self._begin() if self.cluster is None else self._join(self.cluster)
             self._holders += 1
 
     def stop(self) -> None:
@@ -95,6 +100,17 @@ class RaySession:
             self._holders -= 1
             if self._holders == 0:
                 self._end()
+
+    def _join(self, cluster: RayConfig) -> None:
+        address = cluster.address or ""
+        require_reachable(address)
+        try:
+            with _termination_kept():
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:
+            ray.shutdown()
+            raise joining_failed(address, error) from error
+        self._joined = True
 
     def _begin(self, tries: int = 4) -> None:
         parent = _SHORT_TEMP if _SHORT_TEMP.is_dir() else Path(tempfile.gettempdir())
@@ -128,6 +144,9 @@ class RaySession:
         return _in_environment("CUDA_VISIBLE_DEVICES", ",".join(self._gpus)) if self._gpus else nullcontext()
 
     def _end(self) -> None:
+        if self._joined:
+            ray.shutdown()
+            self._joined = False
         if self._folder is None:
             return
         processes = list({*_processes_in(self._folder), *_processes_of(os.getpid())})

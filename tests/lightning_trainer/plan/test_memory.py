@@ -3,7 +3,7 @@
 import pytest
 
 from lightning_trainer.config import Config
-from lightning_trainer.daemon.devices import deal
+from lightning_trainer.daemon.gpus.dealing import deal
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.plan.fitting import fit, least_hardware
 from lightning_trainer.plan.fragment import fragment
@@ -81,7 +81,8 @@ def test_what_fits_fits_and_the_configuration_takes_it(shape, rank, words):
     assert config.only_policy.model == 'a "model"\n'
     dealt = deal(config, [str(number) for number in range(found.hardware.gpus_per_node)])
     assert dealt.shares is found.shared
-    assert len(dealt.trainers) == found.trainers
+    assert len(dealt.trainers) == (0 if found.on_cluster else found.trainers)
+    assert (config.ray.address is not None) is found.on_cluster
 
 
 def test_more_memory_never_fits_less():
