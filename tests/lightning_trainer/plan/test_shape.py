@@ -33,6 +33,7 @@ def test_by_hand():
     assert shape.lora_parameters(1) == (4 + 4) + 2 * (4 + 2) + (4 + 4) + 2 * (4 + 6) + (6 + 4)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "mistral", "qwen3_moe", "mixtral"])
 def test_every_family_is_counted_as_transformers_builds_it(architecture):
     torch = pytest.importorskip("torch")
