@@ -23,6 +23,7 @@ from google.protobuf.json_format import ParseDict
 from hypothesis import HealthCheck, settings
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from lightning_trainer.config import EngineConfig
 from lightning_trainer.ingest.http.otlp import decode_request
 from lightning_trainer.serving.engine import EngineProcess
 from lightning_trainer.serving.publication import Publication, PublicationReport
@@ -179,14 +180,19 @@ class SharedEngine:
                 "policies": ("tiny",),
                 "weights_dir": self.weights.folder,
                 "log_dir": folder,
-                "dtype": "float32",
-                "max_model_len": 256,
-                "max_num_seqs": 16,
-                "kv_cache_gib": 0.25,
                 "threads": 1,
-                "tool_call_parser": "hermes",
                 "drain_timeout_s": 20,
-                **options,
+                **{name: options.pop(name) for name in tuple(options) if name not in EngineConfig.model_fields},
+                "engine": EngineConfig(
+                    **{
+                        "dtype": "float32",
+                        "max_model_len": 256,
+                        "max_num_seqs": 16,
+                        "kv_cache_gib": 0.25,
+                        "tool_call_parser": "hermes",
+                        **options,
+                    }
+                ),
             }
         )
         self._loop = asyncio.new_event_loop()

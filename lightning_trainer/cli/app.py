@@ -141,6 +141,29 @@ def rollouts(
 
 
 @app.command()
+def plan(
+    model: Annotated[
+        list[str], typer.Option(help="A Hugging Face id, a folder, or a config.json; several are planned one by one.")
+    ],
+    hardware: Annotated[
+        list[str],
+        typer.Option(help="GPUs x memory: 1x80GB, 8x80GB; nodes before them: 2x8x80GB; auto: this machine's."),
+    ],
+    lora_rank: Annotated[int, typer.Option(help="Of the adapter that is planned as well.", min=1, max=512)] = 16,
+    max_model_len: Annotated[int, typer.Option(help="Tokens of the longest sequence.", min=16)] = 4096,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="As a table in Markdown, a row for each.")] = False,
+) -> None:
+    """Say what a model needs on some hardware, from its config.json alone, and which settings fit."""
+    with _one_sentence():
+        from lightning_trainer.cli.plan import plan as show
+
+        sys.exit(
+            show(model, hardware, lora_rank=lora_rank, max_model_len=max_model_len, as_json=as_json, as_table=table)
+        )
+
+
+@app.command()
 def doctor(
     config: Annotated[Path | None, typer.Option(help="Also check what this configuration needs.")] = None,
 ) -> None:

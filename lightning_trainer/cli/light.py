@@ -16,8 +16,9 @@ _EXTRAS = {
 _EXTRA = "daemon"
 """Of every other command."""
 _COMMANDS = (
-    *("agents", "build", "doctor", "drop", "explain", "health", "judge", "label", "pause", "quickstart", "resume"),
-    *("rollback", "rollouts", "serve", "status", "store", "token", "ui", "versions"),
+    *("agents", "build", "doctor", "drop", "environments", "explain", "feedback", "forget", "health", "judge"),
+    *("label", "pause", "plan", "quickstart", "resume", "rollback", "rollouts", "scenarios", "serve", "status"),
+    *("store", "token", "ui", "versions"),
 )
 _HELP = """\
 usage: lightning-trainer run [OPTIONS] -- COMMAND [ARGUMENT ...]

@@ -1,14 +1,37 @@
 """``[engine]``: how vLLM is started."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from lightning_trainer.config.cores import Dtype, fast_engine_dtype
+from lightning_trainer.config.gpus import GpuName
 from lightning_trainer.config.section import Section
 
 _AUTO = "auto"
+_ARGUMENT = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_ELSEWHERE = {
+    "model": "it is the policy's",
+    "served_model_name": "it is the policy's name",
+    "enable_lora": "[policy.lora] decides it",
+    "max_lora_rank": "it follows from [policy.lora] rank",
+    "max_loras": "it follows from the number of policies",
+    "max_cpu_loras": "it follows from the number of policies",
+    "lora_target_modules": "it follows from the model",
+    "weight_transfer_config": "new weights come in by it",
+    "generation_config": "sampling is what a request says",
+    "logprobs_mode": "training needs those of what was sampled from",
+    "enable_sleep_mode": "set sleep in [engine]",
+    "enable_auto_tool_choice": "set tool_call_parser in [engine]",
+    "kv_cache_memory_bytes": "set kv_cache_gib, or gpu_memory_utilization, in [engine]",
+    "host": "the engine listens on the loopback interface",
+    "port": "the engine picks a free one",
+    "api_key": "each start makes one of its own",
+}
+"""vLLM's arguments that are said in other words, or that what is promised depends on."""
 
 
 class EngineConfig(Section):
@@ -28,6 +51,20 @@ class EngineConfig(Section):
     """CPU only: memory for the key-value cache. vLLM would take all of the machine's otherwise."""
     threads: int | None = Field(default=None, ge=1)
     """CPU only, of each process; their share of the cores when absent."""
+    gpus: tuple[GpuName, ...] | None = Field(default=None, min_length=1)
+    """Those that engines may use, by number or UUID; None: dealt out (docs/scale.md)."""
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """GPUs that each replica divides the model over."""
+    gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    """Share of a GPU's memory; None: 0.9, divided where engines share a GPU, 0.8 where a trainer does."""
+    quantization: str | None = None
+    """vLLM's name of what weights are quantized to (``fp8`` ...)."""
+    sleep: bool | Literal["auto"] = _AUTO
+    """Whether the engine gives its GPU memory to the trainer during an update; ``auto``: where they share a GPU."""
+    sleep_level: Literal[1, 2] = 1
+    """1 keeps the weights in the machine's memory meanwhile, 2 nowhere: they are read from their file again."""
+    vllm: Mapping[str, Any] = Field(default_factory=dict)
+    """Further arguments of ``vllm serve`` by its own names (``max_num_batched_tokens = 8192``)."""
     chat_template: Path | None = None
     tool_call_parser: str | None = None
     """vLLM's name of the parser that turns text into tool calls (``hermes`` ...); None: no tools."""
@@ -42,3 +79,25 @@ class EngineConfig(Section):
     """Largest |trainer - engine| of a probe logprob, nats. Default: 1e-3 in float32, 1.0 in bfloat16."""
     probe_mean_abs: float | None = Field(default=None, gt=0)
     """Mean difference. Default: 2e-4 in float32, 0.1 in bfloat16."""
+
+    @field_validator("vllm")
+    @classmethod
+    def _arguments(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        table = {name.replace("-", "_"): value for name, value in given.items()}
+        for name in table:
+            if not _ARGUMENT.fullmatch(name):
+                raise ValueError(f"{name!r} cannot be an argument of vLLM; write its name as in max_num_batched_tokens")
+            if name in _ELSEWHERE:
+                raise ValueError(f"{name} is not set here: {_ELSEWHERE[name]}")
+            if name in cls.model_fields:
+                raise ValueError(f"{name} is set in [engine] itself; move it there")
+        return table
+
+    @model_validator(mode="after")
+    def _gpus_for_each_replica(self) -> Self:
+        if self.gpus is not None and len(set(self.gpus)) < self.tensor_parallel_size:
+            raise ValueError(
+                f"tensor_parallel_size = {self.tensor_parallel_size} needs as many GPUs and gpus names "
+                f"{len(set(self.gpus))}; name more, or lower it"
+            )
+        return self

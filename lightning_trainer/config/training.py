@@ -1,26 +1,40 @@
-"""``[training]``: how the trainer is started."""
+"""``[training]``: how the trainer is started, and what it computes on."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from lightning_trainer.config.cores import Dtype, fast_dtype
+from lightning_trainer.config.gpus import Device, GpuName, trainable_device
 from lightning_trainer.config.section import Section
 
 _AUTO = "auto"
+
+Strategy: TypeAlias = Literal["fsdp", "fsdp2", "fsdp_turbo", "megatron", "torchtitan", "veomni", "automodel"]
+"""The engines in the registry of verl 0.9.1, by its names."""
 
 
 class TrainingConfig(Section):
     """``[training]``: the update engine."""
 
     backend: Literal["ray", "inprocess"] = "ray"
-    attention: Literal["auto", "tree", "stock"] = "auto"
-    """``tree`` computes every shared prefix once; ``stock`` is verl's own engine; ``auto`` takes that where it must."""
-    dtype: Annotated[Dtype, BeforeValidator(lambda value: fast_dtype() if value == _AUTO else value)] = Field(
+    device: Annotated[Device, BeforeValidator(lambda value: trainable_device() if value == _AUTO else value)] = Field(
         default=_AUTO, validate_default=True
     )
+    """``auto`` is read as "cuda" where this machine has a GPU and a torch that computes on it, else as "cpu"."""
+    gpus: tuple[GpuName, ...] | None = Field(default=None, min_length=1)
+    """Those that trainers may use, by number or UUID; None: dealt out (docs/scale.md)."""
+    gpus_per_process: float | None = Field(default=None, gt=0, le=1)
+    """What each trainer process asks Ray for; less than 1 shares a GPU with other trainers. None: a whole one, or an
+    equal part where there are more trainers than GPUs."""
+    strategy: Strategy = "fsdp2"
+    """verl's engine. All but ``fsdp2`` compute on GPUs alone, with ``attention = "stock"``, and need packages of their
+    own."""
+    attention: Literal["auto", "tree", "stock"] = "auto"
+    """``tree`` computes every shared prefix once; ``stock`` is verl's own engine; ``auto`` takes that where it must."""
+    dtype: Dtype = Field(default=_AUTO, validate_default=True)
     """Precision of the matrix products; weights, gradients and optimiser are float32. ``auto`` is read as bfloat16 on
-    processors that have instructions for it, else as float32."""
+    GPUs and on processors that have instructions for it, else as float32."""
     world_size: int = Field(default=1, ge=1)
     """Processes that hold a part of the weights each and divide a batch (FSDP2); more than one need Ray."""
     threads: int | None = Field(default=None, ge=1)
@@ -28,9 +42,36 @@ class TrainingConfig(Section):
     max_tokens_per_micro_batch: int = Field(default=8192, ge=16)
     """Unique tokens that go through the model at once."""
     gradient_checkpointing: bool = False
+    """Keeps the inputs of each layer alone and computes the rest again in the backward pass: a third more time."""
+    param_offload: bool | None = None
+    """Weights wait in the machine's memory while nothing is computed; None: where an engine shares the GPU."""
+    optimizer_offload: bool | None = None
+    """The same of the optimiser's two moments."""
     policies_at_once: int = Field(default=1, ge=1)
     """How many policies' trainers may compute at the same time; the others wait for their turn."""
     seed: int = 0
+
+    @field_validator("dtype", mode="before")
+    @classmethod
+    def _fast_on_device(cls, value: Any, info: ValidationInfo) -> Any:
+        if value != _AUTO:
+            return value
+        return "bfloat16" if info.data.get("device") == "cuda" else fast_dtype()
+
+    @model_validator(mode="after")
+    def _device_can(self) -> Self:
+        if self.strategy != "fsdp2" and self.attention == "tree":
+            raise ValueError(f'attention = "tree" is computed by fsdp2 alone, not by {self.strategy}; set "stock"')
+        if self.device == "cuda":
+            return self
+        if self.strategy != "fsdp2":
+            raise ValueError(
+                f'strategy = "{self.strategy}" computes on GPUs alone and the device is "cpu" here; leave strategy out'
+            )
+        for name in ("gpus", "gpus_per_process", "param_offload", "optimizer_offload"):
+            if getattr(self, name):
+                raise ValueError(f'{name} is about GPUs and the device is "cpu" here; leave it out')
+        return self
 
     @model_validator(mode="after")
     def _processes_need_ray(self) -> Self:

@@ -1,6 +1,8 @@
 """The whole of ``lightning.toml``."""
 
-from pydantic import field_validator
+from typing import Self
+
+from pydantic import field_validator, model_validator
 
 from lightning_trainer.config.daemon import DaemonConfig
 from lightning_trainer.config.engine import EngineConfig
@@ -8,6 +10,7 @@ from lightning_trainer.config.gateway import GatewayConfig
 from lightning_trainer.config.judges import JudgeConfig
 from lightning_trainer.config.metrics import MetricsConfig
 from lightning_trainer.config.policies.policy import PolicyConfig
+from lightning_trainer.config.ray import RayConfig
 from lightning_trainer.config.section import Section
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.config.training import TrainingConfig
@@ -21,6 +24,7 @@ class Config(Section):
     engine: EngineConfig = EngineConfig()
     gateway: GatewayConfig = GatewayConfig()
     training: TrainingConfig = TrainingConfig()
+    ray: RayConfig = RayConfig()
     metrics: MetricsConfig = MetricsConfig()
     store: StoreConfig = StoreConfig()
     policy: tuple[PolicyConfig, ...] = ()
@@ -45,6 +49,29 @@ class Config(Section):
             if names.count(name) > 1:
                 raise ValueError(f"{names.count(name)} policies are called {name!r}; give each a name of its own")
         return tuple(policy.behind(policies[:position]) for position, policy in enumerate(policies))
+
+    @model_validator(mode="after")
+    def _adapters_keep_their_base(self) -> Self:
+        if self.engine.sleep_level == 2 and any(policy.lora is not None for policy in self.policy):
+            raise ValueError(
+                "engine.sleep_level = 2 throws the weights away and publications bring an adapter alone; leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_cluster_is_used(self) -> Self:
+        if self.ray.address is None:
+            return self
+        if self.training.backend != "ray":
+            raise ValueError(
+                f'ray.address = {self.ray.address!r} needs training.backend = "ray"; leave one of them out'
+            )
+        if "device" not in self.training.model_fields_set:
+            raise ValueError(
+                'ray.address joins a cluster whose machines are not seen from here; say device = "cuda" or "cpu" in '
+                "[training]"
+            )
+        return self
 
     def named_judge(self, name: str) -> JudgeConfig:
         """Raises ConfigError: there is none."""

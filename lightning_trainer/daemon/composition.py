@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.engines import engine_groups
+from lightning_trainer.daemon.gpus.dealing import deal, dealt
+from lightning_trainer.daemon.gpus.loan import GpuLoan
 from lightning_trainer.daemon.judges import judges_at_work
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.notifying import NotifyingSink
@@ -49,6 +52,7 @@ async def compose(
     Raises:
         ModelError: a policy's model cannot be used.
         DatasetError: what a stage is to be shown cannot be.
+        ConfigError: there are not as many GPUs as it asks for.
     """
     if not config.policy:
         return []
@@ -56,23 +60,52 @@ async def compose(
         policy.name: await asyncio.to_thread(resolve_model, policy.model, model_cache()) for policy in config.policy
     }
     logs = {policy.name: _log_dir(config, policy) for policy in config.policy}
+    devices = deal(config)
     settings = [
-        trainer_settings(config, one, model_dirs[one.name], logs[one.name], await _reference_dir(one))
+        trainer_settings(
+            config,
+            one,
+            model_dirs[one.name],
+            logs[one.name],
+            await _reference_dir(one),
+            gpus_per_process=devices.gpus_per_process,
+            shares_gpu=devices.shares,
+        )
         for one in config.policy
     ]
     shown = [await _demonstrations(config, one, model_dirs[one.name]) for one in config.policy]
-    trainers = make_trainers(config.training.backend, settings, at_once=config.training.policies_at_once)
+    trainers = make_trainers(
+        config.training.backend,
+        settings,
+        at_once=config.training.policies_at_once,
+        gpus=devices.trainers,
+        cluster=config.ray,
+    )
     engines: dict[str, PolicyEngine] = {}
+    sleepers: list[EngineReplicas] = []
     room = sum(map(_weight_bytes, model_dirs.values()))
-    for group in engine_groups(config.policy):
+    for number, group in enumerate(engine_groups(config.policy)):
         first = group[0]
         weights = stack.enter_context(WeightFiles(config.daemon.state_dir, version_bytes=room))
         of_engine = engine_settings(config, group, model_dirs[first.name], weights.folder, logs[first.name])
-        each = replica_settings(of_engine, config.engine.replicas)
+        sleeps = devices.sleeps(number, config)
+        each = [
+            dealt(one, own, devices.memory_share(own), sleeps=sleeps)
+            for one, own in zip(
+                replica_settings(of_engine, config.engine.replicas), devices.engines[number], strict=True
+            )
+        ]
+        of_engine = replace(each[0], log_dir=of_engine.log_dir)
         replicas = EngineReplicas([EngineSupervisor(one) for one in each])
+        sleepers += [replicas] if sleeps else []
         for policy in group:
             own = weights if len(group) == 1 else weights.of(policy.name)
             engines[policy.name] = PolicyEngine(replicas, of_engine, own, model_dirs[policy.name])
+    if sleepers:
+        loan = GpuLoan(sleepers, config.engine.sleep_level)
+        stack.push_async_callback(loan.close)
+        for trainer in trainers:
+            trainer.gpu = loan
     judges = await stack.enter_async_context(judges_at_work(config.judge, store=store, sink=sink))
     policies = [
         PolicyRuntime(

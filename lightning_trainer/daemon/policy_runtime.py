@@ -174,7 +174,8 @@ async def start_trainer(trainer: TrainerClient, say: Callable[[str], None]) -> N
         TrainingError: it did not start.
     """
     try:
-        await trainer.start()
+        async with trainer.gpu:
+            await trainer.start()
     except TrainerDiedError as error:
         say(f"the trainer did not live to its start and another one is started ({error})")
         await trainer.restart()

@@ -90,7 +90,7 @@ class EngineProcess:
         settings.log_dir.mkdir(parents=True, exist_ok=True)
         if settings.log_path.exists():
             settings.log_path.replace(settings.log_dir / "engine.previous.log")
-        python = settings.python or sys.executable
+        python = settings.engine.python or sys.executable
         with settings.log_path.open("wb") as log:
             try:
                 self._process = await asyncio.create_subprocess_exec(
@@ -137,6 +137,23 @@ class EngineProcess:
         timeout_s = 2 * self.settings.drain_timeout_s + 600
         answer = await self._request("POST", "/lightning/weights", publication.to_json(), timeout_s)
         return PublicationReport.from_json(answer)
+
+    async def sleep(self, level: int) -> None:
+        """Give the GPU memory away until ``wake``; requests wait, or are held before they come here.
+
+        Raises:
+            EngineError: the engine ended.
+            PublicationError: requests that run would not end.
+        """
+        await self._request("POST", f"/lightning/sleep/{level}", None, 2 * self.settings.drain_timeout_s + 600)
+
+    async def wake(self) -> None:
+        """Take the memory back and serve what was served.
+
+        Raises:
+            EngineError: the engine ended, or what it holds is not what was proven.
+        """
+        await self._request("POST", "/lightning/wake", None, 600)
 
     async def hold(self, publication: Publication) -> PublicationReport:
         """Load an old adapter beside the live one, for requests that name its version (``VERSION_HEADER``).
@@ -244,18 +261,12 @@ class EngineProcess:
             token=self._token,
             weights_directory=str(settings.weights_dir),
             scratch=str(self._scratch),
-            dtype=settings.dtype,
-            max_model_len=settings.max_model_len,
-            max_num_seqs=settings.max_num_seqs,
-            kv_cache_bytes=round(settings.kv_cache_gib * 2**30),
+            engine=settings.engine,
             threads=settings.threads,
-            chat_template=str(settings.chat_template) if settings.chat_template is not None else None,
-            tool_call_parser=settings.tool_call_parser,
+            gpu_memory_utilization=settings.gpu_memory_utilization,
+            sleeps=settings.sleeps,
             drain_timeout_s=settings.drain_timeout_s,
             lora_rank=settings.lora_rank,
-            keep_sampled_ids=settings.keep_sampled_ids,
-            routed_experts=settings.routed_experts,
-            vllm_arguments=settings.vllm_arguments,
         )
 
     def _remove_scratch(self) -> None:

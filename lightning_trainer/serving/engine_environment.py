@@ -25,7 +25,7 @@ def engine_environment(site: Path, settings: EngineSettings) -> dict[str, str]:
         site: the folder that our package is found in.
     """
     environment = _DEFAULTS | {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
-    inherited = environment.pop("PYTHONPATH", "") if settings.python is None else ""
-    if settings.gpu is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = settings.gpu
+    inherited = environment.pop("PYTHONPATH", "") if settings.engine.python is None else ""
+    if settings.gpus is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(settings.gpus)
     return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, (str(site), inherited)))}

@@ -7,8 +7,9 @@ all by a version that was refused. Calls that run already end as they would in o
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +30,10 @@ class ReplicasStatus(EngineStatus):
     replicas: tuple[EngineStatus, ...]
     conversations: AffinityCounts
     """How often calls found the replica of their conversation."""
+    sleeps: int = field(default=0, kw_only=True)
+    """How often they gave their GPU memory to a trainer."""
+    asleep_s: float = field(default=0.0, kw_only=True)
+    """How long that was together; calls were held meanwhile."""
 
 
 class EngineReplicas:
@@ -50,6 +55,11 @@ class EngineReplicas:
         self._open = asyncio.Event()
         """Calls may begin: no switch is under way."""
         self._open.set()
+        self._asleep_since: float | None = None
+        self.sleeps = 0
+        """How often they gave their memory to a trainer and took it back."""
+        self.asleep_s = 0.0
+        """How long that was together, and calls were held."""
 
     @property
     def first(self) -> EngineSupervisor:
@@ -78,6 +88,8 @@ class EngineReplicas:
             retry_at=min((one.retry_at for one in each if one.retry_at is not None), default=None),
             replicas=each,
             conversations=self._affinity.counts,
+            sleeps=self.sleeps,
+            asleep_s=self.asleep_s,
         )
 
     @property
@@ -97,6 +109,30 @@ class EngineReplicas:
         """End all of them; returns when nothing is left."""
         await asyncio.gather(*(replica.stop() for replica in self.replicas))
 
+    async def sleep(self, level: int) -> None:
+        """Give their GPU memory away until ``wake``; calls that begin meanwhile wait in ``ready``."""
+        async with self._publishing:
+            if self._asleep_since is None:
+                self._open.clear()
+                self._asleep_since = time.monotonic()
+                await asyncio.gather(*(replica.sleep(level) for replica in self.replicas))
+
+    async def wake(self) -> None:
+        """Take it back and let calls begin; nothing where they are awake."""
+        async with self._publishing:
+            await self._wake()
+
+    async def _wake(self) -> None:
+        if self._asleep_since is None:
+            return
+        try:
+            await asyncio.gather(*(replica.wake() for replica in self.replicas))
+        finally:
+            self.sleeps += 1
+            self.asleep_s += time.monotonic() - self._asleep_since
+            self._asleep_since = None
+            self._open.set()
+
     async def ready(self, timeout_s: float) -> None:
         """Wait until a call can begin.
 
@@ -111,7 +147,10 @@ class EngineReplicas:
                 async with asyncio.timeout_at(give_up):
                     await self._open.wait()
             except TimeoutError:
-                raise EngineError(f"the engines have been changing versions for over {timeout_s:g} s") from None
+                what = (
+                    "changing versions" if self._asleep_since is None else "without their GPU, which the trainer uses,"
+                )
+                raise EngineError(f"the engines have been {what} for over {timeout_s:g} s") from None
             await self._one_ready(max(0.0, give_up - asyncio.get_running_loop().time()))
             if self._open.is_set() and self.state is EngineState.READY:
                 return
@@ -152,6 +191,7 @@ class EngineReplicas:
             PublicationError: an engine could not read the publication.
         """
         async with self._publishing:
+            await self._wake()
             replicas = await self._all_ready()
             before = self._live.get(publication.policy)
             if len(replicas) > 1:

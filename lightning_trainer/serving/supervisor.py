@@ -7,6 +7,7 @@ is accepted; one that brings the engine down is refused, and the one before it i
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -111,6 +112,8 @@ class EngineSupervisor:
         self._status = EngineStatus(EngineState.STOPPED, None, {}, 0, None, None)
         self._task: asyncio.Task[None] | None = None
         self._publishing = asyncio.Lock()
+        self._awake = asyncio.Event()
+        self._awake.set()
 
     @property
     def state(self) -> EngineState:
@@ -153,13 +156,15 @@ class EngineSupervisor:
         Raises:
             EngineError: it is not within ``timeout_s``, or it never will be.
         """
-        if self._status.state is EngineState.READY:
+        if self._status.state is EngineState.READY and self._awake.is_set():
             return  # every call comes by here
         settled = (EngineState.READY, EngineState.FAILED)
         try:
             async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: self._status.state in settled)
+                await self._changed.wait_for(lambda: self._awake.is_set() and self._status.state in settled)
         except TimeoutError:
+            if not self._awake.is_set():
+                raise EngineError(f"the engine's GPU is the trainer's since over {timeout_s:g} s") from None
             because = f" ({self._status.last_error})" if self._status.last_error else ""
             raise EngineError(f"the engine is {self._status.state} since over {timeout_s:g} s{because}") from None
         if self._status.state is EngineState.FAILED:
@@ -213,6 +218,39 @@ class EngineSupervisor:
                 await self._until_not(engine)
                 await self.ready(self.settings.startup_timeout_s)
             await self._set(versions=self._versions())
+
+    async def sleep(self, level: int) -> None:
+        """Give the GPU memory away until ``wake``, whatever becomes of the engine: none is started meanwhile.
+
+        One that is starting is waited for, and one that cannot fall asleep is ended, which frees as much.
+        """
+        async with self._publishing:
+            with contextlib.suppress(EngineError):
+                await self.ready(self.settings.startup_timeout_s)
+            self._awake.clear()
+            engine = self._engine
+            if self._status.state is not EngineState.READY or engine is None:
+                return
+            try:
+                await engine.sleep(level)
+            except (EngineError, PublicationError) as error:
+                logger.warning("the engine does not fall asleep and is ended: %s", error)
+                await engine.stop()
+                await self._until_not(engine)
+
+    async def wake(self) -> None:
+        """Take the memory back; an engine that died meanwhile is started again, as is one that does not wake."""
+        async with self._publishing:
+            engine = self._engine
+            if self._status.state is EngineState.READY and engine is not None:
+                try:
+                    await engine.wake()
+                except (EngineError, PublicationError) as error:
+                    logger.warning("the engine does not wake and is started again: %s", error)
+                    await engine.stop()
+                    await self._until_not(engine)
+            self._awake.set()
+            await self._set()
 
     async def hold(self, publication: Publication) -> PublicationReport:
         """Serve an old adapter beside the live one until ``drop``, or until the engine's next restart.
@@ -289,6 +327,7 @@ class EngineSupervisor:
 
     async def _one_life(self) -> str:
         """Start an engine, give it the live weights, and return why it ended."""
+        await self._awake.wait()
         started = time.monotonic()
         self._engine = engine = self._make(self.settings)
         try:

@@ -9,13 +9,18 @@ import os
 import socket
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import psutil
 import torch.distributed as dist
 
 from lightning_trainer.errors import LightningError, TrainingError
+from lightning_trainer.training.device import chosen
 
-_BACKEND = "cpu:gloo"  # verl would ask for "cpu:gloo,cpu:gloo", which torch refuses as a duplicate
+_BACKENDS = {"cpu": "cpu:gloo", "cuda": "cpu:gloo,cuda:nccl"}
+"""By device. On the CPU verl would ask for "cpu:gloo,cpu:gloo", which torch refuses as a duplicate."""
+_CHUNK_BYTES = 16 * 2**20
 _JOIN_TIMEOUT = timedelta(minutes=5)
 
 Result = TypeVar("Result")
@@ -51,17 +56,55 @@ def join(meeting: Meeting, rank: int, world_size: int, host: Host | None = None)
     Args:
         host: of the process that holds the store.
     """
-    if ipaddress.ip_address(meeting.host).is_loopback:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    interface = _interface_to(meeting)
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface else ():
+        os.environ.setdefault(name, interface)
     store = host.store if host else dist.TCPStore(*meeting, world_size=world_size, timeout=_JOIN_TIMEOUT)
-    dist.init_process_group(_BACKEND, store=store, rank=rank, world_size=world_size)
+    dist.init_process_group(_BACKENDS[chosen()], store=store, rank=rank, world_size=world_size)
+
+
+def _interface_to(meeting: Meeting) -> str:
+    """The network interface that the group is reached by; a machine's name may stand for another one."""
+    if ipaddress.ip_address(meeting.host).is_loopback:
+        return "lo"
+    family = socket.AF_INET6 if ":" in meeting.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(meeting)  # sends nothing
+        own = probe.getsockname()[0]
+    found = (name for name, addresses in psutil.net_if_addrs().items() if own in {one.address for one in addresses})
+    name = next(found, "")
+    return "" if name == "lo" and meeting.host != own else name
+
+
+def collect(folder: Path, own: Path) -> None:
+    """Bring what each process has written into a folder of its own into the first one's, on whichever disk that is.
+
+    Args:
+        folder: of the first process.
+        own: this process's; the first one's itself where they share a disk.
+    """
+    missing = own != folder
+    listed = {str(path.relative_to(own)): path.stat().st_size for path in own.rglob("*") if path.is_file() and missing}
+    for rank, files in enumerate(gathered(listed if missing else {})):
+        for name, size in files.items():
+            for start in range(0, max(size, 1), _CHUNK_BYTES):
+                chunk: list[Any] = [None]
+                if dist.get_rank() == rank:
+                    with (own / name).open("rb") as file:
+                        file.seek(start)
+                        chunk = [file.read(_CHUNK_BYTES)]
+                dist.broadcast_object_list(chunk, src=rank)
+                if dist.get_rank() == 0:
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    with (folder / name).open("ab" if start else "wb") as file:
+                        file.write(chunk[0])
 
 
 def join_alone() -> None:
     """Become a group of one, in memory, unless this process is in a group already."""
     if not dist.is_initialized():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        dist.init_process_group(_BACKEND, store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(_BACKENDS[chosen()], store=dist.HashStore(), rank=0, world_size=1)
 
 
 def on_first(work: Callable[[], Result]) -> Result:

@@ -6,15 +6,19 @@ every call until ``restart``, which builds it anew from the model folder; going 
 
 import asyncio
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from lightning_trainer.config.ray import RayConfig
 from lightning_trainer.errors import LightningError, TrainingError
 from lightning_trainer.serving.publication import Publication
+from lightning_trainer.training import device
 from lightning_trainer.training.on_ray.environment import set_ray_environment
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import StepReport, TrainingBatch
@@ -28,6 +32,8 @@ class TrainerClient(ABC):
 
     turns: AbstractAsyncContextManager[object] = nullcontext()
     """Held while it computes, for trainers that share their cores with others."""
+    gpu: AbstractAsyncContextManager[object] = nullcontext()
+    """Held while it uses a GPU that it shares with an engine."""
     process_id: int | None = None
     """Of the process that trains, where it is one of its own and running."""
 
@@ -50,14 +56,22 @@ class TrainerClient(ABC):
     async def restart(self) -> None:
         """Replace the trainer by a new one at step 0, whatever became of the old one."""
         await self.close()
-        await self.start()
+        async with self.gpu:
+            await self.start()
 
     async def _in_turn(self, method: str, *arguments: Any) -> Any:
-        async with self.turns:
+        async with self.turns, self.gpu:
             return await self._call(method, *arguments)
 
     async def step(self, batch: TrainingBatch) -> StepReport:
-        return await self._in_turn("step", batch)
+        async with self.turns:
+            began = time.monotonic()
+            async with self.gpu:
+                lent_s = time.monotonic() - began
+                report: StepReport = await self._call("step", batch)
+        if isinstance(self.gpu, nullcontext):
+            return report
+        return replace(report, seconds={**report.seconds, "sleep": lent_s})
 
     async def publish(self, path: Path, version: int) -> Publication:
         return await self._in_turn("publish", path, version)
@@ -78,23 +92,35 @@ def make_trainer(backend: Literal["ray", "inprocess"], settings: TrainerSettings
 
 
 def make_trainers(
-    backend: Literal["ray", "inprocess"], settings: Sequence[TrainerSettings], *, at_once: int = 1
+    backend: Literal["ray", "inprocess"],
+    settings: Sequence[TrainerSettings],
+    *,
+    at_once: int = 1,
+    gpus: Sequence[str] = (),
+    cluster: RayConfig | None = None,
 ) -> list[TrainerClient]:
     """Return trainers that are not started yet, one for each settings; on Ray they share one session.
 
     Args:
         at_once: how many of them may compute at the same time; the others wait for their turn.
+        gpus: of this machine, that they may use.
+        cluster: that they run in, where it has an address.
     """
     trainers: list[TrainerClient]
     if backend == "inprocess":
-        trainers = [InProcessTrainer(one) for one in settings]
+        trainers = [InProcessTrainer(one, gpus) for one in settings]
     else:
-        set_ray_environment()
+        set_ray_environment(cluster=cluster is not None and cluster.address is not None)
         from lightning_trainer.training.on_ray.session import RaySession
         from lightning_trainer.training.on_ray.trainer import RayTrainer
 
-        session = RaySession(sum(one.world_size for one in settings))
-        trainers = [RayTrainer(one, session) for one in settings]
+        session = RaySession(sum(one.world_size for one in settings), gpus, cluster)
+        if session.cluster is None:
+            trainers = [RayTrainer(one, session) for one in settings]
+        else:
+            from lightning_trainer.training.on_ray.cluster_trainer import ClusterTrainer
+
+            trainers = [ClusterTrainer(one, session, session.cluster) for one in settings]
     if len(trainers) > at_once:
         turns = asyncio.Semaphore(at_once)
         for trainer in trainers:
@@ -112,8 +138,9 @@ class InProcessTrainer(TrainerClient):
 
     _process = threading.Lock()
 
-    def __init__(self, settings: TrainerSettings) -> None:
+    def __init__(self, settings: TrainerSettings, gpus: Sequence[str] = ()) -> None:
         self._settings = settings
+        self._gpus = gpus
         self._thread: ThreadPoolExecutor | None = None
         self._trainer: Trainer | None = None
 
@@ -132,7 +159,7 @@ class InProcessTrainer(TrainerClient):
         return await self._on_thread(getattr(self._trainer, method), *arguments)
 
     def _build(self) -> None:
-        self._trainer = build_trainer(self._settings)
+        self._trainer = build_trainer(self._settings, self._gpus)
 
     async def _on_thread(self, function: Any, *arguments: Any) -> Any:
         try:
@@ -144,16 +171,25 @@ class InProcessTrainer(TrainerClient):
 
     def _alone(self, function: Any, *arguments: Any) -> Any:
         with self._process:
-            return function(*arguments)
+            try:
+                return function(*arguments)
+            finally:
+                device.release(self._settings.param_offload)
 
 
-def build_trainer(settings: TrainerSettings) -> "Trainer":
+def build_trainer(settings: TrainerSettings, gpus: Sequence[str] = ()) -> "Trainer":
     """Import verl and build the trainer.
+
+    Args:
+        gpus: the only ones that this process sees from now on; without any, those that it sees.
 
     Raises:
         MissingExtraError: the packages are not installed.
+        TrainingError: there is no such device.
     """
+    device.choose(settings.device, gpus)
     try:
+        device.require()
         from lightning_trainer.training.trainer import Trainer
     except ImportError as error:
         from lightning_trainer.errors import MissingExtraError

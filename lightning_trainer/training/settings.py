@@ -7,10 +7,12 @@ from typing import Literal
 from lightning_trainer.config import Config, EngineConfig, PolicyConfig
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.cores import Dtype, available_cores
+from lightning_trainer.config.gpus import Device
 from lightning_trainer.config.policies import estimators
 from lightning_trainer.config.policies.credit import CreditSettings
 from lightning_trainer.config.policies.lora import LoraConfig
 from lightning_trainer.config.policies.stages import first_steps
+from lightning_trainer.config.training import Strategy
 from lightning_trainer.training.schedule import schedule_sentences
 
 _PROBE_TOLERANCE = {"float32": (1e-3, 2e-4), "bfloat16": (1.0, 0.1)}
@@ -55,6 +57,10 @@ class TrainerSettings:
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.99)
     clip_grad: float = 1.0
+    device: Device = "cpu"
+    gpus_per_process: float = 0.0
+    """What each asks Ray for."""
+    strategy: Strategy = "fsdp2"
     attention: Literal["auto", "tree", "stock"] = "auto"
     dtype: Dtype = "float32"
     """Of the matrix products; weights, gradients and optimiser are float32."""
@@ -66,6 +72,8 @@ class TrainerSettings:
     probe_mean_abs: float = 2e-4
     max_tokens_per_micro_batch: int = 8192
     gradient_checkpointing: bool = False
+    param_offload: bool = False
+    optimizer_offload: bool = False
     world_size: int = 1
     """Processes that train together."""
     threads: int = 1
@@ -106,7 +114,14 @@ class TrainerSettings:
 
 
 def trainer_settings(
-    config: Config, policy: PolicyConfig, model_dir: Path, log_dir: Path, reference_dir: Path | None = None
+    config: Config,
+    policy: PolicyConfig,
+    model_dir: Path,
+    log_dir: Path,
+    reference_dir: Path | None = None,
+    *,
+    gpus_per_process: float = 0.0,
+    shares_gpu: bool = False,
 ) -> TrainerSettings:
     """Return the settings of one policy of a configuration.
 
@@ -114,6 +129,8 @@ def trainer_settings(
         model_dir: the resolved model.
         log_dir: where the trainer may leave its logs.
         reference_dir: the resolved ``reference_model``, where one is named.
+        gpus_per_process: what each of its processes gets.
+        shares_gpu: with an engine, which needs its memory between two updates.
     """
     stages = tuple(
         _stage(first_step, one)
@@ -139,6 +156,9 @@ def trainer_settings(
         weight_decay=optimizer.weight_decay,
         betas=optimizer.betas,
         clip_grad=optimizer.clip_grad,
+        device=training.device,
+        gpus_per_process=gpus_per_process,
+        strategy=training.strategy,
         attention=training.attention,
         dtype=training.dtype,
         serving_dtype=config.engine.dtype,
@@ -147,6 +167,8 @@ def trainer_settings(
         probe_mean_abs=mean_abs,
         max_tokens_per_micro_batch=training.max_tokens_per_micro_batch,
         gradient_checkpointing=training.gradient_checkpointing,
+        param_offload=shares_gpu if training.param_offload is None else training.param_offload,
+        optimizer_offload=shares_gpu if training.optimizer_offload is None else training.optimizer_offload,
         world_size=training.world_size,
         threads=training.threads or max(1, available_cores() // training.world_size),
         seed=training.seed,

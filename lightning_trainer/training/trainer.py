@@ -10,7 +10,7 @@ after the last checkpoint gives the weights that an uninterrupted run would have
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import torch
@@ -21,15 +21,10 @@ from lightning_trainer.serving.checksum import file_checksum
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
 from lightning_trainer.training.checkpoint_folder import Manifest, read_manifest, writing
 from lightning_trainer.training.probe import probe_token_ids
-from lightning_trainer.training.process_group import on_first
+from lightning_trainer.training.process_group import collect, on_first
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import adapter_shape, adapter_tensors
-from lightning_trainer.training.update.exporting import (
-    as_in_checkpoints,
-    exported_tensors,
-    rounded_weights,
-    write_atomically,
-)
+from lightning_trainer.training.update.exporting import rounded_weights, write_atomically
 from lightning_trainer.training.update.learner import Learner
 from lightning_trainer.types import StepReport, TrainingBatch
 
@@ -101,7 +96,9 @@ class Trainer:
                 raise TrainingError(f"cannot write the weights of version {version} to {path}: {error}") from error
 
         checksum = on_first(write)
-        with rounded_weights(self.module, _TORCH_DTYPES[settings.serving_dtype]):
+        served = _TORCH_DTYPES[settings.serving_dtype]
+        sharded = self._learner.policy.sharded  # another strategy's parameters are verl's affair alone
+        with rounded_weights(self.module, served) if sharded else nullcontext():
             logprobs = self.score(self._probe_ids)
         return Publication(
             policy=settings.policy,
@@ -139,7 +136,14 @@ class Trainer:
             # The first process makes the folder and, when all have written their part, gives it its name.
             folder = on_first(lambda: whole.enter_context(checkpoint))
             tensors = self._exported()
-            self._learner.save(folder, step)
+            # On another disk, a process writes its part beside where its checkpoint would be.
+            own = folder if folder.is_dir() else directory.with_name(f".{directory.name}.part")
+            try:
+                self._learner.save(own, step)
+                collect(folder, own)
+            finally:
+                if own != folder:
+                    shutil.rmtree(own, ignore_errors=True)
             on_first(lambda: self._write_model(folder, tensors))
         on_first(lambda: None)  # it has its name, for everyone
 
@@ -174,4 +178,4 @@ class Trainer:
         dtype = _TORCH_DTYPES[self._settings.serving_dtype]
         if self._settings.lora is not None:
             return adapter_tensors(self.module, dtype)
-        return as_in_checkpoints(self.module, exported_tensors(self.module, dtype))
+        return self._learner.policy.exported(dtype)

@@ -121,6 +121,9 @@ def _block(name: str, policy: dict[str, Any]) -> list[Text | Table]:
         parts.append(Text(f"  {_replica(number, one)}", style="" if one["state"] == "ready" else "yellow"))
     if len(replicas) > 1 and (said := _conversations(policy["engine"].get("conversations") or {})):
         parts.append(Text(f"  {said}"))
+    if lent := policy["engine"].get("sleeps"):
+        asleep_s = policy["engine"]["asleep_s"]
+        parts.append(Text(f"  the trainer had the engine's GPU {lent} times; calls were held for {asleep_s:.1f} s"))
     if policy["rows"]:
         table = Table(box=None, pad_edge=False, header_style="dim")
         for heading in ("step", *(label for label, *_ in _FIGURES)):

@@ -7,6 +7,7 @@ start can be expected to work (warnings included), 1 when something has to be me
 from pathlib import Path
 
 from lightning_trainer.cli.doctor.check import Check, State, render, summary
+from lightning_trainer.cli.doctor.devices import check_gpus
 from lightning_trainer.cli.doctor.machine import (
     check_cores,
     check_disk,
@@ -53,7 +54,8 @@ def run_checks(config: Config | None) -> list[Check]:
         *map(check_experts, models if config.engine.routed_experts is True else ()),
         check_cores(config),
         check_precision(config),
-        check_memory(config, parameters),
+        check_gpus(config),
+        *([check_memory(config, parameters)] if config.training.device == "cpu" else []),
         check_shared_memory(config, parameters),
         check_disk(config, parameters),
         *_places(config),

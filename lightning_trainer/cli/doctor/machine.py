@@ -42,7 +42,7 @@ def check_precision(config: Config) -> Check:
     emulated = [
         name
         for name, fast in (("engine", fast_engine_dtype()), ("training", fast_dtype()))
-        if getattr(config, name).dtype == "bfloat16" != fast
+        if getattr(config, name).dtype == "bfloat16" != fast and (name, config.training.device) != ("training", "cuda")
     ]
     if emulated:
         return warning(

@@ -1,9 +1,13 @@
 """The settings in vLLM's own words: what ``vllm serve`` would be started with."""
 
 import json
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
+from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.host.plugin import TRANSFER_BACKEND
 from lightning_trainer.serving.host.settings import HostSettings
 from lightning_trainer.serving.host.weights.weight_file import linear_layers
@@ -13,37 +17,88 @@ _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def vllm_arguments(settings: HostSettings) -> Namespace:
-    """Return the parsed and validated arguments; values that vLLM refuses raise its own errors."""
+    """Return the parsed and validated arguments; values that vLLM refuses raise its own errors.
+
+    Raises:
+        EngineError: ``[engine.vllm]`` names an argument that this vLLM does not have.
+    """
     from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
     from vllm.platforms import current_platform
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+    parser = make_arg_parser(FlexibleArgumentParser())
+    engine = settings.engine
     arguments = [
         *("--model", settings.model),
         *("--served-model-name", *settings.policies),
-        *("--dtype", settings.dtype),
-        *("--max-model-len", str(settings.max_model_len)),
-        *("--max-num-seqs", str(settings.max_num_seqs)),
+        *("--dtype", engine.dtype),
+        *("--max-model-len", str(engine.max_model_len)),
+        *("--max-num-seqs", str(engine.max_num_seqs)),
         *_weights(settings),
         # Sampling is what the request says; a model's own defaults would change what a log-probability means.
         *("--generation-config", "vllm"),
         # Of the distribution that sampled: after temperature, top-p and whatever else the request asked for.
         *("--logprobs-mode", "processed_logprobs"),
+        *(_on_cpu(settings) if current_platform.is_cpu() else on_gpus(settings)),
     ]
-    if current_platform.is_cpu():
-        arguments += ["--kv-cache-memory-bytes", str(settings.kv_cache_bytes), "--enforce-eager"]
-        # One process computes: two of them spin on the queue between them, which on two cores halves the speed.
-        arguments += ["--distributed-executor-backend", "uni"]
-        # A prompt is found in the prefix cache by whole blocks, and the default of 128 tokens is most of a short one.
-        arguments += ["--block-size", "32"]
-    if settings.chat_template is not None:
-        arguments += ["--chat-template", settings.chat_template]
-    if settings.tool_call_parser is not None:
-        arguments += ["--enable-auto-tool-choice", "--tool-call-parser", settings.tool_call_parser]
-    parser = make_arg_parser(FlexibleArgumentParser())
-    parsed = Namespace(**vars(parser.parse_args([*arguments, *settings.vllm_arguments])))
+    if engine.quantization is not None:
+        arguments += ["--quantization", engine.quantization]
+    if engine.chat_template is not None:
+        arguments += ["--chat-template", str(engine.chat_template)]
+    if engine.tool_call_parser is not None:
+        arguments += ["--enable-auto-tool-choice", "--tool-call-parser", engine.tool_call_parser]
+    arguments += further_arguments(engine.vllm, parser)
+    parsed = Namespace(**vars(parser.parse_args(arguments)))
     validate_parsed_serve_args(parsed)
     return parsed
+
+
+def _on_cpu(settings: HostSettings) -> list[str]:
+    return [
+        *("--kv-cache-memory-bytes", str(round(settings.engine.kv_cache_gib * 2**30)), "--enforce-eager"),
+        # One process computes: two of them spin on the queue between them, which on two cores halves the speed.
+        *("--distributed-executor-backend", "uni"),
+        # A prompt is found in the prefix cache by whole blocks, and the default of 128 tokens is most of a short one.
+        *("--block-size", "32"),
+    ]
+
+
+def on_gpus(settings: HostSettings) -> list[str]:
+    """Return what an engine on GPUs is started with besides."""
+    arguments = ["--tensor-parallel-size", str(settings.engine.tensor_parallel_size)]
+    if settings.gpu_memory_utilization is not None:
+        arguments += ["--gpu-memory-utilization", str(settings.gpu_memory_utilization)]
+    if settings.sleeps:
+        arguments.append("--enable-sleep-mode")
+    return arguments
+
+
+def further_arguments(table: Mapping[str, Any], parser: ArgumentParser) -> list[str]:
+    """Return ``[engine.vllm]`` as words of a command line; the last one wins.
+
+    Raises:
+        EngineError: the parser does not know a name, or a flag got a value.
+    """
+    known = parser._option_string_actions
+    words: list[str] = []
+    for name, value in table.items():
+        option = f"--{name.replace('_', '-')}"
+        if option not in known:
+            near = get_close_matches(option, known, 1)
+            meant = f" (is it {near[0][2:].replace('-', '_')}?)" if near else ""
+            raise EngineError(f"[engine.vllm] {name} is not an argument of this vLLM{meant}; correct or remove it")
+        off = f"--no-{option[2:]}"
+        if known[option].nargs == 0:  # a flag, with or without an opposite
+            if not isinstance(value, bool):
+                raise EngineError(f"[engine.vllm] {name} = {value!r}: it is on or off; write true or false")
+            words += [option] if value else [off] if off in known else []
+        elif isinstance(value, dict):
+            words += [option, json.dumps(value)]
+        elif isinstance(value, list | tuple):
+            words += [option, *map(str, value)]
+        else:
+            words += [option, str(value).lower() if isinstance(value, bool) else str(value)]
+    return words
 
 
 def _weights(settings: HostSettings) -> list[str]:

@@ -11,6 +11,7 @@ from starlette.routing import Route
 from lightning_trainer.errors import PublicationError
 from lightning_trainer.serving.host.weights.adapter_publisher import AdapterPublisher
 from lightning_trainer.serving.host.weights.publisher import EngineUnproven, Publisher
+from lightning_trainer.serving.host.weights.rw_lock import DrainTimeout
 from lightning_trainer.serving.publication import Publication
 
 
@@ -39,6 +40,24 @@ def build_routes(publisher: Publisher | AdapterPublisher, give_up: Callable[[str
             give_up(str(error))
             return _error(500, str(error))
         return JSONResponse(report.to_json())
+
+    async def sleep(request: Request) -> JSONResponse:
+        level = request.path_params["level"]
+        if level not in (1, 2):
+            return _error(422, f"the level is {level}; it is 1 or 2")
+        try:
+            await publisher.sleep(level)
+        except DrainTimeout as error:
+            return _error(409, str(error))
+        return JSONResponse({})
+
+    async def wake(request: Request) -> JSONResponse:
+        try:
+            await publisher.wake()
+        except Exception as error:  # whatever it is, what it holds is not vouched for
+            give_up(str(error))
+            return _error(500, str(error))
+        return JSONResponse({})
 
     async def hold(request: Request) -> JSONResponse:
         if not isinstance(publisher, AdapterPublisher):
@@ -75,6 +94,8 @@ def build_routes(publisher: Publisher | AdapterPublisher, give_up: Callable[[str
         routes=[
             Route("/lightning/version", version, methods=["GET"]),
             Route("/lightning/weights", weights, methods=["POST"]),
+            Route("/lightning/sleep/{level:int}", sleep, methods=["POST"]),
+            Route("/lightning/wake", wake, methods=["POST"]),
             Route("/lightning/held", hold, methods=["POST"]),
             Route("/lightning/held/{policy}/{version:int}", drop, methods=["DELETE"]),
             Route("/lightning/score", scores, methods=["POST"]),

@@ -49,12 +49,12 @@ async def serve(settings: HostSettings, announce: Callable[[dict[str, Any]], Non
     arguments = vllm_arguments(settings)
     usage = UsageContext.OPENAI_API_SERVER
     config = AsyncEngineArgs.from_cli_args(arguments).create_engine_config(usage_context=usage)
-    routed_experts.enable(config, settings.routed_experts)
+    routed_experts.enable(config, settings.engine.routed_experts)
     prefer_fork()
     engine = AsyncLLM.from_vllm_config(config, usage_context=usage)
     try:
         ending = Ending()
-        if settings.keep_sampled_ids:
+        if settings.engine.keep_sampled_ids:
             keep_sampled_ids(engine)
         tasks = await engine.get_supported_tasks()
         vllm_app = build_app(arguments, tasks, engine.model_config)
@@ -79,7 +79,7 @@ async def _publisher(settings: HostSettings, engine: Any, vllm_app: Any) -> Publ
     model, weights_directory = served_model(settings, engine), Path(settings.weights_directory)
     if settings.lora_rank is not None:
         adapters = Adapters(engine, vllm_app.state.openai_serving_models, Path(settings.scratch))
-        return AdapterPublisher(engine, adapters, model, weights_directory)
+        return AdapterPublisher(engine, adapters, model, weights_directory, settings.drain_timeout_s)
     await engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
     return Publisher(engine, Gate(), model, weights_directory, settings.drain_timeout_s)
 

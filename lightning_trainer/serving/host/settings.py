@@ -1,10 +1,14 @@
 """What the parent tells the host, as one line of JSON on its standard input: the token is in no process list."""
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 from lightning_trainer.errors import EngineError
+
+if TYPE_CHECKING:  # its package needs what the engine's interpreter may not have
+    from lightning_trainer.config import EngineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,28 +25,22 @@ class HostSettings:
     """Publications are read from here and nowhere else."""
     scratch: str
     """Folder of this process, removed by the parent."""
-    dtype: str = "bfloat16"
-    max_model_len: int = 2048
-    max_num_seqs: int = 64
-    kv_cache_bytes: int = 2 * 2**30
-    """CPU only."""
+    engine: "EngineConfig"
+    """``[engine]`` as the daemon read it; here its values alone, under the same names."""
     threads: int | None = None
     """OpenMP threads of the worker; all cores that the process may use when None. CPU only."""
-    chat_template: str | None = None
-    tool_call_parser: str | None = None
-    keep_sampled_ids: bool = True
-    """Whether prompts that repeat an answer get the ids that were sampled for it."""
-    routed_experts: bool | Literal["auto"] = "auto"
-    """Whether a mixture of experts tells which ones each token went through; "auto" is where it can."""
+    gpu_memory_utilization: float | None = None
+    """Share of the GPUs' memory; None: vLLM's own."""
+    sleeps: bool = False
+    """Whether its GPU memory can be given away for a while."""
     drain_timeout_s: float = 60.0
     """How long a publication of all weights waits for running requests before it aborts them."""
     lora_rank: int | None = None
     """The largest rank of the adapters that are published; None: publications hold all weights."""
-    vllm_arguments: tuple[str, ...] = ()
-    """More arguments for ``vllm serve``; the last one wins."""
 
     def to_line(self) -> str:
-        return json.dumps(asdict(self)) + "\n"
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return json.dumps({**own, "engine": self.engine.model_dump(mode="json")}) + "\n"
 
     @classmethod
     def from_line(cls, line: str) -> "HostSettings":
@@ -53,7 +51,7 @@ class HostSettings:
         """
         try:
             document = json.loads(line)
-            lists = {name: tuple(document[name]) for name in ("policies", "vllm_arguments")}
-            return cls(**{**document, **lists})
+            read = {"policies": tuple(document["policies"]), "engine": SimpleNamespace(**document["engine"])}
+            return cls(**{**document, **read})
         except (ValueError, TypeError, KeyError) as error:
             raise EngineError(f"the engine host expects its settings as JSON on standard input: {error}") from error

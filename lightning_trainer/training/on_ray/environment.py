@@ -17,11 +17,20 @@ _DEFAULTS = {
     "RAY_memory_monitor_refresh_ms": "0",  # it would kill the trainer for the memory of its neighbours
 }
 
+_ALONE = ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER",)
 
-def set_ray_environment() -> None:
-    """Set what the user has not set, and a token of this run, so that nobody else on the machine can use this Ray."""
+
+def set_ray_environment(*, cluster: bool = False) -> None:
+    """Set what the user has not set, and a token of this run, so that nobody else on the machine can use this Ray.
+
+    Args:
+        cluster: one is joined that others have started: who may use it is theirs to say.
+    """
     for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)
+        if not (cluster and name in _ALONE):
+            os.environ.setdefault(name, value)
+    if cluster:
+        return
     if "RAY_AUTH_MODE" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)

@@ -14,14 +14,16 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import psutil
 import ray
 
+from lightning_trainer.config.ray import RayConfig
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.on_ray.cluster import joining_failed, require_reachable
 from lightning_trainer.training.on_ray.hang_detection import Stillness
 
 _OBJECT_STORE_BYTES = 128 * 2**20
@@ -42,9 +44,17 @@ _SIGACTION_BYTES = 256
 class RaySession:
     """Ray, as long as anybody needs it. One that the process was using already is shared and left running."""
 
-    def __init__(self, processes: int = 1) -> None:
-        """``processes``: how many will run in it at once, a processor each."""
+    def __init__(self, processes: int = 1, gpus: Sequence[str] = (), cluster: RayConfig | None = None) -> None:
+        """
+        Args:
+            processes: how many will run in it at once, a processor each.
+            gpus: that they divide, as CUDA_VISIBLE_DEVICES names them.
+            cluster: joined where it has an address.
+        """
+        self.cluster = cluster if cluster is not None and cluster.address is not None else None
+        self._joined = False
         self._processes = processes
+        self._gpus = tuple(gpus)
         self._lock = threading.Lock()
         self._holders = 0
         self._folder: Path | None = None
@@ -81,7 +91,7 @@ class RaySession:
             if not self.lives:
                 self._end()
             if not ray.is_initialized():
-                self._begin()
+                self._begin() if self.cluster is None else self._join(self.cluster)
             self._holders += 1
 
     def stop(self) -> None:
@@ -91,16 +101,27 @@ class RaySession:
             if self._holders == 0:
                 self._end()
 
+    def _join(self, cluster: RayConfig) -> None:
+        address = cluster.address or ""
+        require_reachable(address)
+        try:
+            with _termination_kept():
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:
+            ray.shutdown()
+            raise joining_failed(address, error) from error
+        self._joined = True
+
     def _begin(self, tries: int = 4) -> None:
         parent = _SHORT_TEMP if _SHORT_TEMP.is_dir() else Path(tempfile.gettempdir())
         _remove_abandoned(parent)
         self._folder = Path(tempfile.mkdtemp(prefix=f"lt-ray-{os.getpid()}-", dir=parent))
         try:
-            with _termination_kept(), _owner_named():
+            with _termination_kept(), _in_environment(_OWNER, str(os.getpid())), self._gpus_named():
                 ray.init(
                     address="local",
                     num_cpus=self._processes,
-                    num_gpus=0,
+                    num_gpus=len(self._gpus),
                     include_dashboard=False,
                     object_store_memory=_OBJECT_STORE_BYTES,
                     log_to_driver=False,
@@ -118,7 +139,14 @@ class RaySession:
             raise TrainingError(f'Ray did not start ({error}); set backend = "inprocess" in [training]') from error
         self._servers = [process for process in _processes_in(self._folder) if _is_server(process)]
 
+    def _gpus_named(self) -> AbstractContextManager[None]:
+        """Ray deals out those that it sees when it starts."""
+        return _in_environment("CUDA_VISIBLE_DEVICES", ",".join(self._gpus)) if self._gpus else nullcontext()
+
     def _end(self) -> None:
+        if self._joined:
+            ray.shutdown()
+            self._joined = False
         if self._folder is None:
             return
         processes = list({*_processes_in(self._folder), *_processes_of(os.getpid())})
@@ -132,13 +160,16 @@ class RaySession:
 
 
 @contextmanager
-def _owner_named() -> Iterator[None]:
+def _in_environment(name: str, value: str) -> Iterator[None]:
     """For Ray's servers, whose environment their workers inherit; nothing else that is started later gets it."""
-    os.environ[_OWNER] = str(os.getpid())
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
-        del os.environ[_OWNER]
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
 
 
 @contextmanager

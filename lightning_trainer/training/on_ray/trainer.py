@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from lightning_trainer.errors import LightningError, TrainerDiedError, TrainingError
+from lightning_trainer.training import device
+from lightning_trainer.training.on_ray.cluster import Node, this_node
 from lightning_trainer.training.on_ray.hang_detection import Stillness
 from lightning_trainer.training.on_ray.session import RaySession
+from lightning_trainer.training.on_ray.shipping import Elsewhere, NodeFolder
 from lightning_trainer.training.remote import TrainerClient, build_trainer
 from lightning_trainer.training.settings import TrainerSettings
 
@@ -35,10 +39,33 @@ class TrainerActor:
         self._settings, self._rank = settings, rank
         self._host: Any = None
         self._trainer: Any = None
+        self._folder: NodeFolder | None = None
 
     def process_id(self) -> int:
         """Asked first: whoever waits for the rest has to see whether the process runs."""
         return os.getpid()
+
+    def describe(self) -> Node:
+        return this_node(os.getpid())
+
+    def settle(self) -> None:
+        """On another node than the daemon's: everything that this process reads and writes is in a folder there."""
+        settings, path = self._settings, self._node_folder().path
+        self._settings = replace(
+            settings,
+            model_dir=path("model"),
+            reference_dir=settings.reference_dir and path("reference"),
+            log_dir=path("logs"),
+        )
+
+    def on_node(self, method: str, *arguments: Any) -> Any:
+        """Ask the folder of this node something."""
+        return getattr(self._node_folder(), method)(*arguments)
+
+    def _node_folder(self) -> NodeFolder:
+        if self._folder is None:
+            self._folder = NodeFolder()
+        return self._folder
 
     def meet(self) -> Any:
         """In the first process: say where the others find it."""
@@ -55,15 +82,28 @@ class TrainerActor:
         """
         if self._settings.log_dir is not None:
             _write_output_to(self._settings.log_dir / "trainer.log")
+        device.choose(self._settings.device)
         if meeting is not None:
             from lightning_trainer.training.process_group import join
 
             join(meeting, self._rank, self._settings.world_size, self._host)
         self._trainer = build_trainer(self._settings)
+        device.release(self._settings.param_offload)
 
-    def call(self, method: str, *arguments: Any) -> Any:
-        result = getattr(self._trainer, method)(*arguments)
+    def call(self, method: str, *given: Any) -> Any:
+        arguments = [self._path(one) if isinstance(one, Elsewhere) else one for one in given]
+        try:
+            result = getattr(self._trainer, method)(*arguments)
+        finally:
+            device.release(self._settings.param_offload)
         return result if self._rank == 0 else None
+
+    def _path(self, of: Elsewhere) -> Path:
+        if self._folder is None:
+            return of.path
+        path = self._folder.path(of.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
 
 
 class RayTrainer(TrainerClient):
@@ -89,15 +129,25 @@ class RayTrainer(TrainerClient):
         starting, self._starting = self._starting, None
         starting.result()
         self._holds_session = True
-        settings, actor = self._settings, ray.remote(num_cpus=1, max_restarts=0)(TrainerActor)
-        self._actors = [actor.remote(settings, rank) for rank in range(settings.world_size)]
+        settings = self._settings
+        actor: Any = ray.remote(num_cpus=1, num_gpus=settings.gpus_per_process, max_restarts=0)(TrainerActor)
+        places = await self._places()
+        self._actors = [actor.options(**place).remote(settings, rank) for rank, place in enumerate(places)]
         started = tuple(await self._answers([actor.process_id.remote() for actor in self._actors]))
         self._processes = list(_running(started)) if self._session.is_own else []
+        await self._settle()
         meeting = ()
         if settings.world_size > 1:
             meeting = await self._answers([self._actors[0].meet.remote()])
         await self._answers([actor.start.remote(*meeting) for actor in self._actors])
         self.process_ids, self.process_id = started, started[0]
+
+    async def _places(self) -> Sequence[Mapping[str, Any]]:
+        """Options of each process's actor that say where it runs."""
+        return [{}] * self._settings.world_size
+
+    async def _settle(self) -> None:
+        """See that the processes have what they need where they are."""
 
     async def close(self) -> None:
         self._kill()

@@ -22,7 +22,7 @@ import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lightning_trainer.errors import TrainingError
-from lightning_trainer.training.tree.flex import BlockMask, block_mask, compiled_flex
+from lightning_trainer.training.tree.flex import BlockMask, block_mask, tree_flex
 
 ATTENTION = "lightning_tree"
 """Name in transformers' registry of attention functions."""
@@ -204,7 +204,7 @@ def tree_attention(
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     scale = float(query.shape[-1] ** -0.5) if scaling is None else scaling
     if query.device.type != "cpu":
-        return compiled_flex(query, key, value, tree_pattern.flex_mask, scale).transpose(1, 2).contiguous(), None
+        return tree_flex(query, key, value, tree_pattern.flex_mask, scale).transpose(1, 2).contiguous(), None
     output_HND = _BlockwiseAttention.apply(query[0], key[0], value[0], tree_pattern.blocks, scale)
     return output_HND.transpose(0, 1)[None].contiguous(), None
 

@@ -3,18 +3,32 @@
 A block of queries visits the blocks of keys with a node that one of its queries descends from. What is made is a table
 of (blocks x blocks), never a mask of (nodes x nodes). On the CPU flex attention has a forward pass alone.
 
+Kernels are compiled once a shape class: numbers of nodes are rounded up to one of eight an octave, so that a run needs
+few of them and none computes more than an eighth too many rows. What is filled up sees nothing and nothing sees it.
+
 Source: Dong et al., Flex Attention (arXiv 2412.05496), section 3.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
+import torch._dynamo
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.functional import pad
 
 _BLOCK = 128
 """Queries and keys a block: what the kernels are written for."""
+_CLASSES = 128
+"""Shape classes of up to 8 million nodes, with and without gradients: dynamo keeps 8 of a function by itself."""
+
+
+def shape_class(nodes: int) -> int:
+    """Return how many rows a kernel has that computes so many: a multiple of the block, at most an eighth more."""
+    step = max(_BLOCK, 1 << max(0, nodes.bit_length() - 4))
+    return -(-nodes // step) * step
 
 
 def block_mask(end_N: torch.Tensor) -> BlockMask:
@@ -22,9 +36,12 @@ def block_mask(end_N: torch.Tensor) -> BlockMask:
 
     Args:
         end_N: one past the last node of each node's subtree (see ``trie``).
+
+    Returns:
+        Of the shape class of so many nodes.
     """
     nodes = len(end_N)
-    blocks = -(-nodes // _BLOCK)
+    blocks = shape_class(nodes) // _BLOCK
     # Kernels compute whole blocks: what is behind the last node has no descendants.
     padded = torch.cat([end_N, end_N.new_zeros(blocks * _BLOCK - nodes)])
     furthest = padded.view(blocks, _BLOCK).amax(1).cpu().numpy()
@@ -41,18 +58,32 @@ def block_mask(end_N: torch.Tensor) -> BlockMask:
         torch.from_numpy(indices).to(end_N.device)[None, None],
         BLOCK_SIZE=_BLOCK,
         mask_mod=visible,
-        seq_lengths=(nodes, nodes),
+        seq_lengths=(blocks * _BLOCK, blocks * _BLOCK),
     )
 
 
-def compiled_flex(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: BlockMask, scaling: float
+def tree_flex(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: BlockMask,
+    scaling: float,
+    attend: Callable[..., Any] | None = None,
 ) -> torch.Tensor:
-    """Attend; ``[1, H, N, D]`` queries, ``[1, G, N, D]`` keys and values to ``[1, H, N, D]``."""
-    return _compiled()(query, key, value, block_mask=mask, scale=scaling, enable_gqa=True)
+    """Attend; ``[1, H, N, D]`` queries, ``[1, G, N, D]`` keys and values to ``[1, H, N, D]``.
+
+    Args:
+        mask: of the nodes' shape class.
+        attend: flex attention; compiled when absent.
+    """
+    nodes = query.shape[2]
+    filled = (pad(tensor, (0, 0, 0, mask.seq_lengths[0] - nodes)) for tensor in (query, key, value))
+    output = (attend or _compiled())(*filled, block_mask=mask, scale=scaling, enable_gqa=True)
+    return output[:, :, :nodes]
 
 
 @cache
 def _compiled() -> Any:
-    """Compiled once, for any number of nodes; not compiled it would make the matrix of scores."""
-    return torch.compile(flex_attention, dynamic=True)
+    """Compiled for each shape class; not compiled it would make the matrix of scores."""
+    torch._dynamo.config.cache_size_limit = max(torch._dynamo.config.cache_size_limit, _CLASSES)
+    return torch.compile(flex_attention, dynamic=False)

@@ -1,12 +1,15 @@
-"""Everything that imports verl. Importing this package makes "cpu" verl's device, before verl looks for another."""
+"""Everything that imports verl. Importing this package makes the chosen device verl's, before verl looks for one."""
 
 import os
+import sys
 
 from lightning_trainer.training.on_ray.environment import set_ray_environment
 
-set_ray_environment()  # verl imports Ray
+if "ray" not in sys.modules:  # verl imports it; in one of its processes all is set
+    set_ray_environment()
 os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")  # verl reads it at import; INFO names every file it saves
 
-from lightning_trainer.training.update.engines import platform_cpu  # noqa: E402
+from lightning_trainer.training.device import chosen
+from lightning_trainer.training.update.engines.registration import install
 
-platform_cpu.install()
+install(chosen())

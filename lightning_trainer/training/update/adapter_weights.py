@@ -16,9 +16,9 @@ _IN_MODULE = ".default."
 
 
 def adapter_tensors(module: torch.nn.Module, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Return the values to publish, rounded once to ``dtype`` (to nearest even)."""
+    """Return the values to publish, rounded once to ``dtype`` (to nearest even), in the machine's memory."""
     return {
-        name.replace(_IN_MODULE, "."): whole_values(parameter.detach()).to(dtype, copy=True).contiguous()
+        name.replace(_IN_MODULE, "."): whole_values(parameter.detach()).to("cpu", dtype, copy=True).contiguous()
         for name, parameter in module.named_parameters()
         if parameter.requires_grad
     }

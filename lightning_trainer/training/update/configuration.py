@@ -1,6 +1,7 @@
 """Our settings in verl's words."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -9,8 +10,6 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from verl.workers.config import (
     FSDPActorConfig,
     FSDPCriticConfig,
-    FSDPEngineConfig,
-    FSDPOptimizerConfig,
     HFModelConfig,
     PolicyLossConfig,
     TrainingWorkerConfig,
@@ -20,9 +19,10 @@ from lightning_trainer.config.policies.lora import LoraConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.serving.host.weights.weight_file import linear_layers, model_headers
 from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.training.update.engines.strategies import engine_config, optimizer_config
 from lightning_trainer.training.update.losses.batch_losses import over_the_batch
 
-_VERL_DTYPES = {"bfloat16": "bf16", "float32": "fp32"}
+FLASH = "flash_attention_2"
 _SAVED = ["model", "optimizer", "extra"]
 """``extra``: the learning-rate schedule and the random state."""
 _NO_BOUND = 1e9
@@ -40,14 +40,14 @@ def worker_config(
     lr: float | None = None,
     lora: LoraConfig | None = None,
 ) -> TrainingWorkerConfig:
-    """Return the configuration of verl's TrainingWorker: model, FSDP engine, AdamW, checkpoints.
+    """Return the configuration of verl's TrainingWorker: model, engine, AdamW, checkpoints.
 
     Args:
         lr: the learning rate where it is not the policy's.
         lora: the adapter that is trained instead of the model.
 
     Raises:
-        TrainingError: the model folder is none.
+        TrainingError: the model folder is none, or the strategy cannot do what the policy asks for.
     """
     if not (model_dir / "config.json").is_file():
         raise TrainingError(f"{model_dir} is not a model folder: it has no config.json")
@@ -56,42 +56,21 @@ def worker_config(
         model_config=HFModelConfig(
             path=str(model_dir),
             load_tokenizer=_has_tokenizer(model_dir),
-            override_config={"attn_implementation": "sdpa"},
-            use_remove_padding=False,
+            override_config={"attn_implementation": _attention(settings)},
+            use_remove_padding=_attention(settings) == FLASH,
             enable_gradient_checkpointing=settings.gradient_checkpointing,
             **_lora(lora, model_dir),
         ),
-        engine_config=FSDPEngineConfig(
-            strategy="fsdp2",
-            model_dtype="fp32",
-            mixed_precision={
-                # The tree engine rounds products alone (``dtype``); verl's own rounds the parameters it computes with.
-                "param_dtype": _VERL_DTYPES[settings.dtype] if settings.attention == "stock" else "fp32",
-                "reduce_dtype": "fp32",
-                "buffer_dtype": "fp32",
-            },
-            dtype=settings.dtype,
-            use_torch_compile=False,
-            reshard_after_forward=False,
-            use_dynamic_bsz=True,
-            max_token_len_per_gpu=settings.max_tokens_per_micro_batch,
-            infer_max_token_len_per_gpu=settings.max_tokens_per_micro_batch,
-            use_remove_padding=False,
-            seed=settings.seed,
-        ),
-        optimizer_config=FSDPOptimizerConfig(
-            lr=settings.lr if lr is None else lr,
-            weight_decay=settings.weight_decay,
-            betas=settings.betas,
-            clip_grad=settings.clip_grad,
-            lr_warmup_steps=settings.warmup_steps,
-            total_training_steps=settings.total_steps or 1,  # a constant schedule does not read it
-            lr_scheduler_type=settings.schedule,
-            min_lr_ratio=settings.min_lr_ratio,
-            override_optimizer_config={"fused": True},
-        ),
+        engine_config=engine_config(settings),
+        optimizer_config=optimizer_config(settings, lr),
         checkpoint_config=CheckpointConfig(save_contents=_SAVED, load_contents=_SAVED, save_lora_only=lora is not None),
     )
+
+
+def _attention(settings: TrainerSettings) -> str:
+    """What the model is loaded with; the tree engine puts its own in the place of it."""
+    on_gpu = settings.device == "cuda" and (settings.attention == "stock" or settings.strategy != "fsdp2")
+    return FLASH if on_gpu and find_spec("flash_attn") is not None else "sdpa"
 
 
 def _lora(lora: LoraConfig | None, model_dir: Path) -> dict[str, Any]:
@@ -117,8 +96,7 @@ def _beside_experts(model_dir: Path) -> list[str] | None:
 
 def with_stock_precision(config: TrainingWorkerConfig, settings: TrainerSettings) -> TrainingWorkerConfig:
     """Return the configuration for verl's own engine, whatever ``attention`` says."""
-    precision = {**config.engine_config.mixed_precision, "param_dtype": _VERL_DTYPES[settings.dtype]}
-    return replace(config, engine_config=replace(config.engine_config, mixed_precision=precision))
+    return replace(config, engine_config=engine_config(replace(settings, attention="stock")))
 
 
 def loss_config(settings: TrainerSettings) -> FSDPActorConfig:

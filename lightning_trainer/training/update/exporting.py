@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -13,14 +14,14 @@ from transformers.core_model_loading import revert_weight_conversion
 
 
 def exported_tensors(module: torch.nn.Module, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Return the values to publish, rounded once to ``dtype`` (to nearest even).
+    """Return the values to publish, rounded once to ``dtype`` (to nearest even), in the machine's memory.
 
     Names that share a parameter (tied embeddings) give one tensor, under the name that comes first.
     """
     first_names = {name for name, _ in module.named_parameters()}
     shared_names = {name for name, _ in module.named_parameters(remove_duplicate=False)} - first_names
     return {
-        name: whole_values(tensor).to(dtype, copy=True).contiguous()
+        name: whole_values(tensor).to("cpu", dtype, copy=True).contiguous()
         for name, tensor in module.state_dict().items()
         if name not in shared_names
     }
@@ -62,22 +63,31 @@ def rounded_weights(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[Non
     Afterwards it has its own back, bit for bit. What rounding leaves as it is (a frozen model that was in ``dtype``
     from the start) is not copied.
     """
-    changed: list[tuple[torch.Tensor, torch.Tensor]] = []
+    masters: dict[str, torch.Tensor] = {}
     try:
-        for parameter in map(local_values, (parameter.detach() for parameter in module.parameters())):
-            rounded = parameter.to(dtype)
-            if rounded.dtype != parameter.dtype and not torch.equal(rounded.to(parameter.dtype), parameter):
-                changed.append((parameter, parameter.clone()))
-                parameter.copy_(rounded)
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                own = local_values(parameter)
+                rounded = own.to(dtype)
+                if rounded.dtype != own.dtype and not torch.equal(rounded.to(own.dtype), own):
+                    masters[name] = own.clone()
+                    own.copy_(rounded)
         yield
     finally:
-        for parameter, master in changed:
-            parameter.copy_(master)
+        # By name: what is offloaded between two passes lies somewhere else after one.
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                if name in masters:
+                    local_values(parameter).copy_(masters.pop(name))
 
 
 def whole_values(tensor: torch.Tensor) -> torch.Tensor:
     """Return a parameter as it is; every process that holds a part of it must ask."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    if not isinstance(tensor, DTensor):
+        return tensor
+    # What is offloaded is gathered on the device: NCCL has no other memory.
+    on_device: Any = tensor.to(tensor.device_mesh.device_type)
+    return on_device.full_tensor()
 
 
 def local_values(tensor: torch.Tensor) -> torch.Tensor:

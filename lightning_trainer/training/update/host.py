@@ -29,8 +29,9 @@ from lightning_trainer.training.update.adapter_weights import without_adapter
 from lightning_trainer.training.update.batch.share import Share
 from lightning_trainer.training.update.batch.tensors import scoring_tensors, training_tensors
 from lightning_trainer.training.update.configuration import with_stock_precision
-from lightning_trainer.training.update.engines import platform_cpu
-from lightning_trainer.training.update.engines.tree import TREE, TreeEngine
+from lightning_trainer.training.update.engines import stock as _  # registers it with verl  # noqa: F401
+from lightning_trainer.training.update.engines.registration import STOCK, TREE, engines_of, require_strategy
+from lightning_trainer.training.update.engines.tree import TreeEngine
 from lightning_trainer.training.update.engines.tree_limits import TreeRefusedError
 from lightning_trainer.training.update.metrics import Update, flat_metrics
 from lightning_trainer.types import Sample
@@ -60,7 +61,10 @@ class ModelHost:
         self._name = "critic" if config.model_type == "value_model" else "actor"
         disable_progress_bar()
         process_group.join_alone()
-        self.tree = settings.attention != "stock"
+        self.sharded = settings.strategy == "fsdp2"
+        """Whether it is one module of transformers, divided by FSDP2; another strategy's is verl's affair alone."""
+        require_strategy(settings.strategy, config.model_type, settings.device)
+        self.tree = settings.attention != "stock" and self.sharded
         """Whether what samples share is computed once."""
         try:
             self._build(config)
@@ -77,8 +81,8 @@ class ModelHost:
         self._build(with_stock_precision(config, settings))
 
     def _build(self, config: TrainingWorkerConfig) -> None:
-        platform_cpu.select_engine(TREE if self.tree else platform_cpu.STOCK)
-        with _environment_of_rank(), contextlib.redirect_stdout(_LogWriter()):
+        vendor = engines_of(TREE if self.tree else STOCK)
+        with vendor, _environment_of_rank(), contextlib.redirect_stdout(_LogWriter()):
             self.worker = TrainingWorker(config)
             self.worker.reset()
         self.engine: Any = self.worker.engine
@@ -94,6 +98,8 @@ class ModelHost:
 
     def _schedule_goes_on(self) -> bool:
         """verl's cosine would climb again after its last step."""
+        if not self.sharded:
+            return True
         return self._scheduled_steps is None or self.engine.lr_scheduler.last_epoch < self._scheduled_steps
 
     def measure(
@@ -154,7 +160,7 @@ class ModelHost:
 
     def _forget_gathered_weights(self) -> None:
         """A forward pass without a backward pass leaves FSDP's gathered copies: later changes would not be seen."""
-        for module in self.module.modules():
+        for module in self.module.modules() if self.sharded else ():
             if isinstance(module, FSDPModule):
                 module.reshard()
 
@@ -180,7 +186,7 @@ class ModelHost:
             TrainingError: it is damaged or of another model.
         """
         processes = torch.distributed.get_world_size()
-        if not (folder / f"model_world_size_{processes}_rank_0.pt").is_file():
+        if self.sharded and not (folder / f"model_world_size_{processes}_rank_0.pt").is_file():
             raise TrainingError(
                 f"the checkpoint {folder} was not written by {processes} process(es) of a trainer; go on with the "
                 "world_size in [training] that it was written with, or start with an empty state folder"

@@ -21,6 +21,7 @@ from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import require_layers
 from lightning_trainer.training.update.batch.tensors import TokenValues, scoring_tensors, training_tensors
 from lightning_trainer.training.update.configuration import loss_config, worker_config
+from lightning_trainer.training.update.exporting import as_in_checkpoints, exported_tensors
 from lightning_trainer.training.update.host import ModelHost
 from lightning_trainer.training.update.losses.mismatch import MeasuresMismatch
 from lightning_trainer.training.update.metrics import TokenWeighted, Update
@@ -50,8 +51,18 @@ class UpdateWorker(ModelHost):
             raise TrainingError(f"{settings.model_dir} takes no such LoRA adapter: {error}") from error
         if settings.lora is not None:
             require_layers(self.module, settings.lora)
-        self.replays_experts = self._can_replay()
+        self.replays_experts = self.sharded and self._can_replay()
         self.begin(settings)
+
+    def exported(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        """Return all weights as the model folder names them, rounded once to ``dtype``, in the machine's memory.
+
+        Every process of the group must ask.
+        """
+        if self.sharded:
+            return as_in_checkpoints(self.module, exported_tensors(self.module, dtype))
+        named, _ = self.engine.get_per_tensor_param()  # verl's own way, whatever the strategy divides them by
+        return {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in named}
 
     def _can_replay(self) -> bool:
         """Try on one token whether the model's routers can be told their experts."""
@@ -80,6 +91,8 @@ class UpdateWorker(ModelHost):
 
     def _set_learning_rate(self) -> None:
         """Before every step: a checkpoint brings the rate of the stage that it was written in."""
+        if not self.sharded:
+            return  # one stage, one rate (``strategies``)
         schedule = self.engine.lr_scheduler
         if set(schedule.base_lrs) == {self._lr}:
             return
@@ -91,7 +104,7 @@ class UpdateWorker(ModelHost):
 
     @property
     def vocabulary_size(self) -> int:
-        return self.engine.module.config.vocab_size
+        return self.worker.model_config.hf_config.vocab_size
 
     def train(
         self,
@@ -117,9 +130,10 @@ class UpdateWorker(ModelHost):
         )
         tu.assign_non_tensor(tensors, calculate_entropy=self._with_entropy)
         self._set_learning_rate()
-        lr = self.engine.lr_scheduler.get_last_lr()[0]  # verl reports the next step's
+        # verl reports the next step's.
+        lr = {"lr": self.engine.lr_scheduler.get_last_lr()[0]} if self.sharded else {}
         update = self.update(tensors, [len(sample.token_ids) for sample in samples], last=last)
-        return Update({**update.metrics, "lr": lr}, update.tokens_computed)
+        return Update({**update.metrics, **lr}, update.tokens_computed)
 
     def logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
         """Return what ``train`` would compute: per sample one value a token, nats, 0.0 where the loss mask is 0."""

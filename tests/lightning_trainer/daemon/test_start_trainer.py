@@ -1,5 +1,7 @@
 """A trainer that is killed while it starts is replaced; one that says what is wrong is not."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from lightning_trainer.daemon.policy_runtime import start_trainer
@@ -10,6 +12,7 @@ class Starting:
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
         self.restarts = 0
+        self.gpu = nullcontext()
 
     async def start(self) -> None:
         if self.errors:

@@ -143,7 +143,7 @@ async def test_a_prompt_that_fits_as_words_is_not_refused_for_the_ids_that_were_
     as_sampled = int(kept[semconv.INPUT_TOKENS])
     assert semconv.PROMPT_KEPT_TOKENS in kept
     assert len(said) < 59, "the words alone are two tokens shorter or more"
-    await ask(history, engine.settings.max_model_len - as_sampled + 1)
+    await ask(history, engine.settings.engine.max_model_len - as_sampled + 1)
     words = (await gateway.record(3)).attributes
     assert semconv.PROMPT_KEPT_TOKENS not in words
     assert words[semconv.INPUT_TOKENS] == as_sampled - (60 - len(said))

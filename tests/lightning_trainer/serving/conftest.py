@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lightning_trainer.config import EngineConfig
 from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
 from lightning_trainer.serving.settings import EngineSettings
@@ -27,6 +28,7 @@ class FakeEngine:
         self.published: list[int] = []
         self.stopped = False
         self.killed = False
+        self.asleep = 0
         plan.engines.append(self)
 
     async def start(self) -> None:
@@ -51,6 +53,16 @@ class FakeEngine:
         self.published.append(publication.version)
         return PublicationReport(True, publication.version)
 
+    async def sleep(self, level: int) -> None:
+        if self.plan.sleepless:
+            raise EngineError("it cannot sleep")
+        self.asleep = level
+
+    async def wake(self) -> None:
+        if self.plan.sleepless:
+            raise EngineError("it cannot wake")
+        self.asleep = 0
+
     async def version(self, policy: str | None = None) -> int:
         if self.plan.hanging is self:
             await asyncio.Event().wait()
@@ -73,6 +85,8 @@ class Plan:
         self.deadly: set[int] = set()
         self.deadly_once: set[int] = set()
         self.refused: set[int] = set()
+        self.sleepless = False
+        """It fails when it is to fall asleep or to wake."""
         self.hanging: FakeEngine | None = None
         """It lives and answers nobody."""
         self.drained = asyncio.Event()
@@ -108,7 +122,9 @@ def make_supervisor(tmp_path: Path) -> Callable[..., EngineSupervisor]:
         heartbeat: Heartbeat | None = None,
         **settings: Any,
     ) -> EngineSupervisor:
-        of_engine = EngineSettings(tmp_path, policies, tmp_path, tmp_path, startup_timeout_s=5, **settings)
+        of_engine = EngineSettings(
+            tmp_path, policies, tmp_path, tmp_path, EngineConfig(startup_timeout_s=5), **settings
+        )
         return EngineSupervisor(of_engine, backoff=backoff, heartbeat=heartbeat, make=lambda _: FakeEngine(plan))  # pyright: ignore[reportArgumentType]
 
     return make

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 from safetensors.torch import load_file, save_file
 
+from lightning_trainer.config import EngineConfig
 from lightning_trainer.serving.checksum import file_checksum
 from lightning_trainer.serving.engine import EngineProcess
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
@@ -27,9 +28,7 @@ async def main(model_dir: Path, folder: Path) -> None:
         ("tiny",),
         weights.folder,
         folder,
-        dtype="float32",
-        max_model_len=2048,
-        kv_cache_gib=0.25,
+        EngineConfig(dtype="float32", max_model_len=2048, kv_cache_gib=0.25),
         threads=1,
         drain_timeout_s=0.05,
     )

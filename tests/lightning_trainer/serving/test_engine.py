@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -281,3 +282,52 @@ async def test_a_stream_is_sampled_by_one_version(engine, trainer):
     assert rest[-2].endswith("[DONE]") or rest[-1].endswith("[DONE]")
     assert (await publishing).accepted
     assert engine.version() == publication.version > old
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_call_waits_while_the_engine_sleeps_and_is_answered_by_the_version_that_slept(engine, trainer, level):
+    """vLLM on the CPU stops scheduling and keeps its memory: what is held, and what is proven after, is the same."""
+    trainer.step(seed=40 + level)
+    published = trainer.publication()
+    assert engine.publish(published).accepted
+    body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 4, "temperature": 0}
+
+    async def sleep_and_call() -> tuple[str, str]:
+        async with engine.client() as client:
+            before = (await client.post("/v1/completions", json=body)).raise_for_status()
+            await engine.process.sleep(level)
+            await engine.process.sleep(level)
+            held = asyncio.create_task(client.post("/v1/completions", json=body))
+            await asyncio.sleep(1.0)
+            assert not held.done()
+            assert await engine.process.version() == published.version
+            refused = await engine.process.publish(replace(published, version=published.version + 1000))
+            assert refused.reason == "the engine sleeps; wake it first"
+            await engine.process.wake()
+            after = (await held).raise_for_status()
+            assert after.headers["x-lightning-policy-version"] == str(published.version)
+            return before.json()["choices"][0]["text"], after.json()["choices"][0]["text"]
+
+    before, after = engine.wait(sleep_and_call())
+    assert before == after
+    assert engine.score(PROBE_IDS)[0] == pytest.approx(published.probe.logprobs[0], abs=1e-3)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_sleeping_engine_holds_little_of_its_memory(start_engine, tmp_path):
+    def used_mib() -> float:
+        said = subprocess.run(
+            ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True
+        ).stdout
+        return float(said.splitlines()[0])
+
+    engine = start_engine(tmp_path, sleeps=True, gpu_memory_utilization=0.5)
+    try:
+        awake = used_mib()
+        engine.wait(engine.process.sleep(1))
+        asleep = used_mib()
+        engine.wait(engine.process.wake())
+        assert asleep < awake / 4
+        assert len(engine.score(PROBE_IDS)) == len(PROBE_IDS)
+    finally:
+        engine.close()

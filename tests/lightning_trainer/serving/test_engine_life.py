@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lightning_trainer.config import EngineConfig
 from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.engine import EngineProcess
 from lightning_trainer.serving.ownership import remove_orphans
@@ -25,7 +26,11 @@ def settings(tmp_path, model_dir=None, **options) -> EngineSettings:
     if model_dir == tmp_path / "model":
         model_dir.mkdir()
         (model_dir / "config.json").write_text("{}")
-    return EngineSettings(model_dir, ("tiny",), tmp_path, tmp_path, dtype="float32", **options)
+    own = {
+        name: options.pop(name) for name in tuple(options) if name not in EngineConfig.model_fields or name == "gpus"
+    }
+    engine = EngineConfig(dtype="float32", **options)
+    return EngineSettings(model_dir, ("tiny",), tmp_path, tmp_path, engine, **own)
 
 
 async def failure(settings: EngineSettings) -> str:
@@ -57,13 +62,13 @@ async def test_an_interpreter_without_vllm_says_what_to_install(tmp_path):
     assert "engine-cpu" in message
 
 
-@pytest.mark.parametrize(("gpu", "seen"), [("5", "5"), (None, "4,5")])
-async def test_an_engine_with_a_gpu_of_its_own_sees_no_other(tmp_path, monkeypatch, gpu: str | None, seen: str):
+@pytest.mark.parametrize(("gpus", "seen"), [(("5",), "5"), (("6", "7"), "6,7"), (None, "4,5")])
+async def test_an_engine_with_gpus_of_its_own_sees_no_other(tmp_path, monkeypatch, gpus, seen: str):
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\nprintf %s "$CUDA_VISIBLE_DEVICES" > "$0.seen"\n')
     python.chmod(0o755)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
-    await failure(settings(tmp_path, python=str(python), gpu=gpu))
+    await failure(settings(tmp_path, python=str(python), gpus=gpus))
     assert (tmp_path / "python.seen").read_text() == seen
 
 
@@ -135,3 +140,10 @@ def _group(pid: int) -> int | None:
         return os.getpgid(pid)
     except ProcessLookupError:
         return None
+
+
+@pytest.mark.engine
+async def test_an_argument_that_the_engines_vllm_does_not_know_is_named(tmp_path, tiny_model):
+    message = await failure(settings(tmp_path, tiny_model, vllm={"max_num_batch_tokens": 512}))
+    said = "[engine.vllm] max_num_batch_tokens is not an argument of this vLLM (is it max_num_batched_tokens?)"
+    assert said in message

@@ -281,13 +281,3 @@ def test_each_has_logs_of_its_own_and_its_share_of_the_cores(tmp_path, monkeypat
     assert [settings.threads for settings in each] == [2, 2]
     assert [settings.threads for settings in replica_settings(one, 8)] == [1] * 8
     assert [settings.threads for settings in replica_settings(replace(one, threads=3), 2)] == [3, 3]
-
-
-@pytest.mark.parametrize(("visible", "dealt"), [("3, 5", ["3", "5", "3"]), ("", [None] * 3), (None, [None] * 3)])
-def test_the_gpus_that_the_daemon_sees_are_dealt_out(tmp_path, monkeypatch, visible: str | None, dealt: list):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    one = EngineSettings(tmp_path, ("math",), tmp_path, tmp_path / "logs")
-    assert [settings.gpu for settings in replica_settings(one, 3)] == dealt
-    assert replica_settings(one, 1) == (one,), "alone it sees what the daemon sees"

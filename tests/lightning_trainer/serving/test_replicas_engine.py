@@ -11,6 +11,7 @@ import orjson
 import pytest
 from safetensors.torch import load_file, save_file
 
+from lightning_trainer.config import EngineConfig
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.serving.checksum import file_checksum
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
@@ -63,10 +64,7 @@ async def test_two_engines_serve_switch_together_and_one_that_is_killed_comes_ba
         ("tiny",),
         weights.folder,
         tmp_path,
-        dtype="float32",
-        max_model_len=256,
-        max_num_seqs=16,
-        kv_cache_gib=0.25,
+        EngineConfig(dtype="float32", max_model_len=256, max_num_seqs=16, kv_cache_gib=0.25),
         threads=1,
         drain_timeout_s=20,
     )

@@ -23,7 +23,9 @@ from lightning_trainer.serving.host.probe.history import Proof, Verdict
 from lightning_trainer.serving.host.probe.scoring import score
 from lightning_trainer.serving.host.weights.adapters import Adapters, LoadedAdapter
 from lightning_trainer.serving.host.weights.reporting import log_outcome, outside, refused
+from lightning_trainer.serving.host.weights.rw_lock import Gate
 from lightning_trainer.serving.host.weights.served_model import ServedModel
+from lightning_trainer.serving.host.weights.sleeping import Sleep
 from lightning_trainer.serving.host.weights.version_pinning import VERSION_HEADER, Passage, Sampler
 from lightning_trainer.serving.publication import Publication, PublicationReport
 
@@ -52,13 +54,19 @@ class _Policy:
 class AdapterPublisher:
     """Serves the adapters of several policies from one model; one publication at a time."""
 
-    def __init__(self, engine: Any, adapters: Adapters, model: ServedModel, weights_directory: Path) -> None:
+    def __init__(
+        self, engine: Any, adapters: Adapters, model: ServedModel, weights_directory: Path, drain_timeout_s: float
+    ) -> None:
         self.model = model
         self._engine = engine
         self._adapters = adapters
         self._weights_directory = weights_directory.resolve()
         self._policies = {name: _Policy() for name in model.policies}
         self._one_at_a_time = asyncio.Lock()
+        self._gate = Gate()
+        """Closed while the engine sleeps, never for an adapter."""
+        self._sleep = Sleep(engine, self._gate)
+        self._drain_timeout_s = drain_timeout_s
 
     @property
     def versions(self) -> Mapping[str, int]:
@@ -69,6 +77,11 @@ class AdapterPublisher:
     async def passage(self, scope: Message, receive: Receive) -> AsyncIterator[Passage]:
         """Give a request the newest adapter of the policy that it names as its model, or the old one it asks for."""
         body = await read_body(receive)
+        async with self._gate.reading(), self._adapter_of(scope, body, receive) as passage:
+            yield passage
+
+    @asynccontextmanager
+    async def _adapter_of(self, scope: Message, body: bytes | None, receive: Receive) -> AsyncIterator[Passage]:
         document = _json_object(body)
         policy = self._policies.get(document.get("model", ""))
         if policy is None:
@@ -86,9 +99,27 @@ class AdapterPublisher:
     async def score(self, policy: str, token_ids: Sequence[Sequence[int]]) -> tuple[Sampler, Rows]:
         """Return the log-probabilities under the version that is served, and which one that is."""
         adapter = self._policies[policy].live
-        async with self._adapters.running_on(adapter) if adapter is not None else nullcontext():
+        async with self._gate.reading(), self._adapters.running_on(adapter) if adapter is not None else nullcontext():
             rows = await score(self._engine, token_ids, adapter and adapter.request)
         return Sampler(policy, adapter.publication.version if adapter is not None else 0), rows
+
+    async def sleep(self, level: int) -> None:
+        """Give the GPU memory away until ``wake``; requests that come meanwhile wait, running ones are drained first.
+
+        Raises:
+            DrainTimeout: some would not end.
+        """
+        async with self._one_at_a_time:
+            await self._sleep.begin(level, self._drain_timeout_s, self._abort_running)
+
+    async def wake(self) -> None:
+        """Take the memory back and let requests in; the model and its adapters are as they were."""
+        async with self._one_at_a_time, self._sleep.ending():
+            pass
+
+    async def _abort_running(self) -> None:
+        await self._engine.pause_generation(mode="abort", clear_cache=False)
+        await self._engine.resume_generation()
 
     async def publish(self, publication: Publication) -> PublicationReport:
         """Send new requests to the publication from now on, or say why not and go on with the version before it."""

@@ -21,6 +21,7 @@ from lightning_trainer.serving.host.probe.scoring import score
 from lightning_trainer.serving.host.weights.reporting import log_outcome, outside, refused
 from lightning_trainer.serving.host.weights.rw_lock import DrainTimeout, Gate
 from lightning_trainer.serving.host.weights.served_model import ServedModel
+from lightning_trainer.serving.host.weights.sleeping import Sleep
 from lightning_trainer.serving.host.weights.version_pinning import Passage, Sampler
 from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
 
@@ -58,6 +59,7 @@ class Publisher:
         self._served = _Served(0, model.files, None, None)
         self._proof = Proof()
         self._one_at_a_time = asyncio.Lock()
+        self._sleep = Sleep(engine, gate)
 
     @property
     def version(self) -> int:
@@ -87,6 +89,8 @@ class Publisher:
             EngineUnproven: the weights could not be loaded, and neither could the previous ones.
         """
         async with self._one_at_a_time:
+            if self._sleep.level:
+                return refused(self.version, "the engine sleeps; wake it first", time.monotonic())
             served = self._served
             if served.publication is not None and served.report is not None and publication == served.publication:
                 return served.report
@@ -154,6 +158,32 @@ class Publisher:
             return _Tried(reason, None, time.monotonic() - started)
         verdict = self._proof.judge(publication, engine_scores)
         return _Tried(verdict.reason, verdict, update_s)
+
+    async def sleep(self, level: int) -> None:
+        """Give the GPU memory away until ``wake``; requests that come meanwhile wait, running ones are drained first.
+
+        Raises:
+            DrainTimeout: some would not end.
+        """
+        async with self._one_at_a_time:
+            await self._sleep.begin(level, self._drain_timeout_s, self._abort_running)
+
+    async def wake(self) -> None:
+        """Take the memory back, prove that what was served is served again, and let requests in.
+
+        Raises:
+            EngineUnproven: it is not.
+        """
+        async with self._one_at_a_time, self._sleep.ending() as level:
+            served = self._served
+            if level == 2:
+                await self._load(served.files, served.version)
+            publication = served.publication
+            before = publication and self._proof.served_scores(publication.probe)
+            if level and publication is not None and before is not None:
+                reason = compare(before, await score(self._engine, publication.probe.token_ids)).refusal(_RESTORED)
+                if reason is not None:
+                    raise EngineUnproven(f"{publication.name} is not what it was after the engine slept ({reason})")
 
     async def _load(self, files: Sequence[Path], version: int) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest

@@ -3,6 +3,8 @@
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
 from verl.utils import tensordict_utils as tu
 
 from lightning_trainer.errors import TrainingError
@@ -44,3 +46,12 @@ class PackedSamples:
         """The tokens that must go through the model: of each sample up to the last position that is asked for."""
         starts = self.offsets[:-1]
         return [self.ids[start : start + asked[-1] + 1] for start, asked in zip(starts, self.asked, strict=True)]
+
+
+def temperatures(micro_batch: Any, samples: int) -> npt.NDArray[np.float64]:
+    """One value a sample: verl takes a number for all of them or a tensor."""
+    temperature = micro_batch.get("temperature", None)
+    if not isinstance(temperature, torch.Tensor):
+        one: Any = tu.get_non_tensor_data(micro_batch, "temperature", 1.0)
+        temperature = torch.full((samples,), float(one))
+    return temperature.double().cpu().numpy()

@@ -1,1 +1,1 @@
-"""verl's engines for this device: its own FSDP engine, the token tree's, and those with a value head."""
+"""Our engines in verl's registry: its own FSDP engine, the token tree's, and those with a value head."""

@@ -10,17 +10,20 @@ from typing import Any
 import numpy as np
 import torch
 from verl.utils import tensordict_utils as tu
+from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import transformer_impl
 
 from lightning_trainer.training.tree.drawn import DrawnRows
 from lightning_trainer.training.tree.expert_replay import ExpertReplay
 from lightning_trainer.training.tree.logprobs import DrawnEntropy, DrawnLogProbs, drawn_sum_pi_squared
-from lightning_trainer.training.update.batch.packed import PackedSamples
+from lightning_trainer.training.update.batch.packed import PackedSamples, temperatures
 from lightning_trainer.training.update.batch.sampled_from import EXPERTS, EXPERTS_OF_TOKEN, SEGMENTS, slot_draws
+from lightning_trainer.training.update.engines.registration import DEVICES, STOCK
 
 _VerlEngine: Any = transformer_impl.FSDPEngineWithLMHead  # its decorators hide the class from type checkers
 
 
+@EngineRegistry.register(model_type="language_model", backend="fsdp2", device=DEVICES, vendor=STOCK)
 class StockEngine(_VerlEngine):
     """For causal language models of any kind."""
 
@@ -31,9 +34,12 @@ class StockEngine(_VerlEngine):
         table: Any = tu.get_non_tensor_data(micro_batch, EXPERTS, None)
         if table is not None:
             self.experts = self.experts or ExpertReplay(self.module)
-            shape: tuple[int, int] = inputs["input_ids"].shape  # samples, tokens of the longest
+            shape: tuple[int, int] = inputs["input_ids"].shape  # samples, tokens of the longest; or 1, all tokens
             of_token = micro_batch[EXPERTS_OF_TOKEN]
-            rows = torch.nested.to_padded_tensor(of_token, padding=0, output_size=shape).reshape(-1)
+            if _is_packed(micro_batch):
+                rows = of_token.values()
+            else:
+                rows = torch.nested.to_padded_tensor(of_token, padding=0, output_size=shape).reshape(-1)
             self.experts.use(*table.of(rows.cpu().numpy(), rows.device))
         elif self.experts is not None:
             self.experts.use(None)
@@ -53,14 +59,15 @@ class StockEngine(_VerlEngine):
         sample_D = np.repeat(np.arange(len(samples.asked)), [len(asked) for asked in samples.asked])[place_D]
         position_D = np.concatenate(samples.asked)[place_D]
         slot_D = samples.offsets[sample_D] + position_D
-        logits: torch.Tensor = output.logits  # [samples, tokens, vocabulary]
+        logits: torch.Tensor = output.logits  # [samples, tokens, vocabulary], or packed: [1, all tokens, vocabulary]
         sample, position, slot, target = (
             torch.from_numpy(array).to(logits.device)
             for array in (sample_D, position_D, slot_D, samples.ids[slot_D + 1])
         )
-        rows_DV = logits[sample, position]
+        rows_DV = logits[0, slot] if _is_packed(micro_batch) else logits[sample, position]
+        temperature = torch.from_numpy(temperatures(micro_batch, len(samples.asked))).float().to(rows_DV.device)
         drawn = DrawnRows(
-            output_args["temperature"].to(rows_DV.device)[sample],
+            temperature[sample],
             {row: draw for row, place in enumerate(place_D) if (draw := draws.draw_of_S[place]) is not None},
         )
 
@@ -75,3 +82,8 @@ class StockEngine(_VerlEngine):
         if "sum_pi_squared" in outputs:
             found["sum_pi_squared"] = replaced("sum_pi_squared", drawn_sum_pi_squared(rows_DV, drawn))
         return {**outputs, **found}
+
+
+def _is_packed(micro_batch: Any) -> bool:
+    """Whether verl puts its samples into one row, as flash attention takes them; it asks the same."""
+    return bool(tu.get_non_tensor_data(micro_batch, "use_remove_padding", True))

@@ -5,7 +5,7 @@ micro-batch becomes the trie of its token sequences, packed into one row; the mo
 with attention along the tree, and lm_head only where a next token is asked for; the results go back into the stock
 engine's layout, so that verl's losses, metrics and worker stay as they are.
 
-Registered under a vendor of its own, which ``platform_cpu.select_engine(TREE)`` selects. It refuses what it cannot do.
+Registered under a vendor of its own, for the CPU and for GPUs (``registration``). It refuses what it cannot do.
 """
 
 from contextlib import nullcontext
@@ -30,13 +30,11 @@ from lightning_trainer.training.tree.drawn import DrawnRows
 from lightning_trainer.training.tree.expert_replay import ExpertReplay
 from lightning_trainer.training.tree.logprobs import DrawnEntropy, DrawnLogProbs, PairLogProbs, drawn_sum_pi_squared
 from lightning_trainer.training.tree.trie import TokenTrie, build_trie, plan_micro_batches
-from lightning_trainer.training.update.batch.packed import PackedSamples
+from lightning_trainer.training.update.batch.packed import PackedSamples, temperatures
 from lightning_trainer.training.update.batch.sampled_from import EXPERTS, EXPERTS_OF_TOKEN, slot_draws
 from lightning_trainer.training.update.batch.share import filler
+from lightning_trainer.training.update.engines.registration import DEVICES, TREE
 from lightning_trainer.training.update.engines.tree_limits import refuse, refuse_config, refuse_module
-
-TREE = "lightning-tree"
-"""Vendor key in verl's engine registry."""
 
 _StockEngine: Any = transformer_impl.FSDPEngineWithLMHead  # its decorators hide the class from type checkers
 
@@ -65,7 +63,7 @@ class Wanted:
         return torch.nested.nested_tensor_from_jagged(packed, offsets)
 
 
-@EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu", vendor=TREE)
+@EngineRegistry.register(model_type="language_model", backend="fsdp2", device=DEVICES, vendor=TREE)
 class TreeEngine(_StockEngine):
     """For causal language models with full attention."""
 
@@ -131,7 +129,7 @@ class TreeEngine(_StockEngine):
         nodes = np.concatenate([path[asked] for path, asked in zip(trie.paths, samples.asked, strict=True)])
         # A node that several samples continue is one row of lm_head; samples that agree on the next token are one pair.
         # A node that samples of two temperatures, or of two grammars, continue is one row each.
-        temperature_of_sample = _temperatures(micro_batch, len(starts))
+        temperature_of_sample = temperatures(micro_batch, len(starts))
         temperature_of_slot = np.repeat(temperature_of_sample, [len(asked) for asked in samples.asked])
         sampled_from = [nodes.astype(np.float64), temperature_of_slot]
         if draws := slot_draws(micro_batch, samples):
@@ -224,12 +222,3 @@ class TreeEngine(_StockEngine):
             )
             outputs["sum_pi_squared"] = in_samples(squares_R, wanted.row_of_S)
         return outputs
-
-
-def _temperatures(micro_batch: Any, samples: int) -> npt.NDArray[np.float64]:
-    """One value a sample: verl takes a number for all of them or a tensor."""
-    temperature = micro_batch.get("temperature", None)
-    if not isinstance(temperature, torch.Tensor):
-        one: Any = tu.get_non_tensor_data(micro_batch, "temperature", 1.0)
-        temperature = torch.full((samples,), float(one))
-    return temperature.double().cpu().numpy()

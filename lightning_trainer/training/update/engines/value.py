@@ -1,7 +1,7 @@
-"""verl's FSDP engines with a head of one value a token instead of logits, for the CPU: stock, and along the token tree.
+"""verl's FSDP engines with a head of one value a token instead of logits: stock, and along the token tree.
 
-verl's own loader asks for flash attention, which only GPUs have; this one loads the same class of transformers. The
-head is new where the model folder has none: it starts from the trainer's seed.
+verl's own loader asks for flash attention, which not every machine has; this one loads the same class of transformers.
+The head is new where the model folder has none: it starts from the trainer's seed.
 """
 
 from typing import Any
@@ -13,14 +13,15 @@ from verl.workers.engine.fsdp import transformer_impl
 
 from lightning_trainer.training.tree import attention
 from lightning_trainer.training.update.engines import tree as tree_engine
-from lightning_trainer.training.update.engines.tree import TREE, Wanted
+from lightning_trainer.training.update.engines.registration import DEVICES, STOCK, TREE
+from lightning_trainer.training.update.engines.tree import Wanted
 from lightning_trainer.training.update.engines.tree_limits import refuse_config, refuse_module
 
 _StockValueEngine: Any = transformer_impl.FSDPEngineWithValueHead  # its decorators hide the class from type checkers
 _TreeEngine: Any = tree_engine.TreeEngine
 
 
-@EngineRegistry.register(model_type="value_model", backend="fsdp2", device="cpu")
+@EngineRegistry.register(model_type="value_model", backend="fsdp2", device=DEVICES, vendor=STOCK)
 class ValueEngine(_StockValueEngine):
     """verl's, but for how the model is loaded."""
 
@@ -28,7 +29,7 @@ class ValueEngine(_StockValueEngine):
         return _load(self.model_config)
 
 
-@EngineRegistry.register(model_type="value_model", backend="fsdp2", device="cpu", vendor=TREE)
+@EngineRegistry.register(model_type="value_model", backend="fsdp2", device=DEVICES, vendor=TREE)
 class TreeValueEngine(_TreeEngine):
     """The values of what samples share are computed once, forward and backward."""
 

@@ -1,13 +1,9 @@
-"""verl on a machine without a GPU: a platform for "cpu", and its engines registered for that device.
+"""What verl asks of a device, answered for the processor: verl 0.9.1 has no platform for one.
 
-Only verl's public registries are used and nothing of it is patched. The platform is set by code, because verl logs a
-plugin that fails to load at DEBUG level only and then falls back to CUDA. It also selects the engine: verl's registry
-looks an engine up by (device, vendor), and the vendor is what the platform says it is.
-
-verl's engine module reads the device name once, at import: ``install`` must have run before it.
+It is set by code, because verl logs a plugin that fails to load at DEBUG level only and then falls back to CUDA. On
+GPUs verl's own platforms are used as they are.
 """
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -15,13 +11,7 @@ from typing import Any
 
 import psutil
 import torch
-from verl.plugin.platform import get_platform, set_platform
 from verl.plugin.platform.platform_base import PlatformBase
-
-from lightning_trainer.errors import TrainingError
-
-STOCK = "stock"
-"""Vendor without engines of its own: verl falls back to the ones registered for the device."""
 
 
 class _CpuDeviceModule(ModuleType):
@@ -72,7 +62,6 @@ class CpuPlatform(PlatformBase):
     """What verl asks of a device, answered for the processor."""
 
     def __init__(self) -> None:
-        self.engine_vendor = STOCK
         self._module = _CpuDeviceModule()
 
     @property
@@ -81,7 +70,7 @@ class CpuPlatform(PlatformBase):
 
     @property
     def vendor_name(self) -> str:
-        return self.engine_vendor
+        return "cpu"
 
     @property
     def device_module(self) -> ModuleType:
@@ -147,34 +136,3 @@ class CpuPlatform(PlatformBase):
 
     def cudart(self) -> None:
         return None
-
-
-def install() -> None:
-    """Make "cpu" verl's device in this process and register the stock engine for it.
-
-    Raises:
-        TrainingError: verl runs on another device all the same.
-    """
-    set_platform(CpuPlatform())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # one for every backend that is not installed
-        from verl.workers.engine import EngineRegistry
-        from verl.workers.engine.fsdp import transformer_impl
-
-    if (device := transformer_impl.device_name) != "cpu":
-        raise TrainingError(
-            f"verl runs on {device!r} instead of the CPU: its engines were imported before lightning_trainer.training; "
-            "import lightning_trainer.training.trainer first"
-        )
-    # It imports verl's engine, whose device is known now.
-    from lightning_trainer.training.update.engines.stock import StockEngine
-
-    EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")(StockEngine)
-
-
-def select_engine(vendor: str) -> None:
-    """Let verl build the engines of ``vendor`` from now on."""
-    platform = get_platform()
-    if not isinstance(platform, CpuPlatform):
-        raise TrainingError(f"verl's platform was replaced by {type(platform).__name__}; leave it to this package")
-    platform.engine_vendor = vendor

@@ -1,0 +1,141 @@
+"""Who gets which GPU: trainers and engines one of their own while there are enough, else they take turns on one.
+
+Trainers come first from the front, engines from the back, so that as few as possible meet. Where both are on one GPU
+the engine sleeps during an update (``daemon.gpus.loan``).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from lightning_trainer.config import Config
+from lightning_trainer.config.gpus import visible_gpus
+from lightning_trainer.daemon.engines import engine_groups
+from lightning_trainer.errors import ConfigError
+from lightning_trainer.serving.settings import EngineSettings
+
+_ALONE, _BESIDE_A_TRAINER = 0.9, 0.8
+"""Of a GPU's memory: an engine's. A trainer that is not at work keeps its CUDA context and what cannot be moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """The GPUs of a configuration on this machine."""
+
+    trainers: tuple[str, ...] = ()
+    """What Ray is started with; none where trainers compute on the CPU."""
+    gpus_per_process: float = 0.0
+    """What each trainer process asks Ray for."""
+    engines: tuple[tuple[tuple[str, ...] | None, ...], ...] = ()
+    """By engine group and replica; None: it sees what the daemon sees."""
+
+    def sleeps(self, group: int, config: Config) -> bool:
+        """Whether the engines of a group give their memory to a trainer during an update."""
+        if config.engine.sleep != "auto":
+            return config.engine.sleep
+        return any(set(own or ()) & set(self.trainers) for own in self.engines[group])
+
+    @property
+    def shares(self) -> bool:
+        """Whether any GPU has both a trainer and an engine."""
+        return bool({gpu for group in self.engines for own in group for gpu in own or ()} & set(self.trainers))
+
+    def memory_share(self, own: Sequence[str] | None) -> float | None:
+        """Return the share of its GPUs' memory that an engine may take; None: vLLM's own choice."""
+        if own is None:
+            return None
+        most = max(sum(gpu in (other or ()) for group in self.engines for other in group) for gpu in own)
+        return round((_BESIDE_A_TRAINER if set(own) & set(self.trainers) else _ALONE) / most, 3)
+
+    def lines(self, config: Config) -> list[str]:
+        """Say it, one line each."""
+        said = []
+        if config.ray.address is not None:
+            said.append(f"trainers: the Ray cluster at {config.ray.address}")
+        elif self.trainers:
+            said.append(f"trainers: GPU {', '.join(self.trainers)}")
+        for number, (group, each) in enumerate(zip(engine_groups(config.policy), self.engines, strict=True)):
+            names = ", ".join(policy.name for policy in group)
+            for index, own in enumerate(each, start=1):
+                which = f" {index}" if len(each) > 1 else ""
+                sleeping = ", asleep during updates" if own and self.sleeps(number, config) else ""
+                said.append(f"engine{which} of {names}: {'GPU ' + ', '.join(own) if own else 'no GPU'}{sleeping}")
+        return said
+
+
+def deal(config: Config, gpus: Sequence[str] | None = None) -> Deal:
+    """Deal out the GPUs of this machine.
+
+    Args:
+        gpus: what there is; looked for when absent.
+
+    Raises:
+        ConfigError: there are not enough, or one is named that is not there.
+    """
+    there = visible_gpus() if gpus is None else tuple(gpus)
+    training, engine, groups = config.training, config.engine, engine_groups(config.policy)
+    for section, named in (("training", training.gpus), ("engine", engine.gpus)):
+        if missing := [gpu for gpu in named or () if gpu.isdigit() and gpu not in there]:
+            raise ConfigError(f"[{section}] gpus names {missing[0]} and there is {_list(there)}; correct it")
+    trained = sum(policy.train for policy in config.policy)
+    on_cluster = config.ray.address is not None
+    wanted = trained * training.world_size if training.device == "cuda" and not on_cluster else 0
+    if wanted and not there:
+        raise ConfigError(
+            '[training] device = "cuda", and this machine has no GPU that may be used; set device = "cpu"'
+        )
+    size, replicas = engine.tensor_parallel_size, engine.replicas
+    if size > 1 and there and size > len(engine.gpus or there):
+        raise ConfigError(f"[engine] tensor_parallel_size = {size}, and there is {_list(there)}; lower it")
+    needed = len(groups) * replicas * size if there else 0
+    trainers = _of_trainers(config, there, wanted, needed)
+    if wanted and training.world_size > len(trainers):
+        raise ConfigError(
+            f"[training] world_size = {training.world_size} needs as many GPUs, and there is {_list(trainers)} for it; "
+            "lower it"
+        )
+    if wanted > len(trainers) and training.world_size > 1:
+        raise ConfigError(
+            f"{trained} policies with world_size = {training.world_size} need {wanted} GPUs, and there is "
+            f"{_list(trainers)} for them; trainers of several processes share none"
+        )
+    part = (1.0 if wanted <= len(trainers) else round(1 / ceil(wanted / len(trainers)), 3)) if wanted else 0.0
+    free = [gpu for gpu in there if gpu not in trainers] if engine.gpus is None else list(engine.gpus)
+    # The trainers' own come last: they are taken where no others are left.
+    order = free if engine.gpus is not None or len(free) >= min(needed, len(there)) else [*free, *reversed(trainers)]
+    given = [_run(order, number * size, size) if order else None for number in range(len(groups) * replicas)]
+    engines = tuple(tuple(given[number * replicas : (number + 1) * replicas]) for number in range(len(groups)))
+    if on_cluster and training.device == "cuda":
+        part = 1.0
+    return Deal(trainers, training.gpus_per_process or part if part else 0.0, engines)
+
+
+def dealt(
+    settings: EngineSettings, own: tuple[str, ...] | None, share: float | None, *, sleeps: bool
+) -> EngineSettings:
+    """Return the settings of an engine with its GPUs; what the configuration says of their memory stays."""
+    utilization = settings.gpu_memory_utilization or share
+    return replace(settings, gpus=own, gpu_memory_utilization=utilization, sleeps=sleeps)
+
+
+def _of_trainers(config: Config, there: Sequence[str], wanted: int, needed: int) -> tuple[str, ...]:
+    if not wanted:
+        return ()
+    if config.training.gpus is not None:
+        return config.training.gpus
+    engines = set(config.engine.gpus or ())
+    left = [gpu for gpu in there if gpu not in engines]
+    room = len(left) if engines else len(there) - needed
+    # Without room for all, single processes share what the engines leave; without any, the engines' own.
+    least = config.training.world_size
+    count = wanted if room >= wanted else room if room >= least else min(wanted, len(left or there))
+    return tuple((left or list(there))[:count])
+
+
+def _run(order: Sequence[str], start: int, size: int) -> tuple[str, ...]:
+    """So many in a row, from the front again after the end."""
+    return tuple(order[(start + offset) % len(order)] for offset in range(size))
+
+
+def _list(gpus: Sequence[str]) -> str:
+    return f"only GPU {', '.join(gpus)}" if gpus else "none"

@@ -1,0 +1,81 @@
+"""One GPU for trainer and engine: lent to the trainer while it computes, and taken back for the new weights.
+
+Engines fall asleep before the first call of a trainer and wake a moment after the last, or at once for a publication:
+a step, its checkpoint and the writing of its weights are one sleep. A trainer moves weights and optimizer out of the
+GPU by itself when a call ends (``param_offload``).
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+
+from lightning_trainer.serving.replicas import EngineReplicas
+
+_log = logging.getLogger(__name__)
+
+_LINGER_S = 1.0
+"""After a trainer's call: the next one of the same step comes within milliseconds."""
+
+
+class GpuLoan(AbstractAsyncContextManager[None]):
+    """Held around each call of a trainer; several may hold it at once."""
+
+    def __init__(self, engines: Sequence[EngineReplicas], level: int, *, linger_s: float = _LINGER_S) -> None:
+        """
+        Args:
+            engines: that have a GPU with a trainer.
+            level: of vLLM's sleep mode.
+        """
+        self._engines = tuple(engines)
+        self._level = level
+        self._linger_s = linger_s
+        self._holders = 0
+        self._changing = asyncio.Lock()
+        self._waking: asyncio.Task[None] | None = None
+        self.wait_s = 0.0
+        """How long trainers waited for engines to fall asleep, altogether."""
+
+    async def __aenter__(self) -> None:
+        self._holders += 1
+        if self._waking is not None:
+            self._waking.cancel()
+        began = time.monotonic()
+        try:
+            async with self._changing:
+                # One that was woken for a publication of another policy falls asleep again.
+                await asyncio.gather(*(engine.sleep(self._level) for engine in self._engines))
+        except BaseException:
+            self._end()
+            raise
+        self.wait_s += time.monotonic() - began
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    async def close(self) -> None:
+        """Wake them for good."""
+        if self._waking is not None:
+            self._waking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._waking
+        await self._wake()
+
+    def _end(self) -> None:
+        self._holders -= 1
+        if not self._holders:
+            self._waking = asyncio.create_task(self._wake_later(), name="gpu-loan")
+
+    async def _wake_later(self) -> None:
+        await asyncio.sleep(self._linger_s)
+        await asyncio.shield(self._wake())
+
+    async def _wake(self) -> None:
+        async with self._changing:
+            if not self._holders:
+                await asyncio.gather(*(engine.wake() for engine in self._engines))

@@ -1,0 +1,168 @@
+"""The settings of a model that fit on some hardware, and how fast they would be.
+
+Trainer and engine have GPUs of their own where that fits, else they take turns on all of them. Engines run beside the
+daemon, on one node, and other nodes are the trainer's (``[ray] address``); where that does not fit, one node is used.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lightning_trainer.plan.hardware import GIB, Hardware, card
+from lightning_trainer.plan.memory import (
+    EngineMemory,
+    TrainerMemory,
+    cached_tokens,
+    engine_memory,
+    trainer_memory,
+)
+from lightning_trainer.plan.shape import Shape
+
+_MICRO_BATCHES = (32768, 16384, 8192, 4096, 2048)
+_ENOUGH_TOKENS = 8192
+"""Of a micro-batch; with less, layers are computed again instead."""
+_USABLE = 0.92
+"""Of a GPU's memory: the rest is lost between the allocator's blocks."""
+_ASLEEP = 1.0 * GIB
+"""What an engine that sleeps, or a trainer that waits, keeps of a GPU."""
+_SEQUENCES = 4
+"""Of full length that an engine's cache must hold at least."""
+_ALONE, _BESIDE = 0.9, 0.8
+"""``gpu_memory_utilization`` as ``daemon.gpus.dealing`` deals it out."""
+_LADDER = ("1x24GB", "1x48GB", "1x80GB", "2x80GB", "4x80GB", "8x80GB", "2x8x80GB", "3x8x80GB", "5x8x80GB", "9x8x80GB")
+_DECODE_EFFICIENCY, _TRAIN_EFFICIENCY = 0.5, 0.35
+"""Shares of a card's rates that are usual; none was measured with this project."""
+_MAX_NUM_SEQS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One way to train and serve a model."""
+
+    shape: Shape
+    hardware: Hardware
+    lora_rank: int | None
+    max_model_len: int
+    trainers: int
+    """Processes with a GPU each."""
+    tensor_parallel: int
+    replicas: int
+    shared: bool
+    """Trainer and engine take turns."""
+    on_cluster: bool
+    """The trainer is on other nodes than the daemon and its engines."""
+    checkpointing: bool
+    tokens: int
+    """Of a micro-batch."""
+    trainer: TrainerMemory
+    engine: EngineMemory
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of one replica."""
+        return cached_tokens(self.shape, self.engine, self.tensor_parallel)
+
+    @property
+    def generated_per_s(self) -> float:
+        """Tokens a second of all replicas together, with as many calls at once as they take."""
+        half = self.max_model_len / 2
+        calls = max(1.0, min(_MAX_NUM_SEQS, self.cached_tokens / half))
+        gpu = self.hardware.gpu
+        reads = 2 * self.shape.parameters + calls * half * self.shape.cache_bytes_per_token
+        products = 2 * self.shape.computed_parameters * calls
+        seconds = max(reads / gpu.bandwidth, products / gpu.flops) / self.tensor_parallel / _DECODE_EFFICIENCY
+        return self.replicas * calls / seconds
+
+    @property
+    def trained_per_s(self) -> float:
+        """Unique tokens a second, forward and backward: 2 products a parameter for each pass over it."""
+        passes = (2 if self.lora_rank is None else 1) + 1 + self.checkpointing
+        products = 2 * passes * self.shape.computed_parameters
+        return self.trainers * self.hardware.gpu.flops * _TRAIN_EFFICIENCY / products
+
+
+def fit(shape: Shape, hardware: Hardware, *, lora_rank: int | None = None, max_model_len: int = 4096) -> Plan | None:
+    """Return the plan with the most GPUs for the trainer that leaves the engine its own; None where nothing fits."""
+    length = min(max_model_len, shape.context)
+    own = hardware.gpus_per_node
+    away = own * (hardware.nodes - 1)
+    ways = [
+        (tensor_parallel, shared, on_cluster)
+        for shared, on_cluster in ((False, True), (False, False), (True, False))
+        for tensor_parallel in _divisions(shape, own)
+        if away or not on_cluster
+    ]
+    for tensor_parallel, shared, on_cluster in ways:
+        engine = engine_memory(
+            shape,
+            share=_BESIDE if shared else _ALONE,
+            gpu_bytes=hardware.gpu.memory,
+            tensor_parallel=tensor_parallel,
+            max_num_seqs=_MAX_NUM_SEQS,
+        )
+        if cached_tokens(shape, engine, tensor_parallel) < _SEQUENCES * length:
+            continue
+        left = away if on_cluster else own - (0 if shared else tensor_parallel)
+        for trainers in _powers_of_two(left):
+            found = _trainer(shape, hardware, trainers, lora_rank, shared=shared)
+            if found is None:
+                continue
+            checkpointing, tokens, trainer = found
+            replicas = 1 if shared else (own if on_cluster else own - trainers) // tensor_parallel
+            return Plan(
+                shape,
+                hardware,
+                lora_rank,
+                length,
+                trainers,
+                tensor_parallel,
+                replicas,
+                shared,
+                on_cluster,
+                checkpointing,
+                tokens,
+                trainer,
+                engine,
+            )
+    return None
+
+
+def least_hardware(shape: Shape, *, lora_rank: int | None, max_model_len: int) -> Hardware | None:
+    """Return the first of a ladder of usual hardware that fits; None where none does."""
+    for words in _LADDER:
+        hardware = _rung(words)
+        if fit(shape, hardware, lora_rank=lora_rank, max_model_len=max_model_len) is not None:
+            return hardware
+    return None
+
+
+def _trainer(
+    shape: Shape, hardware: Hardware, trainers: int, lora_rank: int | None, *, shared: bool
+) -> tuple[bool, int, TrainerMemory] | None:
+    room = _USABLE * hardware.gpu.memory - (_ASLEEP if shared else 0.0)
+    for checkpointing in (False, True):
+        for tokens in _MICRO_BATCHES:
+            if not checkpointing and tokens < _ENOUGH_TOKENS:
+                break
+            memory = trainer_memory(
+                shape, tokens=tokens, processes=trainers, lora_rank=lora_rank, checkpointing=checkpointing
+            )
+            if memory.total <= room:
+                return checkpointing, tokens, memory
+    return None
+
+
+def _divisions(shape: Shape, gpus: int) -> Iterator[int]:
+    """Powers of two that heads can be divided by, ascending."""
+    size = 1
+    while size <= gpus and shape.heads % size == 0:
+        yield size
+        size *= 2
+
+
+def _powers_of_two(most: int) -> list[int]:
+    return [1 << exponent for exponent in reversed(range(most.bit_length()))] if most > 0 else []
+
+
+def _rung(words: str) -> Hardware:
+    *nodes, gpus, memory = words.removesuffix("GB").split("x")
+    return Hardware(int(nodes[0]) if nodes else 1, int(gpus), card(float(memory)))

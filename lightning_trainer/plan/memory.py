@@ -1,0 +1,131 @@
+"""Bytes by part, of a trainer process and of an engine, on one of the GPUs that they are divided over.
+
+Legend: ``P`` parameters, ``T`` those that are trained, ``W`` trainer processes with a GPU each (FSDP2: each holds 1/W).
+
+Trainer: float32 weights 4P/W, gradients 4T/W, AdamW's moments 8T/W (Kingma & Ba 2014, arXiv 1412.6980); products in
+bfloat16 read copies of the weights: 2P where one process has them all, of two layers where they are gathered layer by
+layer. What the backward pass keeps of a token is counted tensor by tensor (``kept_bytes``), in the way of
+Korthikanti et al. 2022 (arXiv 2205.05198, section 4) for RMSNorm, rotary positions and gated feed-forward layers, and
+without a matrix of scores: the tree engine and flash attention compute those again.
+"""
+
+from dataclasses import dataclass, fields
+
+from lightning_trainer.plan.hardware import GIB
+from lightning_trainer.plan.shape import Shape
+
+TRAINED_SHARE = 0.5
+"""Of a micro-batch's tokens: those whose logits are computed. The rest are prompts and tool output."""
+CONTEXT_BYTES = 1.5 * GIB
+"""CUDA's context, NCCL's buffers, and what the allocator cannot use."""
+_GRAPHS_BYTES = 1.0 * GIB
+"""vLLM's CUDA graphs."""
+_PROFILED_TOKENS = 8192
+"""vLLM's largest batch of prompt tokens, whose activations it keeps room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerMemory:
+    """In bytes, at the peak of an update."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    copies: float
+    """Weights in the products' precision, and layers that are gathered from other processes."""
+    activations: float
+    logits: float
+    context: float = CONTEXT_BYTES
+
+    @property
+    def total(self) -> float:
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMemory:
+    """In bytes."""
+
+    weights: float
+    activations: float
+    cache: float
+    """Of the key-value cache: what is left of the engine's share."""
+    context: float = CONTEXT_BYTES + _GRAPHS_BYTES
+
+    @property
+    def total(self) -> float:
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+def kept_bytes(shape: Shape, dtype: str) -> float:
+    """Return what the backward pass keeps of one token in one layer, without recomputation.
+
+    float32: two norms with input and output (16h), the inputs of the feed-forward layer and of attention in the same
+    tensors, query, key and value before and after their rotation, the output of attention, and four tensors of the
+    feed-forward layer. bfloat16 (autocast): norms stay float32, and each linear layer keeps an input of its own.
+    """
+    h, q, k, f = shape.hidden, shape.queries, shape.keys, shape.feed_forward * shape.experts_per_token
+    if dtype == "float32":
+        return 24 * h + 8 * (q + 2 * k) + 4 * q + 16 * f
+    return 26 * h + 4 * (q + 2 * k) + 2 * q + 8 * f
+
+
+def trainer_memory(
+    shape: Shape,
+    *,
+    tokens: int,
+    processes: int = 1,
+    lora_rank: int | None = None,
+    checkpointing: bool = False,
+    dtype: str = "bfloat16",
+) -> TrainerMemory:
+    """Return what a process needs at the peak of an update.
+
+    Args:
+        tokens: of a micro-batch, unique ones.
+        lora_rank: of the adapter that is trained instead of the model.
+    """
+    count = shape.parameters
+    trained = count if lora_rank is None else shape.lora_parameters(lora_rank)
+    item = 4 if dtype == "float32" else 2
+    gathered = 0.0
+    if processes > 1:
+        # Two layers, or embeddings and output, are whole at a time.
+        gathered = float(item * (2 * shape.layer_parameters + shape.embedding_parameters))
+    elif dtype != "float32":
+        # Autocast keeps its copies to the end of a pass, those of frozen weights only for the backward pass.
+        per_layer = lora_rank is not None and checkpointing
+        gathered = 2.0 * (2 * shape.layer_parameters + shape.embedding_parameters if per_layer else count)
+    kept = kept_bytes(shape, dtype)
+    # Recomputed, a layer keeps its input alone, and one layer is whole at a time.
+    of_layers = shape.layers * 4 * shape.hidden + kept if checkpointing else shape.layers * kept
+    rows = TRAINED_SHARE * tokens
+    return TrainerMemory(
+        weights=4 * count / processes,
+        gradients=4 * trained / processes,
+        optimizer=8 * trained / processes,
+        copies=gathered,
+        activations=tokens * of_layers,
+        logits=rows * shape.vocabulary * 2 * item,  # and their gradient
+    )
+
+
+def engine_memory(
+    shape: Shape, *, share: float, gpu_bytes: float, tensor_parallel: int = 1, max_num_seqs: int = 64
+) -> EngineMemory:
+    """Return what an engine needs on each of its GPUs; the cache is negative where its share is too small.
+
+    Args:
+        share: ``gpu_memory_utilization``.
+    """
+    weights = 2 * shape.parameters / tensor_parallel
+    width = 2 * shape.hidden + 2 * (2 * shape.feed_forward * shape.experts_per_token) / tensor_parallel
+    activations = _PROFILED_TOKENS * width + 4 * max_num_seqs * shape.vocabulary
+    own = EngineMemory(weights, activations, 0.0)
+    return EngineMemory(weights, activations, share * gpu_bytes - own.total)
+
+
+def cached_tokens(shape: Shape, engine: EngineMemory, tensor_parallel: int) -> int:
+    """Return how many tokens the cache of an engine holds; key heads that are fewer than GPUs are on several."""
+    divided = min(tensor_parallel, shape.key_heads)
+    return max(0, int(engine.cache * divided / shape.cache_bytes_per_token))

@@ -1,0 +1,79 @@
+"""A model's config.json: a file, a folder, the local Hugging Face cache, or a download of that file alone."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning_trainer.errors import ModelError
+from lightning_trainer.models.hub import cached_folder
+from lightning_trainer.models.resolve import found_model, model_cache
+from lightning_trainer.plan.shape import Shape, read_shape, shape_of
+
+
+def _llama(layers: int, hidden: int, heads: int, key_heads: int, forward: int, vocabulary: int) -> dict[str, Any]:
+    return {
+        "model_type": "llama",
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": key_heads,
+        "intermediate_size": forward,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": 131072,
+    }
+
+
+_SMOLLM2 = {**_llama(30, 576, 9, 3, 1536, 49152), "tie_word_embeddings": True, "max_position_embeddings": 8192}
+_QWEN3_4B = {
+    **_llama(36, 2560, 32, 8, 9728, 151936),
+    "model_type": "qwen3",
+    "head_dim": 128,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 40960,
+}
+_SIZES: Mapping[str, Mapping[str, Any]] = {
+    "embedded:smollm2-135m-instruct": _SMOLLM2,
+    "HuggingFaceTB/SmolLM2-135M": _SMOLLM2,
+    "HuggingFaceTB/SmolLM2-135M-Instruct": _SMOLLM2,
+    "Qwen/Qwen3-4B": _QWEN3_4B,
+    "meta-llama/Llama-3.1-8B": _llama(32, 4096, 32, 8, 14336, 128256),
+    "meta-llama/Llama-3.1-8B-Instruct": _llama(32, 4096, 32, 8, 14336, 128256),
+    "meta-llama/Llama-3.1-70B": _llama(80, 8192, 64, 8, 28672, 128256),
+    "meta-llama/Llama-3.1-70B-Instruct": _llama(80, 8192, 64, 8, 28672, 128256),
+}
+"""Of models that are asked about before they are fetched, which some need their owner's permission for."""
+
+
+def find_shape(spec: str) -> tuple[Shape, str]:
+    """Return a model's sizes, and where they were read.
+
+    Raises:
+        ModelError: its config.json cannot be had or read; the message says what to do.
+    """
+    path = Path(spec).expanduser()
+    if path.is_file():
+        return read_shape(path), str(path)
+    folder = found_model(spec, model_cache())
+    if folder is not None:
+        return read_shape(folder / "config.json"), str(folder / "config.json")
+    if spec in _SIZES:
+        return shape_of(_SIZES[spec], spec), "the sizes that come with lightning-trainer"
+    return read_shape(_downloaded(spec)), f"the config.json of {spec}"
+
+
+def _downloaded(spec: str) -> Path:
+    if spec.count("/") != 1 or spec.startswith((".", "/", "~")):
+        raise ModelError(f"there is no config.json at {spec!r}, and it is no Hugging Face id (owner/name)")
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # of each of its tries it would say something
+    try:
+        from huggingface_hub import hf_hub_download
+
+        return Path(hf_hub_download(spec, "config.json"))
+    except Exception as error:  # the hub's, those of its HTTP clients, or its absence: they all mean the same
+        if (cached := cached_folder(spec)) is not None:
+            return cached / "config.json"
+        raise ModelError(
+            f"the config.json of {spec} could not be fetched ({type(error).__name__}); without a network copy it here "
+            "from the model's page and name the file: --model config.json"
+        ) from error

@@ -1,0 +1,63 @@
+"""The engine's GPU memory, given away for a while: vLLM's sleep mode behind the gate that publications use.
+
+Invariant: no request is inside the engine while it sleeps. vLLM on the CPU stops scheduling and keeps its memory; on a
+GPU level 1 moves the weights to the machine's memory, level 2 drops them, and both drop the key-value cache.
+"""
+
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from lightning_trainer.serving.host.weights.rw_lock import Gate
+
+logger = logging.getLogger(__name__)
+
+
+class Sleep:
+    """Of one engine; whoever calls takes care that it is one call at a time."""
+
+    def __init__(self, engine: Any, gate: Gate) -> None:
+        self._engine = engine
+        self._gate = gate
+        self._closed: AsyncExitStack | None = None
+        self.level = 0
+        """0 while it is awake."""
+
+    async def begin(self, level: int, drain_timeout_s: float, abort: Callable[[], Awaitable[None]]) -> None:
+        """Fall asleep; again is the same as once.
+
+        Raises:
+            DrainTimeout: requests would not end.
+        """
+        if self.level:
+            return
+        started = time.monotonic()
+        async with AsyncExitStack() as closed:
+            await closed.enter_async_context(self._gate.writing(drain_timeout_s, abort))
+            drained_s = time.monotonic() - started
+            await self._engine.sleep(level=level, mode="abort")
+            self._closed, self.level = closed.pop_all(), level
+        logger.info("asleep (level %d) after %.2f s, %.2f of them for requests", level, _since(started), drained_s)
+
+    @asynccontextmanager
+    async def ending(self) -> AsyncIterator[int]:
+        """Wake up; requests come in when the block is left. Yields the level, 0 where it was awake.
+
+        Where the block or the waking fails it stays closed: the engine has to end.
+        """
+        if not self.level:
+            yield 0
+            return
+        started = time.monotonic()
+        await self._engine.wake_up()
+        yield self.level
+        self.level = 0
+        assert self._closed is not None
+        await self._closed.aclose()
+        logger.info("awake after %.2f s", _since(started))
+
+
+def _since(started: float) -> float:
+    return time.monotonic() - started

@@ -1,0 +1,104 @@
+"""A Ray cluster that exists: whether it can be joined, has room, and its nodes are like ours."""
+
+import platform
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError
+from ray.util.placement_group import PlacementGroup, placement_group
+
+from lightning_trainer import __version__
+from lightning_trainer.config.ray import RayConfig
+from lightning_trainer.errors import TrainingError
+
+_CONNECT_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Where a trainer process is, and what it runs with."""
+
+    node_id: str
+    host: str
+    process_id: int
+    python: str
+    ours: str
+    verl: str
+
+
+def this_node(process_id: int) -> Node:
+    """Describe the node that this process is on."""
+    try:
+        verl = version("verl")
+    except PackageNotFoundError:
+        verl = "none"
+    python = ".".join(platform.python_version_tuple()[:2])
+    return Node(ray.get_runtime_context().get_node_id(), socket.gethostname(), process_id, python, __version__, verl)
+
+
+def require_reachable(address: str) -> None:
+    """Raises TrainingError: nobody listens there."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise TrainingError(
+            f"[ray] address = {address!r} cannot be reached ({error}); start the head there (ray start --head), or "
+            "correct it"
+        ) from error
+
+
+def joining_failed(address: str, error: BaseException) -> TrainingError:
+    """Return one sentence for what Ray says over many lines."""
+    said = " ".join(str(error).split())
+    if "ersion mismatch" in said:
+        return TrainingError(f"the Ray cluster at {address} has other versions than this daemon: {said[:400]}")
+    return TrainingError(
+        f"the Ray cluster at {address} cannot be joined ({type(error).__name__}: {said[:300]}); the daemon's machine "
+        f"must be a node of it: ray start --address={address} --num-cpus=0 --num-gpus=0"
+    )
+
+
+def require_alike(nodes: Sequence[Node], here: Node) -> None:
+    """Raises TrainingError: a process runs with another Python, verl or version of this project than the daemon."""
+    for node in nodes:
+        for what, theirs, ours in (
+            ("Python", node.python, here.python),
+            ("lightning-trainer", node.ours, here.ours),
+            ("verl", node.verl, here.verl),
+        ):
+            if theirs != ours:
+                raise TrainingError(
+                    f"the node {node.host} has {what} {theirs} and the daemon {ours}; install {ours} there"
+                )
+
+
+def reserve(processes: int, gpus_per_process: float, config: RayConfig) -> PlacementGroup:
+    """Reserve a place for each process, on as many or as few nodes as the configuration says.
+
+    Raises:
+        TrainingError: the cluster has too little, or it does not become free in time.
+    """
+    there = ray.cluster_resources()
+    cpus, gpus = processes, processes * gpus_per_process
+    if there.get("CPU", 0) < cpus or there.get("GPU", 0) < gpus:
+        raise TrainingError(
+            f"the Ray cluster at {config.address} has {there.get('CPU', 0):g} CPUs and {there.get('GPU', 0):g} GPUs, "
+            f"and the trainer asks for {cpus} and {gpus:g}; add nodes, or lower world_size or gpus_per_process in "
+            "[training]"
+        )
+    one: dict[str, float] = {"CPU": 1.0, **({"GPU": gpus_per_process} if gpus_per_process else {})}
+    group: Any = placement_group([one] * processes, strategy=config.placement.upper())
+    try:
+        ray.get(group.ready(), timeout=config.start_timeout_s)
+    except GetTimeoutError:
+        ray.util.remove_placement_group(group)
+        raise TrainingError(
+            f"the Ray cluster at {config.address} did not give {processes} processes their place within "
+            f"{config.start_timeout_s:g} s: others use it, or no node has a whole GPU and CPU for each"
+        ) from None
+    return group

@@ -1,0 +1,105 @@
+"""The trainer on the nodes of a cluster: placed by a placement group, with its files sent to where they are read.
+
+The first process's files come back to the daemon's disk: published weights, and checkpoints with every process's part.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from lightning_trainer.config.ray import RayConfig
+from lightning_trainer.serving.publication import Publication
+from lightning_trainer.training.checkpoint_folder import read_manifest, whole_folder
+from lightning_trainer.training.on_ray.cluster import require_alike, reserve, this_node
+from lightning_trainer.training.on_ray.session import RaySession
+from lightning_trainer.training.on_ray.shipping import Elsewhere, fetch, ship
+from lightning_trainer.training.on_ray.trainer import RayTrainer
+from lightning_trainer.training.settings import TrainerSettings
+
+
+class ClusterTrainer(RayTrainer):
+    """Of one policy, in a cluster that others have started."""
+
+    def __init__(self, settings: TrainerSettings, session: RaySession, cluster: RayConfig) -> None:
+        super().__init__(settings, session)
+        self._cluster = cluster
+        self._group: Any = None
+        self._away: list[int] = []
+        """The ranks that are on another node than the daemon."""
+
+    async def _places(self) -> Sequence[Mapping[str, Any]]:
+        settings = self._settings
+        self._group = await asyncio.to_thread(reserve, settings.world_size, settings.gpus_per_process, self._cluster)
+        return [
+            {"scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, rank)}
+            for rank in range(settings.world_size)
+        ]
+
+    async def _settle(self) -> None:
+        nodes = await self._answers([actor.describe.remote() for actor in self._actors])
+        here = this_node(os.getpid())
+        require_alike(nodes, here)
+        self._away = [rank for rank, node in enumerate(nodes) if node.node_id != here.node_id]
+        for rank in self._away:
+            await ship(self._settings.model_dir, "model", self._node(rank))
+            if self._settings.reference_dir is not None:
+                await ship(self._settings.reference_dir, "reference", self._node(rank))
+        await self._answers([self._actors[rank].settle.remote() for rank in self._away])
+
+    async def publish(self, path: Path, version: int) -> Publication:
+        name = f"published/{path.name}"
+        publication = await self._in_turn("publish", Elsewhere(path, name), version)
+        if 0 not in self._away:
+            return publication
+        partial_path = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        try:
+            await fetch(name, partial_path, self._node(0))
+            os.replace(partial_path, path)
+        finally:
+            partial_path.unlink(missing_ok=True)
+            await self._node(0)("discard", name)
+        return replace(publication, path=str(path))
+
+    async def save(self, directory: Path, step: int) -> None:
+        name = f"checkpoints/{directory.name}"
+        await self._in_turn("save", Elsewhere(directory, name), step)
+        if 0 in self._away:
+            with whole_folder(directory) as folder:
+                await fetch(name, folder, self._node(0))
+            await self._node(0)("discard", name)
+
+    async def load(self, directory: Path) -> int:
+        read_manifest(directory)
+        name = f"checkpoints/{directory.name}"
+        for rank in self._away:
+            await ship(directory, name, self._node(rank))
+        step = await self._in_turn("load", Elsewhere(directory, name))
+        for rank in self._away:
+            await self._node(rank)("discard", name)
+        return step
+
+    async def close(self) -> None:
+        if ray.is_initialized():
+            with contextlib.suppress(Exception):  # of nodes that have died, their folders are removed by the next start
+                async with asyncio.timeout(10):
+                    await asyncio.gather(*(self._node(rank)("remove") for rank in self._away))
+            if self._group is not None:
+                with contextlib.suppress(Exception):
+                    ray.util.remove_placement_group(self._group)
+        self._away, self._group = [], None
+        await super().close()
+
+    def _node(self, rank: int) -> partial[Awaitable[Any]]:
+        return partial(self._ask_node, rank)
+
+    async def _ask_node(self, rank: int, method: str, *arguments: Any) -> Any:
+        (answer,) = await self._answers([self._actors[rank].on_node.remote(method, *arguments)])
+        return answer

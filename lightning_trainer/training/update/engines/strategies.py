@@ -1,0 +1,112 @@
+"""verl's engine and optimizer configurations by strategy: FSDP2 as we tune it, the others as verl does.
+
+Weights, gradients and AdamW's moments are float32 in FSDP; the products are in ``dtype``. What a strategy of verl's own
+has no word for is left as it is there.
+"""
+
+from dataclasses import fields
+from typing import Any
+
+from verl.workers import config as verl
+
+from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.settings import TrainerSettings
+
+_VERL_DTYPES = {"bfloat16": "bf16", "float32": "fp32"}
+_ENGINES: dict[str, tuple[type[Any], type[Any]]] = {
+    "fsdp": (verl.FSDPEngineConfig, verl.FSDPOptimizerConfig),
+    "fsdp2": (verl.FSDPEngineConfig, verl.FSDPOptimizerConfig),
+    "fsdp_turbo": (verl.FSDPEngineConfig, verl.FSDPOptimizerConfig),
+    "megatron": (verl.McoreEngineConfig, verl.McoreOptimizerConfig),
+    "torchtitan": (verl.TorchtitanEngineConfig, verl.TorchtitanOptimizerConfig),
+    "veomni": (verl.VeOmniEngineConfig, verl.VeOmniOptimizerConfig),
+    "automodel": (verl.AutomodelEngineConfig, verl.AutomodelOptimizerConfig),
+}
+
+
+def engine_config(settings: TrainerSettings) -> Any:
+    """Return verl's configuration of the strategy's engine.
+
+    Raises:
+        TrainingError: the strategy cannot do what the policy asks for.
+    """
+    _refuse_what_only_fsdp2_does(settings)
+    on_gpu = settings.device == "cuda"
+    wanted: dict[str, Any] = {
+        "strategy": settings.strategy,
+        "dtype": settings.dtype,
+        "param_offload": settings.param_offload,
+        "optimizer_offload": settings.optimizer_offload,
+        "use_dynamic_bsz": True,
+        "max_token_len_per_gpu": settings.max_tokens_per_micro_batch,
+        "infer_max_token_len_per_gpu": settings.max_tokens_per_micro_batch,
+        "use_torch_compile": False,
+        "seed": settings.seed,
+    }
+    if settings.strategy.startswith("fsdp"):
+        # The tree engine rounds products alone (``dtype``); verl's own rounds the parameters it computes with, and so
+        # does each of several GPUs: autocast's copies would be of the whole model, and in all of them.
+        divided = on_gpu and settings.world_size > 1
+        rounds = divided or settings.attention == "stock" or settings.strategy != "fsdp2"
+        wanted |= {
+            "model_dtype": "fp32",
+            "mixed_precision": {
+                "param_dtype": _VERL_DTYPES[settings.dtype] if rounds else "fp32",
+                "reduce_dtype": "fp32",
+                "buffer_dtype": "fp32",
+            },
+            # Of several GPUs each holds a part of the weights between two layers as well.
+            "reshard_after_forward": divided,
+            "use_no_sync_for_gradient_accumulation": not divided,
+            "use_remove_padding": False,  # the model's own configuration decides
+        }
+    return _of(_ENGINES[settings.strategy][0], wanted)
+
+
+def optimizer_config(settings: TrainerSettings, lr: float | None = None) -> Any:
+    """Return verl's configuration of AdamW.
+
+    Args:
+        lr: the learning rate where it is not the policy's.
+    """
+    rate = settings.lr if lr is None else lr
+    least = rate * settings.min_lr_ratio
+    wanted: dict[str, Any] = {
+        "lr": rate,
+        "weight_decay": settings.weight_decay,
+        "betas": settings.betas,
+        "clip_grad": settings.clip_grad,
+        "lr_warmup_steps": settings.warmup_steps,
+        "total_training_steps": settings.total_steps or 1,  # a constant schedule does not read it
+        # Each strategy has its own word for the same.
+        "lr_scheduler_type": settings.schedule,
+        "lr_decay_style": settings.schedule,
+        "min_lr_ratio": settings.min_lr_ratio,
+        "min_lr": least,
+        "lr_min": least,
+        # torchtitan has no constant rate: a decay to all of it is one.
+        "decay_type": "cosine" if settings.schedule == "cosine" else "linear",
+        "min_lr_factor": settings.min_lr_ratio if settings.schedule == "cosine" else 1.0,
+    }
+    if settings.strategy.startswith("fsdp"):
+        wanted["override_optimizer_config"] = {"fused": True}
+    return _of(_ENGINES[settings.strategy][1], wanted)
+
+
+def _of(kind: type[Any], wanted: dict[str, Any]) -> Any:
+    known = {field.name for field in fields(kind)}
+    return kind(**{name: value for name, value in wanted.items() if name in known})
+
+
+def _refuse_what_only_fsdp2_does(settings: TrainerSettings) -> None:
+    if settings.strategy == "fsdp2":
+        return
+    refused = {
+        "attention": settings.attention == "tree" and 'attention = "tree"',
+        "lora": settings.lora is not None and "a LoRA adapter",
+        "stages": len(settings.of_stages) > 1 and "several stages",
+        "critic": any(stage.needs_critic for stage in settings.of_stages) and "a critic",
+        "dtype": settings.strategy == "megatron" and settings.dtype == "float32" and 'dtype = "float32"',
+    }
+    if what := next((what for what in refused.values() if what), None):
+        raise TrainingError(f'strategy = "{settings.strategy}" does not train with {what} here; use strategy = "fsdp2"')

@@ -1,0 +1,52 @@
+"""The command says what fits as people, as programs and as a page's table read it."""
+
+import json
+import tomllib
+
+import pytest
+from typer.testing import CliRunner
+
+from lightning_trainer.cli.app import app
+from lightning_trainer.config import Config
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["plan", *arguments])
+    return done.exit_code, done.output
+
+
+def test_what_is_printed_can_be_pasted():
+    status, said = run("--model", "meta-llama/Llama-3.1-8B", "--hardware", "8x80GB")
+    assert status == 0
+    assert "8,030,261,248 parameters" in said
+    assert "LoRA adapter of rank 16" in said
+    pasted = said[said.index("[engine]") :]
+    assert Config.model_validate(tomllib.loads(pasted)).training.world_size == 4
+
+
+def test_as_json_every_part_is_there_and_what_does_not_fit_is_said():
+    status, said = run("--model", "Qwen/Qwen3-4B", "--hardware", "1x80GB", "--hardware", "1x24GB", "--json")
+    rows = json.loads(said)
+    assert status == 1, "on one of them nothing fits"
+    assert [(row["hardware"], row["lora_rank"], row["fits"]) for row in rows] == [
+        ("1x80GB", None, False),
+        ("1x80GB", 16, True),
+        ("1x24GB", None, False),
+        ("1x24GB", 16, False),
+    ]
+    assert set(rows[1]["trainer_bytes"]) == {
+        *("weights", "gradients", "optimizer", "copies", "activations", "logits", "context")
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--model", "Qwen/Qwen3-4B", "--hardware", "much"), "write GPUs x memory"),
+        (("--model", "/nowhere", "--hardware", "1x80GB"), "there is no config.json at '/nowhere'"),
+    ],
+)
+def test_a_mistake_is_one_sentence(arguments, said):
+    status, output = run(*arguments)
+    assert status == 2
+    assert said in output

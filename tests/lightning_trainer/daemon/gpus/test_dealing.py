@@ -1,0 +1,126 @@
+"""GPUs are dealt out so that trainers and engines meet only where there are too few of them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_trainer.config import Config
+from lightning_trainer.daemon.gpus.dealing import Deal, deal, dealt
+from lightning_trainer.errors import ConfigError
+from lightning_trainer.serving.settings import engine_settings
+
+
+def config(policies: int = 1, device: str = "cuda", engine: dict | None = None, **training) -> Config:
+    return Config.model_validate(
+        {
+            "engine": engine or {},
+            "training": {"device": device, **training},
+            "policy": [{"name": f"p{n}", "agents": [f"a{n}"], "model": "random:tiny"} for n in range(policies)],
+        }
+    )
+
+
+def test_one_gpu_is_shared_and_the_engine_sleeps():
+    found = deal(config(), ["0"])
+    assert (found.trainers, found.gpus_per_process, found.engines) == (("0",), 1.0, ((("0",),),))
+    assert found.sleeps(0, config())
+    assert found.shares
+    assert found.memory_share(("0",)) == 0.8
+    assert found.lines(config()) == ["trainers: GPU 0", "engine of p0: GPU 0, asleep during updates"]
+
+
+def test_with_two_gpus_each_has_one():
+    found = deal(config(), ["0", "1"])
+    assert (found.trainers, found.engines) == (("0",), ((("1",),),))
+    assert not found.shares
+    assert not found.sleeps(0, config())
+    assert found.memory_share(("1",)) == 0.9
+
+
+def test_eight_gpus_for_four_trainers_and_two_engines_of_two():
+    found = deal(config(engine={"replicas": 2, "tensor_parallel_size": 2}, world_size=4), list("01234567"))
+    assert found.trainers == tuple("0123")
+    assert found.engines == ((("4", "5"), ("6", "7")),)
+
+
+def test_a_trainer_of_all_gpus_meets_the_engine_on_the_last():
+    found = deal(config(world_size=2), ["0", "1"])
+    assert (found.trainers, found.engines) == (("0", "1"), ((("1",),),))
+    assert found.shares
+
+
+def test_trainers_of_two_policies_share_what_engines_leave():
+    found = deal(config(policies=2), ["0", "1", "2"])
+    assert (found.trainers, found.gpus_per_process) == (("0",), 0.5)
+    assert found.engines == ((("1",),), (("2",),))
+
+
+def test_two_engines_on_one_gpu_divide_its_memory():
+    found = deal(config(device="cpu", engine={"replicas": 2}), ["0"])
+    assert found.engines == ((("0",), ("0",)),)
+    assert found.memory_share(("0",)) == 0.45
+
+
+def test_what_the_configuration_names_is_taken():
+    named = config(engine={"gpus": [3], "gpu_memory_utilization": 0.5}, gpus=["GPU-12345678"])
+    found = deal(named, list("0123"))
+    assert (found.trainers, found.engines) == (("GPU-12345678",), ((("3",),),))
+    settings = engine_settings(named, named.policy, *["/x"] * 3)  # pyright: ignore[reportArgumentType]
+    given_out = dealt(settings, ("3",), found.memory_share(("3",)), sleeps=False)
+    assert (given_out.gpus, given_out.gpu_memory_utilization, given_out.sleeps) == (("3",), 0.5, False)
+
+
+def test_without_gpus_nothing_is_dealt_and_an_engine_sees_what_the_daemon_sees():
+    found = deal(config(device="cpu"), [])
+    assert found == Deal((), 0.0, ((None,),))
+    assert found.memory_share(None) is None
+    assert found.lines(config(device="cpu")) == ["engine of p0: no GPU"]
+
+
+@pytest.mark.parametrize(
+    ("of", "gpus", "said"),
+    [
+        (config(), [], 'device = "cuda", and this machine has no GPU'),
+        (config(world_size=4), ["0", "1"], "world_size = 4 needs as many GPUs, and there is only GPU 0, 1"),
+        (config(policies=2, world_size=2), list("0123"), "2 policies with world_size = 2 need 4 GPUs"),
+        (config(gpus=[7]), ["0"], r"\[training\] gpus names 7 and there is only GPU 0"),
+        (config(engine={"gpus": [7]}), ["0"], r"\[engine\] gpus names 7"),
+        (
+            config(device="cpu", engine={"tensor_parallel_size": 2}),
+            ["0"],
+            "tensor_parallel_size = 2, and there is only",
+        ),
+    ],
+)
+def test_too_few_are_one_sentence(of, gpus, said):
+    with pytest.raises(ConfigError, match=said):
+        deal(of, gpus)
+
+
+@given(
+    st.integers(1, 16),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.sampled_from([1, 2, 4]),
+    st.booleans(),
+)
+def test_whoever_gets_gpus_gets_as_many_as_asked_for_and_none_twice(there, policies, world, replicas, size, on_cpu):
+    names = list(map(str, range(there)))
+    of = config(
+        policies, "cpu" if on_cpu else "cuda", {"replicas": replicas, "tensor_parallel_size": size}, world_size=world
+    )
+    try:
+        found = deal(of, names)
+    except ConfigError:
+        return
+    each = [own for group in found.engines for own in group]
+    assert all(own is not None and len(set(own)) == size for own in each)
+    assert set(found.trainers) | {gpu for own in each for gpu in own or ()} <= set(names)
+    wanted = 0 if on_cpu else policies * world
+    if there >= wanted + policies * replicas * size:
+        assert len(found.trainers) == wanted
+        assert not found.shares
+    # Ray can place them: whole GPUs, or parts that add up to no more than there are.
+    if wanted:
+        assert wanted <= len(found.trainers) * int(1 / found.gpus_per_process + 1e-2)
