@@ -332,6 +332,31 @@ def drop(
         run(config, name, kind=None if kind is None else _one_of(Kind, "--kind", kind), policy=policy, reason=reason)
 
 
+@app.command()
+def feedback(
+    config: _Configuration = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show what people and systems said of answers: what counts, what waits, and how far each source is believed."""
+    with _one_sentence():
+        from lightning_trainer.cli.daemon.feedback import feedback as run
+
+        run(config, as_json=as_json)
+
+
+@app.command()
+def forget(
+    source: Annotated[str | None, typer.Option(help="Erase all feedback of this source.")] = None,
+    rollout: Annotated[str | None, typer.Option(help="Erase everything of this rollout or attempt.")] = None,
+    config: _Configuration = None,
+) -> None:
+    """Erase a source's feedback or a rollout; says which versions were trained with it. With a daemon or without."""
+    with _one_sentence():
+        from lightning_trainer.cli.daemon.feedback import forget as run
+
+        run(config, source=source, rollout=rollout)
+
+
 store = typer.Typer(no_args_is_help=True, help="Check, back up, restore, repair or compact the store.")
 app.add_typer(store, name="store")
 

@@ -16,7 +16,7 @@ _EXTRAS = {
 _EXTRA = "daemon"
 """Of every other command."""
 _COMMANDS = (
-    *("agents", "build", "doctor", "drop", "explain", "health", "judge", "quickstart"),
+    *("agents", "build", "doctor", "drop", "explain", "feedback", "forget", "health", "judge", "quickstart"),
     *("rollback", "rollouts", "serve", "status", "store", "token", "versions"),
 )
 _HELP = """\

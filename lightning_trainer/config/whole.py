@@ -4,6 +4,7 @@ from pydantic import field_validator
 
 from lightning_trainer.config.daemon import DaemonConfig
 from lightning_trainer.config.engine import EngineConfig
+from lightning_trainer.config.feedback import FeedbackConfig
 from lightning_trainer.config.gateway import GatewayConfig
 from lightning_trainer.config.judges import JudgeConfig
 from lightning_trainer.config.metrics import MetricsConfig
@@ -23,6 +24,8 @@ class Config(Section):
     training: TrainingConfig = TrainingConfig()
     metrics: MetricsConfig = MetricsConfig()
     store: StoreConfig = StoreConfig()
+    feedback: FeedbackConfig = FeedbackConfig()
+    """What people and systems say of answers (docs/feedback.md)."""
     policy: tuple[PolicyConfig, ...] = ()
     """Without any the daemon records, and neither routes, serves nor trains."""
     judge: tuple[JudgeConfig, ...] = ()

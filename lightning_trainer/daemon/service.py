@@ -18,6 +18,7 @@ from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, GatewayConfig
 from lightning_trainer.daemon.access.challenge import challenge_router
 from lightning_trainer.daemon.access.token import token_of_daemon, told_to_clients
+from lightning_trainer.daemon.api.feedback import feedback_api
 from lightning_trainer.daemon.api.health import health_router
 from lightning_trainer.daemon.api.rollback import rollback_router
 from lightning_trainer.daemon.api.runs import runs_router
@@ -25,6 +26,7 @@ from lightning_trainer.daemon.api.selection import selection_router
 from lightning_trainer.daemon.api.status import status_router
 from lightning_trainer.daemon.api.store import store_router
 from lightning_trainer.daemon.composition import compose
+from lightning_trainer.daemon.feedback import FeedbackSettler
 from lightning_trainer.daemon.http.server import announced, serving
 from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts, hosts_of_environment
@@ -41,6 +43,7 @@ from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.routes import gateway_router
+from lightning_trainer.ingest.http.feedback import feedback_router
 from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.ingest.http.rewards import rewards_router
 from lightning_trainer.ingest.http.rollouts import rollouts_router
@@ -103,6 +106,8 @@ class Daemon:
             stack.enter_context(announced(state_dir / "daemon.json", url))
             stack.push_async_callback(_ended(asyncio.create_task(drain_spools(url, redacting))))
             stack.push_async_callback(_ended(asyncio.create_task(keep_within_limits(store))))
+            settler = FeedbackSettler(config.feedback, store, sink)
+            stack.push_async_callback(_ended(asyncio.create_task(settler.run())))
             stack.push_async_callback(_ended(asyncio.create_task(census.get())))  # so that who asks first has an answer
             engines = {id(policy.engine): policy.engine for policy in policies}.values()
             for policy in policies:
@@ -149,11 +154,13 @@ class Daemon:
         for router in (
             otlp_router(sink, max_body_bytes=config.daemon.max_body_bytes, not_kept=not_kept),
             rewards_router(store, sink),
+            feedback_router(store, sink, config.feedback),
             rollouts_router(store, sink),
             gateway,
             embeddings_router(_embeddings(config.gateway), max_body_bytes=config.gateway.max_body_bytes),
             status_router(policies, store=store, not_kept=not_kept, census=census),
             store_router(store, {policy.policy.name: policy.rollbacks for policy in policies}),
+            feedback_api(store, config.feedback),
             runs_router(),
             rollback_router({policy.policy.name: policy.rollbacks for policy in policies}),
             selection_router(config.policy, gateway),

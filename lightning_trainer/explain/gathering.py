@@ -18,7 +18,7 @@ from lightning_trainer.explain.case import Case, Judged
 from lightning_trainer.ingest.reading import Reading, read_spans
 from lightning_trainer.store.records import StepRecord
 from lightning_trainer.store.tables import attempts as attempt_table
-from lightning_trainer.store.tables import participations
+from lightning_trainer.store.tables import feedback, participations
 from lightning_trainer.store.tables import rollouts as rollout_queries
 from lightning_trainer.store.tables import spans as span_table
 from lightning_trainer.store.tables import steps as step_table
@@ -106,6 +106,7 @@ class Gathering:
             expired_ns=None
             if attempt is None
             else rollout_queries.select_expired(self._connection, attempt.attempt_id),
+            feedback=0 if attempt is None else feedback.count_of(self._connection, attempt.attempt_id),
             earlier=judged.step is None and self._is_earlier(attempt),
         )
 
