@@ -467,6 +467,12 @@ def judge(
         bool, typer.Option("--dry-run", help="Ask nobody; say what would be asked, and how much.")
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="Also judge what has this judge's reward already.")] = False,
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle", help="With --again: tell attempts of a group in another order.")
+    ] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Ask nobody; say how far the judge can be believed.")
+    ] = False,
     config: _Configuration = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
@@ -483,6 +489,8 @@ def judge(
                 since=since,
                 again=again,
                 dry_run=dry_run,
+                report=report,
+                shuffle=shuffle,
                 as_json=as_json,
             )
         )

@@ -1,6 +1,8 @@
 """The whole of ``lightning.toml``."""
 
-from pydantic import field_validator
+from typing import Self
+
+from pydantic import field_validator, model_validator
 
 from lightning_trainer.config.daemon import DaemonConfig
 from lightning_trainer.config.engine import EngineConfig
@@ -48,6 +50,20 @@ class Config(Section):
             if names.count(name) > 1:
                 raise ValueError(f"{names.count(name)} policies are called {name!r}; give each a name of its own")
         return tuple(policy.behind(policies[:position]) for position, policy in enumerate(policies))
+
+    @model_validator(mode="after")
+    def _corrected_judges_are_checked(self) -> Self:
+        judges = {judge.name: judge for judge in self.judge}
+        for policy in self.policy:
+            for name in sorted({name for one in policy.of_stages for name in one.corrected_rewards}):
+                if name not in judges:
+                    raise ValueError(f"policy {policy.name!r} corrects reward {name!r}, and no [[judge]] gives it")
+                if not judges[name].checked_by:
+                    raise ValueError(
+                        f"policy {policy.name!r} corrects judge {name!r}, which nothing is compared with; name rewards "
+                        "that are right in its checked_by"
+                    )
+        return self
 
     def named_judge(self, name: str) -> JudgeConfig:
         """Raises ConfigError: there is none."""

@@ -144,7 +144,7 @@ def select(connection: sqlite3.Connection, most: int = READ) -> list[Kept]:
            received_ns FROM feedback ORDER BY seq DESC LIMIT ?""",
         (most,),
     ).fetchall()
-    return [Kept(*row[:8], bool(row[8]), bool(row[9]), *row[10:]) for row in reversed(rows)]
+    return [Kept(*about, bool(back), bool(edit), given, come) for *about, back, edit, given, come in reversed(rows)]
 
 
 def count_of(connection: sqlite3.Connection, attempt_id: str) -> int:

@@ -9,6 +9,7 @@ from lightning_trainer.cli.app import app
 from lightning_trainer.dataset.examples import Needs
 from lightning_trainer.dataset.formats import trl
 from lightning_trainer.dataset.reading import read_recording
+from lightning_trainer.dataset.rows import pair_row
 from lightning_trainer.dataset.selection import demonstrations, preferences
 from lightning_trainer.feedback.entries import Subject, feedback_span
 from lightning_trainer.store import SqliteStore
@@ -44,7 +45,8 @@ def test_the_newest_edit_is_shown_in_place_of_the_answer(spans, make_policy):
 
 def test_the_edit_is_preferred_to_what_it_edits_whatever_that_earned(spans, make_policy):
     (pair,) = preferences(recorded(spans), make_policy()).pairs
-    assert (pair.chosen.answer["content"], pair.rejected.answer["content"]) == ("five", "6")
+    row = pair_row(pair)
+    assert (row["chosen_answer"]["content"], row["rejected_answer"]["content"]) == ("five", "6")
     assert pair.rejected.response_ids == (), "the pair is one of words"
     assert pair.chosen.prompt == pair.rejected.prompt
 
