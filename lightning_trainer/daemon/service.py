@@ -145,7 +145,12 @@ class Daemon:
         app.add_middleware(TrustedHosts, host=config.daemon.host, listed=listed)
         guarded = [Depends(require_token(token))]
         gateway = gateway_router(
-            [ServedPolicy(p.policy.name, p.upstream, p.policy.claims, old_versions=p.old_versions) for p in policies],
+            [
+                ServedPolicy(
+                    p.policy.name, p.upstream, p.policy.claims, old_versions=p.old_versions, canary=p.canary_route
+                )
+                for p in policies
+            ],
             sink,
             max_body_bytes=config.gateway.max_body_bytes,
             max_concurrent=config.gateway.max_concurrent,

@@ -240,6 +240,19 @@ MIGRATIONS: tuple[str, ...] = (
         until_ns INTEGER NOT NULL
     ) WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE canaries (                     -- candidates that a share of live rollouts was answered by
+        policy    TEXT NOT NULL,
+        version   INTEGER NOT NULL,
+        live      INTEGER NOT NULL,             -- what it is compared with
+        state     TEXT NOT NULL,
+        began_ns  INTEGER NOT NULL,
+        ended_ns  INTEGER,
+        evidence  TEXT NOT NULL,                -- JSON
+        reason    TEXT,
+        PRIMARY KEY (policy, version)
+    ) WITHOUT ROWID;
+    """,
 )
 
 
@@ -290,4 +303,5 @@ _LATER_TABLES = {
     "taken_back, edited, given_ns, received_ns",
     "settled": "target, number, attempt_id, trace_id, span_id, value",
     "forgotten": "source, until_ns",
+    "canaries": "policy, version, live, state, began_ns, ended_ns, evidence, reason",
 }

@@ -16,7 +16,7 @@ from lightning_trainer.config.policies.optimizer import OptimizerConfig
 from lightning_trainer.config.policies.rewards import Reward, checked_reward, corrected_of, weights_of
 from lightning_trainer.config.policies.stages import StageConfig, first_steps, last_step
 from lightning_trainer.config.policies.trusted import TrustedEngine
-from lightning_trainer.config.policies.versions import GuardConfig, VersionsConfig
+from lightning_trainer.config.policies.versions import CanaryConfig, GuardConfig, VersionsConfig
 from lightning_trainer.config.section import Section
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -76,6 +76,8 @@ class PolicyConfig(Section):
     """Which weights stay served as ``POLICY@vN``."""
     guard: GuardConfig | None = None
     """None: every version that is proven goes live."""
+    canary: CanaryConfig | None = None
+    """None: a version goes live for all rollouts at once."""
     credit: CreditConfig = TerminalCredit()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     optimizer: OptimizerConfig = OptimizerConfig()

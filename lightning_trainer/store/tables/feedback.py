@@ -144,7 +144,14 @@ def select(connection: sqlite3.Connection, most: int = READ) -> list[Kept]:
            received_ns FROM feedback ORDER BY seq DESC LIMIT ?""",
         (most,),
     ).fetchall()
-    return [Kept(*about, bool(back), bool(edit), given, come) for *about, back, edit, given, come in reversed(rows)]
+    return [_kept(*row) for row in reversed(rows)]
+
+
+def _kept(
+    trace_id, span_id, source, kind, name, attempt_id, response_id, value, back, edited, given_ns, come_ns
+) -> Kept:
+    about = (trace_id, span_id, source, kind, name, attempt_id, response_id)
+    return Kept(*about, value, bool(back), bool(edited), given_ns, come_ns)
 
 
 def count_of(connection: sqlite3.Connection, attempt_id: str) -> int:

@@ -38,6 +38,7 @@ _BY_KEY = {
     "cursors": "name",
     "settled": "target, number",
     "forgotten": "source",
+    "canaries": "policy, version",
 }
 
 
