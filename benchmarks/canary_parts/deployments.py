@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from lightning_trainer.versions.sequential import Decision, compare
+from lightning_trainer.versions.sequential import Decision, decide
 
 LOOK_EVERY = 50
 """Rollouts of the live traffic between two looks."""
@@ -32,7 +32,7 @@ def deploy(
         of_new = generator.random() < share
         (new if of_new else old)[float(generator.random() < (candidate if of_new else live))] += 1
         if number % LOOK_EVERY == 0:
-            decision = compare(new, old, share=share, error=error, tolerance=tolerance, most=most).decision
+            decision = decide(new, old, share=share, error=error, tolerance=tolerance, most=most)
             if decision is not Decision.GOING_ON:
                 return Deployment(decision, new.total(), number)
     return Deployment(Decision.STOPPED, new.total(), traffic)

@@ -130,15 +130,25 @@ def compare(
         tolerance: how much worse it may be.
         most: rewards of the candidate after which it ends undecided.
     """
-    new, old = bounds(candidate, error / 2), bounds(live, error / 2)
-    decision = Decision.GOING_ON
+    decision = decide(candidate, live, share=share, error=error, tolerance=tolerance, most=most)
+    return Comparison(bounds(candidate, error / 2), bounds(live, error / 2), decision)
+
+
+def decide(
+    candidate: Mapping[float, int],
+    live: Mapping[float, int],
+    *,
+    share: float,
+    error: float,
+    tolerance: float,
+    most: int,
+) -> Decision:
+    """Return what :func:`compare` decides, without the bounds that it shows."""
     if is_below(candidate, live, share=share, error=error):
-        decision = Decision.REFUSED
-    elif is_below(live, candidate, share=1 - share, error=error, by=-tolerance):
-        decision = Decision.PROMOTED
-    elif new.count >= most:
-        decision = Decision.STOPPED
-    return Comparison(new, old, decision)
+        return Decision.REFUSED
+    if is_below(live, candidate, share=1 - share, error=error, by=-tolerance):
+        return Decision.PROMOTED
+    return Decision.STOPPED if sum(candidate.values()) >= most else Decision.GOING_ON
 
 
 def is_below(
@@ -162,12 +172,13 @@ def is_below(
         """The least between two means: what is won on ``one`` grows with the mean, on ``other`` it falls."""
         return _sum_of([_wealth(down, left, -bet * small) + _wealth(up, right + by, bet * large) for bet in _BETS])
 
+    likely = _mean(one) if share > 0.5 else _mean(other) - by
+    if money(likely, likely) < needed:
+        return False  # there is one for which it is not enough; most often this is all there is to look at
     # Were it not below, the mean of either would do as `m`: that of which more is known is looked for where it lies.
     of_one = sum(one.values()) >= sum(other.values())
     place = bounds(one if of_one else other, error * _FOR_THE_PLACE / 2)
     first, last = (place.low, place.high) if of_one else (place.low - by, place.high - by)
-    if money((first + last) / 2, (first + last) / 2) < needed:
-        return False
     edges = [first + (last - first) * cell / _CELLS for cell in range(_CELLS + 1)]
     return all(money(left, right) >= needed for left, right in itertools.pairwise(edges))
 
