@@ -14,8 +14,9 @@ answers of that kind and on the others, with every source worth the same and by 
 the colluding sources are named as mostly wrong, or are among the tenth that weighs least.
 
 The claims, each of which ends the program with 1 where it fails: a rate is within 0.03 of the right one with 200 labels
-of each kind (the median over the runs of the two rates' mean error); a corrected mean is nearer to the right one than one that is not, from 10 % noise on; weights make the
-rewards of what was praised wrongly better, and the others by no more than 0.01 worse.
+of each kind (the median over the runs of the two rates' mean error); a corrected mean is nearer to the right one than
+one that is not, from 10 % noise on; weights make the rewards of what was praised wrongly better, and the others by no
+more than 0.01 worse.
 """
 
 import argparse

@@ -31,7 +31,7 @@ from lightning_trainer.dataset.selection import demonstrations, preferences
 from lightning_trainer.dataset.sources import STORE_FILE, read_source
 from lightning_trainer.errors import ConfigError, DatasetError
 from lightning_trainer.explain.ledger_table import ledger_table
-from lightning_trainer.judges.reliability import corrections
+from lightning_trainer.judges.reliability.report import corrections
 from lightning_trainer.retokenise.scoring import EngineScorer
 from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
 from lightning_trainer.rewards.reliability import Correction

@@ -18,7 +18,7 @@ from lightning_trainer.judges.judging import Judged, Judging
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.models.client import key_that_lacks
 from lightning_trainer.judges.registry import make_judge
-from lightning_trainer.judges.reliability import corrections
+from lightning_trainer.judges.reliability.report import corrections
 from lightning_trainer.rewards.reliability import Correction
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.types import Attempt, AttemptState, SpanSink

@@ -17,7 +17,7 @@ from lightning_trainer.credit.grouping import regroup
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.explain.case import Case, Judged
 from lightning_trainer.ingest.reading import Reading, read_spans
-from lightning_trainer.judges.reliability import corrections
+from lightning_trainer.judges.reliability.report import corrections
 from lightning_trainer.store.records import StepRecord
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import feedback, participations
