@@ -161,7 +161,7 @@ def is_below(
         error: how often this is said, at any time, where it is not so.
         by: a negative number asks whether it is certainly not above by as much.
     """
-    if not one or not other:
+    if not sum(one.values()) or not sum(other.values()):
         return False
     needed = math.log(1 / (error * (1 - _FOR_THE_PLACE)))
     ratio = share / (1 - share)
