@@ -88,5 +88,9 @@ class DropError(LightningError, ValueError):
     """Something cannot be taken out of what will be trained; everything stays as it was."""
 
 
+class ForgetError(LightningError, ValueError):
+    """There is nothing of that name to forget; everything stays as it was."""
+
+
 class EngineError(LightningError, RuntimeError):
     """The inference engine is not there, did not start, or died."""

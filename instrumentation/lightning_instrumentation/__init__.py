@@ -13,6 +13,7 @@ Importing is light: what writes and sends spans is imported at the first use.
 
 from lightning_instrumentation.agent import agent
 from lightning_instrumentation.errors import ConfigurationError, InstrumentationError
+from lightning_instrumentation.feedback import feedback
 from lightning_instrumentation.opt_out import uncaptured
 from lightning_instrumentation.reward import reward
 from lightning_instrumentation.rollout import Rollout, rollout
@@ -27,6 +28,7 @@ __all__ = [
     "State",
     "Stats",
     "agent",
+    "feedback",
     "flush",
     "init",
     "reward",

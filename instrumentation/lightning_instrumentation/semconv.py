@@ -59,6 +59,18 @@ EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
 EVALUATION_EXPLANATION: Final = "gen_ai.evaluation.explanation"
 EVALUATION_AGENT: Final = "lightning.evaluation.agent"
 """On the event: the agent that is evaluated, where it is one agent of the attempt and not all of it."""
+FEEDBACK_SOURCE: Final = "lightning.feedback.source_id"
+"""On an evaluation's span and event: who says so. It is feedback then, and no reward before it has been settled."""
+FEEDBACK_KIND: Final = "lightning.feedback.kind"
+"""``person`` or ``system``."""
+FEEDBACK_CORRECTION: Final = "lightning.feedback.correction"
+"""On the event: the answer as the source would have it."""
+FEEDBACK_TRACE: Final = "lightning.feedback.trace_id"
+"""On its span: the trace that it is about, where nothing more exact is named."""
+FEEDBACK_TAKEN_BACK: Final = "lightning.feedback.taken_back"
+"""On the event: True where the source takes back what it said of this under this name."""
+FEEDBACK_SOURCES: Final = "lightning.feedback.sources"
+"""On the span of a reward that was made of feedback: of how many sources."""
 JUDGE_NAME: Final = "lightning.judge.name"
 """On an evaluation's span: the judge that gave it, and those below."""
 JUDGE_KIND: Final = "lightning.judge.kind"
@@ -121,6 +133,7 @@ CONTENT_KEYS: Final = frozenset(
         ROLLOUT_INPUT,
         EVALUATION_EXPLANATION,
         NOTE,
+        FEEDBACK_CORRECTION,
         EXCEPTION_MESSAGE,
         EXCEPTION_STACKTRACE,
     }

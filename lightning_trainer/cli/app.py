@@ -412,6 +412,31 @@ def ui(
         run(config, state_dir, port)
 
 
+@app.command()
+def feedback(
+    config: _Configuration = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show what people and systems said of answers: what counts, what waits, and how far each source is believed."""
+    with _one_sentence():
+        from lightning_trainer.cli.daemon.feedback import feedback as run
+
+        run(config, as_json=as_json)
+
+
+@app.command()
+def forget(
+    source: Annotated[str | None, typer.Option(help="Erase all feedback of this source.")] = None,
+    rollout: Annotated[str | None, typer.Option(help="Erase everything of this rollout or attempt.")] = None,
+    config: _Configuration = None,
+) -> None:
+    """Erase a source's feedback or a rollout; says which versions were trained with it. With a daemon or without."""
+    with _one_sentence():
+        from lightning_trainer.cli.daemon.feedback import forget as run
+
+        run(config, source=source, rollout=rollout)
+
+
 store = typer.Typer(no_args_is_help=True, help="Check, back up, restore, repair or compact the store.")
 app.add_typer(store, name="store")
 
@@ -522,6 +547,12 @@ def judge(
         bool, typer.Option("--dry-run", help="Ask nobody; say what would be asked, and how much.")
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="Also judge what has this judge's reward already.")] = False,
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle", help="With --again: tell attempts of a group in another order.")
+    ] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Ask nobody; say how far the judge can be believed.")
+    ] = False,
     config: _Configuration = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
@@ -538,6 +569,8 @@ def judge(
                 since=since,
                 again=again,
                 dry_run=dry_run,
+                report=report,
+                shuffle=shuffle,
                 as_json=as_json,
             )
         )

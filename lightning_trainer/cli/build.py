@@ -1,6 +1,7 @@
 """``lightning-trainer build``: recorded spans, or plain records of calls, to a file of samples; no daemon is needed."""
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -27,11 +28,15 @@ from lightning_trainer.dataset.forms import (
 )
 from lightning_trainer.dataset.reading import Recording, read_recording, retokenise
 from lightning_trainer.dataset.selection import demonstrations, preferences
-from lightning_trainer.dataset.sources import read_source
+from lightning_trainer.dataset.sources import STORE_FILE, read_source
 from lightning_trainer.errors import ConfigError, DatasetError
 from lightning_trainer.explain.ledger_table import ledger_table
+from lightning_trainer.judges.reliability.report import corrections
 from lightning_trainer.retokenise.scoring import EngineScorer
 from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
+from lightning_trainer.rewards.reliability import Correction
+from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.worklist.settling import not_released
 from lightning_trainer.training.batches import Build, build_batch
 from lightning_trainer.types import LedgerRow, Span
 
@@ -127,6 +132,7 @@ def _build(options: Options, config: Config, policy: PolicyConfig, errors: Conso
         policy,
         step=1,
         span_parents=recording.span_parents,
+        corrections=_corrections(options, config, policy),
     )
     return replace(made, problems=(*recording.problems, *made.problems))
 
@@ -139,6 +145,7 @@ def _recording(options: Options, config: Config, policy: PolicyConfig, errors: C
             spans += read_source(path, problems, watch)
     again = options.retokenise or options.engine is not None
     recording = read_recording(spans, with_words=again or options.purpose is not Purpose.RL)
+    recording = _without_unreleased(recording, options, config)
     recording = replace(recording, problems=(*problems, *recording.problems))
     if not again:
         return recording
@@ -148,6 +155,35 @@ def _recording(options: Options, config: Config, policy: PolicyConfig, errors: C
             key = os.environ.get("OPENAI_API_KEY")
             scorer = stack.enter_context(EngineScorer(options.engine, options.engine_model, api_key=key))
         return retokenise(recording, policy, _tokenizer(config, policy), scorer)
+
+
+def _corrections(options: Options, config: Config, policy: PolicyConfig) -> dict[str, Correction]:
+    """Return how judges are corrected, by what a store knows of them; of files of spans nothing is known."""
+    found: dict[str, Correction] = {}
+    for path in options.spans or (config.daemon.state_dir,):
+        store = path / STORE_FILE if path.is_dir() else path
+        if policy.corrected_rewards and store.suffix == Path(STORE_FILE).suffix:
+            with read_only(store) as connection:
+                found |= corrections(connection, policy.corrected_rewards, config.judge)
+    unknown = policy.corrected_rewards - found.keys()
+    why = "is corrected by what a daemon's store knows of its judge, and files of spans have no store"
+    return {**found, **{name: Correction(refused=f"reward {name!r} {why}") for name in sorted(unknown)}}
+
+
+def _without_unreleased(recording: Recording, options: Options, config: Config) -> Recording:
+    """Leave out edited answers that a store says do not count: in quarantine, capped, or of a source mostly wrong."""
+    if not recording.edits:
+        return recording
+    held: set[tuple[str, str]] = set()
+    for path in options.spans or (config.daemon.state_dir,):
+        store = path / STORE_FILE if path.is_dir() else path
+        if store.suffix == Path(STORE_FILE).suffix:
+            with read_only(store) as connection:
+                held |= not_released(connection, config.feedback, time.time_ns())
+    edits = tuple(edit for edit in recording.edits if edit.key not in held)
+    left_out = len(recording.edits) - len(edits)
+    said = (f"{left_out} edited answers do not count (yet): `lightning-trainer feedback` says why",) if left_out else ()
+    return replace(recording, edits=edits, problems=(*recording.problems, *said))
 
 
 def _tokenizer(config: Config, policy: PolicyConfig) -> PolicyTokenizer:

@@ -87,6 +87,7 @@ def explain_rollouts(options: Options) -> None:
             others,
             from_files=bool(options.spans),
             no_policy=not config.policy,
+            judges=config.judge,
         )
         newest = [explain(gathering.cases(rollout_id)) for rollout_id in named[-_EXPLAINED:]]
     if options.as_json:

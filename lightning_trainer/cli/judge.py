@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lightning_trainer.cli.daemon.running_daemon import async_daemon_client, running_daemon
+from lightning_trainer.cli.judge_report import report
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
@@ -56,6 +57,9 @@ class Options:
     since: str | None = None
     again: bool = False
     dry_run: bool = False
+    report: bool = False
+    """Ask nobody; say how far the judge can be believed."""
+    shuffle: bool = False
     as_json: bool = False
 
 
@@ -67,6 +71,11 @@ def judge(options: Options) -> None:
     """
     config = load_usual_config(options.config)
     by = config.named_judge(options.judge)
+    if options.report:
+        report(config, by, as_json=options.as_json)
+        return
+    if options.shuffle and not options.again:
+        raise ConfigError("--shuffle tells attempts in another order than before: it goes with --again")
     store = config.daemon.state_dir / "lightning.sqlite"
     with read_only(store) as connection:
         groups = _groups(connection, options, whole=make_judge(by).whole_group)
@@ -95,7 +104,7 @@ async def _judge(
     async def one(judging: Judging, group: Sequence[Attempt]) -> list[Judged]:
         async with places:
             spans = await _read(store, partial(_spans_of, group))
-            return await judging.judge_group(spans, group, budget, again=options.again)
+            return await judging.judge_group(spans, group, budget, again=options.again, shuffle=options.shuffle)
 
     async with _sink(config, store) as sink:
         judging = Judging(make_judge(by), sink, partial(_spans_of_trace, store))

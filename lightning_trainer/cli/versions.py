@@ -11,7 +11,7 @@ from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.file import load_config
 from lightning_trainer.store.scan import read_only
 from lightning_trainer.versions.archive import archive_root, stored_versions
-from lightning_trainer.versions.listing import VersionRow, list_versions
+from lightning_trainer.versions.listing import CanaryRow, VersionRow, list_versions
 
 
 def versions(config_path: Path, policy: str | None, *, as_json: bool, limit: int, before: int | None) -> None:
@@ -47,6 +47,9 @@ def _table(rows: list[VersionRow]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("version", "from", "state", "reward", "held-out", "attempts"):
         table.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
+    with_canary = any(row["canary"] for row in rows)
+    if with_canary:
+        table.add_column("canary", overflow="fold")
     table.add_column("made")
     for row in rows:
         table.add_row(
@@ -56,10 +59,22 @@ def _table(rows: list[VersionRow]) -> Table:
             _figure(row["reward"]),
             _figure(row["held_out"]),
             str(row["held_out_attempts"] or ""),
+            *([_canary(row["canary"])] if with_canary else []),
             f"{datetime.fromtimestamp(row['created_ns'] / 1e9):%Y-%m-%d %H:%M:%S}",
             style="bold" if row["state"] == "serving" else None,
         )
     return table
+
+
+def _canary(row: CanaryRow | None) -> str:
+    """Say the decision, and the means with the numbers of rewards that they are of: candidate, then live."""
+    if row is None:
+        return ""
+    seen = row["evidence"]
+    if not seen:
+        return row["state"]
+    (new, old), (new_count, old_count) = seen["means"], seen["rewards"]
+    return f"{row['state']} {new:.3f} ({new_count}), live {old:.3f} ({old_count})"
 
 
 def _figure(value: float | None) -> str:

@@ -47,8 +47,15 @@ class JudgeSection(Section):
     """How long a step waits for the judge; what has not come by then is missing."""
     concurrency: int = Field(default=8, ge=1, le=256)
     """Questions, or programs, at once."""
+    checked_by: tuple[str, ...] = ()
+    """Names of rewards that are right, 0 or 1 (a checker's, a person's label): the judge is compared with them."""
+    floor: float = Field(default=0.2, gt=0, le=1)
+    """How far apart it has to hold right and wrong for certain, 0 being a coin, to be trained with where
+    ``correct = true``."""
 
-    NOT_JUDGED_BY: ClassVar[frozenset[str]] = frozenset({"name", "timeout_s", "wait_s", "concurrency"})
+    NOT_JUDGED_BY: ClassVar[frozenset[str]] = frozenset(
+        {"name", "timeout_s", "wait_s", "concurrency", "checked_by", "floor"}
+    )
     """Settings that change nothing about a verdict."""
 
     @property

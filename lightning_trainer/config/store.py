@@ -31,6 +31,11 @@ def _measure(units: dict[str, int], example: str):
     return BeforeValidator(read)
 
 
+def duration(example: str) -> BeforeValidator:
+    """Return what reads seconds from a text with a unit."""
+    return _measure(_SECONDS, example)
+
+
 Duration = Annotated[float | None, _measure(_SECONDS, "30d")]
 """Seconds."""
 Size = Annotated[float | None, _measure(_BYTES, "20GiB")]

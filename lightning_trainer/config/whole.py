@@ -6,6 +6,7 @@ from pydantic import field_validator, model_validator
 
 from lightning_trainer.config.daemon import DaemonConfig
 from lightning_trainer.config.engine import EngineConfig
+from lightning_trainer.config.feedback import FeedbackConfig
 from lightning_trainer.config.gateway import GatewayConfig
 from lightning_trainer.config.judges import JudgeConfig
 from lightning_trainer.config.metrics import MetricsConfig
@@ -27,6 +28,8 @@ class Config(Section):
     ray: RayConfig = RayConfig()
     metrics: MetricsConfig = MetricsConfig()
     store: StoreConfig = StoreConfig()
+    feedback: FeedbackConfig = FeedbackConfig()
+    """What people and systems say of answers (docs/feedback.md)."""
     policy: tuple[PolicyConfig, ...] = ()
     """Without any the daemon records, and neither routes, serves nor trains."""
     judge: tuple[JudgeConfig, ...] = ()
@@ -71,6 +74,20 @@ class Config(Section):
                 'ray.address joins a cluster whose machines are not seen from here; say device = "cuda" or "cpu" in '
                 "[training]"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _corrected_judges_are_checked(self) -> Self:
+        judges = {judge.name: judge for judge in self.judge}
+        for policy in self.policy:
+            for name in sorted({name for one in policy.of_stages for name in one.corrected_rewards}):
+                if name not in judges:
+                    raise ValueError(f"policy {policy.name!r} corrects reward {name!r}, and no [[judge]] gives it")
+                if not judges[name].checked_by:
+                    raise ValueError(
+                        f"policy {policy.name!r} corrects judge {name!r}, which nothing is compared with; name rewards "
+                        "that are right in its checked_by"
+                    )
         return self
 
     def named_judge(self, name: str) -> JudgeConfig:

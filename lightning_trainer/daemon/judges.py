@@ -18,6 +18,8 @@ from lightning_trainer.judges.judging import Judged, Judging
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.models.client import key_that_lacks
 from lightning_trainer.judges.registry import make_judge
+from lightning_trainer.judges.reliability.report import corrections
+from lightning_trainer.rewards.reliability import Correction
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.types import Attempt, AttemptState, SpanSink
 
@@ -95,6 +97,18 @@ class PolicyJudges:
                     Phase.BUILDING, f"step {step}: waiting for judge {name} of {len(open_ids)} attempts"
                 )
                 await asyncio.wait({self._asked[name, one] for one in open_ids}, timeout=min(left_s, _LOOK_AGAIN_S))
+
+    async def corrections(self, step: int) -> dict[str, Correction]:
+        """Return how the rewards of judges are corrected in a step, by what is known of them now.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        names = self._policy.at_step(step).corrected_rewards & self._judges.keys()
+        if not names:
+            return {}
+        configs = [judging.judge.config for judging in self._judges.values()]
+        return await self._store.scan(lambda connection: corrections(connection, names, configs))
 
     def taken(self, attempts: Iterable[Attempt]) -> None:
         """A step has taken the attempts: forget them, and begin with new budgets."""

@@ -17,6 +17,7 @@ from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
 from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.progress import Phase, Progress
+from lightning_trainer.daemon.publication.canary import Canary
 from lightning_trainer.daemon.publication.guard import PromotionGuard
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
@@ -24,6 +25,7 @@ from lightning_trainer.daemon.publication.publishing import Publisher
 from lightning_trainer.daemon.publication.retention import VersionKeeper
 from lightning_trainer.daemon.selection_watch import watch_selection
 from lightning_trainer.errors import TrainerDiedError, TrainingError
+from lightning_trainer.gateway.canary import CanaryRoute
 from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.judges.judging import Judging
@@ -94,6 +96,8 @@ class PolicyRuntime:
         self._keeper = VersionKeeper(
             policy, store=store, archive=self.old_versions.archive, in_use=lambda: self.old_versions.in_use
         )
+        canary = policy.canary
+        self.canary_route = canary and CanaryRoute(policy.name, share=canary.share, by=canary.by)
         publisher = Publisher(
             policy.name,
             store=store,
@@ -103,6 +107,17 @@ class PolicyRuntime:
             keeper=self._keeper,
             guard=policy.guard
             and PromotionGuard(policy.name, policy.guard, self.old_versions, url=url, token=token, log_dir=log_dir),
+            canary=canary
+            and self.canary_route
+            and Canary(
+                policy,
+                canary,
+                store=store,
+                route=self.canary_route,
+                old_versions=self.old_versions,
+                say=self.progress.say,
+                interrupted=lambda: self.rollbacks.pending is not None,
+            ),
         )
         self._judges = PolicyJudges(policy, judges, store=store, progress=self.progress)
         self._loop = TrainingLoop(

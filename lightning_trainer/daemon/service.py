@@ -21,6 +21,7 @@ from lightning_trainer.config import Config, GatewayConfig
 from lightning_trainer.daemon.access.challenge import challenge_router
 from lightning_trainer.daemon.access.identity import identity_of_daemon, leave_to_its_owner
 from lightning_trainer.daemon.access.token import token_of_daemon, told_to_clients
+from lightning_trainer.daemon.api.feedback import feedback_api
 from lightning_trainer.daemon.api.health import health_router
 from lightning_trainer.daemon.api.labels import labels_router
 from lightning_trainer.daemon.api.pausing import pausing_router
@@ -31,6 +32,7 @@ from lightning_trainer.daemon.api.status import status_router
 from lightning_trainer.daemon.api.store import store_router
 from lightning_trainer.daemon.composition import compose
 from lightning_trainer.daemon.dashboard import LiveDaemon
+from lightning_trainer.daemon.feedback import FeedbackSettler
 from lightning_trainer.daemon.http.server import announced, serving
 from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.http.tls import ShownCertificate, read_certificate, without_tls
@@ -50,6 +52,7 @@ from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.routes import gateway_router
+from lightning_trainer.ingest.http.feedback import feedback_router
 from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.ingest.http.rewards import rewards_router
 from lightning_trainer.ingest.http.rollouts import rollouts_router
@@ -128,6 +131,8 @@ class Daemon:
                 stack.push_async_callback(_ended(asyncio.create_task(shown.keep_fresh(lambda new: tell(new.pem)))))
             stack.push_async_callback(_ended(asyncio.create_task(drain_spools(url, redacting, identity.owners))))
             stack.push_async_callback(_ended(asyncio.create_task(keep_within_limits(store))))
+            settler = FeedbackSettler(config.feedback, store, sink)
+            stack.push_async_callback(_ended(asyncio.create_task(settler.run())))
             stack.push_async_callback(_ended(asyncio.create_task(census.get())))  # so that who asks first has an answer
             engines = {id(policy.engine): policy.engine for policy in policies}.values()
             for policy in policies:
@@ -166,7 +171,12 @@ class Daemon:
         app.add_middleware(TrustedHosts, host=config.daemon.host, listed=listed)
         guarded = [Depends(require_token(token))]
         gateway = gateway_router(
-            [ServedPolicy(p.policy.name, p.upstream, p.policy.claims, old_versions=p.old_versions) for p in policies],
+            [
+                ServedPolicy(
+                    p.policy.name, p.upstream, p.policy.claims, old_versions=p.old_versions, canary=p.canary_route
+                )
+                for p in policies
+            ],
             sink,
             max_body_bytes=config.gateway.max_body_bytes,
             max_concurrent=config.gateway.max_concurrent,
@@ -175,11 +185,13 @@ class Daemon:
         for router in (
             otlp_router(sink, max_body_bytes=config.daemon.max_body_bytes, not_kept=not_kept),
             rewards_router(store, sink),
+            feedback_router(store, sink, config.feedback),
             rollouts_router(store, sink),
             gateway,
             embeddings_router(_embeddings(config.gateway), max_body_bytes=config.gateway.max_body_bytes),
             status_router(policies, store=store, not_kept=not_kept, census=census),
             store_router(store, {policy.policy.name: policy.rollbacks for policy in policies}),
+            feedback_api(store, config.feedback),
             runs_router(),
             rollback_router({policy.policy.name: policy.rollbacks for policy in policies}),
             pausing_router(store, {policy.policy.name: policy.rollbacks for policy in policies}),

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.feedback.entries import Entry, edits_of
 from lightning_trainer.ingest.ancestry import unique
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.retokenise.grading import Scorer, retokenised
@@ -28,6 +29,8 @@ class Recording:
     words: Mapping[str, Words] = field(default_factory=dict)
     """By call id; empty where nobody asked."""
     problems: tuple[str, ...] = ()
+    edits: tuple[Entry, ...] = ()
+    """Answers as somebody would have them, oldest first; none where nobody asked for words."""
 
 
 def read_recording(spans: Sequence[Span], *, with_words: bool = False) -> Recording:
@@ -49,6 +52,7 @@ def read_recording(spans: Sequence[Span], *, with_words: bool = False) -> Record
         span_parents=span_parents(spans),
         words=words_of(spans) if with_words else {},
         problems=(*reading.problems, *_missing_spans(spans, attempts)),
+        edits=edits_of(spans) if with_words else (),
     )
 
 

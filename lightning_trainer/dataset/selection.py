@@ -1,9 +1,10 @@
 """Which examples are shown (supervised fine-tuning) and which are compared (preference learning, DPO)."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.dataset.edits import by_call, edited, in_words
 from lightning_trainer.dataset.examples import Example, ExampleLedger, Needs, candidates
 from lightning_trainer.dataset.reading import Recording
 from lightning_trainer.transitions.reasons import Reason
@@ -39,7 +40,7 @@ class Preferences:
 def demonstrations(
     recording: Recording, policy: PolicyConfig, needs: Needs = Needs.EITHER, *, min_reward: float | None = None
 ) -> Demonstrations:
-    """Return the calls of the policy's agents that are worth imitating.
+    """Return the calls of the policy's agents that are worth imitating, and edited answers in place of what they edit.
 
     Args:
         recording: read with its words.
@@ -49,18 +50,29 @@ def demonstrations(
     ledger = ExampleLedger()
     found, problems = candidates(recording, policy, ledger, needs, failed_too=False)
     kept: list[Example] = []
+    edits = _edits(recording, policy, needs, [call for call, _ in found])
+    without_words = 0
     for call, example in found:
+        if call.call_id in edits.of_calls:
+            better = edited(example, edits.of_calls[call.call_id])
+            if better is not None:
+                ledger.drop(call, Reason.EDITED)
+                kept.append(better)
+                continue
+            without_words += 1
         if min_reward is not None and (example.reward is None or example.reward < min_reward):
             # A missing reward is missing: whether the call is good enough is not known.
             ledger.drop(call, Reason.NO_REWARD if example.reward is None else Reason.LOW_REWARD)
         else:
             ledger.keep(call, example, Reason.DEMONSTRATED)
             kept.append(example)
-    return Demonstrations(tuple(kept), ledger.rows(), (*recording.problems, *problems))
+    said = edits.problems(without_words)
+    return Demonstrations(tuple(kept), ledger.rows(), (*recording.problems, *problems, *said))
 
 
 def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs.EITHER) -> Preferences:
-    """Return for every prompt that was answered more than once the best answer and the worst, if their rewards differ.
+    """Return for every prompt that was answered more than once the best answer and the worst, if their rewards differ,
+    and for every answer that somebody edited the edit and the answer.
 
     Prompts are the same when they are so to the last token, in attempts of one group: of an agent of several turns
     these are usually the first ones.
@@ -72,13 +84,22 @@ def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs
     ledger = ExampleLedger()
     found, problems = candidates(recording, policy, ledger, needs, failed_too=True)
     answers: dict[tuple[str | None, str, Hashable], list[tuple[float, Call, Example]]] = {}
+    pairs: list[Pair] = []
+    edits = _edits(recording, policy, needs, [call for call, _ in found])
+    without_words = 0
     for call, example in found:
+        if call.call_id in edits.of_calls:
+            better = edited(example, edits.of_calls[call.call_id]) if example.answer is not None else None
+            if better is not None:
+                pairs.append(Pair(chosen=better, rejected=in_words(example)))
+                ledger.keep(call, example, Reason.PREFERENCE)
+                continue
+            without_words += 1
         if example.reward is None:
             ledger.drop(call, Reason.NO_REWARD)
         else:
             key = (example.group_id, example.agent, example.prompt_key)
             answers.setdefault(key, []).append((example.reward, call, example))
-    pairs: list[Pair] = []
     for of_prompt in answers.values():
         best = max(of_prompt, key=lambda scored: scored[0])
         worst = min(of_prompt, key=lambda scored: scored[0])
@@ -90,4 +111,27 @@ def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs
                 ledger.keep(scored[1], scored[2], Reason.PREFERENCE)
             else:
                 ledger.drop(scored[1], Reason.NO_PAIR)
-    return Preferences(tuple(pairs), ledger.rows(), (*recording.problems, *problems))
+    said = edits.problems(without_words)
+    return Preferences(tuple(pairs), ledger.rows(), (*recording.problems, *problems, *said))
+
+
+@dataclass(frozen=True, slots=True)
+class _Edits:
+    of_calls: Mapping[str, str]
+    """By call id, what can be used."""
+    left_out: int
+    """For want of ids."""
+
+    def problems(self, without_words: int) -> tuple[str, ...]:
+        """Say what became of edited answers that are no examples."""
+        said = []
+        if self.left_out:
+            said.append(f"{self.left_out} edited answers have no token ids and are left out; leave --tokens out")
+        if without_words:
+            said.append(f"{without_words} edited answers are left out: the words of what they answer were not recorded")
+        return tuple(said)
+
+
+def _edits(recording: Recording, policy: PolicyConfig, needs: Needs, calls: Sequence[Call]) -> _Edits:
+    found = by_call(recording.edits, calls, policy)
+    return _Edits({}, len(found)) if needs is Needs.TOKENS else _Edits(found, 0)

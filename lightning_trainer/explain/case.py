@@ -59,6 +59,8 @@ class Case:
     """Why somebody took it out of what is trained; None where nobody did."""
     expired_ns: int | None = None
     """When retention deleted its spans; None where it did not."""
+    feedback: int = 0
+    """Pieces of feedback on it that are stored, whether or not they count."""
     earlier: bool = False
     """It was recorded before the policy was first started, and the policy does not train such attempts."""
 

@@ -11,14 +11,16 @@ from dataclasses import replace
 from functools import cached_property
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.config.judges import AnyJudge
 from lightning_trainer.credit.collecting import collect
 from lightning_trainer.credit.grouping import regroup
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.explain.case import Case, Judged
 from lightning_trainer.ingest.reading import Reading, read_spans
+from lightning_trainer.judges.reliability.report import corrections
 from lightning_trainer.store.records import StepRecord
 from lightning_trainer.store.tables import attempts as attempt_table
-from lightning_trainer.store.tables import participations
+from lightning_trainer.store.tables import feedback, participations
 from lightning_trainer.store.tables import rollouts as rollout_queries
 from lightning_trainer.store.tables import spans as span_table
 from lightning_trainer.store.tables import steps as step_table
@@ -43,6 +45,7 @@ class Gathering:
         others: names of those beside it; what their steps consumed may still be the policy's as well.
         from_files: the snapshot is of files (``store.memory.in_memory``), so no step has taken or will take anything.
         no_policy: the configuration has none; ``policy`` is ``config.any_agent``.
+        judges: the configuration's; those that the policy corrects are corrected by what is known of them now.
     """
 
     def __init__(
@@ -53,12 +56,14 @@ class Gathering:
         *,
         from_files: bool = False,
         no_policy: bool = False,
+        judges: Sequence[AnyJudge] = (),
     ) -> None:
         self._connection = connection
         self._policy = policy
         self._others = others
         self._from_files = from_files
         self._no_policy = no_policy
+        self._judges = judges
         self._judged: dict[tuple, Judged] = {}
 
     def cases(self, rollout_id: str) -> tuple[Case, ...]:
@@ -108,6 +113,7 @@ class Gathering:
             expired_ns=None
             if attempt is None
             else rollout_queries.select_expired(self._connection, attempt.attempt_id),
+            feedback=0 if attempt is None else feedback.count_of(self._connection, attempt.attempt_id),
             earlier=judged.step is None and self._is_earlier(attempt),
         )
 
@@ -207,7 +213,15 @@ class Gathering:
         step = 0 if record is None else record.step
         policy = self._policy_at(record)
         build = build_batch(
-            reading.calls, attempts, reading.evaluations, policy, step, span_parents=span_parents(spans)
+            reading.calls,
+            attempts,
+            reading.evaluations,
+            policy,
+            step,
+            span_parents=span_parents(spans),
+            corrections=corrections(self._connection, policy.corrected_rewards, self._judges)
+            if policy.corrected_rewards
+            else None,
         )
         reasons: dict[str, list[str]] = {}
         for call in reading.calls:

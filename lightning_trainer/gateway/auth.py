@@ -1,9 +1,12 @@
 """Who may come in: whoever has the token, compared in constant time; with ``token = "none"``, whoever reaches the port.
 
 The configuration refuses that beyond loopback. OpenAI and Anthropic clients send the token as their ``api_key``, one as
-a bearer token and one as ``x-api-key``; our own client sends it beside whatever key a program has.
+a bearer token and one as ``x-api-key``; Langfuse's clients send it as the password of their secret key; our own client
+sends it beside whatever key a program has.
 """
 
+import base64
+import binascii
 import hmac
 from collections.abc import Awaitable, Callable
 
@@ -19,9 +22,10 @@ def require_token(token: str | None) -> Callable[[Request], Awaitable[None]]:
     async def check(request: Request) -> None:
         if expected is None:
             return
-        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
         given = (
-            bearer.strip() if scheme.lower() == "bearer" else "",
+            credentials.strip() if scheme.lower() == "bearer" else "",
+            _password(credentials) if scheme.lower() == "basic" else "",
             request.headers.get("x-api-key", ""),
             request.headers.get(TOKEN_HEADER, ""),
         )
@@ -34,3 +38,11 @@ def require_token(token: str | None) -> Callable[[Request], Awaitable[None]]:
             )
 
     return check
+
+
+def _password(credentials: str) -> str:
+    """Return the password of HTTP basic authentication; empty where it cannot be read (RFC 7617)."""
+    try:
+        return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
+        return ""

@@ -6,6 +6,7 @@ patience (503). Everything else is the engine's to judge, and its errors are pas
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,8 @@ from lightning_trainer.gateway.request import EngineRequest, read_body_object, u
 from lightning_trainer.ingest.http.bodies import BodyTooLargeError, read_body
 from lightning_trainer.ingest.http.rollout_urls import RolloutUrl, names_in, rollout_url
 from lightning_trainer.types import SpanSink
+
+_log = logging.getLogger(__name__)
 
 _POLICY_HEADER = "x-lightning-policy"
 _VERSION_HEADER = "x-lightning-policy-version"
@@ -140,7 +143,7 @@ class Door:
             if isinstance(counted, int) and counted >= limit:
                 raise too_long_unedited(counted, limit)
         try:
-            serving = await _serving(exchange.request, policy, slot)
+            serving = await _serving(exchange.request, policy, slot, exchange.caller.attributes)
             conversation = conversation_of(exchange.caller, exchange.request)
             upstream = await _ask(exchange.request, serving, policy.served_name or policy.name, conversation)
             while (instead := exchange.request.instead(upstream.status, upstream.body)) is not None:
@@ -185,10 +188,10 @@ async def _tokenized(asked: EngineRequest, policy: ServedPolicy) -> int | Engine
     return len(orjson.loads(answer.body or b"")["tokens"])
 
 
-async def _serving(asked: EngineRequest, policy: ServedPolicy, slot: Slot) -> Upstream:
+async def _serving(asked: EngineRequest, policy: ServedPolicy, slot: Slot, caller: Mapping[str, str]) -> Upstream:
     """Return the engine of the version that is asked for; the slot holds it until the call ends."""
     if asked.version is None:
-        return policy.upstream
+        return await _candidate(policy, slot, caller) or policy.upstream
     live = await policy.upstream.live_version(policy.name)
     if live is None or live == asked.version:
         return policy.upstream
@@ -197,6 +200,21 @@ async def _serving(asked: EngineRequest, policy: ServedPolicy, slot: Slot) -> Up
         raise unknown_model(asked.model, policy.models(live))
     slot.also_release(lease.release)
     return lease.upstream
+
+
+async def _candidate(policy: ServedPolicy, slot: Slot, caller: Mapping[str, str]) -> Upstream | None:
+    """Return the engine of the candidate where the call is its to answer; None: it is the live version's."""
+    version = None if policy.canary is None else policy.canary.version_for(caller)
+    if version is None or policy.old_versions is None:
+        return None
+    try:
+        lease = await policy.old_versions.lease(version)
+    except (EngineError, PublicationError) as error:
+        _log.warning("%s@v%d does not answer, and the live version does: %s", policy.name, version, error)
+        return None
+    if lease is not None:
+        slot.also_release(lease.release)
+    return None if lease is None else lease.upstream
 
 
 async def _ask(

@@ -7,6 +7,7 @@ caller's agent says it, where a policy claims that agent.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from lightning_trainer.gateway.canary import CanaryRoute
 from lightning_trainer.gateway.engine.old_versions import OldVersions
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.errors import RefusalError
@@ -36,6 +37,8 @@ class ServedPolicy:
     """The engine's own name for it; ``name`` when empty."""
     old_versions: OldVersions | None = None
     """Where ``POLICY@vN`` is answered that is not served any more; None: nowhere."""
+    canary: CanaryRoute | None = None
+    """Which rollouts a candidate answers, by ``old_versions``; None: none ever."""
 
     def models(self, live: int | None) -> list[str]:
         """Return the names that it can be called by; ``live``: the version that is served now."""

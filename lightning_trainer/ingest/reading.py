@@ -57,6 +57,8 @@ def read_spans(spans: Sequence[Span]) -> Reading:
         for span in telling
         for event in span.events
         if event.name == semconv.EVALUATION_EVENT
+        # Feedback is a reward when the daemon has made one of it (`feedback/`).
+        and semconv.FEEDBACK_SOURCE not in event.attributes
         and (evaluation := _evaluation(span, event, identities[key_of(span)], roots, problems)) is not None
     ]
     evaluations += [
@@ -139,10 +141,12 @@ def _source(span: Span) -> str | None:
     name, kind, model = (
         span.attributes.get(key) for key in (semconv.JUDGE_NAME, semconv.JUDGE_KIND, semconv.JUDGE_MODEL)
     )
-    if name is None:
-        person = span.attributes.get(semconv.LABELED_BY)
-        return person if isinstance(person, str) else None
-    return f"judge {name} ({kind}, {model})"
+    if name is not None:
+        return f"judge {name} ({kind}, {model})"
+    if isinstance(sources := span.attributes.get(semconv.FEEDBACK_SOURCES), int):
+        return f"feedback of {sources} source{'s' * (sources != 1)}"
+    person = span.attributes.get(semconv.LABELED_BY)
+    return person if isinstance(person, str) else None
 
 
 def _evaluated_name(span: Span, event: SpanEvent, name: str) -> str | None:

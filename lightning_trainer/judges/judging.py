@@ -6,6 +6,7 @@ for. Nobody who stops waiting stops the judge: what comes later is stored for wh
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -56,13 +57,20 @@ class Judging:
         return self.judge.config.name
 
     async def judge_group(
-        self, spans: Sequence[Span], attempts: Sequence[Attempt], budget: Budget, *, again: bool = False
+        self,
+        spans: Sequence[Span],
+        attempts: Sequence[Attempt],
+        budget: Budget,
+        *,
+        again: bool = False,
+        shuffle: bool = False,
     ) -> list[Judged]:
         """Judge the attempts of one group that lack this judge's reward, and store what it says.
 
         Args:
             spans: everything that belongs to the attempts.
             again: also those that have it, and without looking for what was said before.
+            shuffle: tell them in an order by chance, to see whether the judge minds.
 
         Returns:
             One for each attempt that was judged; never an error of the judge's own.
@@ -71,6 +79,9 @@ class Judging:
             StoreError: the verdicts could not be stored.
         """
         units = await asyncio.to_thread(self.units, spans, attempts, again)
+        if shuffle:
+            for unit in units:
+                random.shuffle(unit)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._judge_unit(unit, budget, again=again)) for unit in units]
         return [judged for task in tasks for judged in task.result()]

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 from lightning_instrumentation.reward import LARGEST_REWARD
 
+from lightning_trainer.rewards.reliability import Correction
 from lightning_trainer.rewards.targets import Scope, Target, Targets
 from lightning_trainer.rewards.weighting import weigh
 from lightning_trainer.types import Attempt, Call, Evaluation
@@ -48,6 +49,7 @@ def read_rewards(
     attempts: Mapping[str, Attempt],
     weights: str | Mapping[str, float],
     repeated: Iterable[tuple[Call, Call]] = (),
+    corrections: Mapping[str, Correction] | None = None,
 ) -> RewardTable:
     """Return who was given which reward.
 
@@ -57,7 +59,10 @@ def read_rewards(
         attempts: by id; evaluations of other attempts are of no concern here.
         weights: of the policy's rewards, by name; a single name has the weight 1.
         repeated: pairs of a left-out record and the call that is kept for it, so that naming either means the call.
+        corrections: by name, of judges whose errors are taken off; one that is refused gives no rewards.
     """
+    corrections = corrections or {}
+    refused = {name: said for name, one in corrections.items() if (said := one.refused) is not None}
     weights = {weights: 1.0} if isinstance(weights, str) else weights
     rewards = {evaluation for evaluation in evaluations if evaluation.name in weights}
     # Most tasks score attempts alone, and then no call needs to be found.
@@ -69,7 +74,7 @@ def read_rewards(
     shared: set[tuple[str, str]] = set()
     for evaluation in rewards:
         name, target = evaluation.name, targets.find(evaluation)
-        if target is None:
+        if target is None or name in refused:
             continue
         if target.scope is Scope.AMBIGUOUS:
             ambiguous.add((target.name, name))
@@ -83,11 +88,11 @@ def read_rewards(
             best[target, name] = max(best.get((target, name), observed), observed)
     given: dict[Target, dict[str, float]] = {}
     for (target, name), (_, value) in best.items():
-        given.setdefault(target, {})[name] = value
+        given.setdefault(target, {})[name] = corrections[name](value) if name in corrections else value
     sums = weigh(given, weights, calls, attempts)
     # Whoever tried again and gave a number then has mended it.
     unmended = {text for given_as, texts in not_numbers.items() if given_as not in best for text in texts}
-    problems = [f"{text} and counts as missing" for text in sorted(unmended)]
+    problems = [*sorted(refused.values()), *(f"{text} and counts as missing" for text in sorted(unmended))]
     problems += [
         f"span {span_id}: {name} does not say which of the response's choices it scores, so it scores none; name one "
         f"as {span_id}/0"

@@ -209,6 +209,57 @@ MIGRATIONS: tuple[str, ...] = (
         at_ns  INTEGER NOT NULL
     ) WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE feedback (                     -- what people and systems say, beside the spans that brought it
+        seq         INTEGER PRIMARY KEY,        -- order of arrival
+        trace_id    TEXT NOT NULL,
+        span_id     TEXT NOT NULL,
+        source      TEXT NOT NULL,
+        kind        TEXT NOT NULL,
+        name        TEXT NOT NULL,
+        rollout_id  TEXT,                       -- what it is about, as it was named
+        attempt_id  TEXT,                       -- NULL: not seen yet
+        response_id TEXT,
+        about_trace TEXT,
+        value       REAL,                       -- from 0 to 1; NULL: an edit or a comment alone
+        taken_back  INTEGER NOT NULL,
+        edited      INTEGER NOT NULL,
+        given_ns    INTEGER NOT NULL,
+        received_ns INTEGER NOT NULL,           -- by our clock
+        UNIQUE (trace_id, span_id)
+    );
+    CREATE INDEX feedback_of_source  ON feedback(source);
+    CREATE INDEX feedback_by_time    ON feedback(received_ns);
+    CREATE INDEX feedback_of_attempt ON feedback(attempt_id) WHERE attempt_id IS NOT NULL;
+    CREATE INDEX feedback_unmatched  ON feedback(seq)        WHERE attempt_id IS NULL;
+    CREATE TABLE settled (                      -- spans that are rewards made of feedback
+        target     TEXT NOT NULL,
+        number     INTEGER NOT NULL,            -- the newest of a target counts
+        attempt_id TEXT NOT NULL,
+        trace_id   TEXT NOT NULL,
+        span_id    TEXT NOT NULL,
+        value      REAL NOT NULL,
+        PRIMARY KEY (target, number)
+    ) WITHOUT ROWID;
+    CREATE INDEX settled_of_attempt ON settled(attempt_id);
+    CREATE TABLE forgotten (                    -- hashes of sources: what they had said by then is not stored again
+        source   TEXT PRIMARY KEY,
+        until_ns INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    """,
+    """
+    CREATE TABLE canaries (                     -- candidates that a share of live rollouts was answered by
+        policy    TEXT NOT NULL,
+        version   INTEGER NOT NULL,
+        live      INTEGER NOT NULL,             -- what it is compared with
+        state     TEXT NOT NULL,
+        began_ns  INTEGER NOT NULL,
+        ended_ns  INTEGER,
+        evidence  TEXT NOT NULL,                -- JSON
+        reason    TEXT,
+        PRIMARY KEY (policy, version)
+    ) WITHOUT ROWID;
+    """,
 )
 
 
@@ -256,4 +307,9 @@ _LATER_TABLES = {
     "verdicts": "policy, attempt_id, version, reward",
     "cursors": "name, position, about",
     "pauses": "policy, reason, at_ns",
+    "feedback": "seq, trace_id, span_id, source, kind, name, rollout_id, attempt_id, response_id, about_trace, value, "
+    "taken_back, edited, given_ns, received_ns",
+    "settled": "target, number, attempt_id, trace_id, span_id, value",
+    "forgotten": "source, until_ns",
+    "canaries": "policy, version, live, state, began_ns, ended_ns, evidence, reason",
 }

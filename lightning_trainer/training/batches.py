@@ -15,6 +15,7 @@ from lightning_trainer.credit.baselines import Baselines, read_baselines
 from lightning_trainer.credit.grouping import regroup
 from lightning_trainer.credit.groups import GroupSummary
 from lightning_trainer.garbage_collection import without_garbage_collection
+from lightning_trainer.rewards.reliability import Correction
 from lightning_trainer.rewards.table import RewardTable, read_rewards
 from lightning_trainer.training import problems
 from lightning_trainer.training.best_of_n import as_the_model_itself, picked
@@ -61,6 +62,8 @@ class Build:
     """By call id: the ledger, call by call."""
     rewards: RewardTable = field(default_factory=lambda: RewardTable({}, {}, ()))
     """What was given to whom."""
+    corrections: Mapping[str, Correction] = field(default_factory=dict)
+    """By the name of the reward: how judges were corrected."""
 
 
 @without_garbage_collection()
@@ -73,6 +76,7 @@ def build_batch(
     span_parents: Mapping[str, str] | None = None,
     oldest_version: int = 0,
     vocabulary: int | None = None,
+    corrections: Mapping[str, Correction] | None = None,
 ) -> Build:
     """Build the batch of one step.
 
@@ -86,6 +90,7 @@ def build_batch(
             without it knows no span above the calls' own parents.
         oldest_version: calls that an older version of the policy sampled are stale (``daemon.staleness``).
         vocabulary: entries of the model's; ids beyond it would fail each try of the step. None: not looked at.
+        corrections: by the name of the reward, of judges whose errors are taken off.
 
     Raises:
         LedgerImbalanceError: the result does not account for every sampled token exactly once (a defect).
@@ -99,7 +104,9 @@ def build_batch(
         ledger.settle(repeat, Outcome.DEDUPLICATED, Reason.DELIVERED_TWICE)
     latest = {attempt.attempt_id: attempt for attempt in sorted(attempts, key=_latest_knowledge_last)}
     attempt_of = {a.attempt_id: a for a in regroup(list(latest.values()), deliveries.kept, policy)}
-    rewards = read_rewards(evaluations, deliveries.kept, attempt_of, policy.reward_weights, deliveries.repeated)
+    rewards = read_rewards(
+        evaluations, deliveries.kept, attempt_of, policy.reward_weights, deliveries.repeated, corrections
+    )
 
     eligible, gaps = _eligible(deliveries.kept, policy, attempt_of, ledger, oldest_version, vocabulary)
     paths = trajectories_of(
@@ -153,6 +160,7 @@ def build_batch(
         unscored=frozenset(unscored),
         fates=ledger.fates,
         rewards=rewards,
+        corrections=corrections or {},
     )
 
 

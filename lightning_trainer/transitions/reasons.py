@@ -124,6 +124,7 @@ class Reason(StrEnum):
 
     # dropped: what a demonstration or a preference pair can be made of
     LOW_REWARD = "low_reward", "The reward is below the least that was asked of a demonstration."
+    EDITED = "edited", "Somebody edited the answer, and the edit is the demonstration."
     NO_WORDS = "no_words", "The words of the call were not recorded, or cannot be written as text (an image)."
     NO_PAIR = (
         "no_pair",

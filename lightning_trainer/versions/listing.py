@@ -1,13 +1,15 @@
 """A policy's versions as ``lightning-trainer versions`` shows them, read from a store on one snapshot."""
 
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from enum import StrEnum
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.store.tables import canaries
 from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.tables import versions as version_table
+from lightning_trainer.store.tables.canaries import CanaryRecord
 from lightning_trainer.types import PolicyVersion, VersionState
 from lightning_trainer.versions.held_out import held_out_scores, select_scores, select_verdicts
 from lightning_trainer.versions.lineage import Lineage
@@ -20,8 +22,25 @@ class Whereabouts(StrEnum):
     """Its weights are kept: ``POLICY@vN`` is answered."""
     GONE = "gone"
     """Its weights are not kept; a rollback makes them again from a checkpoint and the recorded steps."""
+    CANARY = "canary"
+    """It answers a share of live rollouts, and training waits for what that decides."""
     REFUSED = "refused"
     """Trainer and engine did not agree on it, or the guard held it back; no call of the policy was answered by it."""
+
+
+class CanaryRow(TypedDict):
+    """A candidate that a share of live rollouts was answered by."""
+
+    state: str
+    """``going_on``, ``promoted``, ``refused`` or ``stopped``."""
+    live: int
+    """The version that it was compared with."""
+    began_ns: int
+    ended_ns: int | None
+    evidence: Mapping[str, Any]
+    """Of the candidate and of the live version: ended ``rollouts``, those with a reward (``rewards``), ``means``; the
+    bounds of either mean; and what went wrong (``harms``), in which share of the rollouts."""
+    reason: str | None
 
 
 class VersionRow(TypedDict):
@@ -37,6 +56,8 @@ class VersionRow(TypedDict):
     held_out_attempts: int
     reason: str | None
     """Why it was refused."""
+    canary: CanaryRow | None
+    """What its canary has seen; None where it had none."""
 
 
 def list_versions(
@@ -67,19 +88,22 @@ def list_versions(
         if fresh
         else select_scores(connection, policy, first, last)
     )
+    tried = canaries.select(connection, policy.name, first, last)
     rows: list[VersionRow] = []
     for version in versions:
         score = scores.get(version.version)
+        canary = tried.get(version.version)
         rows.append(
             VersionRow(
                 version=version.version,
                 parent=lineage.parent(version.version),
-                state=_whereabouts(version, stored),
+                state=_whereabouts(version, stored, canary),
                 created_ns=version.created_ns,
                 reward=earned.get(version.version),
                 held_out=None if score is None else score.mean,
                 held_out_attempts=0 if score is None else score.attempts,
                 reason=version.reason,
+                canary=None if canary is None else _canary_row(canary),
             )
         )
     return rows
@@ -102,7 +126,20 @@ def _family(connection: sqlite3.Connection, policy: str, first: int, last: int) 
     return Lineage(found, rollbacks), found
 
 
-def _whereabouts(version: PolicyVersion, stored: Collection[int]) -> Whereabouts:
+def _canary_row(record: CanaryRecord) -> CanaryRow:
+    return CanaryRow(
+        state=record.state,
+        live=record.live,
+        began_ns=record.began_ns,
+        ended_ns=record.ended_ns,
+        evidence=record.evidence,
+        reason=record.reason,
+    )
+
+
+def _whereabouts(version: PolicyVersion, stored: Collection[int], canary: CanaryRecord | None) -> Whereabouts:
+    if canary is not None and canary.ended_ns is None and version.state is VersionState.TRAINED:
+        return Whereabouts.CANARY
     match version.state:
         case VersionState.LIVE:
             return Whereabouts.SERVING

@@ -13,9 +13,10 @@ from lightning_trainer.config.policies.agents import ALL_AGENTS, matches
 from lightning_trainer.config.policies.credit import CreditConfig, TerminalCredit, named_scheme
 from lightning_trainer.config.policies.lora import LoraConfig
 from lightning_trainer.config.policies.optimizer import OptimizerConfig
+from lightning_trainer.config.policies.rewards import Reward, checked_reward, corrected_of, weights_of
 from lightning_trainer.config.policies.stages import StageConfig, first_steps, last_step
 from lightning_trainer.config.policies.trusted import TrustedEngine
-from lightning_trainer.config.policies.versions import GuardConfig, VersionsConfig
+from lightning_trainer.config.policies.versions import CanaryConfig, GuardConfig, VersionsConfig
 from lightning_trainer.config.section import Section
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -49,8 +50,9 @@ class PolicyConfig(Section):
     group_by: Literal["key", "task", "prompt"] = "key"
     """Which attempts are compared: those of one ``lightning.group.id`` (the task id where there is none), of one task
     id whatever the key says, or those whose first prompt is the same, token for token."""
-    reward: str | Mapping[str, float] = "reward"
-    """Name of the evaluation that is the reward, or several with their weights: ``{score = 1.0, format = 0.2}``."""
+    reward: Reward = "reward"
+    """Name of the evaluation that is the reward, or several with their weights: ``{score = 1.0, format = 0.2}``; of a
+    judge also ``{helpful = {weight = 1.0, correct = true}}``."""
     reward_wait_s: float = Field(default=0.0, ge=0, le=86400)
     """How long a step waits for rewards that its ended attempts still lack; one that comes later is not trained."""
     max_staleness: int | None = Field(default=None, ge=0)
@@ -74,6 +76,8 @@ class PolicyConfig(Section):
     """Which weights stay served as ``POLICY@vN``."""
     guard: GuardConfig | None = None
     """None: every version that is proven goes live."""
+    canary: CanaryConfig | None = None
+    """None: a version goes live for all rollouts at once."""
     credit: CreditConfig = TerminalCredit()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -98,20 +102,7 @@ class PolicyConfig(Section):
     def _known_scheme(cls, value: Any) -> Any:
         return named_scheme(value)
 
-    @field_validator("reward")
-    @classmethod
-    def _weights(cls, reward: str | Mapping[str, float]) -> str | Mapping[str, float]:
-        if isinstance(reward, str):
-            return reward
-        if not reward:
-            raise ValueError("name at least one evaluation, as in {score = 1.0, format = 0.2}")
-        for name, weight in reward.items():
-            if not name or not 0 < abs(weight) <= 1000:
-                raise ValueError(
-                    f"the weight of {name!r} is {weight}; give a number other than 0 between -1000 and 1000, or leave "
-                    "it out"
-                )
-        return reward
+    _reward = field_validator("reward")(checked_reward)
 
     @model_validator(mode="after")
     def _stages_that_can_be(self) -> Self:
@@ -234,7 +225,12 @@ class PolicyConfig(Section):
     @property
     def reward_weights(self) -> Mapping[str, float]:
         """By the name of the evaluation."""
-        return {self.reward: 1.0} if isinstance(self.reward, str) else self.reward
+        return weights_of(self.reward)
+
+    @property
+    def corrected_rewards(self) -> frozenset[str]:
+        """Names of the rewards whose judge's errors are taken off."""
+        return corrected_of(self.reward)
 
     @property
     def all_reward_names(self) -> frozenset[str]:

@@ -3,7 +3,7 @@
 Which stage a step belongs to is decided by its number alone, so a run that is interrupted goes on in the same one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.policies.credit import CreditConfig, named_scheme
+from lightning_trainer.config.policies.rewards import Reward
 from lightning_trainer.config.section import Section
 
 
@@ -26,7 +27,7 @@ class StageConfig(Section):
     """Rows of ``data`` a step."""
     algorithm: AlgorithmConfig | None = None
     credit: CreditConfig | None = None
-    reward: str | Mapping[str, float] | None = None
+    reward: Reward | None = None
     lr: float | None = Field(default=None, gt=0)
     """The highest; the optimiser's schedule goes on over all stages."""
 

@@ -1,9 +1,11 @@
 """``versions`` and ``guard`` of a policy: which weights are kept and what an old version costs while it is asked for,
 and what a new one has to show before it is served."""
 
+import math
 from pathlib import Path
+from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from lightning_trainer.config.section import Section
 
@@ -33,3 +35,33 @@ class GuardConfig(Section):
     """Of a run of the command; one that takes longer gives no score."""
     working_dir: Path = Path(".")
     """Where it is run."""
+
+
+class CanaryConfig(Section):
+    """``[policy.canary]``: a new version answers a share of live rollouts before it answers all of them."""
+
+    share: float = Field(default=0.1, gt=0, le=0.5)
+    """Of live rollouts, chosen by a hash of their ids, that a candidate answers."""
+    by: Literal["rollout", "task", "group"] = "rollout"
+    """What stays together: all calls of a rollout, of a task (a session, say), or of a group."""
+    tolerance: float = Field(default=0.03, ge=0, le=1)
+    """How much worse than the live version a candidate may be, in rewards on ``range``'s scale from 0 to 1."""
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    """That a candidate as good as the live version is not refused, and one that is worse by more than the tolerance is
+    not promoted, however often it is looked at."""
+    range: tuple[float, float] = (0.0, 1.0)
+    """The lowest and the highest reward of an attempt; what is beyond counts as the end."""
+    max_rollouts: int = Field(default=2000, ge=10)
+    """Rewards of the candidate's rollouts after which it is stopped, undecided."""
+    timeout_s: float = Field(default=86_400.0, gt=0)
+    """After which it is stopped, undecided."""
+    guard_margin: float = Field(default=0.1, gt=0, le=1)
+    """A candidate is stopped at once when it is certain that it fails, errs in tools, refuses, or is long or slow in a
+    share of its rollouts that is larger by so much."""
+
+    @field_validator("range")
+    @classmethod
+    def _ascending(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not (math.isfinite(value[0]) and math.isfinite(value[1]) and value[0] < value[1]):
+            raise ValueError("write the lowest and the highest reward, like [0, 1]")
+        return value

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
@@ -14,6 +14,7 @@ from lightning_trainer.daemon.judges import PolicyJudges
 from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.errors import DamagedStoreError, StoreError
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.rewards.reliability import Correction
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.batches import Build, build_batch
 from lightning_trainer.training.judging import quarantined
@@ -112,9 +113,17 @@ class Builder:
 
     async def _once(self, attempts: Sequence[Attempt], step: int, oldest_version: int) -> Build:
         spans = await self._store.spans_of_attempts([attempt.attempt_id for attempt in attempts])
-        return await asyncio.to_thread(self._build, spans, attempts, step, oldest_version)
+        corrections = {} if self._judges is None else await self._judges.corrections(step)
+        return await asyncio.to_thread(self._build, spans, attempts, step, oldest_version, corrections)
 
-    def _build(self, spans: Sequence[Span], attempts: Sequence[Attempt], step: int, oldest_version: int) -> Build:
+    def _build(
+        self,
+        spans: Sequence[Span],
+        attempts: Sequence[Attempt],
+        step: int,
+        oldest_version: int,
+        corrections: Mapping[str, Correction],
+    ) -> Build:
         reading = read_spans(spans)
         build = build_batch(
             reading.calls,
@@ -125,6 +134,7 @@ class Builder:
             span_parents=span_parents(spans),
             oldest_version=oldest_version,
             vocabulary=self._vocabulary,
+            corrections=corrections,
         )
         return replace(build, problems=(*reading.problems, *build.problems))
 

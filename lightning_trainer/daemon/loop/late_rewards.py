@@ -28,8 +28,8 @@ async def late_rewards(
     response_ids: set[str] = set()
     for span in spans:
         for event in span.events:
-            if event.name != semconv.EVALUATION_EVENT:
-                continue
+            if event.name != semconv.EVALUATION_EVENT or semconv.FEEDBACK_SOURCE in event.attributes:
+                continue  # feedback is a reward when it has been settled
             # One name is enough; the event is more exact than the span that carries it.
             for name, found in (
                 (semconv.ATTEMPT_ID, attempt_ids),

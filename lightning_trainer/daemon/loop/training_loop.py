@@ -37,6 +37,7 @@ from lightning_trainer.errors import (
     TrainingError,
 )
 from lightning_trainer.metrics.groups import group_metrics
+from lightning_trainer.metrics.judges import judge_metrics
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.metrics.sampling import sampling_metrics
 from lightning_trainer.store.records import StepState
@@ -332,6 +333,7 @@ class TrainingLoop:
         attempts, build = filled
         metrics = {
             **group_metrics(build.groups),
+            **judge_metrics(build.corrections),
             **(sampling_metrics(build.batch, await self._served()) if build.batch else {}),
             "attempts/incomplete": self._worklist.gave_up_on(attempts),
         }

@@ -3,24 +3,21 @@
 The candidate is served for that time as any old version is, as ``POLICY@vN``: calls of the policy know nothing of it.
 """
 
-import asyncio
 import logging
 import os
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from lightning_trainer.config.policies.versions import GuardConfig
+from lightning_trainer.daemon.publication.beside import served_beside
 from lightning_trainer.daemon.publication.evaluation import held_out_score
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
-from lightning_trainer.daemon.publication.old_versions import Lease, OldVersionBusyError, OldVersionEngine
-from lightning_trainer.errors import EngineError, LightningError
+from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
+from lightning_trainer.errors import LightningError
 from lightning_trainer.serving.publication import Publication
 
 _log = logging.getLogger(__name__)
-
-_LOOK_AGAIN_S = 1.0
 
 
 class PromotionGuard:
@@ -73,28 +70,8 @@ class PromotionGuard:
         if candidate.version in self._scores:
             yield
             return
-        await asyncio.to_thread(self._old_versions.archive.add, candidate)
-        lease = await self._lease(candidate.version)
-        try:
-            await lease.upstream.ready(self._config.timeout_s)
+        async with served_beside(self._old_versions, candidate, self._config.timeout_s):
             yield
-        finally:
-            lease.release()
-            await self._old_versions.let_go(candidate.version)
-
-    async def _lease(self, version: int) -> Lease:
-        give_up = time.monotonic() + self._config.timeout_s
-        while True:
-            try:
-                lease = await self._old_versions.lease(version)
-            except OldVersionBusyError:
-                if time.monotonic() > give_up:
-                    raise
-                await asyncio.sleep(_LOOK_AGAIN_S)
-                continue
-            if lease is None:
-                raise EngineError(f"{self._policy}@v{version} was not stored")
-            return lease
 
     async def _score(self, version: int) -> float:
         if version not in self._scores:

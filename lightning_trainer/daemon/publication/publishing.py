@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from lightning_trainer.daemon.publication.canary import Canary
 from lightning_trainer.daemon.publication.guard import PromotionGuard
 from lightning_trainer.daemon.publication.retention import VersionKeeper
 from lightning_trainer.errors import PublicationError
@@ -36,6 +37,7 @@ class Publisher:
         weights: WeightFolder,
         keeper: VersionKeeper,
         guard: PromotionGuard | None = None,
+        canary: Canary | None = None,
     ) -> None:
         self._policy = policy
         self._store = store
@@ -44,14 +46,15 @@ class Publisher:
         self._weights = weights
         self._keeper = keeper
         self._guard = guard
+        self._canary = canary
         self.refused_in_a_row = 0
         self.last_reason: str | None = None
 
     async def publish(self, *, version: int, step: int, asked_for: bool = False) -> PolicyVersion:
-        """Write the weights, let the guard compare them, the engine take and prove them, and record the outcome.
+        """Write the weights, let guard and canary compare them, the engine take and prove them, and record the outcome.
 
         Args:
-            asked_for: by somebody, in a rollback: the guard is not asked.
+            asked_for: by somebody, in a rollback: neither is asked.
 
         Raises:
             EngineError: the engine stayed away.
@@ -64,8 +67,8 @@ class Publisher:
         worse: str | None = None
         for attempt in range(1, _TRIES + 1):
             publication = await self._write(version, step, created_ns)
-            if self._guard is not None and live is not None:
-                worse = await self._guard.refusal(publication, live)
+            if live is not None:
+                worse = await self._worse(publication, live)
                 if worse is not None:
                     Path(publication.path).unlink(missing_ok=True)
                     report = PublicationReport(False, live, worse)
@@ -81,6 +84,13 @@ class Publisher:
             self.refused_in_a_row = 0 if report.accepted else self.refused_in_a_row + 1
             self.last_reason = report.reason
         return outcome
+
+    async def _worse(self, publication: Publication, live: int) -> str | None:
+        """Return why a candidate must not go live: by the guard, and then by the canary; None where it may."""
+        worse = None if self._guard is None else await self._guard.refusal(publication, live)
+        if worse is None and self._canary is not None:
+            worse = await self._canary.refusal(publication, live)
+        return worse
 
     async def engine_ready(self, timeout_s: float) -> None:
         """Return when there is an engine to publish to.
@@ -143,7 +153,8 @@ class Publisher:
         Raises:
             EngineError: the engine stayed away.
         """
-        live = None if self._guard is None else await self._store.live_version(self._policy)
+        compared = self._guard is not None or self._canary is not None
+        live = await self._store.live_version(self._policy) if compared else None
         if live is None or live.version == version:
             return None
         if self._served() != live.version:  # the daemon has started since

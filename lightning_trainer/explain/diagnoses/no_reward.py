@@ -20,6 +20,12 @@ def _why(case: Case) -> str:
     given = [evaluation for evaluation in case.reading.evaluations if evaluation.name in names]
     if case.group is not None and (sentence := case.judged.build.rewards.incomplete.get(case.group.group_id)):
         return sentence
+    if not given and case.feedback:
+        return (
+            f"{case.feedback} pieces of feedback on attempt {case.attempt_id} are stored and have not become "
+            f"{rewards}: they have another name, wait in quarantine, or their sources weigh too little; "
+            "`lightning-trainer feedback` says which"
+        )
     if not given:
         others = sorted({evaluation.name for evaluation in case.reading.evaluations})
         if others:

@@ -43,15 +43,15 @@ def spans_of(
     Raises:
         MalformedTelemetryError: it is not such a request from there on.
     """
-    for of_resource in _objects(document, "resourceSpans"):
+    for of_resource in objects(document, "resourceSpans"):
         try:
-            resource = attributes_from_proto(_key_values(_object(of_resource, "resource"), "attributes"))
+            resource = attributes_from_proto(key_values(_object(of_resource, "resource"), "attributes"))
         except MalformedTelemetryError as error:
             resource = {}
             warnings.append(f"the resource's attributes are left out: {error}")
-        for of_scope in _objects(of_resource, "scopeSpans"):
+        for of_scope in objects(of_resource, "scopeSpans"):
             scope = str(_object(of_scope, "scope").get("name") or "")
-            for span in _objects(of_scope, "spans"):
+            for span in objects(of_scope, "spans"):
                 try:
                     yield read(_span(span), scope=scope, resource=resource)
                 except MalformedTelemetryError as error:
@@ -63,31 +63,31 @@ def _span(document: Mapping[str, Any]) -> SpanProto:
     try:
         status = _object(document, "status")
         return SpanProto(
-            trace_id=_id(document, "traceId"),
-            span_id=_id(document, "spanId"),
-            parent_span_id=_id(document, "parentSpanId"),
+            trace_id=hex_id(document, "traceId"),
+            span_id=hex_id(document, "spanId"),
+            parent_span_id=hex_id(document, "parentSpanId"),
             trace_state=str(document.get("traceState") or ""),
             flags=int(document.get("flags") or 0),
             name=name,
             kind=_enumerator(SpanProto.SpanKind, document.get("kind")),
             start_time_unix_nano=int(document.get("startTimeUnixNano") or 0),
             end_time_unix_nano=int(document.get("endTimeUnixNano") or 0),
-            attributes=_key_values(document, "attributes"),
+            attributes=key_values(document, "attributes"),
             events=[
                 SpanProto.Event(
                     name=str(event.get("name") or ""),
                     time_unix_nano=int(event.get("timeUnixNano") or 0),
-                    attributes=_key_values(event, "attributes"),
+                    attributes=key_values(event, "attributes"),
                 )
-                for event in _objects(document, "events")
+                for event in objects(document, "events")
             ],
             links=[
                 SpanProto.Link(
-                    trace_id=_id(link, "traceId"),
-                    span_id=_id(link, "spanId"),
-                    attributes=_key_values(link, "attributes"),
+                    trace_id=hex_id(link, "traceId"),
+                    span_id=hex_id(link, "spanId"),
+                    attributes=key_values(link, "attributes"),
                 )
-                for link in _objects(document, "links")
+                for link in objects(document, "links")
             ],
             status=Status(
                 code=_enumerator(Status.StatusCode, status.get("code")), message=str(status.get("message") or "")
@@ -99,7 +99,8 @@ def _span(document: Mapping[str, Any]) -> SpanProto:
         raise MalformedTelemetryError(f"span {name!r}: {error}") from error
 
 
-def _id(document: Mapping[str, Any], key: str) -> bytes:
+def hex_id(document: Mapping[str, Any], key: str) -> bytes:
+    """Return the bytes of an id; raises MalformedTelemetryError: its text is not hex digits."""
     digits = document.get(key) or ""
     try:
         return bytes.fromhex(digits)
@@ -112,10 +113,11 @@ def _enumerator(enumeration: Any, value: Any) -> Any:
     return enumeration.Value(value) if isinstance(value, str) else value or 0
 
 
-def _key_values(document: Mapping[str, Any], key: str, depth: int = 0) -> list[KeyValue]:
+def key_values(document: Mapping[str, Any], key: str, depth: int = 0) -> list[KeyValue]:
+    """Return attributes; raises MalformedTelemetryError: they are not such a list."""
     return [
         KeyValue(key=str(pair.get("key") or ""), value=_any_value(pair.get("value"), depth))
-        for pair in _objects(document, key)
+        for pair in objects(document, key)
     ]
 
 
@@ -143,10 +145,10 @@ def _any_value(value: Any, depth: int) -> AnyValue:
                 case "bytesValue":
                     return AnyValue(bytes_value=base64.b64decode(content, validate=True))
                 case "arrayValue":
-                    elements = [_any_value(element, depth + 1) for element in _objects(content, "values")]
+                    elements = [_any_value(element, depth + 1) for element in objects(content, "values")]
                     return AnyValue(array_value=ArrayValue(values=elements))
                 case "kvlistValue":
-                    return AnyValue(kvlist_value=KeyValueList(values=_key_values(content, "values", depth + 1)))
+                    return AnyValue(kvlist_value=KeyValueList(values=key_values(content, "values", depth + 1)))
         except MalformedTelemetryError:
             raise
         except (*_UNREADABLE, binascii.Error) as error:
@@ -161,7 +163,8 @@ def _object(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found
 
 
-def _objects(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+def objects(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    """Return a list of objects, empty where there is none; raises MalformedTelemetryError: it is something else."""
     found = document.get(key) or []
     if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
         raise MalformedTelemetryError(f"{key} is not a list of objects")

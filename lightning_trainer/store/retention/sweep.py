@@ -74,8 +74,8 @@ def delete_spans(
                 connection, attempt_id, asked
             )
             if may_go[attempt_id]:
-                deleted += _expire(connection, attempt_id, now_ns)
-    deleted += _delete(connection, alone)
+                deleted += expire_attempt(connection, attempt_id, now_ns)
+    deleted += delete_rows(connection, alone)
     return Slice(position, deleted)
 
 
@@ -103,18 +103,19 @@ def _is_wanted(connection: sqlite3.Connection, attempt_id: str, asked: Mapping[s
     return bool(found[0])
 
 
-def _expire(connection: sqlite3.Connection, attempt_id: str, now_ns: int) -> int:
+def expire_attempt(connection: sqlite3.Connection, attempt_id: str, now_ns: int) -> int:
     """Delete an attempt's spans, so many that the transaction stays short; the rest is met again further on."""
     new = connection.execute("INSERT INTO expired VALUES (?, ?) ON CONFLICT DO NOTHING", (attempt_id, now_ns)).rowcount
     for table in ("arrivals", "waiting", "evaluations"):
         connection.execute(f"DELETE FROM {table} WHERE attempt_id = ?", (attempt_id,))
     rows = connection.execute("SELECT seq FROM spans WHERE attempt_id = ? ORDER BY seq LIMIT ?", (attempt_id, _DELETED))
-    deleted = _delete(connection, [seq for (seq,) in rows])
+    deleted = delete_rows(connection, [seq for (seq,) in rows])
     totals.add(connection, {f"{totals.DELETED}attempts": new})
     return deleted
 
 
-def _delete(connection: sqlite3.Connection, seqs: Sequence[int]) -> int:
+def delete_rows(connection: sqlite3.Connection, seqs: Sequence[int]) -> int:
+    """Delete spans by their numbers and keep the totals right; return how many there were."""
     if not seqs:
         return 0
     listed = (json.dumps(list(seqs)),)
@@ -141,7 +142,7 @@ def delete_step_spans(
         return Slice(0)
     asked = {"policies": json.dumps(list(wanted_by)), "running": last_before(connection, now_ns - RUNNING_FOR_NS)}
     deleted = sum(
-        _expire(connection, attempt_id, now_ns)
+        expire_attempt(connection, attempt_id, now_ns)
         for _, attempt_id in rows
         if not _is_wanted(connection, attempt_id, asked)
     )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from lightning_instrumentation import semconv
 
 from lightning_trainer.otlp.span_codec import decode_resource, decode_span, encode_resource, encode_span
-from lightning_trainer.store.tables import arrivals, attempts, evaluations, participations, totals
+from lightning_trainer.store.tables import arrivals, attempts, evaluations, feedback, participations, totals
 from lightning_trainer.store.worklist import waiting
 from lightning_trainer.types import AttributeValue, Span
 
@@ -27,7 +27,7 @@ def insert(connection: sqlite3.Connection, spans: Sequence[Span]) -> list[Span]:
     Raises:
         MalformedTelemetryError: a span cannot be written as OTLP.
     """
-    spans = _without_expired(connection, spans)
+    spans = feedback.without_forgotten(connection, _without_expired(connection, spans))
     resource_ids = _resource_ids(connection, spans)
     before = last(connection)
     rows = (_columns(span, resource_ids[id(span.resource)]) for span in spans)
@@ -48,6 +48,7 @@ def note(connection: sqlite3.Connection, new: Sequence[Span]) -> None:
     waiting.ended(connection, roots)
     waiting.heard_of(connection, taking_part)
     evaluations.note(connection, new)
+    feedback.note(connection, new)
     _mark_time(connection, time.time_ns())
 
 
@@ -166,7 +167,13 @@ def select_of_attempts(connection: sqlite3.Connection, attempt_ids: Sequence[str
     return spans
 
 
-_OF_ATTEMPTS = """
+def numbers_of_attempts(connection: sqlite3.Connection, attempt_ids: Sequence[str]) -> list[int]:
+    """Return the numbers of the spans that :func:`select_of_attempts` returns."""
+    rows = connection.execute(f"{_FOUND} SELECT seq FROM found", (json.dumps(list(attempt_ids)),))
+    return [seq for (seq,) in rows]
+
+
+_FOUND = """
     WITH wanted(attempt_id) AS MATERIALIZED (SELECT value FROM json_each(?)),
     own AS MATERIALIZED (SELECT seq, trace_id FROM spans WHERE attempt_id IN (SELECT attempt_id FROM wanted)),
     near(seq) AS MATERIALIZED (
@@ -180,6 +187,8 @@ _OF_ATTEMPTS = """
         SELECT seq FROM near
         UNION SELECT seq FROM spans WHERE attempt_id IS NULL AND response_id IN
             (SELECT response_id FROM spans WHERE seq IN (SELECT seq FROM near) AND response_id IS NOT NULL))
+    """
+_OF_ATTEMPTS = f"""{_FOUND}
     SELECT spans.body, spans.scope, spans.resource_id, resources.body
     FROM found JOIN spans USING (seq) JOIN resources ON resources.id = spans.resource_id
     ORDER BY spans.start_ns, spans.trace_id, spans.span_id"""

@@ -22,6 +22,7 @@ _BY_NUMBER = {
     "rollbacks": "seq",
     "received": "seq",
     "evaluations": "change",
+    "feedback": "seq",
 }
 _BY_KEY = {
     "attempts": "attempt_id",
@@ -35,6 +36,9 @@ _BY_KEY = {
     "expired": "attempt_id",
     "verdicts": "policy, attempt_id",
     "cursors": "name",
+    "settled": "target, number",
+    "forgotten": "source",
+    "canaries": "policy, version",
 }
 
 

@@ -4,8 +4,10 @@ import asyncio
 import json
 import sys
 import threading
+import uuid
 
 import pytest
+from lightning_instrumentation import semconv
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
@@ -15,6 +17,7 @@ from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.scan import read_only
 from lightning_trainer.store.tables import spans as span_table
+from lightning_trainer.types import Span, SpanEvent
 
 POLITE = """
 import json, sys
@@ -47,7 +50,6 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 async def recorded(folder, attempt_spans):
     """Attempts a and b of task t, and c of task u, of two calls' words each."""
-    from lightning_instrumentation import semconv
     from lightning_instrumentation.telemetry.messages import as_json
 
     def with_words(spans, text):
@@ -124,9 +126,83 @@ def test_json_has_everything(recorded):
     assert told["judged"] == [{"attempt_id": "c", "value": 0.3, "reason": "read 1 calls", "remembered": False}]
 
 
+def evaluation(name, value, attempt, **told):
+    """An evaluation of an attempt as it is stored."""
+    event = SpanEvent(
+        semconv.EVALUATION_EVENT, 5, {semconv.EVALUATION_NAME: name, semconv.EVALUATION_SCORE: float(value)}
+    )
+    own = {semconv.ATTEMPT_ID: attempt, semconv.ROLLOUT_ID: f"r-{attempt}", **told}
+    ids = uuid.uuid4().hex, uuid.uuid4().hex[:16]
+    return Span(*ids, None, f"evaluate {name}", 5, 5, own, events=(event,))
+
+
+@pytest.fixture
+async def labeled(folder, attempt_spans):
+    """200 attempts, every second of them right; the judge calls every fourth wrong, and so half of the wrong right."""
+    policy = '[[policy]]\nname = "math"\nagents = ["solver"]\nmodel = "random:tiny"\ngroup_size = 2\n'
+    policy += "reward = { polite = { weight = 1.0, correct = true }, score = 0.5 }\n"
+    settings = CONFIG.format(python=sys.executable)
+    (folder / "lightning.toml").write_text(f'{settings}checked_by = ["score"]\n\n{policy}')
+    async with SqliteStore(folder / ".lightning" / "lightning.sqlite") as store:
+        for number in range(200):
+            name = str(number)
+            given = evaluation("polite", number % 4 != 0, name, **{semconv.JUDGE_PLACE: 0})
+            right = evaluation("score", number % 2, name)
+            spans = attempt_spans(name, [1], 10**18 + 100 * number, task=str(number // 2))
+            await store.append([*spans, given, right])
+    return folder
+
+
+def test_the_report_has_rates_with_intervals(labeled):
+    told = json.loads(run("--judge", "polite", "--report", "--json"))
+    rates = told["reliability"]
+    assert (rates["labels"], rates["false_positives"]["value"], rates["false_negatives"]["value"]) == (200, 0.5, 0.0)
+    assert told["informedness"]["value"] == 0.5
+    shown = run("--judge", "polite", "--report")
+    assert "200 attempts judged, 200 of them with a right reward (score)" in shown
+    assert "where correct = true, (r - 0.500) / 0.500 is trained with, at 0.7" in shown
+
+
+def test_build_and_explain_train_with_the_corrected_reward(labeled):
+    done = CliRunner().invoke(app, ["build", "--out", "samples.jsonl"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    rows = [json.loads(line) for line in (labeled / "samples.jsonl").read_text().splitlines()]
+    credits = {row["attempt_id"]: row["segments"][0]["credit"] for row in rows}
+    shrunk = json.loads(run("--judge", "polite", "--report", "--json"))["correction"]["shrunk"]
+    # Wrong and called wrong: (0 - 0.5) / 0.5; right and called right: (1 - 0.5) / 0.5, and half of the score beside it.
+    assert credits["0"] == pytest.approx(-shrunk)
+    assert credits["1"] == pytest.approx(shrunk + 0.5)
+    told = json.loads(CliRunner().invoke(app, ["explain", "r-1", "--json"]).output)
+    assert told["rollouts"][0]["attempts"][0]["reward"] == pytest.approx(shrunk + 0.5)
+
+
+def test_a_judge_below_the_floor_is_refused_with_a_sentence(labeled):
+    settings = (labeled / "lightning.toml").read_text().replace('["score"]\n', '["score"]\nfloor = 0.9\n')
+    (labeled / "lightning.toml").write_text(settings)
+    done = CliRunner().invoke(app, ["build", "--out", "samples.jsonl"], env={"COLUMNS": "300"}, catch_exceptions=False)
+    assert "judge polite is not corrected and its reward counts as missing: false positives 0.50" in done.output
+    assert "less than floor = 0.9" in run("--judge", "polite", "--report")
+
+
+def test_what_it_says_again_and_in_another_place_is_compared(labeled):
+    store = labeled / ".lightning" / "lightning.sqlite"
+
+    async def add():
+        async with SqliteStore(store) as opened:
+            for number in range(1, 9):
+                place = {semconv.JUDGE_PLACE: 3}
+                await opened.append([evaluation("polite", 0.75, str(2 * number + 1), **place)])
+
+    asyncio.run(add())
+    told = json.loads(run("--judge", "polite", "--report", "--json"))
+    assert told["earlier_is_better"]["value"] == pytest.approx(0.25)
+    assert (told["earlier_is_better"]["count"], told["same_again"]) == (8, None)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (("r-a", "--judge", "polite", "--shuffle"), "--shuffle tells attempts in another order than before"),
         (("r-a", "--judge", "rude"), "there is no [[judge]] 'rude' in the configuration: it has polite"),
         (("r-z", "--judge", "polite"), "there is no rollout, attempt, task or group 'r-z': the nearest are r-"),
         (("--judge", "polite"), "name rollouts, tasks or groups to judge, or say --since 2h"),

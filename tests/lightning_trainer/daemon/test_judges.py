@@ -14,6 +14,7 @@ from lightning_trainer.daemon.loop.building import Builder
 from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.metrics.judges import judge_metrics
 from lightning_trainer.store import SqliteStore
 
 SCORES = "import json, sys; told = json.load(sys.stdin); "
@@ -203,3 +204,41 @@ async def test_what_nobody_has_thought_of_is_said_and_training_goes_on(daemon, m
     build = await builder.build(await store.ended_attempts(), 1)
     assert build.unscored == {"a", "b"}
     assert any("judge judge-0 ended in an error" in one for one in builder._progress.problems)
+
+
+def _scored(span, name):
+    from dataclasses import replace
+
+    return replace(_named(span, name), name=f"evaluate {name}")
+
+
+async def test_a_judge_is_corrected_in_a_step_by_what_is_known_of_it(daemon, attempt_spans, reward_span):
+    for number in range(80):
+        right, said = float(number % 2), float(number % 8 != 0)  # 30 of 40 wrong ones are called right
+        name = f"labeled-{number}"
+        about = [
+            _scored(reward_span(right, attempt=name), "score"),
+            _scored(reward_span(said, attempt=name), "judge-0"),
+        ]
+        await daemon.sink.append([*attempt_spans(name, [1], 10 + number, task="other"), *about])
+    settings = {"checked_by": ["score"], "floor": 0.01}
+    reward = {"judge-0": {"weight": 2.0, "correct": True}}
+    builder, _, store = await daemon(BY_NAME, reward=reward, **settings)
+    mine = [one for one in await store.ended_attempts() if one.attempt_id in "ab"]
+    build = await builder.build(mine, 1)
+    shrunk = build.corrections["judge-0"].shrunk
+    assert 0 < shrunk < 1
+    assert build.rewards.of_attempts == {
+        "a": pytest.approx(2 * shrunk * (1 - 0.75) / 0.25),
+        "b": pytest.approx(2 * shrunk * (0 - 0.75) / 0.25),
+    }
+    assert judge_metrics(build.corrections) == {
+        "judge/judge-0/weight": shrunk,
+        "judge/judge-0/false_positives": 0.75,
+        "judge/judge-0/false_negatives": 0.0,
+    }
+    refused, _, _ = await daemon(BY_NAME, reward=reward, checked_by=["score"], floor=0.9)
+    build = await refused.build(mine, 1)
+    assert build.batch is None
+    assert any("judge judge-0 is not corrected and its reward counts as missing" in one for one in build.problems)
+    assert judge_metrics(build.corrections) == {"judge/judge-0/weight": 0.0}

@@ -4,13 +4,16 @@ import json
 import re
 import shlex
 import time
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
+from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_config
 from lightning_trainer.config.judges import KINDS, BudgetConfig, Criterion
 from lightning_trainer.store import SqliteStore
@@ -25,7 +28,7 @@ def blocks(language):
 @pytest.fixture
 async def folder(tmp_path, script, attempt_to_judge, monkeypatch):
     """What the page says, with its judge's model on loopback, and a rollout of an hour ago."""
-    (settings,), (function,) = blocks("toml"), blocks("python")
+    (settings, _), (function,) = blocks("toml"), blocks("python")
     asked_there = 'kind = "rubric"\n'
     assert asked_there in settings
     (tmp_path / "lightning.toml").write_text(settings.replace(asked_there, f'{asked_there}base_url = "{script.url}"\n'))
@@ -58,7 +61,7 @@ def run(*arguments):
 
 
 def test_the_commands_run_as_they_stand(folder, script):
-    (commands,) = blocks("bash")
+    commands, _ = blocks("bash")
     dry, judged, again, explained = (run(*shlex.split(line)[1:]) for line in commands.splitlines())
     assert "would be asked 1 questions about 1 attempts" in dry
     assert "What is 2 * 3?" in dry
@@ -67,6 +70,26 @@ def test_the_commands_run_as_they_stand(folder, script):
     assert len(script.bodies) == 2
     assert {body["headers"]["authorization"] for body in script.bodies} == {"Bearer sk-of-the-page"}
     assert "- helpful 0.75 by judge helpful (rubric, gpt-5-mini): found 1: so; polite 0: so" in explained
+
+
+def test_the_report_says_how_far_the_judge_can_be_believed(folder):
+    run("judge", "ticket-4711", "--judge", "helpful")
+    _, commands = blocks("bash")
+    again, told = (run(*shlex.split(line)[1:]) for line in commands.splitlines())
+    assert "gave 1 of 1 attempts a reward" in again
+    assert "says the same when asked again" in told
+    assert "1 attempts judged, 0 of them with a right reward (checked_by names none: nothing to compare with)" in told
+
+
+def test_a_judge_is_corrected_as_the_page_says():
+    _, settings = blocks("toml")
+    (policy,) = Config.model_validate(tomllib.loads(settings)).policy
+    assert policy.corrected_rewards == {"helpful"}
+    assert dict(policy.reward_weights) == {"helpful": 1.0, "format": 0.2}
+    with pytest.raises(ValidationError, match="corrects judge 'helpful', which nothing is compared with"):
+        Config.model_validate(tomllib.loads(settings.replace('checked_by = ["score"]', "")))
+    with pytest.raises(ValidationError, match="corrects reward 'other', and no \\[\\[judge\\]\\] gives it"):
+        Config.model_validate(tomllib.loads(settings.replace("{ helpful = ", "{ other = ")))
 
 
 def test_the_function_scores(folder):

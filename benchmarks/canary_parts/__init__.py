@@ -1,0 +1,1 @@
+"""Simulated deployments for ``canary.py``."""

@@ -1,0 +1,123 @@
+"""``lightning-trainer feedback`` and ``forget``: who says what and is believed how far, and taking it out again."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.markup import escape
+from rich.table import Table
+
+from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
+from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.cli.terminal.visible import visible_json
+from lightning_trainer.config import Config
+from lightning_trainer.config.file import load_usual_config
+from lightning_trainer.daemon.api.feedback import forget_and_say
+from lightning_trainer.errors import ForgetError, StoreError
+from lightning_trainer.feedback.report import feedback_report
+from lightning_trainer.rollouts.answers import refusal
+from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.worklist.settling import look
+
+_SHOWN = 30
+
+
+def feedback(config_path: Path | None, *, as_json: bool) -> None:
+    """Print what there is, from the store itself, with or without a daemon.
+
+    Raises:
+        LightningError: the configuration or the store cannot be read.
+    """
+    config = load_usual_config(config_path)
+    with read_only(config.daemon.state_dir / "lightning.sqlite") as connection:
+        report = feedback_report(look(connection, config.feedback, time.time_ns()), config.feedback)
+    if as_json:
+        print(visible_json(report))
+        return
+    console = TerminalConsole()
+    states = report["states"]
+    listed = ", ".join(f"{number} {state}" for state, number in states.items() if number)
+    _say(console, f"{report['feedback']} pieces of feedback{': ' * bool(listed)}{listed}; {report['rewards']} rewards")
+    if report["too_little_weight"]:
+        _say(console, f"{report['too_little_weight']} more would be, and their sources weigh too little (min_weight)")
+    if report["sources"]:
+        console.print(_table(report["sources"][:_SHOWN]))
+    if report["sources_total"] > _SHOWN:
+        _say(console, f"{report['sources_total'] - _SHOWN} more sources that weigh as much or more: --json")
+
+
+def _table(sources: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("source", overflow="fold")
+    for heading in ("weight", "said", "counted", "quarantined", "capped", "verified", "wrong"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("")
+    for one in sources:
+        table.add_row(
+            escape(one["source"]),
+            f"{one['weight']:.2f}",
+            *(str(one[name]) for name in ("said", "counted", "quarantined", "capped", "verified", "wrong_verified")),
+            "trusted" if one["trusted"] else "[yellow]mostly wrong[/]" if one["suspicious"] else "",
+        )
+    return table
+
+
+def forget(config_path: Path | None, *, source: str | None, rollout: str | None) -> None:
+    """Erase what a source said, or everything of a rollout, and say which versions were trained with it.
+
+    Raises:
+        LightningError: nothing of that name is stored, or the daemon failed on it.
+    """
+    if (source is None) == (rollout is None):
+        raise ForgetError("name what to forget: --source NAME or --rollout ID, one of them")
+    config = load_usual_config(config_path)
+    url = running_daemon(config)
+    if url is None:
+        done = asyncio.run(_erase(config, source, rollout))
+    else:
+        done = _ask(url, config, {"source": source} if source is not None else {"rollout": rollout})
+    console = TerminalConsole()
+    what = f"source {done['name']}" if source is not None else f"rollout {done['name']}"
+    attempts = f"{done['attempts']} attempts, " if rollout is not None else ""
+    _say(
+        console,
+        f"{what} is forgotten: {attempts}{done['feedback']} pieces of feedback ({done['edits']} edited answers), "
+        f"{done['rewards']} rewards made of it, {done['spans']} spans",
+    )
+    if source is not None and done["rewards"]:
+        _say(console, "where others had a part in a reward, it is made again of what they say")
+    for one in done["made_with"]:
+        _say(console, one["sentence"])
+    if rollout is not None and done["made_with"]:
+        _say(console, "the recorded batches of these steps hold its tokens until retention deletes them")
+    _say(console, "backups and files that `build` wrote before still have it")
+
+
+async def _erase(config: Config, source: str | None, rollout: str | None) -> dict[str, Any]:
+    path = config.daemon.state_dir / "lightning.sqlite"
+    if not path.is_file():
+        raise StoreError(f"there is no store {path}: nothing was recorded here yet")
+    async with SqliteStore(path, config.store) as store:
+        return await store.write(lambda connection: forget_and_say(connection, source, rollout))
+
+
+def _ask(url: str, config: Config, body: dict[str, Any]) -> dict[str, Any]:
+    try:
+        with daemon_client(url, config, timeout_s=60.0) as client:
+            answer = client.post("/lightning/forget", json=body)
+        if answer.status_code == 404:
+            raise ForgetError(answer.json()["error"]["message"])
+        if not answer.is_success:
+            raise ForgetError(refusal(url, answer.status_code, answer.content))
+        return answer.json()
+    except (httpx.HTTPError, KeyError, ValueError) as error:
+        if isinstance(error, ForgetError):
+            raise
+        raise StoreError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
+
+
+def _say(console: TerminalConsole, sentence: str) -> None:
+    console.print(sentence, markup=False, highlight=False, soft_wrap=True)

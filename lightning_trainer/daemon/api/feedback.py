@@ -1,0 +1,72 @@
+"""``GET /lightning/feedback`` says who said what and how far each is believed; ``POST /lightning/forget`` erases."""
+
+import time
+from dataclasses import asdict
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from lightning_trainer.config.feedback import FeedbackConfig
+from lightning_trainer.errors import ForgetError, StoreError
+from lightning_trainer.feedback.report import feedback_report
+from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.worklist.forgetting import forget_rollout, forget_source
+from lightning_trainer.store.worklist.settling import look
+from lightning_trainer.versions.made_with import made_with
+
+
+class ForgetBody(BaseModel):
+    """What is posted: a source, or a rollout."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: str | None = Field(default=None, min_length=1, max_length=256)
+    rollout: str | None = Field(default=None, min_length=1, max_length=512)
+
+    @model_validator(mode="after")
+    def _one(self) -> "ForgetBody":
+        if (self.source is None) == (self.rollout is None):
+            raise ValueError("name a source or a rollout, one of them")
+        return self
+
+
+def forget_and_say(connection, source: str | None, rollout: str | None) -> dict:
+    """Erase and return what was erased, and the versions that were made with it; one transaction.
+
+    Raises:
+        ForgetError: nothing of it is stored.
+    """
+    now_ns = time.time_ns()
+    if source is not None:
+        forgotten = forget_source(connection, source, now_ns=now_ns)
+    else:
+        forgotten = forget_rollout(connection, rollout or "", now_ns=now_ns)
+    made = made_with(connection, forgotten.steps)
+    return {**asdict(forgotten), "made_with": [{**asdict(one), "sentence": one.sentence} for one in made]}
+
+
+def feedback_api(store: SqliteStore, config: FeedbackConfig) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter()
+
+    @router.get("/lightning/feedback")
+    async def report() -> dict:
+        return await store.scan(lambda connection: feedback_report(look(connection, config, time.time_ns()), config))
+
+    @router.post("/lightning/forget")
+    async def forget(request: Request) -> JSONResponse:
+        """Answers when it is erased; 404 where nothing of that name is stored."""
+        try:
+            body = await read_json(request, ForgetBody)
+            done = await store.write(lambda connection: forget_and_say(connection, body.source, body.rollout))
+        except JsonBodyError as error:
+            return error.response()
+        except ForgetError as error:
+            return error_response(404, str(error))
+        except StoreError as error:
+            return error_response(503, str(error), retry_after_s=1)
+        return JSONResponse(done)
+
+    return router

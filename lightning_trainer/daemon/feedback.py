@@ -1,0 +1,74 @@
+"""Feedback to rewards, for ever: what has left quarantine is weighed, and the sum is stored as an evaluation.
+
+The evaluation is stored before it is noted that it was; a crash between the two makes the same span again, which
+changes nothing.
+"""
+
+import asyncio
+import logging
+import time
+
+from lightning_trainer.config.feedback import FeedbackConfig
+from lightning_trainer.errors import StoreError
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.tables import feedback as feedback_table
+from lightning_trainer.store.worklist.settling import changes, spans_of
+from lightning_trainer.types import SpanSink
+
+_log = logging.getLogger(__name__)
+
+
+class FeedbackSettler:
+    """Looks at feedback when there is some that it has not seen, or some leaves quarantine."""
+
+    def __init__(self, config: FeedbackConfig, store: SqliteStore, sink: SpanSink) -> None:
+        self._config = config
+        self._store = store
+        self._sink = sink
+        self._seen: tuple[int, int] = (0, 0)
+        self._next_release_ns: int | None = 0
+        self._suspicious: frozenset[str] = frozenset()
+
+    async def run(self) -> None:
+        """For ever; a store that cannot be read or written is tried again."""
+        while True:
+            try:
+                await self.settle()
+            except StoreError as error:
+                _log.warning("feedback cannot be settled: %s", error)
+            except Exception:
+                _log.exception("feedback cannot be settled; it is tried again")
+            await asyncio.sleep(self._config.settle_every_s)
+
+    async def settle(self) -> int:
+        """Settle what can be; return how many rewards were made."""
+        now_ns = time.time_ns()
+        await self._store.write(feedback_table.match)
+        await self._store.write(
+            lambda connection: feedback_table.expire(connection, now_ns - int(self._config.remember * 1e9))
+        )
+        newest = await self._store.scan(feedback_table.newest)
+        due = self._next_release_ns is not None and now_ns >= self._next_release_ns
+        if newest == self._seen and not due:
+            return 0
+        found = await self._store.scan(lambda connection: changes(connection, self._config, now_ns))
+        if found.made:
+            await self._sink.append(spans_of(found.made, now_ns))
+            await self._store.write(lambda connection: feedback_table.put_settled(connection, found.made))
+        if found.retracted:
+            await self._store.write(lambda connection: feedback_table.retract(connection, found.retracted))
+        self._seen, self._next_release_ns = newest, found.review.next_release_ns
+        self._name({one.source for one in found.review.standings.values() if one.suspicious})
+        return len(found.made)
+
+    def _name(self, suspicious: set[str]) -> None:
+        """Say once of each source that it does not help."""
+        new = sorted(suspicious - self._suspicious)
+        self._suspicious = frozenset(suspicious)
+        if new:
+            named = ", ".join(map(repr, new[:5])) + (f" and {len(new) - 5} more" if len(new) > 5 else "")
+            _log.warning(
+                "feedback of %s is mostly wrong and weighs next to nothing; `lightning-trainer feedback` says more, "
+                "and `lightning-trainer forget --source` takes it out",
+                named,
+            )

@@ -1,0 +1,178 @@
+"""The canary: a candidate answers a share of live rollouts until what they earned decides whether it answers all.
+
+Training waits for the decision, as it does for the guard's. A daemon that ends meanwhile begins the comparison anew.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.config.policies.versions import CanaryConfig
+from lightning_trainer.daemon.publication.beside import served_beside
+from lightning_trainer.daemon.publication.old_adapters import OldAdapters
+from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
+from lightning_trainer.errors import LightningError
+from lightning_trainer.gateway.canary import CanaryRoute
+from lightning_trainer.serving.publication import Publication
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.tables import attempts as attempt_table
+from lightning_trainer.store.tables import canaries
+from lightning_trainer.store.tables.canaries import CanaryRecord
+from lightning_trainer.store.tables.spans import select_of_attempts
+from lightning_trainer.versions.live_rollouts import LiveRollout, Usual, judge_candidate, read_rollouts, usual
+from lightning_trainer.versions.sequential import Decision
+
+_log = logging.getLogger(__name__)
+
+_START_S = 600.0
+"""Longest that a candidate may take until it answers."""
+_AT_ONCE = 100
+_BEFORE = 500
+_UNREWARDED = 2000
+"""Rollouts without a reward that are looked at again; older ones are given up."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    rollouts: dict[str, LiveRollout] = field(default_factory=dict)
+    """By attempt id: those that can be counted, with a reward or without."""
+    others: set[str] = field(default_factory=set)
+    """That say nothing of either version."""
+    last_span: int = -1
+
+
+class Canary:
+    """Compares candidates of one policy with what is live, on live traffic."""
+
+    def __init__(
+        self,
+        policy: PolicyConfig,
+        config: CanaryConfig,
+        *,
+        store: SqliteStore,
+        route: CanaryRoute,
+        old_versions: OldVersionEngine | OldAdapters,
+        say: Callable[[str], None],
+        interrupted: Callable[[], bool],
+        look_every_s: float = 2.0,
+    ) -> None:
+        """
+        Args:
+            route: what the gateway asks.
+            say: is told what was decided, and how far it is.
+            interrupted: whether somebody asked for something else meanwhile (a rollback).
+        """
+        self._policy = policy
+        self._config = config
+        self._store = store
+        self._route = route
+        self._old_versions = old_versions
+        self._say = say
+        self._interrupted = interrupted
+        self._look_every_s = look_every_s
+
+    async def refusal(self, candidate: Publication, live: int) -> str | None:
+        """Return why a candidate must not go live, None where it may.
+
+        Args:
+            live: the version that is served now.
+
+        Raises:
+            StoreError: what was seen cannot be read or written.
+        """
+        version = candidate.version
+        record = CanaryRecord(self._policy.name, version, live, Decision.GOING_ON.value, time.time_ns(), None, {}, None)
+        try:
+            async with served_beside(self._old_versions, candidate, _START_S):
+                record = replace(record, began_ns=time.time_ns())
+                await self._put(record)
+                self._route.begin(version)
+                try:
+                    record = await self._decided(record)
+                finally:
+                    self._route.end()
+        except LightningError as error:
+            reason = f"its canary could not be served: {error}"
+            record = replace(record, state=Decision.STOPPED.value, reason=reason)
+        record = replace(record, ended_ns=time.time_ns())
+        await self._put(record)
+        if record.state == Decision.PROMOTED:
+            _log.info("%s is promoted by its canary: %s", candidate.name, record.evidence)
+            return None
+        _log.warning("%s is not promoted: %s", candidate.name, record.reason)
+        return record.reason
+
+    async def _decided(self, record: CanaryRecord) -> CanaryRecord:
+        before = await self._usual(record)
+        seen = _Seen()
+        give_up = time.monotonic() + self._config.timeout_s
+        share = f"{self._config.share:.0%}"
+        self._say(f"version {record.version} answers {share} of live rollouts; training waits until that decides")
+        while True:
+            changed = await self._read(record, seen)
+            finding = await asyncio.to_thread(
+                judge_candidate, seen.rollouts.values(), record.version, record.live, self._config, before
+            )
+            record = replace(record, state=finding.decision.value, evidence=finding.evidence(), reason=finding.reason)
+            if finding.decision is not Decision.GOING_ON:
+                return record
+            if self._interrupted():
+                return replace(record, state=Decision.STOPPED.value, reason="its canary ended for a rollback")
+            if time.monotonic() >= give_up:
+                rewarded = finding.comparison.candidate.count
+                return replace(
+                    record,
+                    state=Decision.STOPPED.value,
+                    reason=f"its canary is undecided after timeout_s = {self._config.timeout_s:g}, with a reward of "
+                    f"{rewarded} of its rollouts",
+                )
+            if changed:
+                await self._put(record)
+            await asyncio.sleep(self._look_every_s)
+
+    async def _read(self, record: CanaryRecord, seen: _Seen) -> bool:
+        """Read the rollouts that have ended, and again those without a reward; True where there was something new."""
+        last = await self._store.last_span()
+        if last == seen.last_span:
+            return False
+        seen.last_span = last
+        unrewarded = [attempt_id for attempt_id, one in seen.rollouts.items() if one.reward is None]
+        wanted = unrewarded[-_UNREWARDED:]
+        known = {*seen.rollouts, *seen.others}
+        while True:
+            new = await self._store.scan(
+                lambda connection: canaries.select_rollouts(connection, record.began_ns, sorted(known))
+            )
+            if not new:
+                break
+            wanted += new
+            known.update(new)
+        for start in range(0, len(wanted), _AT_ONCE):
+            some = wanted[start : start + _AT_ONCE]
+            read = await self._rollouts(some)
+            seen.rollouts |= read
+            seen.others |= set(some) - read.keys()
+        return True
+
+    async def _usual(self, record: CanaryRecord) -> Usual:
+        """Return what was long and slow before the candidate came."""
+        before = await self._store.scan(lambda connection: canaries.select_before(connection, record.began_ns, _BEFORE))
+        found: list[LiveRollout] = []
+        for start in range(0, len(before), _AT_ONCE):
+            found += (await self._rollouts(before[start : start + _AT_ONCE])).values()
+        return usual([one for one in found if one.version == record.live])
+
+    async def _rollouts(self, attempt_ids: list[str]) -> dict[str, LiveRollout]:
+        attempts, spans = await self._store.scan(
+            lambda connection: (
+                attempt_table.select(connection, attempt_ids=attempt_ids),
+                select_of_attempts(connection, attempt_ids),
+            )
+        )
+        return await asyncio.to_thread(read_rollouts, attempts, spans, self._policy)
+
+    async def _put(self, record: CanaryRecord) -> None:
+        await self._store.write(lambda connection: canaries.put(connection, record))

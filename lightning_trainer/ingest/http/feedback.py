@@ -1,0 +1,216 @@
+"""``POST /lightning/feedback`` and ``POST /api/public/scores``: what people and systems say of answers, from outside.
+
+The second is Langfuse's score API, for programs that speak it already. Both are answered after the commit; with an
+``id`` from the caller sending it twice is once. What becomes of it is in ``lightning_trainer/feedback/``.
+Source: Langfuse public API, ``POST /api/public/scores`` (CreateScoreRequest, CreateScoreResponse).
+"""
+
+import math
+import time
+from collections.abc import Callable
+from sqlite3 import Connection
+from typing import Annotated, Any, Literal, Protocol, TypeVar
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from lightning_trainer.config.feedback import FeedbackConfig
+from lightning_trainer.config.policies.agents import matches
+from lightning_trainer.errors import StoreError
+from lightning_trainer.feedback.entries import LONGEST_NAME, LONGEST_TEXT, Subject, feedback_span
+from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
+from lightning_trainer.store.tables import feedback as feedback_table
+from lightning_trainer.types import Attempt, Span, SpanSink
+
+Result = TypeVar("Result")
+_Label = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
+_Text = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
+_HOUR_S = 3600
+_THUMBS = {"up": 1.0, "down": 0.0}
+
+
+class FeedbackBody(BaseModel):
+    """What is posted: who, about what, and a thumb, a score, an edited answer or several of them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: _Label
+    """Who says so, by an id of yours; it is not redacted, so not by an email address."""
+    kind: Literal["person", "system"] = "person"
+    rollout_id: _Label | None = None
+    attempt_id: _Label | None = None
+    response_id: _Label | None = None
+    trace_id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")] | None = None
+    name: _Label = "feedback"
+    thumb: Literal["up", "down", "none"] | None = None
+    """``none`` takes back what the source said of this under this name."""
+    score: Annotated[float, Field(strict=True, allow_inf_nan=False)] | None = None
+    scale: tuple[float, float] = (0.0, 1.0)
+    """The lowest and the highest score."""
+    edit: _Text | None = None
+    """The answer as it should have been."""
+    comment: _Text | None = None
+    id: _Label | None = None
+    """The source's own name for this feedback: a second one with the same id changes nothing."""
+
+
+class LangfuseScore(BaseModel):
+    """Langfuse's ``CreateScoreRequest``, as far as it is read; what else it has is left alone."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    id: _Label | None = None
+    traceId: _Label | None = None
+    sessionId: _Label | None = None
+    observationId: _Label | None = None
+    name: _Label
+    value: Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, Field(max_length=LONGEST_NAME)]
+    dataType: Literal["NUMERIC", "CATEGORICAL", "BOOLEAN", "TEXT", "CORRECTION"] | None = None
+    comment: Annotated[str, Field(max_length=LONGEST_TEXT)] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class FeedbackStore(Protocol):
+    """What the store is asked here."""
+
+    async def has_rollout(self, rollout_id: str) -> bool: ...
+
+    async def has_response(self, response_id: str, *, attempt_id: str | None = None) -> bool: ...
+
+    async def attempt(self, attempt_id: str) -> Attempt | None: ...
+
+    async def scan(self, query: Callable[[Connection], Result]) -> Result: ...
+
+
+def feedback_router(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig) -> APIRouter:
+    """Return the routes; ``sink`` commits the span."""
+    router = APIRouter()
+
+    @router.post("/lightning/feedback")
+    async def give(request: Request) -> JSONResponse:
+        try:
+            body = await read_json(request, FeedbackBody)
+            span = _span(body)
+            subject = Subject(body.rollout_id, body.attempt_id, body.response_id, body.trace_id)
+            await _known(store, subject)
+            new = await _take(span, body.source)
+        except JsonBodyError as error:
+            return error.response()
+        except StoreError as error:
+            return error_response(503, str(error), retry_after_s=1)
+        trusted = bool(config.trusted) and matches(body.source, config.trusted)
+        waits_s = 0 if trusted else config.quarantine
+        return JSONResponse({"accepted": True, "new": new, "counts_in_s": waits_s})
+
+    @router.post("/api/public/scores")
+    async def score(request: Request) -> JSONResponse:
+        try:
+            body = await read_json(request, LangfuseScore)
+            span, source = await _of_langfuse(store, body)
+            await _take(span, source)
+        except JsonBodyError as error:
+            return error.response()
+        except StoreError as error:
+            return error_response(503, str(error), retry_after_s=1)
+        return JSONResponse({"id": body.id or span.span_id})
+
+    async def _take(span: Span, source: str) -> bool:
+        if not (config.trusted and matches(source, config.trusted)):
+            since_ns = time.time_ns() - _HOUR_S * 10**9
+            own, of_all = await store.scan(lambda c: feedback_table.said_lately(c, source, since_ns))
+            for said, most, who in (
+                (own, config.source_per_hour, f"source {source!r}: source_per_hour"),
+                (of_all, config.all_per_hour, "all sources together: all_per_hour"),
+            ):
+                if said >= most:
+                    raise JsonBodyError(
+                        429, f"{said} pieces of feedback came in an hour of {who} = {most}; send it later"
+                    )
+        return bool(await sink.append([span]))
+
+    return router
+
+
+def _span(body: FeedbackBody) -> Span:
+    """Raises JsonBodyError: it says nothing, or two things."""
+    subject = Subject(body.rollout_id, body.attempt_id, body.response_id, body.trace_id)
+    if not subject.named:
+        raise JsonBodyError(422, "say what it is about: response_id, trace_id or rollout_id")
+    if body.thumb is None and body.score is None and body.edit is None:
+        raise JsonBodyError(422, "it says nothing: give a thumb (up, down, none), a score or an edit")
+    if body.thumb is not None and body.score is not None:
+        raise JsonBodyError(422, "it has a thumb and a score under one name; send one of them, or two with two names")
+    value = _THUMBS.get(body.thumb or "")
+    if body.score is not None:
+        value = scaled(body.score, body.scale)
+    return feedback_span(
+        subject,
+        source=body.source,
+        kind=body.kind,
+        name=body.name,
+        value=value,
+        taken_back=body.thumb == "none",
+        correction=body.edit,
+        comment=body.comment,
+        entry_id=body.id,
+    )
+
+
+def scaled(score: float, scale: tuple[float, float]) -> float:
+    """Return where on a scale a score is, from 0 to 1; raises JsonBodyError: it is not on it."""
+    low, high = scale
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise JsonBodyError(422, f"scale is {list(scale)}: write the lowest and the highest score, like [0, 5]")
+    if not low <= score <= high:
+        raise JsonBodyError(422, f"score is {score:g}, and the scale goes from {low:g} to {high:g}; give another scale")
+    return (score - low) / (high - low)
+
+
+async def _of_langfuse(store: FeedbackStore, body: LangfuseScore) -> tuple[Span, str]:
+    """Raises JsonBodyError: it is about something, or says something, that feedback is not."""
+    if body.traceId is None:
+        raise JsonBodyError(422, "give a traceId: scores of sessions and of dataset runs are not feedback on an answer")
+    correction = body.value if body.dataType == "CORRECTION" and isinstance(body.value, str) else None
+    if isinstance(body.value, str) and correction is None:
+        raise JsonBodyError(
+            422,
+            f"value {body.value!r} is a category: send a number from 0 to 1 (NUMERIC, BOOLEAN), or "
+            'dataType "CORRECTION" with the answer as it should have been',
+        )
+    value = None if isinstance(body.value, str) else scaled(body.value, (0.0, 1.0))
+    told = body.metadata or {}
+    given = next((told[key] for key in ("source", "user_id", "userId") if isinstance(told.get(key), str)), None)
+    source = (given or "langfuse")[:LONGEST_NAME] or "langfuse"
+    trace_id = body.traceId.replace("-", "").lower()
+    observed = (trace_id, (body.observationId or "").lower())
+    # A score may come before its trace: only what is known already is looked up more exactly.
+    response_id = await store.scan(lambda connection: feedback_table.response_of(connection, *observed))
+    span = feedback_span(
+        Subject(trace_id=trace_id, response_id=response_id),
+        source=source,
+        kind="person" if given else "system",
+        name=body.name,
+        value=value,
+        correction=correction,
+        comment=body.comment or None,
+        entry_id=body.id,
+    )
+    return span, source
+
+
+async def _known(store: FeedbackStore, subject: Subject) -> None:
+    """Raises JsonBodyError: nothing of what it is about has been seen."""
+    attempt_id, rollout_id, response_id, trace_id = (
+        *(subject.attempt_id, subject.rollout_id, subject.response_id, subject.trace_id),
+    )
+    if attempt_id is not None:
+        attempt = await store.attempt(attempt_id)
+        if attempt is None or rollout_id not in (None, attempt.rollout_id):
+            raise JsonBodyError(404, f"there is no attempt {attempt_id!r}; check the ids, or send it later")
+    elif rollout_id is not None and not await store.has_rollout(rollout_id):
+        raise JsonBodyError(404, f"no span of rollout {rollout_id!r} has been seen; check the id, or send it later")
+    if response_id is not None and not await store.has_response(response_id, attempt_id=attempt_id):
+        raise JsonBodyError(404, f"no span of response {response_id!r} has been seen; check the id, or send it later")
+    if trace_id is not None and not await store.scan(lambda c: feedback_table.is_known(c, trace_id)):
+        raise JsonBodyError(404, f"no span of trace {trace_id!r} has been seen; check the id, or send it later")

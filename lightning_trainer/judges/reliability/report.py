@@ -1,0 +1,107 @@
+"""What a store says of a judge: how it compares with rewards that are right, with itself, and by place."""
+
+import itertools
+import math
+import sqlite3
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from lightning_trainer.config.judges import AnyJudge
+from lightning_trainer.rewards.reliability import (
+    Correction,
+    Estimate,
+    Pair,
+    Reliability,
+    correction,
+    reliability,
+    wilson,
+)
+from lightning_trainer.store.tables import scores
+from lightning_trainer.store.tables.scores import Score
+
+_SAME = 0.05
+"""Two verdicts that differ by no more are the same."""
+_Z = 1.959964
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeReport:
+    """One judge."""
+
+    reliability: Reliability
+    correction: Correction
+    same_again: Estimate | None
+    """How often it said the same of an attempt in the same place when it was asked again; None: it never was."""
+    earlier_is_better: Estimate | None
+    """Mean of its score of an attempt further to the front less that of the same attempt further back; 0 is no bias."""
+    judged: int
+    """Attempts."""
+
+    def as_json(self) -> dict:
+        """Return all of it in plain numbers."""
+        known = self.reliability
+        informed = known.informedness
+        return {**asdict(self), "informedness": None if informed is None else asdict(informed)}
+
+
+def judge_report(connection: sqlite3.Connection, judge: AnyJudge) -> JudgeReport:
+    """Read what is stored of one judge."""
+    given = scores.select(connection, [judge.name, *judge.checked_by])
+    own = [one for one in given if one.name == judge.name]
+    known = reliability(judge.name, _pairs(own, [one for one in given if one.name in judge.checked_by]))
+    return JudgeReport(
+        reliability=known,
+        correction=correction(known, judge.floor),
+        same_again=_same_again(own),
+        earlier_is_better=_by_place(own),
+        judged=len({one.attempt_id for one in own}),
+    )
+
+
+def corrections(
+    connection: sqlite3.Connection, names: Collection[str], judges: Iterable[AnyJudge]
+) -> dict[str, Correction]:
+    """Return how the rewards of these names are corrected; judges that are not named are not looked at."""
+    by_name: Mapping[str, AnyJudge] = {judge.name: judge for judge in judges}
+    return {name: judge_report(connection, by_name[name]).correction for name in sorted(names) if name in by_name}
+
+
+def _pairs(own: Sequence[Score], right: Sequence[Score]) -> list[Pair]:
+    """Return the newest verdict and the newest right reward of each attempt that has both."""
+    truth = {one.attempt_id: one.value for one in sorted(right, key=lambda score: score.time_ns)}
+    said = {one.attempt_id: one.value for one in sorted(own, key=lambda score: score.time_ns)}
+    return [Pair(value, truth[attempt_id]) for attempt_id, value in sorted(said.items()) if attempt_id in truth]
+
+
+def _same_again(own: Sequence[Score]) -> Estimate | None:
+    """Compare each verdict with the one before it on the same question."""
+    asked: dict[tuple[str, str], list[Score]] = {}
+    for one in own:
+        asked.setdefault((one.attempt_id, one.question), []).append(one)
+    pairs = [(before.value, after.value) for said in asked.values() for before, after in itertools.pairwise(said)]
+    same = sum(abs(after - before) <= _SAME for before, after in pairs)
+    return wilson(same / len(pairs), len(pairs)) if pairs else None
+
+
+def _by_place(own: Sequence[Score]) -> Estimate | None:
+    """Compare verdicts on an attempt that was told in different places; the interval is that of a mean, by Student's z
+    of large numbers."""
+    places: dict[str, dict[int, list[float]]] = {}
+    for one in own:
+        if one.place is not None:
+            places.setdefault(one.attempt_id, {}).setdefault(one.place, []).append(one.value)
+    differences = []
+    for of_attempt in places.values():
+        if len(of_attempt) > 1:
+            first, last = min(of_attempt), max(of_attempt)
+            differences.append(_mean(of_attempt[first]) - _mean(of_attempt[last]))
+    if not differences:
+        return None
+    mean, count = _mean(differences), len(differences)
+    variance = math.fsum((one - mean) ** 2 for one in differences) / (count - 1) if count > 1 else 1.0
+    half = _Z * math.sqrt(variance / count)
+    return Estimate(mean, mean - half, mean + half, count)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

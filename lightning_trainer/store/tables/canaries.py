@@ -1,0 +1,69 @@
+"""Candidates that a share of live rollouts was answered by: what was seen of each, and what was decided."""
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_NAMES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryRecord:
+    """One candidate."""
+
+    policy: str
+    version: int
+    live: int
+    """The version that it was compared with."""
+    state: str
+    """A ``versions.sequential.Decision``."""
+    began_ns: int
+    ended_ns: int | None
+    evidence: Mapping[str, Any]
+    reason: str | None
+    """Why it was not promoted."""
+
+
+def put(connection: sqlite3.Connection, record: CanaryRecord) -> None:
+    """Write what is known of a candidate in place of what was."""
+    connection.execute(
+        "INSERT OR REPLACE INTO canaries VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(record.policy, record.version, record.live, record.state, record.began_ns, record.ended_ns),
+            *(json.dumps(dict(record.evidence)), record.reason),
+        ),
+    )
+
+
+def select(connection: sqlite3.Connection, policy: str, first: int, last: int) -> dict[int, CanaryRecord]:
+    """Return by version the candidates from ``first`` to ``last``."""
+    rows = connection.execute(
+        "SELECT * FROM canaries WHERE policy = ? AND version BETWEEN ? AND ?", (policy, first, last)
+    )
+    found = {}
+    for name, version, live, state, began_ns, ended_ns, evidence, reason in rows:
+        found[version] = CanaryRecord(name, version, live, state, began_ns, ended_ns, json.loads(evidence), reason)
+    return found
+
+
+def select_rollouts(connection: sqlite3.Connection, since_ns: int, known: Sequence[str]) -> list[str]:
+    """Return live attempts that began since then and have ended, the first of those that are not known."""
+    rows = connection.execute(
+        """SELECT attempt_id FROM attempts WHERE started_ns >= ? AND ended_ns IS NOT NULL
+           AND coalesce(mode, 'train') = 'train' AND attempt_id NOT IN (SELECT value FROM json_each(?))
+           ORDER BY started_ns LIMIT ?""",
+        (since_ns, json.dumps(list(known)), _NAMES),
+    )
+    return [attempt_id for (attempt_id,) in rows]
+
+
+def select_before(connection: sqlite3.Connection, before_ns: int, most: int) -> list[str]:
+    """Return the newest live attempts that had ended by then."""
+    rows = connection.execute(
+        """SELECT attempt_id FROM attempts WHERE ended_ns < ? AND coalesce(mode, 'train') = 'train'
+           ORDER BY ended_ns DESC LIMIT ?""",
+        (before_ns, most),
+    )
+    return [attempt_id for (attempt_id,) in rows]

@@ -1,0 +1,264 @@
+"""Feedback in a table of its own beside its spans, the rewards that were made of it, and how either is forgotten.
+
+A row is written in the transaction that stores its span. Which attempt it is about is looked up when it is read, until
+that is known: feedback may come before the spans of what it is about.
+"""
+
+import hashlib
+import json
+import sqlite3
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.feedback.entries import Entry, entries_of, is_feedback
+from lightning_trainer.feedback.review import Kept, Outcome
+from lightning_trainer.otlp.span_codec import decode_span
+from lightning_trainer.store.retention.sweep import delete_rows
+from lightning_trainer.types import Span
+
+READ = 20_000
+"""The newest so many are looked at together."""
+_NAMES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A reward that was made of feedback, and the span that says so."""
+
+    target: str
+    trace_id: str
+    span_id: str
+    value: float
+    number: int
+    """How many of the target were made before it."""
+
+
+def note(connection: sqlite3.Connection, new: Iterable[Span], now_ns: int | None = None) -> None:
+    """Keep the feedback among newly stored spans."""
+    entries = [entry for span in new if is_feedback(span.attributes) or span.events for entry in entries_of(span)]
+    if entries:
+        received_ns = time.time_ns() if now_ns is None else now_ns
+        rows = [_row(connection, entry, received_ns) for entry in entries]
+        connection.executemany(
+            f"INSERT OR IGNORE INTO feedback({_COLUMNS}) VALUES ({', '.join('?' * len(rows[0]))})", rows
+        )
+
+
+_COLUMNS = """trace_id, span_id, source, kind, name, rollout_id, attempt_id, response_id, about_trace, value,
+    taken_back, edited, given_ns, received_ns"""
+
+
+def _row(connection: sqlite3.Connection, entry: Entry, received_ns: int) -> tuple:
+    subject = entry.subject
+    return (
+        *(entry.trace_id, entry.span_id, entry.source, entry.kind, entry.name),
+        *(subject.rollout_id, _attempt(connection, subject.rollout_id, subject.attempt_id, subject.response_id, None)),
+        *(subject.response_id, subject.trace_id, entry.value, entry.taken_back, entry.correction is not None),
+        *(entry.given_ns, received_ns),
+    )
+
+
+def without_forgotten(connection: sqlite3.Connection, spans: Sequence[Span]) -> Sequence[Span]:
+    """Return the spans without feedback that was forgotten: delivering it again does not bring it back."""
+    sources = {source for span in spans if isinstance(source := span.attributes.get(semconv.FEEDBACK_SOURCE), str)}
+    if not sources:
+        return spans
+    until = {}
+    for source in sources:
+        row = connection.execute("SELECT until_ns FROM forgotten WHERE source = ?", (_hashed(source),)).fetchone()
+        if row is not None:
+            until[source] = row[0]
+    return [one for one in spans if one.end_ns > until.get(one.attributes.get(semconv.FEEDBACK_SOURCE), -1)]
+
+
+def match(connection: sqlite3.Connection) -> int:
+    """Look up the attempts of feedback whose attempt was not known yet; return how many were found."""
+    rows = connection.execute(
+        """SELECT seq, rollout_id, response_id, about_trace FROM feedback WHERE attempt_id IS NULL
+           ORDER BY seq DESC LIMIT ?""",
+        (_NAMES,),
+    ).fetchall()
+    found = [
+        (attempt_id, seq)
+        for seq, rollout_id, response_id, trace_id in rows
+        if (attempt_id := _attempt(connection, rollout_id, None, response_id, trace_id)) is not None
+    ]
+    connection.executemany("UPDATE feedback SET attempt_id = ? WHERE seq = ?", found)
+    return len(found)
+
+
+def _attempt(
+    connection: sqlite3.Connection,
+    rollout_id: str | None,
+    attempt_id: str | None,
+    response_id: str | None,
+    trace_id: str | None,
+) -> str | None:
+    """Return the attempt that the ids lead to; of a rollout its last; None where it is not known or not one alone."""
+    if attempt_id is not None:
+        row = connection.execute(
+            "SELECT attempt_id FROM attempts WHERE attempt_id = ?1 AND (?2 IS NULL OR rollout_id = ?2)",
+            (attempt_id, rollout_id),
+        ).fetchone()
+        return None if row is None else row[0]
+    for column, name in (("response_id", response_id), ("trace_id", trace_id)):
+        if name is not None:
+            rows = connection.execute(
+                f"""SELECT DISTINCT attempt_id FROM spans WHERE {column} = ? AND attempt_id IS NOT NULL
+                    AND name NOT LIKE 'evaluate %' LIMIT 2""",
+                (name,),
+            ).fetchall()
+            if len(rows) == 1:
+                return rows[0][0]
+            if rows:
+                return None
+    if rollout_id is None:
+        return None
+    row = connection.execute(
+        "SELECT attempt_id FROM attempts WHERE rollout_id = ? ORDER BY started_ns DESC, attempt_id DESC LIMIT 1",
+        (rollout_id,),
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def is_known(connection: sqlite3.Connection, trace_id: str) -> bool:
+    """Whether a span of the trace is stored."""
+    return connection.execute("SELECT 1 FROM spans WHERE trace_id = ? LIMIT 1", (trace_id,)).fetchone() is not None
+
+
+def response_of(connection: sqlite3.Connection, trace_id: str, span_id: str) -> str | None:
+    """Return the id of the response that a span recorded; None where it recorded none, or is not here."""
+    row = connection.execute(
+        "SELECT response_id FROM spans WHERE trace_id = ? AND span_id = ?", (trace_id, span_id)
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def select(connection: sqlite3.Connection, most: int = READ) -> list[Kept]:
+    """Return the newest feedback, oldest first."""
+    rows = connection.execute(
+        """SELECT trace_id, span_id, source, kind, name, attempt_id, response_id, value, taken_back, edited, given_ns,
+           received_ns FROM feedback ORDER BY seq DESC LIMIT ?""",
+        (most,),
+    ).fetchall()
+    return [_kept(*row) for row in reversed(rows)]
+
+
+def _kept(
+    trace_id, span_id, source, kind, name, attempt_id, response_id, value, back, edited, given_ns, come_ns
+) -> Kept:
+    about = (trace_id, span_id, source, kind, name, attempt_id, response_id)
+    return Kept(*about, value, bool(back), bool(edited), given_ns, come_ns)
+
+
+def count_of(connection: sqlite3.Connection, attempt_id: str) -> int:
+    """Return how many pieces of feedback on an attempt are kept."""
+    return connection.execute("SELECT count(*) FROM feedback WHERE attempt_id = ?", (attempt_id,)).fetchone()[0]
+
+
+def said_lately(connection: sqlite3.Connection, source: str, since_ns: int) -> tuple[int, int]:
+    """Return how much has come since then: of one source, and of all."""
+    row = connection.execute(
+        "SELECT coalesce(sum(source = ?), 0), count(*) FROM feedback WHERE received_ns >= ?", (source, since_ns)
+    ).fetchone()
+    return row[0], row[1]
+
+
+def newest(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return two numbers that are others when there is something new, or something matched."""
+    return connection.execute("SELECT coalesce(max(seq), 0), count(attempt_id) FROM feedback").fetchone()
+
+
+def select_verified(
+    connection: sqlite3.Connection, attempt_ids: Collection[str], names: Sequence[str]
+) -> dict[str, float]:
+    """Return by attempt id the mean of the rewards of these names, from 0 to 1; absent where it has none of them."""
+    if not names or not attempt_ids:
+        return {}
+    rows = connection.execute(
+        """SELECT attempts.attempt_id, spans.body, spans.scope FROM spans JOIN attempts ON
+               attempts.attempt_id = spans.attempt_id
+               OR (spans.attempt_id IS NULL AND attempts.rollout_id = spans.rollout_id)
+           WHERE attempts.attempt_id IN (SELECT value FROM json_each(?))
+           AND spans.name IN (SELECT 'evaluate ' || value FROM json_each(?))""",
+        (json.dumps(sorted(attempt_ids)), json.dumps(list(names))),
+    )
+    newest: dict[tuple[str, str], tuple[int, float]] = {}
+    for attempt_id, body, scope in rows:
+        span = decode_span(body, scope=scope, resource={})
+        for event in span.events:
+            told = event.attributes
+            score, name = told.get(semconv.EVALUATION_SCORE), told.get(semconv.EVALUATION_NAME)
+            # Of the attempt as a whole: what scores one agent or one call says nothing of the answer.
+            part = semconv.EVALUATION_AGENT in told or semconv.RESPONSE_ID in told or is_feedback(told)
+            if part or name not in names or not isinstance(score, int | float):
+                continue
+            given = (event.time_ns, min(1.0, max(0.0, float(score))))
+            key = (attempt_id, str(name))
+            newest[key] = max(newest.get(key, given), given)
+    by_attempt: dict[str, list[float]] = {}
+    for (attempt_id, _), (_, value) in newest.items():
+        by_attempt.setdefault(attempt_id, []).append(value)
+    return {attempt_id: sum(values) / len(values) for attempt_id, values in by_attempt.items()}
+
+
+# -- rewards made of it ----------------------------------------------------------------------------------------------
+
+
+def select_settled(connection: sqlite3.Connection) -> dict[str, Settled]:
+    """Return by target the newest reward that was made of feedback."""
+    rows = connection.execute(
+        """SELECT target, trace_id, span_id, value, number FROM settled WHERE number =
+           (SELECT max(number) FROM settled AS other WHERE other.target = settled.target)"""
+    )
+    return {row[0]: Settled(*row) for row in rows}
+
+
+def put_settled(connection: sqlite3.Connection, made: Iterable[tuple[Outcome, Settled]]) -> None:
+    """Record which spans are rewards made of feedback; again changes nothing."""
+    connection.executemany(
+        "INSERT OR IGNORE INTO settled VALUES (?, ?, ?, ?, ?, ?)",
+        [(s.target, s.number, outcome.attempt_id, s.trace_id, s.span_id, s.value) for outcome, s in made],
+    )
+
+
+def retract(connection: sqlite3.Connection, targets: Collection[str]) -> int:
+    """Delete the rewards that were made of feedback for these targets; return how many spans were deleted."""
+    listed = (json.dumps(sorted(targets)),)
+    of_targets = "target IN (SELECT value FROM json_each(?))"
+    keys = connection.execute(f"SELECT trace_id, span_id FROM settled WHERE {of_targets}", listed).fetchall()
+    connection.execute(f"DELETE FROM settled WHERE {of_targets}", listed)
+    return delete_spans(connection, keys)
+
+
+def delete_spans(connection: sqlite3.Connection, keys: Iterable[tuple[str, str]]) -> int:
+    """Delete spans that are no model calls; return how many there were."""
+    seqs = [
+        row[0]
+        for key in keys
+        if (row := connection.execute("SELECT seq FROM spans WHERE trace_id = ? AND span_id = ?", key).fetchone())
+    ]
+    return delete_rows(connection, seqs)
+
+
+def expire(connection: sqlite3.Connection, before_ns: int) -> int:
+    """Delete feedback that came before then, with its spans; the rewards made of it stay."""
+    rows = connection.execute(
+        "SELECT trace_id, span_id FROM feedback WHERE received_ns < ? LIMIT ?", (before_ns, _NAMES)
+    ).fetchall()
+    connection.executemany("DELETE FROM feedback WHERE trace_id = ? AND span_id = ?", rows)
+    delete_spans(connection, rows)
+    return len(rows)
+
+
+def _hashed(source: str) -> str:
+    """What is remembered of a source that was forgotten."""
+    return hashlib.blake2b(source.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def mark_forgotten(connection: sqlite3.Connection, source: str, until_ns: int) -> None:
+    """Refuse from now on what the source had said until then."""
+    connection.execute("INSERT OR REPLACE INTO forgotten VALUES (?, ?)", (_hashed(source), until_ns))

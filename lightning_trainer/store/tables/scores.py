@@ -1,0 +1,55 @@
+"""What attempts were given under one name, read from the newest spans: what judges are compared by."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.feedback.entries import is_feedback
+from lightning_trainer.otlp.span_codec import decode_span
+
+LOOKED_AT = 200_000
+"""The newest so many spans."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One evaluation of an attempt as a whole."""
+
+    attempt_id: str
+    name: str
+    value: float
+    time_ns: int
+    place: int | None
+    """Of a judge's: which of the attempts that were judged together it was."""
+    question: str
+    """Of a judge's: equal for verdicts on the same question."""
+
+
+def select(connection: sqlite3.Connection, names: Sequence[str]) -> list[Score]:
+    """Return the scores of these names, oldest first: of attempts, none of single agents or calls."""
+    (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
+    rows = connection.execute(
+        """SELECT coalesce(spans.attempt_id, (SELECT attempts.attempt_id FROM attempts
+                  WHERE attempts.rollout_id = spans.rollout_id ORDER BY started_ns DESC, attempt_id DESC LIMIT 1)),
+               body, scope FROM spans
+           WHERE seq > ? AND name IN (SELECT 'evaluate ' || value FROM json_each(?)) ORDER BY seq""",
+        (last - LOOKED_AT, json.dumps(list(names))),
+    )
+    found = []
+    for attempt_id, body, scope in rows:
+        if attempt_id is None:
+            continue
+        span = decode_span(body, scope=scope, resource={})
+        for event in span.events:
+            told = event.attributes
+            value, name = told.get(semconv.EVALUATION_SCORE), told.get(semconv.EVALUATION_NAME)
+            of_a_part = semconv.EVALUATION_AGENT in told or semconv.RESPONSE_ID in told or is_feedback(told)
+            if of_a_part or not isinstance(name, str) or not isinstance(value, int | float):
+                continue
+            place = span.attributes.get(semconv.JUDGE_PLACE)
+            place = place if isinstance(place, int) else None
+            found.append(Score(attempt_id, name, float(value), event.time_ns, place, span.trace_id))
+    return found

@@ -1,0 +1,111 @@
+"""Erasure: what one source said, or everything of one rollout, is deleted, and cannot be delivered again.
+
+What it made of weights that were trained cannot be taken out of them: the steps are named, so that somebody can go back
+to a version before the first of them.
+"""
+
+import json
+import sqlite3
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from lightning_trainer.errors import ForgetError
+from lightning_trainer.feedback.review import target_of
+from lightning_trainer.store.retention.sweep import delete_rows, expire_attempt
+from lightning_trainer.store.tables import feedback
+from lightning_trainer.store.tables.spans import numbers_of_attempts
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedStep:
+    """A step that took what was forgotten."""
+
+    policy: str
+    step: int
+    state: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What was deleted."""
+
+    name: str
+    feedback: int
+    edits: int
+    rewards: int
+    """That had been made of it, alone or among others; of what is left they are made again."""
+    attempts: int
+    spans: int
+    steps: tuple[TrainedStep, ...]
+
+
+def forget_source(connection: sqlite3.Connection, source: str, *, now_ns: int) -> Forgotten:
+    """Delete everything that a source said until now.
+
+    Raises:
+        ForgetError: nothing of it is stored.
+    """
+    rows = connection.execute(
+        "SELECT trace_id, span_id, name, attempt_id, response_id, edited FROM feedback WHERE source = ?", (source,)
+    ).fetchall()
+    if not rows:
+        raise ForgetError(f"there is no feedback of source {source!r}; `lightning-trainer feedback` lists the sources")
+    targets = {
+        target_of(attempt_id, part, name)
+        for _, _, name, attempt_id, response_id, _ in rows
+        if attempt_id is not None
+        for part in (None, response_id)
+    }
+    listed = (json.dumps(sorted(targets)),)
+    made_of = connection.execute(
+        "SELECT DISTINCT attempt_id FROM settled WHERE target IN (SELECT value FROM json_each(?))", listed
+    ).fetchall()
+    steps = _steps(connection, [attempt_id for (attempt_id,) in made_of])
+    rewards = feedback.retract(connection, targets)
+    connection.execute("DELETE FROM feedback WHERE source = ?", (source,))
+    spans = feedback.delete_spans(connection, [(trace_id, span_id) for trace_id, span_id, *_ in rows])
+    feedback.mark_forgotten(connection, source, now_ns)
+    edits = sum(edited for *_, edited in rows)
+    return Forgotten(source, len(rows), edits, rewards, 0, spans + rewards, steps)
+
+
+def forget_rollout(connection: sqlite3.Connection, rollout: str, *, now_ns: int) -> Forgotten:
+    """Delete everything of a rollout (by its or an attempt's id): its spans, feedback on it, what it was given.
+
+    Raises:
+        ForgetError: nothing of it is stored.
+    """
+    ids = [
+        one
+        for (one,) in connection.execute(
+            "SELECT attempt_id FROM attempts WHERE rollout_id = ?1 OR attempt_id = ?1 ORDER BY attempt_id", (rollout,)
+        )
+    ]
+    numbers = numbers_of_attempts(connection, ids)
+    if not numbers:
+        raise ForgetError(f"nothing of a rollout {rollout!r} is stored; `lightning-trainer explain` lists rollouts")
+    steps = _steps(connection, ids)
+    listed = (json.dumps(ids),)
+    of_ids = "attempt_id IN (SELECT value FROM json_each(?))"
+    said = connection.execute(f"SELECT trace_id, span_id, edited FROM feedback WHERE {of_ids}", listed).fetchall()
+    made = connection.execute(f"SELECT trace_id, span_id FROM settled WHERE {of_ids}", listed).fetchall()
+    spans = feedback.delete_spans(connection, [(trace_id, span_id) for trace_id, span_id, _ in said] + made)
+    connection.execute(f"DELETE FROM feedback WHERE {of_ids}", listed)
+    connection.execute(f"DELETE FROM settled WHERE {of_ids}", listed)
+    connection.execute(f"UPDATE attempts SET error = NULL WHERE {of_ids}", listed)
+    spans += delete_rows(connection, numbers)
+    for attempt_id in ids:
+        spans += expire_attempt(connection, attempt_id, now_ns)
+    edits = sum(edited for *_, edited in said)
+    return Forgotten(rollout, len(said), edits, len(made), len(ids), spans, steps)
+
+
+def _steps(connection: sqlite3.Connection, attempt_ids: Collection[str]) -> tuple[TrainedStep, ...]:
+    rows: Sequence[tuple] = connection.execute(
+        """SELECT policy, step, state, count(*) FROM assignments JOIN steps USING (policy, step)
+           WHERE attempt_id IN (SELECT value FROM json_each(?)) AND state != 'skipped'
+           GROUP BY policy, step, state ORDER BY policy, step""",
+        (json.dumps(sorted(attempt_ids)),),
+    ).fetchall()
+    return tuple(TrainedStep(*row) for row in rows)

@@ -1,0 +1,99 @@
+"""The feedback that a store keeps, reviewed, and what of the rewards made of it has to change."""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.config.feedback import FeedbackConfig
+from lightning_trainer.feedback.entries import SCOPE, digest
+from lightning_trainer.feedback.review import Outcome, Review, State, review
+from lightning_trainer.store.tables import feedback
+from lightning_trainer.store.tables.feedback import Settled
+from lightning_trainer.store.tables.late import select_consumed
+from lightning_trainer.types import AttributeValue, Span, SpanEvent
+
+_SAME = 0.02
+"""A reward that would move by less stays: weights move a little with every word of anybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What has to be written so that the rewards are those of the review."""
+
+    review: Review
+    made: tuple[tuple[Outcome, Settled], ...]
+    retracted: tuple[str, ...]
+    """Targets whose rewards do not stand any more."""
+
+
+def look(connection: sqlite3.Connection, config: FeedbackConfig, now_ns: int) -> Review:
+    """Review what is kept."""
+    kept = feedback.select(connection)
+    attempts = {one.attempt_id for one in kept if one.attempt_id is not None}
+    return review(kept, feedback.select_verified(connection, attempts, config.verified), config, now_ns)
+
+
+def not_released(connection: sqlite3.Connection, config: FeedbackConfig, now_ns: int) -> set[tuple[str, str]]:
+    """Return the keys of feedback that does not count: it waits, was too much, or its source is mostly wrong."""
+    kept = feedback.select(connection)
+    seen = look(connection, config, now_ns)
+    return {
+        one.key
+        for one in kept
+        if seen.states[one.key] in (State.QUARANTINED, State.CAPPED) or seen.standings[one.source].suspicious
+    }
+
+
+def changes(connection: sqlite3.Connection, config: FeedbackConfig, now_ns: int) -> Changes:
+    """Return what has to change; a reward that a step has taken stays as it was."""
+    seen = look(connection, config, now_ns)
+    settled = feedback.select_settled(connection)
+    consumed = select_consumed(connection, attempt_ids={one.attempt_id for one in seen.outcomes})
+    made: list[tuple[Outcome, Settled]] = []
+    retracted: list[str] = []
+    for outcome in seen.outcomes:
+        before = settled.get(outcome.target)
+        if before is not None and outcome.attempt_id in consumed:
+            continue
+        if outcome.value is None:
+            retracted += [outcome.target] if before is not None else []
+        elif before is None or abs(outcome.value - before.value) > _SAME:
+            made.append((outcome, _settled(outcome, outcome.value, 0 if before is None else before.number + 1)))
+    return Changes(seen, tuple(made), tuple(retracted))
+
+
+def _settled(outcome: Outcome, value: float, number: int) -> Settled:
+    digits = digest([SCOPE, outcome.target, number, repr(value), outcome.sources])
+    return Settled(outcome.target, digits[:16].hex(), digits[16:].hex(), value, number)
+
+
+def spans_of(made: Sequence[tuple[Outcome, Settled]], now_ns: int) -> list[Span]:
+    """Return the rewards as the evaluations that they are; they name no source."""
+    spans = []
+    for outcome, settled in made:
+        about: dict[str, AttributeValue] = {semconv.ATTEMPT_ID: outcome.attempt_id}
+        exact: dict[str, AttributeValue] = {}
+        if outcome.response_id is not None:
+            exact[semconv.RESPONSE_ID] = outcome.response_id
+        event: dict[str, AttributeValue] = {
+            semconv.EVALUATION_NAME: outcome.name,
+            semconv.EVALUATION_SCORE: settled.value,
+            semconv.EVALUATION_EXPLANATION: outcome.why,
+            **exact,
+        }
+        spans.append(
+            Span(
+                trace_id=settled.trace_id,
+                span_id=settled.span_id,
+                parent_span_id=None,
+                name=f"evaluate {outcome.name}",
+                start_ns=now_ns,
+                end_ns=now_ns,
+                attributes={**about, **exact, semconv.FEEDBACK_SOURCES: len(outcome.sources)},
+                events=(SpanEvent(semconv.EVALUATION_EVENT, now_ns, event),),
+                scope=SCOPE,
+            )
+        )
+    return spans

@@ -1,0 +1,160 @@
+"""Live rollouts as a canary compares them: which version answered, what it earned, and what went wrong."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_instrumentation import semconv
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.config.policies.versions import CanaryConfig
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.rewards.table import read_rewards
+from lightning_trainer.types import Attempt, AttemptState, Call, Span, SpanStatus
+from lightning_trainer.versions.sequential import Comparison, Decision, compare, counted, is_below
+
+_REFUSALS = frozenset({"refusal", "content_filter"})
+_FEWEST_BEFORE = 20
+"""Rollouts that have to be known before it can be said what is long or slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRollout:
+    """One ended attempt whose calls of the policy were answered by one version alone."""
+
+    version: int
+    reward: float | None
+    failed: bool
+    tool_errors: bool
+    refused: bool
+    tokens: int
+    """That the version sampled."""
+    seconds: float
+    """That its answers took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What 19 of 20 rollouts stayed below before the candidate came; infinite where too few are known."""
+
+    tokens: float = math.inf
+    seconds: float = math.inf
+
+
+def read_rollouts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: PolicyConfig) -> dict[str, LiveRollout]:
+    """Return the attempts by id that one version answered; the others say nothing of either."""
+    reading = read_spans(spans)
+    known = {attempt.attempt_id: attempt for attempt in attempts}
+    rewards = read_rewards(reading.evaluations, reading.calls, known, policy.reward_weights)
+    calls: dict[str, list[Call]] = {}
+    for call in reading.calls:
+        if call.attempt_id in known and call.policy == policy.name:
+            calls.setdefault(call.attempt_id, []).append(call)
+    erred = {
+        span.attributes.get(semconv.ATTEMPT_ID)
+        for span in spans
+        if span.attributes.get(semconv.OPERATION) == semconv.EXECUTE_TOOL and span.status is SpanStatus.ERROR
+    }
+    found: dict[str, LiveRollout] = {}
+    for attempt_id, own in calls.items():
+        versions = {call.policy_version for call in own}
+        version = next(iter(versions))
+        if len(versions) == 1 and version is not None:
+            found[attempt_id] = LiveRollout(
+                version=version,
+                reward=rewards.of_attempts.get(attempt_id),
+                failed=known[attempt_id].state is AttemptState.FAILED,
+                tool_errors=attempt_id in erred,
+                refused=any(call.finish_reason in _REFUSALS for call in own),
+                tokens=sum(len(call.response_ids) for call in own),
+                seconds=sum(call.end_ns - call.start_ns for call in own) / 1e9,
+            )
+    return found
+
+
+def usual(rollouts: Sequence[LiveRollout]) -> Usual:
+    """Return what is long and what is slow, from rollouts before the candidate."""
+    if len(rollouts) < _FEWEST_BEFORE:
+        return Usual()
+    place = math.ceil(0.95 * len(rollouts)) - 1
+    return Usual(sorted(float(one.tokens) for one in rollouts)[place], sorted(one.seconds for one in rollouts)[place])
+
+
+def harms(rollout: LiveRollout, before: Usual) -> dict[str, bool]:
+    """Return what went wrong with a rollout, whatever it earned."""
+    return {
+        "failed": rollout.failed,
+        "tool errors": rollout.tool_errors,
+        "refusals": rollout.refused,
+        "long answers": rollout.tokens > before.tokens,
+        "slow answers": rollout.seconds > before.seconds,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is known of a candidate now."""
+
+    comparison: Comparison
+    decision: Decision
+    reason: str | None
+    """Why it does not go live; None where it does, or nothing is decided."""
+    harms: Mapping[str, tuple[float, float]]
+    """By kind: in what share of the candidate's rollouts and of the live version's."""
+    rollouts: tuple[int, int]
+    """That ended, of the candidate and of the live version."""
+
+    def evidence(self) -> dict[str, Any]:
+        """Return it in plain numbers."""
+        return {
+            "rollouts": list(self.rollouts),
+            "rewards": [self.comparison.candidate.count, self.comparison.live.count],
+            "means": [self.comparison.candidate.mean, self.comparison.live.mean],
+            "candidate": [self.comparison.candidate.low, self.comparison.candidate.high],
+            "live": [self.comparison.live.low, self.comparison.live.high],
+            "harms": {name: list(shares) for name, shares in self.harms.items()},
+        }
+
+
+def judge_candidate(
+    rollouts: Iterable[LiveRollout], candidate: int, live: int, config: CanaryConfig, before: Usual
+) -> Finding:
+    """Decide on a candidate by what is known now; ask again whenever a rollout has ended or was rewarded."""
+    new, old = [], []
+    for one in rollouts:
+        if one.version in (candidate, live):
+            (new if one.version == candidate else old).append(one)
+    error = 1 - config.confidence
+    comparison = compare(
+        counted((one.reward for one in new if one.reward is not None), config.range),
+        counted((one.reward for one in old if one.reward is not None), config.range),
+        share=config.share,
+        error=error,
+        tolerance=config.tolerance,
+        most=config.max_rollouts,
+    )
+    of_new, of_old = ([harms(one, before) for one in group] for group in (new, old))
+    shares: dict[str, tuple[float, float]] = {}
+    worst: str | None = None
+    for name in harms(LiveRollout(0, None, False, False, False, 0, 0.0), before):
+        ours, theirs = (Counter(float(one[name]) for one in group) for group in (of_new, of_old))
+        shares[name] = (ours[1.0] / max(1, len(new)), theirs[1.0] / max(1, len(old)))
+        # Of five things that are looked at, each has a fifth of the error.
+        if is_below(theirs, ours, share=1 - config.share, error=error / 5, by=config.guard_margin):
+            ours_share, theirs_share = shares[name]
+            worst = worst or f"{name} in {ours_share:.0%} of its rollouts, the live version in {theirs_share:.0%}"
+    decision, reason = comparison.decision, None
+    if worst is not None:
+        decision, reason = Decision.REFUSED, f"its canary has {worst}"
+    elif decision is Decision.REFUSED:
+        reason = f"its canary is worse: {_means(comparison)}"
+    elif decision is Decision.STOPPED:
+        reason = f"its canary is undecided after max_rollouts = {config.max_rollouts}: {_means(comparison)}"
+    return Finding(comparison, decision, reason, shares, (len(new), len(old)))
+
+
+def _means(comparison: Comparison) -> str:
+    new, old = comparison.candidate, comparison.live
+    return f"mean {new.mean:.3f} of {new.count} rollouts, of the live version {old.mean:.3f} of {old.count}"

@@ -1,0 +1,206 @@
+"""A candidate goes live by what live rollouts earned with it, and stops at once where it does harm."""
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lightning_instrumentation import semconv
+from typer.testing import CliRunner
+
+from lightning_trainer.cli.app import app
+from lightning_trainer.config.policies.versions import CanaryConfig
+from lightning_trainer.daemon.publication.canary import Canary
+from lightning_trainer.daemon.publication.old_versions import Lease
+from lightning_trainer.daemon.publication.publishing import Publisher
+from lightning_trainer.daemon.publication.retention import VersionKeeper
+from lightning_trainer.errors import EngineError
+from lightning_trainer.gateway.canary import CanaryRoute
+from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
+from lightning_trainer.serving.shared_memory import WeightFolder
+from lightning_trainer.store import SqliteStore
+from lightning_trainer.types import PolicyVersion, SpanStatus, VersionState
+from lightning_trainer.versions.archive import VersionArchive
+
+
+class OldVersions:
+    """Serves what the archive has."""
+
+    def __init__(self, folder) -> None:
+        self.archive = VersionArchive(folder / "versions", model_dir=folder)
+        self.told: list[str] = []
+        self.error: str | None = None
+
+    async def lease(self, version: int) -> Lease:
+        self.told.append("lease")
+        upstream: Any = SimpleNamespace(ready=self._ready)
+        return Lease(upstream, lambda: self.told.append("release"))
+
+    async def let_go(self, version: int) -> None:
+        self.told.append("let go")
+
+    async def _ready(self, timeout_s: float) -> None:
+        if self.error is not None:
+            raise EngineError(self.error)
+
+
+class Trainer:
+    async def publish(self, path, version: int) -> Publication:
+        path.write_text(f"weights {version}")
+        probe = Probe(((1, 2),), ((-0.5,),))
+        return Publication("math", version, str(path), "ab" * 16, 2, "float32", probe, Tolerance(1e-3, 1e-3))
+
+
+class Engine:
+    def __init__(self) -> None:
+        self.live: dict[str, Publication] = {}
+
+    async def publish(self, publication: Publication) -> PublicationReport:
+        self.live["math"] = publication
+        return PublicationReport(True, publication.version)
+
+
+class Traffic:
+    """A publisher with a canary, and rollouts that either version answers."""
+
+    def __init__(self, folder, store, make_policy, attempt_spans, reward_span, **settings: Any) -> None:
+        self.store, self.attempt_spans, self.reward_span = store, attempt_spans, reward_span
+        config = CanaryConfig(**{"share": 0.25, "tolerance": 0.1, **settings})
+        self.policy = make_policy(canary=config)
+        self.route = CanaryRoute("math", share=config.share, by=config.by)
+        self.old, self.said, self.rollback, self.number = OldVersions(folder), [], False, 0
+        old: Any = self.old
+        self.canary = Canary(
+            self.policy,
+            config,
+            store=store,
+            route=self.route,
+            old_versions=old,
+            say=self.said.append,
+            interrupted=lambda: self.rollback,
+            look_every_s=0.02,
+        )
+        weights = folder / "weights"
+        weights.mkdir()
+        self.engine = Engine()
+        engine: Any = self.engine
+        trainer: Any = Trainer()
+        self.publisher = Publisher(
+            "math",
+            store=store,
+            trainer=trainer,
+            engine=engine,
+            weights=WeightFolder(weights),
+            keeper=VersionKeeper(self.policy, store=store, archive=self.old.archive),
+            canary=self.canary,
+        )
+
+    async def rollout(self, reward: float | None, *, tool_error: bool = False) -> None:
+        """One live rollout, answered by whoever the gateway would ask."""
+        self.number += 1
+        name = f"a{self.number}"
+        version = self.route.version_for({semconv.ROLLOUT_ID: f"r-{name}"}) or 0
+        root, call = self.attempt_spans(name, [1, 2], time.time_ns(), task=name)
+        call.attributes[semconv.POLICY_VERSION] = version
+        spans = [root, call]
+        if tool_error and version:
+            tool = {**root.attributes, semconv.OPERATION: semconv.EXECUTE_TOOL}
+            del tool[semconv.ROLLOUT_ROOT]
+            spans.append(
+                replace(call, span_id=f"{self.number:016x}", attributes=tool, status=SpanStatus.ERROR, scope="")
+            )
+        if reward is not None:
+            spans.append(self.reward_span(reward if version else 0.5 + (self.number % 2) / 2, attempt=name))
+        await self.store.append(spans)
+
+    async def until(self, publishing: asyncio.Task, reward: float | None, **more: Any) -> PolicyVersion:
+        """Let rollouts come, of which the candidate's earn so much, until the version's fate is decided."""
+        async with asyncio.timeout(60):
+            while self.route.version is None and not publishing.done():
+                await asyncio.sleep(0.01)
+            while not publishing.done():
+                await self.rollout(reward, **more)
+                await asyncio.sleep(0.001)
+        return publishing.result()
+
+
+@pytest.fixture
+async def traffic(tmp_path, make_policy, attempt_spans, reward_span):
+    async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
+
+        async def begin(**settings: Any) -> Traffic:
+            run = Traffic(tmp_path, store, make_policy, attempt_spans, reward_span, **settings)
+            assert (await run.publisher.publish(version=0, step=0)).state is VersionState.LIVE, (
+                "nothing to compare with"
+            )
+            return run
+
+        yield begin
+
+
+def publish(run: Traffic, version: int = 1) -> asyncio.Task:
+    return asyncio.create_task(run.publisher.publish(version=version, step=version))
+
+
+async def test_one_that_earns_more_goes_live(traffic) -> None:
+    run = await traffic()
+    version = await run.until(publish(run), 1.0)
+    assert (version.state, run.engine.live["math"].version) == (VersionState.LIVE, 1)
+    assert run.old.told == ["lease", "release", "let go"]
+    assert run.route.version is None
+    assert run.said[0] == "version 1 answers 25% of live rollouts; training waits until that decides"
+
+
+async def test_one_that_earns_less_is_refused_and_the_command_says_by_how_much(traffic, tmp_path, monkeypatch) -> None:
+    run = await traffic()
+    version = await run.until(publish(run), 0.0)
+    assert (version.state, run.engine.live["math"].version) == (VersionState.REFUSED, 0)
+    assert version.reason is not None
+    assert version.reason.startswith("its canary is worse: mean 0.000 of ")
+    await run.store.close()
+    monkeypatch.chdir(tmp_path)
+    settings = '[[policy]]\nname = "math"\nagents = ["solver"]\nmodel = "random:tiny"\n'
+    (tmp_path / "lightning.toml").write_text(settings)
+    told = await asyncio.to_thread(CliRunner().invoke, app, ["versions"], env={"COLUMNS": "200"})
+    assert "refused 0.000 (" in told.output, told.output
+
+
+async def test_one_that_breaks_tools_is_stopped_without_a_reward(traffic) -> None:
+    run = await traffic()
+    version = await run.until(publish(run), None, tool_error=True)
+    assert version.state is VersionState.REFUSED
+    assert version.reason == "its canary has tool errors in 100% of its rollouts, the live version in 0%"
+
+
+async def test_one_of_which_nobody_can_say_is_stopped_after_the_most_rollouts(traffic) -> None:
+    run = await traffic(max_rollouts=10, tolerance=0.0)
+    version = await run.until(publish(run), 0.75)
+    assert version.state is VersionState.REFUSED
+    assert version.reason is not None
+    assert version.reason.startswith("its canary is undecided after max_rollouts = 10: mean 0.750 of 1")
+
+
+async def test_it_ends_undecided_after_its_time_for_a_rollback_and_where_it_cannot_be_served(traffic) -> None:
+    run = await traffic(timeout_s=0.2)
+    version = await run.publisher.publish(version=1, step=1)
+    assert version.reason == "its canary is undecided after timeout_s = 0.2, with a reward of 0 of its rollouts"
+    run.rollback = True
+    assert (await run.publisher.publish(version=2, step=2)).reason == "its canary ended for a rollback"
+    run.old.error = "no memory"
+    assert (await run.publisher.publish(version=3, step=3)).reason == "its canary could not be served: no memory"
+    assert run.route.version is None
+    assert (await run.publisher.publish(version=4, step=4, asked_for=True)).state is VersionState.LIVE
+
+
+async def test_a_daemon_that_ends_meanwhile_leaves_nothing_and_says_that_it_was_going_on(traffic) -> None:
+    run = await traffic()
+    publishing = publish(run)
+    while run.route.version is None:
+        await asyncio.sleep(0.01)
+    publishing.cancel()
+    with suppress(asyncio.CancelledError):
+        await publishing
+    assert (run.route.version, run.old.told) == (None, ["lease", "release", "let go"])

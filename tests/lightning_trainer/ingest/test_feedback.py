@@ -1,0 +1,219 @@
+"""Feedback from outside: durable before it is acknowledged, once, bounded; and no reward before it has been settled."""
+
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from fastapi import APIRouter, Depends
+from lightning_instrumentation import semconv
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+
+from lightning_trainer.config.feedback import FeedbackConfig
+from lightning_trainer.feedback.entries import Subject, entries_of, feedback_span
+from lightning_trainer.gateway.auth import require_token
+from lightning_trainer.ingest.http.feedback import feedback_router
+from lightning_trainer.ingest.http.otlp import otlp_router
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.store import SqliteStore
+from lightning_trainer.store.tables import feedback
+
+_URL, _SCORES = "/lightning/feedback", "/api/public/scores"
+
+
+@pytest.fixture
+async def client(store: SqliteStore, client_of, attempt_spans) -> AsyncIterator[httpx.AsyncClient]:
+    await store.append(attempt_spans("a", [1], 10))
+    config = FeedbackConfig(trusted=("crm",), source_per_hour=3)
+    async with client_of(feedback_router(store, store, config)) as opened:
+        yield opened
+
+
+async def kept(store: SqliteStore):
+    return await store.scan(feedback.select)
+
+
+@pytest.mark.parametrize(
+    ("said", "value"),
+    [
+        ({"thumb": "up"}, 1.0),
+        ({"thumb": "down", "response_id": "response-a"}, 0.0),
+        ({"score": 4, "scale": [0, 5], "response_id": "response-a"}, 0.8),
+        ({"edit": "Better."}, None),
+    ],
+)
+async def test_feedback_is_kept_with_its_attempt_and_is_no_reward(client, store, said, value) -> None:
+    body = {"source": "user-1", "rollout_id": "r-a", **said}
+    answer = await client.post(_URL, json=body)
+    assert (answer.status_code, answer.json()) == (200, {"accepted": True, "new": True, "counts_in_s": 600.0})
+    (one,) = await kept(store)
+    assert (one.source, one.kind, one.attempt_id, one.value, one.edited) == (
+        *("user-1", "person", "a", value),
+        "edit" in said,
+    )
+    assert read_spans(await store.spans_of_attempts(["a"])).evaluations == ()
+
+
+async def test_the_same_id_is_the_same_feedback(client, store) -> None:
+    body = {"source": "u", "rollout_id": "r-a", "thumb": "up", "id": "click-1"}
+    answers = [(await client.post(_URL, json=body)).json()["new"] for _ in range(2)]
+    assert (answers, len(await kept(store))) == ([True, False], 1)
+    other = {**body, "source": "somebody else"}
+    assert (await client.post(_URL, json=other)).json()["new"], "ids are a source's own"
+
+
+async def test_a_trace_leads_to_its_attempt(client, store) -> None:
+    (span, *_) = await store.spans_of_attempts(["a"])
+    body = {"source": "crm", "kind": "system", "trace_id": span.trace_id, "score": 0.5}
+    assert (await client.post(_URL, json=body)).json()["counts_in_s"] == 0
+    await store.write(feedback.match)
+    (one,) = await kept(store)
+    assert (one.attempt_id, one.kind) == ("a", "system")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "sentence"),
+    [
+        ({"rollout_id": "z", "thumb": "up"}, 404, "no span of rollout 'z' has been seen"),
+        ({"response_id": "z", "thumb": "up"}, 404, "no span of response 'z' has been seen"),
+        ({"trace_id": "f" * 32, "thumb": "up"}, 404, f"no span of trace '{'f' * 32}' has been seen"),
+        ({"rollout_id": "r-a", "attempt_id": "b", "thumb": "up"}, 404, "there is no attempt 'b'"),
+        ({"thumb": "up"}, 422, "say what it is about: response_id, trace_id or rollout_id"),
+        ({"rollout_id": "r-a"}, 422, "it says nothing: give a thumb (up, down, none), a score or an edit"),
+        ({"rollout_id": "r-a", "thumb": "up", "score": 1}, 422, "it has a thumb and a score under one name"),
+        ({"rollout_id": "r-a", "score": 7}, 422, "score is 7, and the scale goes from 0 to 1; give another scale"),
+        ({"rollout_id": "r-a", "score": 7, "scale": [9, 1]}, 422, "scale is [9.0, 1.0]: write the lowest and the"),
+        ({"rollout_id": "r-a", "edit": "x" * 65_537}, 422, "at most 65536 characters"),
+        ({"rollout_id": "r-a", "thumb": "up", "source": "s" * 257}, 422, "at most 256 characters"),
+        ({"rollout_id": "r-a", "thump": "up"}, 422, "thump: Extra inputs"),
+    ],
+)
+async def test_what_cannot_be_used_is_refused_with_one_sentence(client, store, body, status, sentence) -> None:
+    answer = await client.post(_URL, json={"source": "u", **body})
+    assert (answer.status_code, sentence in answer.json()["error"]["message"]) == (status, True), answer.text
+    assert await kept(store) == []
+
+
+async def test_a_source_beyond_its_cap_is_told_so_and_a_trusted_one_has_none(client) -> None:
+    body = {"source": "busy", "rollout_id": "r-a", "thumb": "up"}
+    answers = [await client.post(_URL, json=body) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert "source_per_hour = 3; send it later" in answers[-1].json()["error"]["message"]
+    for _ in range(5):
+        assert (await client.post(_URL, json={**body, "source": "crm"})).status_code == 200
+
+
+async def test_langfuses_scores_are_feedback(client, store) -> None:
+    (root, call, *_) = await store.spans_of_attempts(["a"])
+    about = {"traceId": root.trace_id, "name": "thumbs"}
+    first = await client.post(_SCORES, json={**about, "id": "s1", "value": 1, "dataType": "BOOLEAN", "comment": "ok"})
+    assert (first.status_code, first.json()) == (200, {"id": "s1"})
+    await client.post(
+        _SCORES, json={**about, "value": 0.25, "metadata": {"user_id": "u7"}, "observationId": call.span_id}
+    )
+    await client.post(_SCORES, json={**about, "value": "Better.", "dataType": "CORRECTION", "environment": "live"})
+    await store.write(feedback.match)
+    found = [
+        (one.source, one.kind, one.value, one.attempt_id, one.response_id, one.edited) for one in await kept(store)
+    ]
+    assert found == [
+        ("langfuse", "system", 1.0, "a", None, False),
+        ("u7", "person", 0.25, "a", "response-a", False),
+        ("langfuse", "system", None, "a", None, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({"value": "positive", "dataType": "CATEGORICAL", "traceId": "1" * 32}, "value 'positive' is a category"),
+        ({"value": 7, "traceId": "1" * 32}, "score is 7, and the scale goes from 0 to 1"),
+        ({"value": 1, "sessionId": "s"}, "give a traceId: scores of sessions"),
+    ],
+)
+async def test_scores_that_are_no_feedback_are_refused(client, body, sentence) -> None:
+    answer = await client.post(_SCORES, json={"name": "thumbs", **body})
+    assert (answer.status_code, sentence in answer.json()["error"]["message"]) == (422, True), answer.text
+
+
+async def test_langfuses_clients_send_the_token_as_their_secret_key(store, client_of) -> None:
+    router = APIRouter(dependencies=[Depends(require_token("the-token"))])
+    router.include_router(feedback_router(store, store, FeedbackConfig()))
+    body = {"traceId": "1" * 32, "name": "thumbs", "value": 1}
+    async with client_of(router) as client:
+        for password, status in (("the-token", 200), ("another", 401), ("", 401)):
+            assert (await client.post(_SCORES, json=body, auth=("pk-any", password))).status_code == status
+        broken = await client.post(_SCORES, json=body, headers={"authorization": "Basic !!"})
+        assert broken.status_code == 401
+
+
+def logs(span, *, source: str | None) -> ExportLogsServiceRequest:
+    request = ExportLogsServiceRequest()
+    records = request.resource_logs.add().scope_logs.add().log_records
+    record = records.add(
+        event_name=semconv.EVALUATION_EVENT,
+        time_unix_nano=77,
+        trace_id=bytes.fromhex(span.trace_id),
+        span_id=bytes.fromhex(span.span_id),
+    )
+    told = {semconv.EVALUATION_NAME: "helpful", semconv.EVALUATION_SCORE: 0.5}
+    if source is not None:
+        told[semconv.FEEDBACK_SOURCE] = source
+    for name, value in told.items():
+        held = AnyValue(double_value=value) if isinstance(value, float) else AnyValue(string_value=value)
+        record.attributes.append(KeyValue(key=name, value=held))
+    return request
+
+
+async def test_an_evaluation_event_is_a_reward_of_the_call_that_it_names_and_comes_once(
+    store, client_of, attempt_spans
+):
+    spans = attempt_spans("a", [1], 10)
+    await store.append(spans)
+    body = logs(spans[1], source=None).SerializeToString()
+    async with client_of(otlp_router(store)) as client:
+        for _ in range(2):
+            answer = await client.post("/v1/logs", content=body, headers={"content-type": "application/x-protobuf"})
+            assert answer.status_code == 200
+    (one,) = read_spans(await store.spans_of_attempts(["a"])).evaluations
+    assert (one.name, one.value, one.span_id, one.attempt_id) == ("helpful", 0.5, spans[1].span_id, "a")
+
+
+async def test_an_evaluation_event_that_names_its_source_is_feedback_and_others_are_left_alone(
+    store, client_of, attempt_spans
+):
+    spans = attempt_spans("a", [1], 10)
+    await store.append(spans)
+    record = {
+        "eventName": semconv.EVALUATION_EVENT,
+        "timeUnixNano": "77",
+        "traceId": spans[1].trace_id,
+        "spanId": spans[1].span_id,
+        "attributes": [
+            {"key": semconv.EVALUATION_NAME, "value": {"stringValue": "helpful"}},
+            {"key": semconv.EVALUATION_SCORE, "value": {"doubleValue": 1.0}},
+            {"key": semconv.FEEDBACK_SOURCE, "value": {"stringValue": "u1"}},
+        ],
+    }
+    other = {"eventName": "user.clicked", "attributes": []}
+    document = {"resourceLogs": [{"scopeLogs": [{"logRecords": [record, other]}]}]}
+    async with client_of(otlp_router(store)) as client:
+        answer = await client.post(
+            "/v1/logs", content=json.dumps(document), headers={"content-type": "application/json"}
+        )
+        assert answer.status_code == 200
+        broken = json.dumps(document).replace('"logRecords": [', '"logRecords": [7, ')
+        refused = await client.post("/v1/logs", content=broken, headers={"content-type": "application/json"})
+        assert refused.status_code == 400
+    await store.write(feedback.match)
+    ((source, attempt_id),) = [(one.source, one.attempt_id) for one in await kept(store)]
+    assert (source, attempt_id) == ("u1", "a")
+    assert read_spans(await store.spans_of_attempts(["a"])).evaluations == ()
+
+
+def test_what_anybody_sends_as_feedback_is_read_within_bounds():
+    long = feedback_span(Subject(rollout_id="r"), source="s" * 300, kind="person", name="n", value=1.0)
+    assert entries_of(long) == []
+    off = feedback_span(Subject(rollout_id="r"), source="s", kind="person", name="n", value=7.0)
+    assert [one.value for one in entries_of(off)] == [None]
