@@ -16,8 +16,8 @@ _EXTRAS = {
 _EXTRA = "daemon"
 """Of every other command."""
 _COMMANDS = (
-    *("agents", "build", "doctor", "drop", "explain", "health", "judge", "quickstart"),
-    *("rollback", "rollouts", "serve", "status", "store", "token", "versions"),
+    *("agents", "build", "doctor", "drop", "environments", "explain", "health", "judge", "quickstart"),
+    *("rollback", "rollouts", "scenarios", "serve", "status", "store", "token", "versions"),
 )
 _HELP = """\
 usage: lightning-trainer run [OPTIONS] -- COMMAND [ARGUMENT ...]

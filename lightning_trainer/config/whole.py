@@ -4,6 +4,7 @@ from pydantic import field_validator
 
 from lightning_trainer.config.daemon import DaemonConfig
 from lightning_trainer.config.engine import EngineConfig
+from lightning_trainer.config.environments import EnvironmentsConfig
 from lightning_trainer.config.gateway import GatewayConfig
 from lightning_trainer.config.judges import JudgeConfig
 from lightning_trainer.config.metrics import MetricsConfig
@@ -25,6 +26,8 @@ class Config(Section):
     store: StoreConfig = StoreConfig()
     policy: tuple[PolicyConfig, ...] = ()
     """Without any the daemon records, and neither routes, serves nor trains."""
+    environments: EnvironmentsConfig = EnvironmentsConfig()
+    """Worlds that agents act in (docs/environments.md)."""
     judge: tuple[JudgeConfig, ...] = ()
     """Who gives rewards of their names (docs/rewards.md)."""
 
