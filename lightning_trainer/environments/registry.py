@@ -32,6 +32,7 @@ class Known:
 _GYMNASIUM = ("gymnasium[toy-text]>=1.0,<2",)
 
 KNOWN: Mapping[str, Known] = {
+    "code": Known("code_actions:CodeActions", "code as action: Python in a sandbox, hidden tests (Linux)"),
     "frozenlake": Known(
         "frozenlake:FrozenLake", "a frozen lake in text: frozenlake:4x4, up to 8x8", "gymnasium", _GYMNASIUM
     ),
