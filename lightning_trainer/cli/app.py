@@ -74,6 +74,9 @@ def rollouts(
     max_tokens: Annotated[int, typer.Option(help="Of one answer of our agent.", min=1)] = 64,
     temperature: Annotated[float, typer.Option(help="Of our agent, in training.", min=0.0)] = 1.0,
     instructions: Annotated[str | None, typer.Option(help="System message of our agent.")] = None,
+    history: Annotated[
+        int | None, typer.Option(help="Earlier turns that our agent's model is shown; all when absent.", min=0)
+    ] = None,
     policy: Annotated[
         str | None,
         typer.Option(help="To train or evaluate; the only one of --config when absent; --evaluate needs none."),
@@ -116,7 +119,7 @@ def rollouts(
         else:
             from lightning_trainer.cli.environments.rollouts import Play, play
 
-            play(options, Play(environment, count, max_turns, max_tokens, temperature, instructions))
+            play(options, Play(environment, count, max_turns, max_tokens, temperature, instructions, history))
 
 
 @app.command()

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from typing import Any, TypeAlias
 
 import lightning_instrumentation as lightning
@@ -35,6 +36,8 @@ class ChatAgent:
         temperature: in training; evaluations and baselines take the most likely answer.
         max_tokens: of one answer.
         max_turns: then it gives up.
+        history: turns before the present one that the model is shown; all when absent. With 0 every observation is a
+            conversation of its own, which is enough where it tells everything. Turns with tools are always all shown.
         instructions: the system message, in the place of the environment's own.
         examples: messages between the system message and the task, for a model that has to be shown.
     """
@@ -49,6 +52,7 @@ class ChatAgent:
         temperature: float = 1.0,
         max_tokens: int = 64,
         max_turns: int = 32,
+        history: int | None = None,
         instructions: str | None = None,
         examples: Sequence[dict[str, Any]] = (),
     ) -> None:
@@ -68,26 +72,33 @@ class ChatAgent:
         self._temperature = temperature
         self._max_tokens = max_tokens
         self._max_turns = max_turns
+        self._history = history
         self._instructions = instructions
         self._examples = list(examples)
 
     def __call__(self, session: Session) -> None:
         with lightning.agent(self._name):
-            messages = self._opening(session.observation)
+            opening, told = self._opening(session.observation), [{"role": "user", "content": session.observation.text}]
+            turns: list[list[dict[str, Any]]] = []
             while not session.done and session.turns < self._max_turns:
                 state = session.observation.state
                 with lightning.state(state) if state and state.strip() else nullcontext():
+                    messages = [*opening, *chain.from_iterable(self._shown(turns, session)), *told]
                     reply, response_id = self._reply(messages, session)
-                messages.append(reply)
-                observation = session.step(_action(reply))
-                messages += _told(reply, observation)
+                turns.append([*told, reply])
+                told = _told(reply, session.step(_action(reply)))
                 if (reward := session.rewards[-1]) is not None:
                     lightning.reward(reward, TURN_REWARD, response_id=response_id)
 
     def _opening(self, observation: Observation) -> list[dict[str, Any]]:
         instructions = self._instructions if self._instructions is not None else observation.instructions
         system = [{"role": "system", "content": instructions}] if instructions else []
-        return [*system, *self._examples, {"role": "user", "content": observation.text}]
+        return [*system, *self._examples]
+
+    def _shown(self, turns: list[list[dict[str, Any]]], session: Session) -> list[list[dict[str, Any]]]:
+        if self._history is None or session.tools:  # the result of a call belongs to the call
+            return turns
+        return turns[len(turns) - self._history :] if self._history < len(turns) else turns
 
     def _reply(self, messages: list[dict[str, Any]], session: Session) -> tuple[dict[str, Any], str]:
         identity = current().identity
@@ -95,7 +106,7 @@ class ChatAgent:
         request: dict[str, Any] = {"tools": tools_for_openai(session.tools)} if session.tools else {}
         answer: Any = self._client.chat.completions.create(  # pyright: ignore[reportCallIssue]
             model=self._model,
-            messages=messages,
+            messages=messages,  # pyright: ignore[reportArgumentType]
             temperature=0.0 if greedy else self._temperature,
             max_tokens=self._max_tokens,
             timeout=max(1.0, min(session.left_s, 600.0)),

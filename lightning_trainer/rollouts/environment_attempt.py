@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,7 +62,7 @@ class EnvironmentAttempt:
             self._made = environment
             self.name, self.version = _named(environment)
             size: Any = getattr(environment(), "size", None)
-            sizes = {split: int(size(split)) for split in SPLITS} if callable(size) else None
+            sizes = {split: operator.index(size(split)) for split in SPLITS} if callable(size) else None  # pyright: ignore
         self._sizes = sizes
         self.run_label = f"{self.name}:{seed}"
 

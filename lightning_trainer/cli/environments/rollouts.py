@@ -31,6 +31,7 @@ class Play:
     max_tokens: int
     temperature: float
     instructions: str | None
+    history: int | None
 
 
 def play(options: Options, play: Play) -> None:
@@ -120,6 +121,7 @@ def _runner(options: Options, play: Play, endpoint: str, program: ProgramAgent |
             "max_tokens": play.max_tokens,
             "temperature": play.temperature,
             "instructions": play.instructions,
+            "history": play.history,
         },
         label=label or f"{play.environment}:{source}:{options.seed}",
         endpoint=endpoint,

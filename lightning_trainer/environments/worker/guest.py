@@ -13,6 +13,7 @@ import fcntl
 import importlib
 import importlib.util
 import json
+import operator
 import os
 import resource
 import signal
@@ -97,7 +98,9 @@ class _Guest:
 
     def _sizes(self) -> dict[str, int] | None:
         size: Any = getattr(self._environment, "size", None)
-        return {split: int(size(split)) for split in ("train", "held-out")} if callable(size) else None
+        if not callable(size):
+            return None
+        return {split: operator.index(size(split)) for split in ("train", "held-out")}  # pyright: ignore
 
 
 def _found(module: str, attribute: str) -> Any:

@@ -85,7 +85,8 @@ def push(session: Session) -> None:
     def moved(board: str, move: str) -> str | None:
         fields = {(r, c): field for r, line in enumerate(board.splitlines()) for c, field in enumerate(line.split())}
         (place,) = (place for place, field in fields.items() if field == "P")
-        to, beyond = (tuple(place[i] + n * STEPS[move][i] for i in (0, 1)) for n in (1, 2))
+        (row, column), (down, right) = place, STEPS[move]
+        to, beyond = (row + down, column + right), (row + 2 * down, column + 2 * right)
         if fields[to] == "#":
             return None
         if fields[to] in "X*":

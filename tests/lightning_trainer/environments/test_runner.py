@@ -16,8 +16,8 @@ from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts import Runner
 from lightning_trainer.rollouts.command import Command
 from lightning_trainer.rollouts.program_agent import ProgramAgent
-from tests.lightning_trainer.environments.openai_server import serving
-from tests.lightning_trainer.environments.worlds import Adder, Guess
+from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
+from tests.lightning_trainer.environments.worlds import Adder, Guess  # pyright: ignore[reportMissingImports]
 
 ENDPOINT = "http://127.0.0.1:9"
 WORLDS = Path(__file__).with_name("worlds.py")
@@ -114,6 +114,17 @@ def test_our_agent_converses_with_the_endpoint_and_the_environment(monkeypatch) 
     assert second["messages"][3] == {"role": "tool", "tool_call_id": "c1", "content": "5"}
     # The step that nothing scored has no reward; the call that ended it has its own, and the attempt has the sum.
     assert given == [(1.0, "turn", "call-2"), (1.0, "reward", None)]
+
+
+@pytest.mark.parametrize(("history", "shown"), [(None, 3), (1, 2), (0, 1)])
+def test_the_model_is_shown_as_many_earlier_turns_as_it_is_told(history: int | None, shown: int) -> None:
+    with serving(lambda request: {"content": "1"}) as (url, requests):
+        options = {"base_url": url, "history": history, "max_turns": 3, "instructions": "Guess."}
+        runner = Runner.from_environment(Guess, policy="p", agent_options=options, endpoint=ENDPOINT)
+        runner.evaluate([Task("Guess", runner.environment.version, seed=3)], stage="e")
+    roles = [message["role"] for message in requests[-1]["messages"]]
+    assert roles == ["system", *["user", "assistant"] * (shown - 1), "user"]
+    assert requests[-1]["messages"][-1]["content"] in ("higher", "lower")
 
 
 def test_arguments_that_are_not_json_reach_the_environment_as_such() -> None:
