@@ -27,7 +27,7 @@ from lightning_trainer.environments.worker.pool import EnvironmentPool
 from lightning_trainer.environments.worker.process import EnvironmentProcess
 
 WORLDS = Path(__file__).with_name("worlds.py")
-LIMITS = Limits(start_timeout_s=30, reset_timeout_s=10, step_timeout_s=1.5, memory_mib=300, message_kib=64)
+LIMITS = Limits(start_timeout_s=30, reset_timeout_s=10, step_timeout_s=2.5, memory_mib=300, message_kib=64)
 
 
 def started(what: str) -> EnvironmentProcess:
@@ -83,8 +83,8 @@ def test_other_code_is_another_version(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "kind", "sentence"),
     [
-        ("hangs", EnvironmentTimeoutError, "did not answer step 2 within 1.5 s; it was killed"),
-        ("spins", EnvironmentTimeoutError, "did not answer step 2 within 1.5 s; it was killed"),
+        ("hangs", EnvironmentTimeoutError, "did not answer step 2 within 2.5 s; it was killed"),
+        ("spins", EnvironmentTimeoutError, "did not answer step 2 within 2.5 s; it was killed"),
         ("dies", EnvironmentDiedError, "died of SIGSEGV in step 2"),
         ("exits", EnvironmentDiedError, "ended with status 3 in step 2: this is not an answer"),
         ("leaves", EnvironmentRaisedError, r"failed in step 2: SystemExit: I go \(worlds.py, line \d+\)"),
