@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 import lightning_instrumentation as lightning
 
-from lightning_trainer.errors import LightningError
+from lightning_trainer.errors import LightningError, MissingExtraError
 from lightning_trainer.rollouts.attempt import AttemptFunction, Task, TaskT, run_attempt
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.events import AttemptEnded, Event, StepEnded
@@ -105,7 +105,13 @@ class Runner(Generic[TaskT]):
         Raises:
             LightningError: there is no such environment, or it does not start.
         """
-        from lightning_trainer.rollouts.environment_runner import EnvironmentRunner
+        try:
+            from lightning_trainer.rollouts.environment_runner import EnvironmentRunner
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(
+                f"environments need {error.name}, which is not installed; run: "
+                'pip install "lightning-trainer[environments]"'
+            ) from error
 
         return EnvironmentRunner(environment, policy=policy, agent=agent, **options)
 

@@ -36,7 +36,9 @@ def test_the_environment_has_fifteen_lines() -> None:
     assert len([line for line in PROGRAMS[0].splitlines() if line.strip()]) <= 15
 
 
-def test_the_environment_is_played_by_name_and_by_class(folder: Path) -> None:
+def test_the_environment_is_played_by_name_and_by_class(folder: Path, monkeypatch) -> None:
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.policy", lambda _: {})
+
     def bisecting(session: Session) -> None:
         low, high = 1, 20
         while not session.done:

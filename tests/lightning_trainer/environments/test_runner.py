@@ -24,7 +24,8 @@ WORLDS = Path(__file__).with_name("worlds.py")
 
 
 @pytest.fixture(autouse=True)
-def recording(tmp_path: Path) -> Iterator[None]:
+def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.policy", lambda _: {})
     lightning.shutdown(0)
     lightning.init(ENDPOINT, spool_dir=tmp_path)
     yield
