@@ -75,7 +75,8 @@ def test_a_task_of_another_version_is_refused() -> None:
 def test_a_broken_environment_is_a_failed_attempt_and_not_a_dead_run(how: str, error: str) -> None:
     def swallows(session: Session) -> None:
         try:
-            session.say("1"), session.say("2")
+            session.say("1")
+            session.say("2")
         except LightningError:
             return
 
