@@ -101,5 +101,5 @@ doctor: setup
 	@$(BIN)/lightning-trainer doctor
 
 clean:
-	rm -rf .venv .venv-crewai .venv-docs .venv-frameworks .venv-frameworks-* .bench-peers .bench-peer-transitions .bench-peer-trl .bench-trl .pytest_cache .ruff_cache environment/.ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-crewai .venv-docs .venv-environments .venv-frameworks .venv-frameworks-* .bench-peers .bench-peer-transitions .bench-peer-trl .bench-trl .pytest_cache .ruff_cache environment/.ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

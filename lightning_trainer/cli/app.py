@@ -1,21 +1,16 @@
 """Commands and their options; each command's work is in a module of its own."""
 
-import errno
-import importlib.util
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
 
 import typer
-from rich.markup import escape
 
 from lightning_trainer import __version__
-from lightning_trainer.cli.light import needs
-from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.errors import ConfigError, LightningError, MissingExtraError
+from lightning_trainer.cli.environments.commands import environments, scenarios
+from lightning_trainer.cli.terminal.one_sentence import one_sentence
+from lightning_trainer.errors import ConfigError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,37 +20,6 @@ app = typer.Typer(
 )
 
 _Configuration: TypeAlias = Annotated[Path | None, typer.Option(help="The configuration file; else lightning.toml.")]
-_EXIT_USER_ERROR = 2
-_CANNOT_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
-"""A state folder that is read-only, somebody else's, or full."""
-_EXIT_INTERRUPTED = 130
-
-
-@contextmanager
-def _one_sentence(status: Callable[[LightningError], int] = lambda _: _EXIT_USER_ERROR) -> Iterator[None]:
-    """A mistake of the user's is one sentence on stderr, not a traceback; ``[daemon]`` in it is not markup."""
-    try:
-        yield
-    except LightningError as error:
-        TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
-        sys.exit(status(error))
-    except ModuleNotFoundError as error:
-        # Of an extra that is not installed. Of ours none is missing: that would be a mistake of ours, as is any other.
-        missing = (error.name or "").partition(".")[0]
-        if not missing or missing.startswith("lightning_") or importlib.util.find_spec(missing) is not None:
-            raise
-        sentence = needs(sys.argv[1], missing)
-        TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
-        sys.exit(status(MissingExtraError(sentence)))
-    except OSError as error:
-        if error.errno not in _CANNOT_WRITE:
-            raise
-        sentence = f"{error.filename or 'a file'} cannot be written: {error.strerror}"
-        TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
-        sys.exit(status(LightningError(sentence)))
-    except KeyboardInterrupt:
-        TerminalConsole(stderr=True).print("interrupted")
-        sys.exit(_EXIT_INTERRUPTED)
 
 
 def _version(show: bool) -> None:
@@ -81,7 +45,7 @@ def serve(
     """Run the daemon: gateway, ingest, store, trainer and engine; without a policy it records. Ctrl-C stops all."""
     from lightning_trainer.cli.daemon.exit_status import exit_status
 
-    with _one_sentence(exit_status):
+    with one_sentence(exit_status):
         from lightning_trainer.cli.daemon.serve import serve as run
 
         run(config, verbose=verbose)
@@ -98,8 +62,21 @@ def run(context: typer.Context) -> None:
 
 @app.command()
 def rollouts(
-    command: Annotated[list[str], typer.Argument(help="The program, after `--`: its standard input is the task.")],
-    tasks: Annotated[Path, typer.Option(help="The tasks: one JSON object a line.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(help="The program, after `--`: its standard input is the task.")
+    ] = None,
+    tasks: Annotated[Path | None, typer.Option(help="The tasks: one JSON object a line.")] = None,
+    environment: Annotated[
+        str | None, typer.Option(help="Where they are played, by an agent of ours where there is no program.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="Held-out tasks of --environment --evaluate.", min=1)] = 64,
+    max_turns: Annotated[int, typer.Option(help="Of our agent, in one attempt.", min=1)] = 32,
+    max_tokens: Annotated[int, typer.Option(help="Of one answer of our agent.", min=1)] = 64,
+    temperature: Annotated[float, typer.Option(help="Of our agent, in training.", min=0.0)] = 1.0,
+    instructions: Annotated[str | None, typer.Option(help="System message of our agent.")] = None,
+    history: Annotated[
+        int | None, typer.Option(help="Earlier turns that our agent's model is shown; all when absent.", min=0)
+    ] = None,
     policy: Annotated[
         str | None,
         typer.Option(help="To train or evaluate; the only one of --config when absent; --evaluate needs none."),
@@ -117,13 +94,13 @@ def rollouts(
     seed: Annotated[int, typer.Option(help="Of the order of the tasks.")] = 0,
     run: Annotated[str | None, typer.Option(help="Name of this run, which its groups carry; made when absent.")] = None,
 ) -> None:
-    """Run a program over tasks in groups, step by step, and train on it: rollouts [OPTIONS] -- python agent.py."""
-    with _one_sentence():
+    """Run a program, or an environment, over tasks in groups and train on it: rollouts [OPTIONS] -- python agent.py."""
+    with one_sentence():
         from lightning_trainer.cli.rollouts import Options
         from lightning_trainer.cli.rollouts import rollouts as run_them
 
         options = Options(
-            command=tuple(command),
+            command=tuple(command or ()),
             tasks=tasks,
             policy=policy,
             config=config,
@@ -137,7 +114,12 @@ def rollouts(
             seed=seed,
             run=run,
         )
-        run_them(options)
+        if environment is None:
+            run_them(options)
+        else:
+            from lightning_trainer.cli.environments.rollouts import Play, play
+
+            play(options, Play(environment, count, max_turns, max_tokens, temperature, instructions, history))
 
 
 @app.command()
@@ -155,7 +137,7 @@ def plan(
     table: Annotated[bool, typer.Option("--table", help="As a table in Markdown, a row for each.")] = False,
 ) -> None:
     """Say what a model needs on some hardware, from its config.json alone, and which settings fit."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.plan import plan as show
 
         sys.exit(
@@ -168,7 +150,7 @@ def doctor(
     config: Annotated[Path | None, typer.Option(help="Also check what this configuration needs.")] = None,
 ) -> None:
     """Check interpreter, packages, cores, memory, ports and model; every failure says how to mend it."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.doctor import doctor as run
 
         sys.exit(run(config))
@@ -185,7 +167,7 @@ def agents(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show every agent that was seen: calls, tokens, tools, who claims it, and what was not captured."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.agents import agents as run
 
         run(state_dir=state_dir, config=config, as_json=as_json, newest=None if everything else newest)
@@ -228,7 +210,7 @@ def build(
     engine_model: Annotated[str | None, typer.Option(help="The model that it serves.")] = None,
 ) -> None:
     """Build samples, demonstrations or preference pairs from recorded spans, without a daemon; prints the ledger."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.build import Options
         from lightning_trainer.cli.build import build as run
         from lightning_trainer.dataset.forms import Form, Purpose
@@ -272,7 +254,7 @@ def versions(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """List a policy's versions: parent, reward, held-out score, and whether each is served, stored or gone."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.versions import versions as run
 
         run(config, policy, as_json=as_json, limit=limit, before=before)
@@ -288,7 +270,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show what the running daemon is doing: each policy's phase, served version, newest steps and warnings."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.daemon.status import status as run
 
         run(config, policy, as_json=as_json, watch_s=watch)
@@ -305,7 +287,7 @@ def health(
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)] = 10.0,
 ) -> None:
     """Say whether the daemon answers: exit status 0, else 1 and why; for the checks of containers and supervisors."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.daemon.health import health as run
 
         sys.exit(run(config, ready=ready, timeout_s=timeout))
@@ -318,7 +300,7 @@ def token(
     ] = None,
 ) -> None:
     """Print the daemon's token, for curl and other languages: OPENAI_API_KEY=$(lightning-trainer token)."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.daemon.token import token as run
 
         run(config)
@@ -331,7 +313,7 @@ def rollback(
     config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
 ) -> None:
     """Serve an earlier version again and train on from it; works with the daemon running or stopped."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.daemon.rollback import rollback as run
 
         run(config, policy, version)
@@ -348,7 +330,7 @@ def drop(
     config: _Configuration = None,
 ) -> None:
     """Take a rollout, a group or a recorded step out of what will be trained; with the daemon running or stopped."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.daemon.drop import drop as run
         from lightning_trainer.store.worklist.drops import Kind
 
@@ -362,7 +344,7 @@ def pause(
     config: _Configuration = None,
 ) -> None:
     """Let training rest after the present step, over restarts as well, until `resume`; serving and capture go on."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.daemon.acting import pause as run
 
         run(config, policy, reason)
@@ -374,7 +356,7 @@ def resume(
     config: _Configuration = None,
 ) -> None:
     """Let training go on that `pause` has stopped; with the daemon running or stopped."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.daemon.acting import resume as run
 
         run(config, policy)
@@ -391,7 +373,7 @@ def label(
     config: _Configuration = None,
 ) -> None:
     """Give a rollout a reward or a note by hand; with the daemon running or stopped."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.daemon.acting import label_rollout as run
 
         run(config, rollout, reward=reward, name=name, note=note, attempt=attempt, by=by)
@@ -406,7 +388,7 @@ def ui(
     config: _Configuration = None,
 ) -> None:
     """Show a stopped run in the browser, read only; of a running daemon, say where its dashboard is."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.daemon.ui import ui as run
 
         run(config, state_dir, port)
@@ -418,7 +400,7 @@ def feedback(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show what people and systems said of answers: what counts, what waits, and how far each source is believed."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.daemon.feedback import feedback as run
 
         run(config, as_json=as_json)
@@ -431,11 +413,14 @@ def forget(
     config: _Configuration = None,
 ) -> None:
     """Erase a source's feedback or a rollout; says which versions were trained with it. With a daemon or without."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.daemon.feedback import forget as run
 
         run(config, source=source, rollout=rollout)
 
+
+app.add_typer(environments, name="environments")
+app.add_typer(scenarios, name="scenarios")
 
 store = typer.Typer(no_args_is_help=True, help="Check, back up, restore, repair or compact the store.")
 app.add_typer(store, name="store")
@@ -448,7 +433,7 @@ def store_check(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Look for damage, beside a running daemon or without one; exit status 1 where there is some."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.daemon.store import check as run
 
         sys.exit(run(config, quick=quick, as_json=as_json))
@@ -460,7 +445,7 @@ def store_backup(
     config: _Configuration = None,
 ) -> None:
     """Copy the store, beside a running daemon or without one."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.daemon.store import backup as run
 
         run(config, folder)
@@ -472,7 +457,7 @@ def store_restore(
     config: _Configuration = None,
 ) -> None:
     """Put a backup in the store's place, and what the journal has since; what was there is set aside."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.daemon.store import restore as run
 
         run(config, folder)
@@ -481,7 +466,7 @@ def store_restore(
 @store.command("repair")
 def store_repair(config: _Configuration = None) -> None:
     """Write a damaged store anew with everything that can be read; the damaged file is set aside."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.daemon.store import repair as run
 
         run(config)
@@ -490,7 +475,7 @@ def store_repair(config: _Configuration = None) -> None:
 @store.command("compact")
 def store_compact(config: _Configuration = None) -> None:
     """Make the store's file as small as what it holds; it takes as much free disk twice, and no running daemon."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.daemon.store import compact as run
 
         run(config)
@@ -515,7 +500,7 @@ def explain(
     agent: Annotated[str | None, typer.Option(help="Only rollouts in which this agent (or pattern) spoke.")] = None,
 ) -> None:
     """Say why a rollout was trained or not: the cause first, then its calls, token tree and ledger."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.explain import Options, explain_rollouts
 
         explain_rollouts(
@@ -557,7 +542,7 @@ def judge(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Have recorded attempts judged, of any age: those that lack the judge's reward get it."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.judge import Options
         from lightning_trainer.cli.judge import judge as run
 
@@ -584,7 +569,7 @@ def quickstart(
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/quickstart-seed-N when absent.")] = None,
 ) -> None:
     """Watch a real agent learn: an embedded 135M model, a calculator, and everything real in between."""
-    with _one_sentence():
+    with one_sentence():
         from lightning_trainer.cli.quickstart import quickstart as run
 
         run(seed=seed, steps=steps, heldout=heldout, out=out)

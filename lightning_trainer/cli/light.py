@@ -11,6 +11,8 @@ from lightning_trainer import __version__
 _EXTRAS = {
     "serve": "daemon,train,engine-cpu",
     "build": "dataset",
+    "environments": "environments",
+    "scenarios": "environments",
     "quickstart": "daemon,train,engine-cpu,quickstart",
 }
 _EXTRA = "daemon"

@@ -31,7 +31,7 @@ _GRACE_S = 30.0
 @dataclass(frozen=True, slots=True)
 class Options:
     command: tuple[str, ...]
-    tasks: Path
+    tasks: Path | None
     policy: str | None
     """None: of an evaluation that no policy answers, which is recorded all the same."""
     steps: int | None
@@ -55,9 +55,11 @@ def rollouts(options: Options) -> None:
     """
     if (options.steps is None) == (options.evaluate is None):
         raise ConfigError("say what the rollouts are for: --steps N to train, or --evaluate NAME")
+    if not options.command:
+        raise ConfigError("name the program after `--`, as in: rollouts ... -- python agent.py; or use --environment")
     if shutil.which(options.command[0]) is None:
         raise ConfigError(f"there is no command {options.command[0]!r} on PATH; check its spelling, or give its path")
-    options = _placed(options)
+    options = placed(options)
     if options.steps is not None and options.policy is None:
         raise ConfigError(
             "--steps trains a policy: name it with --policy NAME, or the daemon's configuration with --config FILE; "
@@ -67,6 +69,8 @@ def rollouts(options: Options) -> None:
         endpoint = checked_endpoint(options.endpoint)
     except ConfigurationError as error:
         raise ConfigError(str(error)) from None
+    if options.tasks is None:
+        raise ConfigError("name the tasks with --tasks FILE, or the environment that they come from with --environment")
     tasks = read_tasks(options.tasks)
     # Calls of a program that another one names must not be put down as this process's.
     command = Command(options.command, endpoint=endpoint, agent=options.agent, timeout_s=options.timeout_s)
@@ -82,7 +86,7 @@ def rollouts(options: Options) -> None:
         command.stop()
 
 
-def _placed(options: Options) -> Options:
+def placed(options: Options) -> Options:
     """Fill in what the configuration says: where the daemon is, its token, and the policy where there is one."""
     if options.config is None:
         return options
@@ -110,26 +114,30 @@ def _train(options: Options, endpoint: str, command: Command, tasks: Sequence[Fi
     if status["steps_done"] >= options.steps:
         console.print(f"{status['steps_done']} steps are done already; --steps is their total")
         return
-    with _shown(console, options.steps, status["groups_per_step"] * status["group_size"]) as show:
+    with shown(console, options.steps, status["groups_per_step"] * status["group_size"]) as show:
         show.steps_done = status["steps_done"]
         _runner(options, endpoint, command, show).train(order, steps=options.steps)
 
 
 def _evaluate(options: Options, endpoint: str, command: Command, tasks: Sequence[FileTask], console: Console) -> None:
     assert options.evaluate is not None
-    with _shown(console, 1, len(tasks)) as show:
+    with shown(console, 1, len(tasks)) as show:
         ended = _runner(options, endpoint, command, show).evaluate(tasks, stage=options.evaluate)
+    print_summary(console, options.evaluate, ended)
+
+
+def print_summary(console: Console, stage: str, ended: Sequence[AttemptEnded]) -> None:
     rewards = [attempt.reward for attempt in ended if attempt.reward is not None]
-    mean = f"mean reward {sum(rewards) / len(rewards):.3f}" if rewards else "no reward was printed"
+    mean = f"mean reward {sum(rewards) / len(rewards):.3f}" if rewards else "no reward was given"
     failed = sum(attempt.error is not None for attempt in ended)
     console.print(
-        f"{options.evaluate}: {mean} over {len(rewards)} of {len(ended)} tasks; {failed} failed",
+        f"{stage}: {mean} over {len(rewards)} of {len(ended)} tasks; {failed} failed",
         markup=False,
         highlight=False,
     )
 
 
-def _runner(options: Options, endpoint: str, command: Command, show: "_Show") -> Runner[FileTask]:
+def _runner(options: Options, endpoint: str, command: Command, show: "Show") -> Runner[FileTask]:
     return Runner(
         options.policy or "recorded",
         command,
@@ -142,7 +150,7 @@ def _runner(options: Options, endpoint: str, command: Command, show: "_Show") ->
     )
 
 
-class _Show:
+class Show:
     """A bar for the attempts of the step that is going on, a line for each that is done, a sentence for new errors."""
 
     def __init__(self, progress: Progress, steps: int, attempts: int) -> None:
@@ -191,7 +199,7 @@ class _Show:
 
 
 @contextmanager
-def _shown(console: Console, steps: int, attempts: int) -> Iterator[_Show]:
+def shown(console: Console, steps: int, attempts: int) -> Iterator[Show]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        yield _Show(progress, steps, attempts)
+        yield Show(progress, steps, attempts)

@@ -5,6 +5,7 @@ Free of torch, so that a configuration is refused before anything heavy is loade
 
 from lightning_trainer.config.daemon import DaemonConfig
 from lightning_trainer.config.engine import EngineConfig
+from lightning_trainer.config.environments import EnvironmentsConfig
 from lightning_trainer.config.gateway import GatewayConfig
 from lightning_trainer.config.metrics import MetricsConfig
 from lightning_trainer.config.policies.agents import matches
@@ -16,6 +17,7 @@ __all__ = [
     "Config",
     "DaemonConfig",
     "EngineConfig",
+    "EnvironmentsConfig",
     "GatewayConfig",
     "MetricsConfig",
     "PolicyConfig",

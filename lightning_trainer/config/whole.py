@@ -6,6 +6,7 @@ from pydantic import field_validator, model_validator
 
 from lightning_trainer.config.daemon import DaemonConfig
 from lightning_trainer.config.engine import EngineConfig
+from lightning_trainer.config.environments import EnvironmentsConfig
 from lightning_trainer.config.feedback import FeedbackConfig
 from lightning_trainer.config.gateway import GatewayConfig
 from lightning_trainer.config.judges import JudgeConfig
@@ -32,6 +33,8 @@ class Config(Section):
     """What people and systems say of answers (docs/feedback.md)."""
     policy: tuple[PolicyConfig, ...] = ()
     """Without any the daemon records, and neither routes, serves nor trains."""
+    environments: EnvironmentsConfig = EnvironmentsConfig()
+    """Worlds that agents act in (docs/environments.md)."""
     judge: tuple[JudgeConfig, ...] = ()
     """Who gives rewards of their names (docs/rewards.md)."""
 

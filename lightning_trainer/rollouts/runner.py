@@ -17,11 +17,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import chain
-from typing import Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 import lightning_instrumentation as lightning
 
-from lightning_trainer.errors import LightningError
+from lightning_trainer.errors import LightningError, MissingExtraError
 from lightning_trainer.rollouts.attempt import AttemptFunction, Task, TaskT, run_attempt
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.events import AttemptEnded, Event, StepEnded
@@ -29,6 +29,11 @@ from lightning_trainer.rollouts.interruption import ends_in_one_line
 from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
 from lightning_trainer.rollouts.team import TeamClient
 from lightning_trainer.rollouts.worker_pool import Crew
+
+if TYPE_CHECKING:
+    from lightning_trainer.environments.agent import Agent
+    from lightning_trainer.environments.protocol import Environment
+    from lightning_trainer.rollouts.environment_runner import EnvironmentRunner
 
 __all__ = ["Runner", "Task"]
 
@@ -50,7 +55,8 @@ class Runner(Generic[TaskT]):
     attempt, ``retries`` how often one that has failed is made again: what failed is recorded and never trained, the
     last one counts whatever became of it. ``baseline`` is the same at temperature 0; it runs once a group where the
     policy's estimator takes its reward off (``remax``). ``run`` names the run; unless given, the name follows from the
-    policies and from ``attempt``, with a number where another process is running the same (``run_name.py``).
+    policies and from ``attempt``, with a number where another process is running the same (``run_name.py``). ``tasks``
+    returns so many tasks of a step, for ``train`` without any.
     """
 
     def __init__(
@@ -65,6 +71,7 @@ class Runner(Generic[TaskT]):
         timeout_s: float = 120.0,
         retries: int = 0,
         on_event: Callable[[Event], None] = lambda event: None,
+        tasks: Callable[[int, int], Sequence[TaskT]] | None = None,
     ) -> None:
         lightning.init(endpoint)
         endpoint = endpoint or os.environ.get("LIGHTNING_ENDPOINT", "http://127.0.0.1:8321")
@@ -82,9 +89,34 @@ class Runner(Generic[TaskT]):
         self._timeout_s = timeout_s
         self._retries = retries
         self._on_event = on_event
+        self._tasks = tasks
+
+    @classmethod
+    def from_environment(
+        cls, environment: "str | type[Environment]", *, policy: str, agent: "Agent | None" = None, **options: Any
+    ) -> "EnvironmentRunner":
+        """Return a runner whose attempts are played in an environment: ``runner.train(steps=20)``.
+
+        Args:
+            environment: a name such as ``frozenlake:4x4`` or ``path/to/file.py:Class``, or a class.
+            agent: acts in the session that it is handed; one of ours with the policy's model when absent.
+            options: of ``EnvironmentRunner``.
+
+        Raises:
+            LightningError: there is no such environment, or it does not start.
+        """
+        try:
+            from lightning_trainer.rollouts.environment_runner import EnvironmentRunner
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(
+                f"environments need {error.name}, which is not installed; run: "
+                'pip install "lightning-trainer[environments]"'
+            ) from error
+
+        return EnvironmentRunner(environment, policy=policy, agent=agent, **options)
 
     @ends_in_one_line()
-    def train(self, tasks_of_step: Callable[[int], Sequence[TaskT]], *, steps: int) -> None:
+    def train(self, tasks_of_step: Callable[[int], Sequence[TaskT]] | None = None, *, steps: int) -> None:
         """Run until the policy has done ``steps`` steps, ``group_size`` attempts at each of ``tasks_of_step(step)``.
 
         Steps are the policy's: those that other runs' groups made count too, and then this run makes fewer.
@@ -103,6 +135,11 @@ class Runner(Generic[TaskT]):
                 "the policy's advantage estimator compares attempts with a greedy one at the same task, and the runner "
                 "has none; give it one as Runner(policy, attempt, baseline=greedy_attempt)"
             )
+        source, per_step = self._tasks, status["groups_per_step"]
+        if tasks_of_step is None:
+            if source is None:
+                raise LightningError("there are no tasks to train on; call train(tasks_of_step, steps=...)")
+            tasks_of_step = lambda step: source(step, per_step)  # noqa: E731
         with held_run(self._endpoint, self._run, token=self._token, numbered=not self._named) as run:
             self._train(run, status, tasks_of_step, steps)
 

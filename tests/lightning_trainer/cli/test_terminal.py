@@ -20,8 +20,8 @@ from lightning_trainer.agents.census import AgentCensus
 from lightning_trainer.agents.losses import ProgramLosses
 from lightning_trainer.agents.report import agents_report
 from lightning_trainer.agents.terminal import show
-from lightning_trainer.cli.app import _one_sentence
 from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.cli.terminal.one_sentence import one_sentence
 from lightning_trainer.cli.terminal.visible import visible, visible_json
 from lightning_trainer.errors import ConfigError
 
@@ -88,7 +88,7 @@ def test_a_live_display_still_moves_its_cursor():
 
 
 def test_an_error_is_shown_whole_and_commands_nothing(capsys):
-    with pytest.raises(SystemExit), _one_sentence():
+    with pytest.raises(SystemExit), one_sentence():
         raise ConfigError(f"[daemon] token of {CLIPBOARD}[/] is wrong")
     said = capsys.readouterr().err
     assert "[daemon] token of ␛]52;c;cm0gLXJmIH4=[/] is wrong" in said

@@ -61,10 +61,10 @@ def test_the_configuration_says_where_the_daemon_is_its_token_and_its_only_polic
         '[[policy]]\nname = "math"\nagents = ["*"]\nmodel = "random:tiny"\n'
     )
     options = Options(("sh",), tmp_path / "t", None, 1, None, None, None, 1, 1.0, 0, 0, config=config)
-    placed = rollouts._placed(options)
+    placed = rollouts.placed(options)
     assert (placed.endpoint, placed.policy) == ("http://127.0.0.1:9123", "math")
     assert os.environ["LIGHTNING_TOKEN"] == "a-token-of-this-test"
-    elsewhere = rollouts._placed(replace(options, endpoint="http://gpu-box:1", policy="math"))
+    elsewhere = rollouts.placed(replace(options, endpoint="http://gpu-box:1", policy="math"))
     assert elsewhere.endpoint == "http://gpu-box:1"
 
 

@@ -1,0 +1,1 @@
+"""Commands about environments: install and try one, play many attempts, make scenarios."""

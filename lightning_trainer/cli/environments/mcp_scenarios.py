@@ -1,0 +1,92 @@
+"""``lightning-trainer scenarios mcp``: from a server's list of tools to two files of tasks."""
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.environments.mcp_server import McpServer
+from lightning_trainer.environments.scenarios import Scenario, explore, make_scenarios
+from lightning_trainer.errors import ConfigError, LightningError
+
+_LONGEST_CHAIN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    command: tuple[str, ...]
+    out: Path
+    count: int
+    held_out: int
+    difficulty: str
+    seed: int
+    budget: int
+    tools: tuple[str, ...]
+    timeout_s: float
+
+
+def make_mcp_scenarios(wish: Wish) -> None:
+    """Write ``train.jsonl`` and ``held-out.jsonl``.
+
+    Raises:
+        ConfigError: the difficulty is none, or a tool that was named is not there.
+        LightningError: the server cannot be used, or nothing can be made from what it answers.
+    """
+    difficulties = _difficulties(wish.difficulty)
+    console = TerminalConsole()
+    with console.status("asking the server ..."), McpServer(wish.command, timeout_s=wish.timeout_s) as server:
+        names = [tool.tool.name for tool in server.tools]
+        unknown = [name for name in wish.tools if name not in names]
+        if unknown:
+            raise ConfigError(f"the server has no tool {unknown[0]!r}; it has {', '.join(names)}")
+        found = explore(server, seed=wish.seed, budget=wish.budget, depth=difficulties[-1], allowed=wish.tools)
+    if not found.calls:
+        skipped = f"; left alone: {', '.join(found.skipped)} (name them with --tool)" if found.skipped else ""
+        raise LightningError(
+            f"no tool of the server could be called: {len(names)} tools, {found.refused} calls refused{skipped}"
+        )
+    with console.status("executing the chains again ..."), McpServer(wish.command, timeout_s=wish.timeout_s) as fresh:
+        train, held_out = make_scenarios(
+            found, fresh, difficulties=difficulties, count=wish.count, held_out=wish.held_out, seed=wish.seed
+        )
+    if not train:
+        raise LightningError(
+            f"{len(found.calls)} calls gave no chain of difficulty {wish.difficulty} with an answer that can be "
+            "checked; try a lower one, or more --budget"
+        )
+    wish.out.mkdir(parents=True, exist_ok=True)
+    for name, scenarios in (("train", train), ("held-out", held_out)):
+        _write(wish.out / f"{name}.jsonl", scenarios, wish.command)
+    by_difficulty = Counter(len(scenario.chain.links) for scenario in train)
+    shown = ", ".join(f"{number} of {calls}" for calls, number in sorted(by_difficulty.items()))
+    said = (
+        f"{len(train)} training tasks (calls: {shown}) and {len(held_out)} held-out tasks in {wish.out}; "
+        f"{len(found.calls)} calls were made, {found.refused} refused"
+    )
+    console.print(said, markup=False, highlight=False)
+    if found.skipped:
+        words = f"left alone, since they may change something: {', '.join(found.skipped)} (--tool NAME calls one)"
+        console.print(words, markup=False, highlight=False)
+
+
+def _difficulties(text: str) -> list[int]:
+    match = re.fullmatch(r"(\d)(?:-(\d))?", text.strip())
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= low <= high <= _LONGEST_CHAIN:
+        raise ConfigError(
+            f"the difficulty is {text!r}; write a number of calls up to {_LONGEST_CHAIN}, or two as in 1-3"
+        )
+    return list(range(low, high + 1))
+
+
+def _write(path: Path, scenarios: Sequence[Scenario], command: tuple[str, ...]) -> None:
+    """Replace the file in one piece."""
+    unfinished = path.with_suffix(".unfinished")
+    with unfinished.open("w", encoding="utf-8") as file:
+        for scenario in scenarios:
+            file.write(json.dumps(scenario.as_task(command), ensure_ascii=False) + "\n")
+    os.replace(unfinished, path)

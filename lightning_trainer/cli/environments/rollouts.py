@@ -1,0 +1,136 @@
+"""``lightning-trainer rollouts --environment NAME``: attempts that an environment answers and scores."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lightning_instrumentation.errors import ConfigurationError
+from lightning_instrumentation.settings import checked_endpoint
+
+from lightning_trainer.cli.environments.settings import environment_settings, limits_of
+from lightning_trainer.cli.rollouts import Options, Show, placed, print_summary, shown
+from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.environments.protocol import Task
+from lightning_trainer.errors import ConfigError
+from lightning_trainer.rollouts.command import Command
+from lightning_trainer.rollouts.daemon_client import DaemonClient
+from lightning_trainer.rollouts.environment_runner import EnvironmentRunner
+from lightning_trainer.rollouts.program_agent import ProgramAgent
+from lightning_trainer.rollouts.run_name import command_label
+from lightning_trainer.rollouts.task_file import Epochs, FileTask, read_tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """What ``--environment`` adds to the options of rollouts."""
+
+    environment: str
+    count: int
+    max_turns: int
+    max_tokens: int
+    temperature: float
+    instructions: str | None
+    history: int | None
+
+
+def play(options: Options, play: Play) -> None:
+    """Play until the steps are done, or every held-out task was tried once.
+
+    Raises:
+        ConfigError: the options do not go together, or there is no such command.
+        LightningError: the environment does not start, the daemon stays away, or training has stopped.
+    """
+    if (options.steps is None) == (options.evaluate is None):
+        raise ConfigError("say what the rollouts are for: --steps N to train, or --evaluate NAME")
+    if options.command and shutil.which(options.command[0]) is None:
+        raise ConfigError(f"there is no command {options.command[0]!r} on PATH; check its spelling, or give its path")
+    options = placed(options)
+    if options.policy is None:
+        raise ConfigError(
+            "an environment is played with a policy's model: name it with --policy NAME, or the daemon's configuration "
+            "with --config FILE"
+        )
+    try:
+        endpoint = checked_endpoint(options.endpoint)
+    except ConfigurationError as error:
+        raise ConfigError(str(error)) from None
+    program = None
+    if options.command:
+        # Calls of a program that another one names must not be put down as this process's.
+        command = Command(options.command, endpoint=endpoint, agent=options.agent, timeout_s=options.timeout_s)
+        program = ProgramAgent(command)
+    try:
+        if options.evaluate is not None:
+            _evaluate(options, play, endpoint, program)
+        else:
+            _train(options, play, endpoint, program)
+    finally:
+        if program is not None:
+            program.stop()
+
+
+def _train(options: Options, play: Play, endpoint: str, program: ProgramAgent | None) -> None:
+    assert options.steps is not None
+    assert options.policy is not None
+    console = TerminalConsole()
+    status = DaemonClient(endpoint, options.policy, token=os.environ.get("LIGHTNING_TOKEN")).policy()
+    if status["steps_done"] >= options.steps:
+        console.print(f"{status['steps_done']} steps are done already; --steps is their total")
+        return
+    attempts = status["groups_per_step"] * status["group_size"]
+    with (
+        shown(console, options.steps, attempts) as show,
+        _runner(options, play, endpoint, program, show) as runner,
+    ):
+        show.steps_done = status["steps_done"]
+        order = None
+        if options.tasks is not None:
+            epochs = Epochs(read_tasks(options.tasks), per_step=status["groups_per_step"], seed=options.seed)
+            order = lambda step: _named(runner, epochs(step))  # noqa: E731
+        runner.train(order, steps=options.steps)
+
+
+def _evaluate(options: Options, play: Play, endpoint: str, program: ProgramAgent | None) -> None:
+    assert options.evaluate is not None
+    console = TerminalConsole()
+    from_file = None if options.tasks is None else read_tasks(options.tasks)
+    count = play.count if from_file is None else len(from_file)
+    with shown(console, 1, count) as show, _runner(options, play, endpoint, program, show) as runner:
+        tasks = runner.environment.held_out_tasks(count) if from_file is None else _named(runner, from_file)
+        ended = runner.evaluate(tasks, stage=options.evaluate)
+    print_summary(console, options.evaluate, ended)
+
+
+def _named(runner: EnvironmentRunner, tasks: Sequence[FileTask]) -> list[Task]:
+    return [runner.environment.named_task(task.id, task.fields) for task in tasks]
+
+
+def _runner(options: Options, play: Play, endpoint: str, program: ProgramAgent | None, show: Show) -> EnvironmentRunner:
+    assert options.policy is not None
+    settings = environment_settings(options.config)
+    source = options.tasks.name if options.tasks is not None else "seeds"
+    label = command_label(options.command, play.environment, source, options.seed) if options.command else None
+    return EnvironmentRunner(
+        play.environment,
+        policy=options.policy,
+        agent=program,
+        agent_options={
+            "name": options.agent,
+            "max_turns": play.max_turns,
+            "max_tokens": play.max_tokens,
+            "temperature": play.temperature,
+            "instructions": play.instructions,
+            "history": play.history,
+        },
+        label=label or f"{play.environment}:{source}:{options.seed}",
+        endpoint=endpoint,
+        concurrency=options.concurrency,
+        timeout_s=options.timeout_s,
+        seed=options.seed,
+        limits=limits_of(settings),
+        folder=settings.folder,
+        run=options.run,
+        retries=options.retries,
+        on_event=show,
+    )

@@ -1,0 +1,45 @@
+"""A mistake of the user's is one sentence on standard error and an exit status, for every command."""
+
+import errno
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.markup import escape
+
+from lightning_trainer.cli.light import needs
+from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.errors import LightningError, MissingExtraError
+
+_EXIT_USER_ERROR = 2
+_CANNOT_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
+"""A state folder that is read-only, somebody else's, or full."""
+_EXIT_INTERRUPTED = 130
+
+
+@contextmanager
+def one_sentence(status: Callable[[LightningError], int] = lambda _: _EXIT_USER_ERROR) -> Iterator[None]:
+    """A mistake of the user's is one sentence on stderr, not a traceback; ``[daemon]`` in it is not markup."""
+    try:
+        yield
+    except LightningError as error:
+        TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        sys.exit(status(error))
+    except ModuleNotFoundError as error:
+        # Of an extra that is not installed. Of ours none is missing: that would be a mistake of ours, as is any other.
+        missing = (error.name or "").partition(".")[0]
+        if not missing or missing.startswith("lightning_") or importlib.util.find_spec(missing) is not None:
+            raise
+        sentence = needs(sys.argv[1], missing)
+        TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
+        sys.exit(status(MissingExtraError(sentence)))
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
+        sentence = f"{error.filename or 'a file'} cannot be written: {error.strerror}"
+        TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
+        sys.exit(status(LightningError(sentence)))
+    except KeyboardInterrupt:
+        TerminalConsole(stderr=True).print("interrupted")
+        sys.exit(_EXIT_INTERRUPTED)

@@ -1,0 +1,105 @@
+"""Code as action: Python that the model writes runs in a sandbox, what it prints is the observation.
+
+Hidden tests score it: of a task in a file (``question``, and ``tests``, a list of ``{"call": "f(3)", "expected": 9}``),
+or without a file of one of a few kinds with other numbers for every seed. What is expected never enters the sandbox: a
+call is evaluated there, and its value compared here. L0 (Zhang et al. 2025, arXiv 2506.23667) acts in the same way.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lightning_trainer.environments.protocol import Action, Observation, Step, Task
+from lightning_trainer.environments.sandbox import Sandbox, SandboxLimits
+
+_BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_INSTRUCTIONS = (
+    "You have a Python interpreter. Write code in a block (```python ... ```); you are told what it printed, and its "
+    "variables stay. Answer without code when you are done."
+)
+_LONGEST_OBSERVATION = 4000
+
+Made = tuple[str, Callable[[int], Any]]
+_KINDS: Mapping[str, Callable[[int, int], Made]] = {
+    "line": lambda a, b: (f"f(n) that returns {a} times n plus {b}", lambda n: a * n + b),
+    "multiples": lambda a, b: (
+        f"f(n) that returns the sum of the whole numbers from 1 to n that {a} divides",
+        lambda n: sum(i for i in range(1, n + 1) if i % a == 0),
+    ),
+    "remainder": lambda a, b: (f"f(n) that returns the remainder of n times {b} by {a}", lambda n: n * b % a),
+    "digits": lambda a, b: (
+        f"f(n) that returns the sum of the digits of n plus {b}",
+        lambda n: sum(map(int, str(n))) + b,
+    ),
+    "larger": lambda a, b: (f"f(n) that returns n or {a * b}, whichever is larger", lambda n: max(n, a * b)),
+}
+
+
+class CodeActions:
+    """Args:
+    turns: pieces of code that an attempt may run; after the last the tests do.
+    seconds, memory_mib: of one piece of code.
+    """
+
+    version = "1"
+
+    def __init__(self, *, turns: int = 4, seconds: float = 3.0, memory_mib: int = 256) -> None:
+        self._turns = turns
+        self._sandbox = Sandbox(SandboxLimits(seconds=seconds, memory_mib=memory_mib))
+        self._used = False
+
+    def reset(self, task: Task) -> Observation:
+        if self._used:  # nothing of the last attempt is left
+            self._sandbox.restart()
+        self._used = False
+        self._left = self._turns
+        if task.fields:
+            question, self._tests = str(task.fields["question"]), _checked(task.fields.get("tests"))
+        else:
+            question, self._tests = task.of_split(_made(task.random()), lambda made: made[0])
+        return Observation(question, instructions=_INSTRUCTIONS)
+
+    def step(self, action: Action) -> Step:
+        code = "\n".join(_BLOCK.findall(action.text)).strip()
+        if not code:
+            return self._scored("There is no code." if self._left == self._turns else "")
+        self._used = True
+        self._left -= 1
+        ran = self._sandbox.run(code)
+        said = f"{ran.output}{f'error: {ran.error}' if ran.error else ''}".strip() or "(it printed nothing)"
+        said = said[:_LONGEST_OBSERVATION]
+        return self._scored(said) if self._left == 0 else Step(Observation(said), 0.0, False)
+
+    def close(self) -> None:
+        self._sandbox.close()
+
+    def _scored(self, said: str) -> Step:
+        self._used = True
+        passed = sum(_same(self._sandbox.run(str(test["call"])).value, test["expected"]) for test in self._tests)
+        score = passed / len(self._tests)
+        return Step(Observation(f"{said}\n{passed} of {len(self._tests)} tests passed.".strip()), score, True)
+
+
+def _made(chance: random.Random) -> Any:
+    while True:
+        kind = chance.choice(sorted(_KINDS))
+        words, right = _KINDS[kind](chance.randint(2, 19), chance.randint(2, 19))
+        tests = [{"call": f"f({n})", "expected": right(n)} for n in (0, *chance.sample(range(1, 400), 4))]
+        yield f"Write a function {words}.", tests
+
+
+def _checked(tests: object) -> Sequence[Mapping[str, Any]]:
+    if not isinstance(tests, list) or not tests or not all("call" in test and "expected" in test for test in tests):
+        raise ValueError('a task needs tests, as in [{"call": "f(3)", "expected": 9}]')
+    return tests
+
+
+def _same(value: object, expected: object) -> bool:
+    if type(value) is float or type(expected) is float:
+        numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (value, expected))
+        return numbers and math.isclose(value, expected, rel_tol=1e-6, abs_tol=1e-9)  # pyright: ignore
+    return type(value) is type(expected) and value == expected

@@ -1,0 +1,81 @@
+"""Any Gymnasium environment with discrete actions, in words: ``gymnasium:Taxi-v4``, ``gymnasium:CliffWalking-v1``.
+
+What a world draws as text (``render_mode="ansi"``) is the observation; else its numbers are. Source: Gymnasium's API
+(https://gymnasium.farama.org/api/env/).
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version as version_of
+from typing import Any
+
+import gymnasium
+from gymnasium import spaces
+
+from lightning_trainer.environments.protocol import HELD_OUT, Action, Observation, Step, Task
+
+_NAMES = {
+    "Taxi-v4": ("south", "north", "east", "west", "pickup", "dropoff"),
+    "CliffWalking-v1": ("up", "right", "down", "left"),
+    "Blackjack-v1": ("stick", "hit"),
+}
+"""Of toy-text's actions; those of other environments are numbers."""
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class GymnasiumText:
+    """Args:
+    name: as ``gymnasium.make`` takes it.
+    max_turns: then the attempt ends, where the environment itself does not say so.
+    options: of ``gymnasium.make``.
+    """
+
+    version = f"1-gymnasium-{version_of('gymnasium')}"
+
+    def __init__(self, name: str, *, max_turns: int = 100, **options: Any) -> None:
+        spec = gymnasium.spec(name)
+        modes = getattr(_class_of(spec), "metadata", {}).get("render_modes", ())
+        self._drawn = "ansi" in modes
+        self._world: Any = gymnasium.make(name, render_mode="ansi" if self._drawn else None, **options)
+        if not isinstance(self._world.action_space, spaces.Discrete):
+            raise ValueError(
+                f"{name} takes actions of {self._world.action_space}; only environments with discrete actions can be "
+                "played in text"
+            )
+        count = int(self._world.action_space.n)
+        self._names = _NAMES.get(name) or tuple(map(str, range(count)))
+        self._instructions = f"Answer with one action: {', '.join(self._names)}."
+        self._named = re.compile(rf"\b({'|'.join(map(re.escape, self._names))})\b", re.IGNORECASE)
+        self._max_turns = max_turns
+
+    def reset(self, task: Task) -> Observation:
+        # Training has the even seeds and held-out tasks the odd ones.
+        seed = 2 * task.seed + (task.split == HELD_OUT)
+        seen, _ = self._world.reset(seed=seed % 2**31)
+        self._turns = 0
+        return self._observation(seen, self._instructions)
+
+    def step(self, action: Action) -> Step:
+        self._turns += 1
+        over = self._turns >= self._max_turns
+        named = self._named.findall(action.text)
+        if not named:
+            return Step(Observation(f"That is not an action. {self._instructions}"), 0.0, over)
+        seen, reward, terminated, truncated, _ = self._world.step(self._names.index(named[-1].lower()))
+        return Step(self._observation(seen), float(reward), bool(terminated or truncated or over))
+
+    def close(self) -> None:
+        self._world.close()
+
+    def _observation(self, seen: Any, instructions: str | None = None) -> Observation:
+        text = _COLOR.sub("", self._world.render()) if self._drawn else _plain(seen)
+        return Observation(text, instructions=instructions, state=_plain(seen))
+
+
+def _class_of(spec: Any) -> Any:
+    return gymnasium.envs.registration.load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else None
+
+
+def _plain(seen: Any) -> str:
+    return str(seen.tolist() if hasattr(seen, "tolist") else seen)

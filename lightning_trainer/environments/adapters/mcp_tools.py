@@ -1,0 +1,93 @@
+"""Any MCP server: its tools are offered to the model, its results are the observations.
+
+Tasks come from a file, as ``lightning-trainer scenarios mcp`` writes it: ``question``, ``answer`` and the server's
+``command``. The model calls tools as often as it likes, then answers in words, which are compared with the answer.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from lightning_trainer.environments.mcp_server import McpServer
+from lightning_trainer.environments.protocol import Action, Observation, Step, Task, ToolResult
+
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+_MORE_WORDS = 80
+"""Characters that an answer may have beside what is asked for: to list everything must not pay."""
+_LONGEST_RESULT = 20_000
+
+
+class McpTools:
+    """Args:
+    command: of the server, in the place of the tasks' own; or its URL.
+    max_turns: then the attempt is lost.
+    """
+
+    version = "1"
+
+    def __init__(self, command: str | None = None, *, max_turns: int = 12, timeout_s: float = 20.0) -> None:
+        self._command = shlex.split(command) if command else None
+        self._max_turns = max_turns
+        self._timeout_s = timeout_s
+        self._running: McpServer | None = None
+        self._running_command: list[str] | None = None
+        self._changed = False
+
+    def reset(self, task: Task) -> Observation:
+        command = self._command or list(task.fields.get("command") or ())
+        if not command:
+            raise ValueError("the task has no command of an MCP server; write mcp:COMMAND, or make tasks of one")
+        # A tool that may have changed something leaves a server that the next attempt must not see.
+        if self._changed or self._running is None or self._running_command != command:
+            self.close()
+            self._running = McpServer(command, timeout_s=self._timeout_s)
+            self._running_command = command
+            self._changed = False
+        self._reads_only = {tool.tool.name for tool in self._running.tools if tool.reads_only}
+        self._answer: Any = task.fields.get("answer")
+        self._turns = 0
+        return Observation(
+            str(task.fields.get("question", "")),
+            tools=tuple(tool.tool for tool in self._running.tools),
+            instructions="Use the tools. When you know it, answer with the value alone.",
+        )
+
+    def step(self, action: Action) -> Step:
+        self._turns += 1
+        over = self._turns >= self._max_turns
+        if action.tool_calls:
+            results = tuple(ToolResult(call.id, self._called(call.name, call.arguments)) for call in action.tool_calls)
+            return Step(Observation(tool_results=results), 0.0, over)
+        if self._answer is None:
+            return Step(Observation(""), None, True)
+        return Step(Observation(""), float(is_right(action.text, self._answer)), True)
+
+    def close(self) -> None:
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+    def _called(self, name: str, arguments: Any) -> str:
+        assert self._running is not None
+        if "_unreadable" in arguments:
+            return "error: the arguments are not a JSON object"
+        self._changed |= name not in self._reads_only
+        return self._running.call(name, arguments).text[:_LONGEST_RESULT]
+
+
+def is_right(said: str, answer: Any) -> bool:
+    """Whether the words give the recorded value: its number is the last one said, or its text is in a short answer."""
+    if isinstance(answer, bool):
+        words = re.findall(r"\b(true|false|yes|no)\b", said.lower())
+        return bool(words) and (words[-1] in ("true", "yes")) == answer
+    if isinstance(answer, int | float):
+        numbers = _NUMBER.findall(said)
+        return bool(numbers) and abs(float(numbers[-1].replace(",", "")) - answer) <= 1e-6 * max(1.0, abs(answer))
+    wanted, given = _plain(str(answer)), _plain(said)
+    return wanted in given and len(given) <= len(wanted) + _MORE_WORDS
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.sub(r"[^\w.@:/+-]+", " ", text.lower()).split()).strip(".")

@@ -1,0 +1,147 @@
+"""An agent of ours for any environment: the conversation goes to an OpenAI endpoint, the answer to the environment.
+
+It is an ordinary program of the ``openai`` client: its calls go through the gateway, and are captured as anybody's are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from itertools import chain
+from typing import Any, TypeAlias
+
+import lightning_instrumentation as lightning
+from lightning_instrumentation.scope import current
+
+from lightning_trainer.environments.protocol import Action, Observation, ToolCall, tools_for_openai
+from lightning_trainer.environments.session import Session
+from lightning_trainer.errors import MissingExtraError
+
+Agent: TypeAlias = Callable[[Session], None]
+"""Acts until ``session.done``, or gives up earlier."""
+
+TURN_REWARD = "turn"
+"""The name of the rewards of single model calls; the attempt's own reward has the default name."""
+
+
+class ChatAgent:
+    """Plays a session with one model.
+
+    Args:
+        model: as the endpoint calls it: the policy's name.
+        name: of the agent, which a policy claims; the model's when absent.
+        base_url: of an OpenAI-compatible endpoint; ``OPENAI_BASE_URL`` when absent.
+        temperature: in training; evaluations and baselines take the most likely answer.
+        max_tokens: of one answer.
+        max_turns: then it gives up.
+        history: turns before the present one that the model is shown; all when absent. With 0 every observation is a
+            conversation of its own, which is enough where it tells everything. Turns with tools are always all shown.
+        instructions: the system message, in the place of the environment's own.
+        examples: messages between the system message and the task, for a model that has to be shown.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        name: str | None = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        temperature: float = 1.0,
+        max_tokens: int = 64,
+        max_turns: int = 32,
+        history: int | None = None,
+        instructions: str | None = None,
+        examples: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        try:
+            import openai
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(
+                'the agent that plays environments needs openai; run: pip install "lightning-trainer[environments]"'
+            ) from error
+        self._model = model
+        self._name = name or model
+        self._client = openai.OpenAI(
+            base_url=base_url,
+            api_key=api_key or os.environ.get("OPENAI_API_KEY") or "found-by-the-client",
+            max_retries=2,
+        )
+        self._temperature = temperature
+        self._max_tokens = max_tokens
+        self._max_turns = max_turns
+        self._history = history
+        self._instructions = instructions
+        self._examples = list(examples)
+
+    def __call__(self, session: Session) -> None:
+        with lightning.agent(self._name):
+            opening, told = self._opening(session.observation), [{"role": "user", "content": session.observation.text}]
+            turns: list[list[dict[str, Any]]] = []
+            while not session.done and session.turns < self._max_turns:
+                state = session.observation.state
+                with lightning.state(state) if state and state.strip() else nullcontext():
+                    messages = [*opening, *chain.from_iterable(self._shown(turns, session)), *told]
+                    reply, response_id = self._reply(messages, session)
+                turns.append([*told, reply])
+                told = _told(reply, session.step(_action(reply)))
+                if (reward := session.rewards[-1]) is not None:
+                    lightning.reward(reward, TURN_REWARD, response_id=response_id)
+
+    def _opening(self, observation: Observation) -> list[dict[str, Any]]:
+        instructions = self._instructions if self._instructions is not None else observation.instructions
+        system = [{"role": "system", "content": instructions}] if instructions else []
+        return [*system, *self._examples]
+
+    def _shown(self, turns: list[list[dict[str, Any]]], session: Session) -> list[list[dict[str, Any]]]:
+        if self._history is None or session.tools:  # the result of a call belongs to the call
+            return turns
+        return turns[len(turns) - self._history :] if self._history < len(turns) else turns
+
+    def _reply(self, messages: list[dict[str, Any]], session: Session) -> tuple[dict[str, Any], str]:
+        identity = current().identity
+        greedy = identity is not None and identity.mode in ("evaluate", "baseline")
+        request: dict[str, Any] = {"tools": tools_for_openai(session.tools)} if session.tools else {}
+        answer: Any = self._client.chat.completions.create(  # pyright: ignore[reportCallIssue]
+            model=self._model,
+            messages=messages,  # pyright: ignore[reportArgumentType]
+            temperature=0.0 if greedy else self._temperature,
+            max_tokens=self._max_tokens,
+            timeout=max(1.0, min(session.left_s, 600.0)),
+            **request,
+        )
+        message = answer.choices[0].message
+        reply: dict[str, Any] = {"role": "assistant", "content": message.content or ""}
+        if message.tool_calls:
+            reply["tool_calls"] = [call.model_dump(include={"id", "type", "function"}) for call in message.tool_calls]
+        return reply, answer.id
+
+
+def _action(reply: dict[str, Any]) -> Action:
+    calls = (
+        ToolCall(call["function"]["name"], _arguments(call["function"]["arguments"]), call["id"])
+        for call in reply.get("tool_calls", ())
+    )
+    return Action(reply["content"], tuple(calls))
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        arguments = json.loads(text)
+    except (ValueError, RecursionError):
+        arguments = None
+    return arguments if isinstance(arguments, dict) else {"_unreadable": text}
+
+
+def _told(reply: dict[str, Any], observation: Observation) -> list[dict[str, Any]]:
+    """Every call gets its result, as the API wants it; what is left to say is the user's."""
+    results = {result.id: result.text for result in observation.tool_results}
+    messages: list[dict[str, Any]] = [
+        {"role": "tool", "tool_call_id": call["id"], "content": results.get(call["id"], observation.text)}
+        for call in reply.get("tool_calls", ())
+    ]
+    if observation.text and not (messages and not results):
+        messages.append({"role": "user", "content": observation.text})
+    return messages

@@ -1,0 +1,17 @@
+"""What an environment may use before it counts as broken."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The defaults of ``[environments]`` in ``lightning.toml``."""
+
+    start_timeout_s: float = 60.0
+    """Until its process has imported everything."""
+    reset_timeout_s: float = 30.0
+    step_timeout_s: float = 5.0
+    memory_mib: int = 2048
+    """Of its process and all that it starts, together."""
+    message_kib: int = 1024
+    """Of one observation or action."""

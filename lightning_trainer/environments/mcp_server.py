@@ -1,0 +1,175 @@
+"""A client of one MCP server, for code that is not async: ``with McpServer(["python", "server.py"]) as server:``.
+
+The server is a command that speaks over standard input and output, or the URL of one that speaks streamable HTTP.
+Source: Model Context Protocol, https://modelcontextprotocol.io/specification.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from lightning_trainer.environments.protocol import Tool
+from lightning_trainer.errors import LightningError, MissingExtraError
+
+
+class McpServerError(LightningError, RuntimeError):
+    """The server does not start, does not answer in time, or went away."""
+
+
+@dataclass(frozen=True)
+class McpTool:
+    tool: Tool
+    reads_only: bool
+    """It says that it changes nothing (``readOnlyHint``); a server's word, not a proof."""
+
+
+@dataclass(frozen=True)
+class McpResult:
+    text: str
+    """What a model is told."""
+    failed: bool
+    value: Any = field(default=None, hash=False)
+    """The same as data: the structured content, or what the text is as JSON; None: it is neither."""
+
+
+class McpServer:
+    """Args:
+    command: program and arguments, or the one URL.
+    timeout_s: of the start, and of each call.
+
+    Raises:
+        McpServerError: it does not start, or is not an MCP server.
+    """
+
+    def __init__(self, command: Sequence[str], *, timeout_s: float = 30.0) -> None:
+        self._command = list(command)
+        self._timeout_s = timeout_s
+        self._loop = asyncio.new_event_loop()
+        self._ready: Future[list[McpTool]] = Future()
+        self._ended: asyncio.Event | None = None
+        self._session: Any = None
+        self._serving: asyncio.Task[Any] | None = None
+        self._thread = threading.Thread(target=self._run, name="mcp", daemon=True)
+        self._thread.start()
+        try:
+            self.tools = self._ready.result(timeout_s)
+        except TimeoutError:
+            self.close()
+            raise McpServerError(f"the MCP server {self._shown} did not start within {timeout_s:g} s") from None
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> McpResult:
+        """Call a tool. What the server refuses is a result that says so.
+
+        Raises:
+            McpServerError: it did not answer in time, or is gone.
+        """
+        if not self._thread.is_alive() or self._session is None:
+            raise McpServerError(f"the MCP server {self._shown} has gone away")
+        running = asyncio.run_coroutine_threadsafe(self._called(name, dict(arguments)), self._loop)
+        try:
+            return running.result(self._timeout_s)
+        except TimeoutError:
+            running.cancel()
+            raise McpServerError(
+                f"the MCP server {self._shown} did not answer {name} within {self._timeout_s:g} s"
+            ) from None
+
+    def close(self) -> None:
+        """End the server."""
+        if self._ended is not None and self._thread.is_alive():
+            # One that is still starting does not look at the event.
+            serving, end = self._serving, self._ended.set
+            self._loop.call_soon_threadsafe(end if self._session is not None or serving is None else serving.cancel)
+        self._thread.join(10.0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def _shown(self) -> str:
+        return " ".join(self._command)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._served())
+        except BaseException as error:
+            if not self._ready.done():
+                self._ready.set_exception(self._refusal(error))
+        finally:
+            self._session = None
+
+    def _refusal(self, error: BaseException) -> LightningError:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, ModuleNotFoundError) and error.name == "mcp":
+            return MissingExtraError('MCP servers need mcp; run: pip install "lightning-trainer[environments]"')
+        return McpServerError(f"the MCP server {self._shown} cannot be used: {type(error).__name__}: {error}")
+
+    async def _served(self) -> None:
+        from mcp import ClientSession
+
+        self._ended = asyncio.Event()
+        self._serving = asyncio.current_task()
+        async with AsyncExitStack() as stack:
+            streams = await stack.enter_async_context(self._streams(stack))
+            session = await stack.enter_async_context(ClientSession(streams[0], streams[1]))
+            await session.initialize()
+            tools = await self._listed(session)
+            self._session = session
+            self._ready.set_result(tools)
+            await self._ended.wait()
+
+    def _streams(self, stack: AsyncExitStack) -> Any:
+        if len(self._command) == 1 and self._command[0].startswith(("http://", "https://")):
+            from mcp.client import streamable_http
+
+            return streamable_http.streamable_http_client(self._command[0])
+        from mcp import StdioServerParameters
+        from mcp.client.stdio import stdio_client
+
+        quiet = stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115
+        program, *arguments = self._command
+        return stdio_client(StdioServerParameters(command=program, args=arguments, cwd=os.getcwd()), errlog=quiet)
+
+    async def _listed(self, session: Any) -> list[McpTool]:
+        # Both names of every field are in use, by version 1 and 2 of the package; on the wire there is one.
+        said = (await session.list_tools()).model_dump(by_alias=True)
+        tools = []
+        for tool in said["tools"]:
+            annotations = tool.get("annotations") or {}
+            schema = tool.get("inputSchema") or {"type": "object", "properties": {}}
+            tools.append(
+                McpTool(
+                    Tool(tool["name"], tool.get("description") or "", schema), bool(annotations.get("readOnlyHint"))
+                )
+            )
+        return tools
+
+    async def _called(self, name: str, arguments: dict[str, Any]) -> McpResult:
+        try:
+            said = (await self._session.call_tool(name, arguments)).model_dump(by_alias=True)
+        except Exception as error:  # an unknown tool, arguments that its schema does not allow
+            return McpResult(f"error: {error}", True)
+        texts = [str(part.get("text", f"[{part.get('type')}]")) for part in said.get("content") or ()]
+        text = "\n".join(texts)
+        value = said.get("structuredContent")
+        if isinstance(value, dict) and set(value) == {"result"}:
+            value = value["result"]  # how Python's servers wrap what is not an object
+        if value is None:
+            try:
+                value = json.loads(text)
+            except ValueError:
+                value = None
+        return McpResult(text, bool(said.get("isError")), value)

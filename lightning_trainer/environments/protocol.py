@@ -1,0 +1,269 @@
+"""What an environment is: ``reset(task) -> observation`` and ``step(action) -> observation, reward, done``.
+
+An action is what a model said, text and tool calls; an observation is what the model is told next. All of it is JSON,
+so that an environment may live in another interpreter, or be written in another language.
+
+A task's id holds the environment with its options, the version of its rules, the split and the seed: two attempts with
+one task id start in the same state, which is what makes a group of them comparable.
+
+This module needs the standard library alone: it is also imported in the interpreters of third-party environments.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+
+from lightning_trainer.environments.failures import EnvironmentNonsenseError
+
+TRAIN = "train"
+HELD_OUT = "held-out"
+SPLITS = (TRAIN, HELD_OUT)
+_HELD_OUT_SHARE = 4
+"""One in so many contents is held out."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that the model may call."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    """Its arguments as a JSON Schema."""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One call that the model made. Arguments that were not a JSON object are under the key ``_unreadable``."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What one call came to; ``id`` is the call's."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Action:
+    """What the model said in one turn."""
+
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the model is told."""
+
+    text: str = ""
+    tool_results: tuple[ToolResult, ...] = ()
+    tools: tuple[Tool, ...] | None = None
+    """What it may call from now on; None: what it could before."""
+    instructions: str | None = None
+    """The system message of the conversation; only the first observation's counts."""
+    state: str | None = None
+    """Equal for what is the same state of the world: credit schemes may compare calls by it (docs/credit.md)."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one action led to."""
+
+    observation: Observation
+    reward: float | None
+    """Of this step alone; None: nothing scored it, which is not zero."""
+    done: bool
+
+
+Stepped: TypeAlias = Step | tuple[Observation | str, float | None, bool]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Where an attempt starts. ``id`` is equal exactly where everything else is."""
+
+    environment: str
+    """Name, variant and options, as in ``frozenlake:4x4?slippery=true``."""
+    version: str
+    """Of the environment's rules: another version is another task."""
+    split: str = TRAIN
+    """``train`` or ``held-out``; an environment must not give both the same content."""
+    seed: int = 0
+    name: str | None = None
+    """Of a task from a file, in the place of split and seed."""
+    fields: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Of a task from a file: the whole object."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.environment}@{self.version}#{self.name or f'{self.split}-{self.seed}'}"
+
+    def random(self, *more: object) -> random.Random:
+        """Return a source of chance that every attempt at this task sees the same; ``more`` tells several apart."""
+        return random.Random("/".join(map(str, (self.environment, self.split, self.seed, *more))))
+
+    def of_split(self, candidates: Any, content: Any = repr, *, patience: int = 10_000) -> Any:
+        """Return the first candidate whose content belongs to this task's split.
+
+        A digest of the content decides, so that nothing which training saw is held out, whatever the seeds are.
+
+        Args:
+            candidates: what is made one after the other, in an order that follows from the seed.
+            content: the text of a candidate that tells it from others.
+
+        Raises:
+            ValueError: none of ``patience`` candidates does.
+        """
+        for candidate, _ in zip(candidates, range(patience), strict=False):
+            if is_held_out(content(candidate)) == (self.split == HELD_OUT):
+                return candidate
+        raise ValueError(f"none of {patience} candidates belongs to {self.split}; there are too few different ones")
+
+
+def is_held_out(content: str) -> bool:
+    """Whether a content is held out: by its digest, the same everywhere and for ever."""
+    return hashlib.sha256(content.encode(errors="surrogatepass")).digest()[0] % _HELD_OUT_SHARE == 0
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """Any class with these two methods; it is made once and reset for every attempt.
+
+    It may also have ``version`` (text; without one it is the digest of its file), ``size(split)`` (how many tasks there
+    are; without it there is one for every seed) and ``close()``. The arguments of its constructor are the variant, if
+    it takes one, and the options.
+    """
+
+    def reset(self, task: Task) -> Observation | str: ...
+
+    def step(self, action: Action) -> Stepped: ...
+
+
+def as_observation(value: object) -> Observation:
+    """Raises EnvironmentNonsenseError: it is neither text nor an observation."""
+    if isinstance(value, str):
+        return Observation(value)
+    if isinstance(value, Observation):
+        return value
+    raise EnvironmentNonsenseError(
+        f"the environment's observation is {_shown(value)}; it must be text or an Observation"
+    )
+
+
+def as_step(value: object) -> Step:
+    """Raises EnvironmentNonsenseError: it is not an observation, a reward and whether it is done."""
+    if isinstance(value, Step):
+        value = (value.observation, value.reward, value.done)
+    if not isinstance(value, tuple | list) or len(value) != 3:
+        raise EnvironmentNonsenseError(
+            f"step() returned {_shown(value)}; it must be three: observation, reward and whether the attempt is done"
+        )
+    observation, reward, done = value
+    if type(done).__name__ not in ("bool", "bool_"):  # numpy's too
+        raise EnvironmentNonsenseError(f"step() says that done is {_shown(done)}; it must be True or False")
+    return Step(as_observation(observation), as_reward(reward), bool(done))
+
+
+def as_reward(value: object) -> float | None:
+    """Raises EnvironmentNonsenseError: it is not a finite number."""
+    if value is None:
+        return None
+    try:
+        number = float(value) if not isinstance(value, str | bytes) else math.nan  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise EnvironmentNonsenseError(f"step() says that the reward is {_shown(value)}; it must be a number, or None")
+    return number
+
+
+def to_json(value: Task | Action | Observation | Step) -> dict[str, Any]:
+    """Return it as JSON can carry it."""
+    return asdict(value)
+
+
+def task_from_json(value: Mapping[str, Any]) -> Task:
+    return Task(**value)
+
+
+def action_from_json(value: Mapping[str, Any]) -> Action:
+    return Action(value["text"], tuple(ToolCall(**call) for call in value["tool_calls"]))
+
+
+def observation_from_json(value: object) -> Observation:
+    """Raises EnvironmentNonsenseError: it is no observation."""
+    if isinstance(value, str):
+        return Observation(value)
+    try:
+        assert isinstance(value, Mapping)
+        tools = value.get("tools")
+        return Observation(
+            text=_text(value.get("text", "")),
+            tool_results=tuple(
+                ToolResult(_text(result["id"]), _text(result["text"])) for result in value.get("tool_results") or ()
+            ),
+            tools=None if tools is None else tuple(_tool(tool) for tool in tools),
+            instructions=_optional_text(value.get("instructions")),
+            state=_optional_text(value.get("state")),
+        )
+    except (AssertionError, KeyError, TypeError) as error:
+        raise EnvironmentNonsenseError(
+            f"the environment's observation is {_shown(value)}, which the protocol does not have ({error})"
+        ) from None
+
+
+def step_from_json(value: Mapping[str, Any]) -> Step:
+    """Raises EnvironmentNonsenseError: it is no step."""
+    missing = {"observation", "reward", "done"} - set(value)
+    if missing:
+        raise EnvironmentNonsenseError(f"the environment's answer {_shown(value)} lacks {', '.join(sorted(missing))}")
+    return as_step((observation_from_json(value["observation"]), value["reward"], value["done"]))
+
+
+def _tool(value: Mapping[str, Any]) -> Tool:
+    parameters = value.get("parameters") or {"type": "object", "properties": {}}
+    assert isinstance(parameters, Mapping), "a tool's parameters are a JSON Schema"
+    return Tool(_text(value["name"]), _text(value.get("description") or ""), dict(parameters))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{_shown(value)} is not text")
+    return value
+
+
+def _optional_text(value: object) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _shown(value: object) -> str:
+    """Return the beginning of it; whatever ``repr`` does is the environment's code."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"a {type(value).__name__} whose repr raises {type(error).__name__}"
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def tools_for_openai(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """Return them as the member ``tools`` of an OpenAI request."""
+    return [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
+        }
+        for tool in tools
+    ]

@@ -1,0 +1,141 @@
+"""The environments that are known by a name, and what each needs in the interpreter that it runs in."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_trainer.environments.failures import UnknownEnvironmentError
+from lightning_trainer.environments.spec import EnvironmentSpec
+from lightning_trainer.environments.worker.process import Launch
+
+DEFAULT_FOLDER = Path(".venv-environments")
+
+
+@dataclass(frozen=True)
+class Known:
+    """An adapter of ours."""
+
+    adapter: str
+    """Module below ``adapters`` and class."""
+    about: str
+    interpreter: str | None = None
+    """The folder of its interpreter; None: it runs in ours."""
+    requirements: tuple[str, ...] = ()
+    reset_timeout_s: float = 0.0
+    """Where a reset takes longer than the configured limit, by its nature."""
+
+
+_GYMNASIUM = ("gymnasium[toy-text]>=1.0,<2",)
+
+KNOWN: Mapping[str, Known] = {
+    "code": Known("code_actions:CodeActions", "code as action: Python in a sandbox, hidden tests (Linux)"),
+    "frozenlake": Known(
+        "frozenlake:FrozenLake", "a frozen lake in text: frozenlake:4x4, up to 8x8", "gymnasium", _GYMNASIUM
+    ),
+    "gymnasium": Known(
+        "gymnasium_text:GymnasiumText",
+        "environments with discrete actions: gymnasium:Taxi-v4",
+        "gymnasium",
+        _GYMNASIUM,
+    ),
+    "mcp": Known("mcp_tools:McpTools", "the tools of an MCP server, with tasks from a file (scenarios mcp)"),
+    "openenv": Known("openenv:OpenEnv", "a running OpenEnv server: openenv:http://127.0.0.1:8000"),
+    "reasoning-gym": Known(
+        "reasoning_gym_questions:ReasoningGym",
+        "generated questions: reasoning-gym:basic_arithmetic",
+        "reasoning-gym",
+        ("reasoning-gym>=0.1.20,<0.2",),
+    ),
+    "skyrl-gym": Known(
+        "skyrl_gym_envs:SkyRLGym", "text environments: skyrl-gym:gsm8k", "skyrl-gym", ("skyrl-gym>=0.4,<0.5",)
+    ),
+    "sokoban": Known("sokoban:Sokoban", "push boxes, in text: sokoban:6x6?boxes=1", "sokoban", ("gym-sokoban==0.0.6",)),
+    "textarena": Known(
+        "textarena_games:TextArena",
+        "games of one player: textarena:GuessTheNumber-v0",
+        "textarena",
+        ("textarena>=0.7,<0.8",),
+    ),
+    "textworld": Known(
+        "textworld_games:TextWorld",
+        "text adventures: textworld:coin_collector?level=3",
+        "textworld",
+        ("textworld>=1.7,<1.8",),
+        reset_timeout_s=240.0,
+    ),
+}
+
+
+def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str | None = None) -> Launch:
+    """Return how a process of the environment is started.
+
+    Args:
+        folder: of the interpreters that ``lightning-trainer environments install`` made.
+        python: an interpreter of the user's, which has what the environment needs.
+
+    Raises:
+        UnknownEnvironmentError: there is none of that name, or its packages are not installed.
+    """
+    if spec.attribute is not None:
+        return _of_file(spec, python)
+    known = KNOWN.get(spec.name)
+    if known is None:
+        raise UnknownEnvironmentError(
+            f"there is no environment {spec.name!r}; there are {', '.join(sorted(KNOWN))}; one of your own is "
+            "path/to/file.py:Class"
+        )
+    interpreter = sys.executable
+    if python is not None:
+        interpreter = python
+    elif known.interpreter is not None:
+        interpreter = str(interpreter_of(known.interpreter, folder))
+        if not Path(interpreter).exists():
+            raise UnknownEnvironmentError(
+                f"the environment {spec.name} needs {' '.join(known.requirements)} in an interpreter of its own, which "
+                f"is not at {folder / known.interpreter}; run: lightning-trainer environments install {spec.name}"
+                + ("" if folder == DEFAULT_FOLDER else f" --folder {folder}")
+            )
+    module, _, attribute = known.adapter.partition(":")
+    return Launch(
+        label=spec.text,
+        python=interpreter,
+        module=f"lightning_trainer.environments.adapters.{module}",
+        attribute=attribute,
+        isolated=known.interpreter is not None,
+        variant=spec.variant,
+        options=spec.options,
+        reset_timeout_s=known.reset_timeout_s,
+        digest=digest_of(Path(__file__).with_name("adapters") / f"{module}.py"),
+    )
+
+
+def interpreter_of(name: str, folder: Path) -> Path:
+    return folder.absolute() / name / "bin" / "python"
+
+
+def digest_of(path: Path) -> str:
+    """Return what stands for a version where none is said: other code is another version."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+
+
+def _of_file(spec: EnvironmentSpec, python: str | None) -> Launch:
+    path = Path(spec.name).absolute()
+    assert spec.attribute is not None
+    try:
+        digest = digest_of(path)
+    except OSError as error:
+        raise UnknownEnvironmentError(f"cannot read the environment {path}: {error.strerror}") from None
+    return Launch(
+        label=spec.text,
+        python=python or sys.executable,
+        module=str(path),
+        attribute=spec.attribute,
+        isolated=python is not None,
+        variant=spec.variant,
+        options=spec.options,
+        digest=digest,
+    )

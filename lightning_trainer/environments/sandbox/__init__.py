@@ -1,0 +1,5 @@
+"""Python that nobody has read, run where it can do no harm: ``Sandbox().run("print(6 * 7)")``."""
+
+from lightning_trainer.environments.sandbox.sandbox import Ran, Sandbox, SandboxLimits, SandboxUnavailableError
+
+__all__ = ["Ran", "Sandbox", "SandboxLimits", "SandboxUnavailableError"]

@@ -1,0 +1,177 @@
+"""The walls: what a Linux process can take away from itself before it runs somebody's code.
+
+Namespaces of its own (mount, process, network, IPC, host name; with an unprivileged user's rights a user namespace
+too), a root of read-only system folders and one small writable folder in memory, no capability, no new privilege,
+limits on memory, processes, files and time, and where libseccomp is there a filter of system calls. Standard library
+alone.
+
+Source: namespaces(7), user_namespaces(7), pivot_root(2), capabilities(7), seccomp(2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+from typing import Any
+
+HOME = "/work"
+_LIBC: Any = ctypes.CDLL(None, use_errno=True)
+
+_NEWNS, _NEWUTS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = (
+    0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000,
+)  # fmt: skip
+_RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _NOATIME, _BIND, _REC, _PRIVATE, _RELATIME = (
+    1, 2, 4, 8, 32, 1024, 4096, 16384, 1 << 18, 1 << 21,
+)  # fmt: skip
+_ST_RELATIME = 4096
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP = 1, 4, 38, 24
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32")
+_DEVICES = ("null", "zero", "urandom")
+_FORBIDDEN = (
+    "acct", "add_key", "bpf", "chroot", "clone3", "delete_module", "fanotify_init", "finit_module", "fsconfig",
+    "fsmount", "fsopen", "fspick", "init_module", "io_uring_enter", "io_uring_register", "io_uring_setup", "ioperm",
+    "iopl", "kexec_file_load", "kexec_load", "keyctl", "mount", "mount_setattr", "move_mount", "name_to_handle_at",
+    "open_by_handle_at", "open_tree", "perf_event_open", "personality", "pivot_root", "process_vm_readv",
+    "process_vm_writev", "ptrace", "quotactl", "reboot", "request_key", "setns", "socket", "socketpair", "swapoff",
+    "swapon", "syslog", "umount2", "unshare", "userfaultfd", "vmsplice",
+)  # fmt: skip
+"""System calls that a calculation does not need, and that attacks on the kernel begin with."""
+
+
+def enter(prefixes: list[str], limits: dict[str, int]) -> None:
+    """Lock this process in; it returns in a child that is the first of its process namespace.
+
+    Raises:
+        OSError: the kernel does not allow it, with what was tried in the message.
+    """
+    privileged = os.geteuid() == 0
+    uid, gid = os.geteuid(), os.getegid()
+    spaces = _NEWNS | _NEWUTS | _NEWIPC | _NEWPID | _NEWNET
+    _done(_LIBC.unshare(spaces if privileged else spaces | _NEWUSER), "unshare namespaces")
+    if not privileged:
+        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+    child = os.fork()
+    if child:
+        _wait_for(child)
+    _done(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "PDEATHSIG")
+    os.setsid()  # a process group reaches out of a process namespace: kill(0, ...) would
+    _new_root(prefixes, limits["disk_mib"])
+    _limit(limits)
+    _drop(privileged)
+    _filter()
+
+
+def _wait_for(child: int) -> None:
+    """Be the outer process: end as the child did."""
+    for descriptor in (0, 1):
+        os.close(descriptor)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _new_root(prefixes: list[str], disk_mib: int) -> None:
+    root = "/tmp"  # a place that is there everywhere; it is covered, and then left
+    _mount("none", "/", None, _REC | _PRIVATE)
+    _mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, "size=1m,mode=0755")
+    # One file system for all that code can write, with an end to bytes and to files.
+    os.mkdir(f"{root}{HOME}")
+    for folder in dict.fromkeys((*_SYSTEM, *prefixes)):
+        if os.path.islink(folder):
+            os.makedirs(os.path.dirname(f"{root}{folder}"), mode=0o755, exist_ok=True)
+            os.symlink(os.readlink(folder), f"{root}{folder}")
+        elif os.path.isdir(folder) and not os.path.isdir(f"{root}{folder}"):
+            os.makedirs(f"{root}{folder}", mode=0o755)
+            _mount(folder, f"{root}{folder}", None, _BIND | _REC)
+            _mount("none", f"{root}{folder}", None, _BIND | _REMOUNT | _RDONLY | _NOSUID | _kept(f"{root}{folder}"))
+    os.mkdir(f"{root}/dev")
+    for device in _DEVICES:
+        open(f"{root}/dev/{device}", "w").close()
+        _mount(f"/dev/{device}", f"{root}/dev/{device}", None, _BIND)
+    os.mkdir(f"{root}/proc")
+    _mount("proc", f"{root}/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
+    _mount("tmpfs", f"{root}{HOME}", "tmpfs", _NOSUID | _NODEV, f"size={disk_mib}m,nr_inodes=1024,mode=0777")
+    os.symlink("work", f"{root}/tmp")
+    os.chdir(root)
+    _done(_LIBC.syscall(_pivot_root_number(), b".", b"."), "pivot_root")
+    _done(_LIBC.umount2(b".", 2), "detach the old root")  # MNT_DETACH
+    os.chdir("/")
+    _mount("none", "/", None, _REMOUNT | _BIND | _RDONLY | _NOSUID | _NODEV)
+    os.chdir(HOME)
+
+
+def _kept(path: str) -> int:
+    """Return the flags that a mount has already: in a user namespace they may not be taken away."""
+    had = os.statvfs(path).f_flag
+    return (had & (_NODEV | _NOEXEC | _NOATIME)) | (_RELATIME if had & _ST_RELATIME else 0)
+
+
+def _limit(limits: dict[str, int]) -> None:
+    memory = limits["memory_mib"] << 20
+    for kind, most in (
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_NPROC, limits["processes"]),
+        (resource.RLIMIT_NOFILE, 64),
+        (resource.RLIMIT_FSIZE, limits["disk_mib"] << 20),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, limits["cpu_s"]),
+        (resource.RLIMIT_MEMLOCK, 0),
+    ):
+        resource.setrlimit(kind, (most, most))
+
+
+def _drop(privileged: bool) -> None:
+    """Give up every right; root becomes a user whom nobody else is."""
+    for capability in range(64):
+        _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+    if privileged:
+        stranger = 1_000_000_000 + int.from_bytes(os.urandom(3), "big")
+        os.setgroups([])
+        os.setresgid(stranger, stranger, stranger)
+        os.setresuid(stranger, stranger, stranger)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    _done(_LIBC.capset(header, (ctypes.c_uint32 * 6)()), "drop capabilities")
+    _done(_LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
+    _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def _filter() -> None:
+    """Refuse the system calls of ``_FORBIDDEN``; the other walls stand without it."""
+    with contextlib.suppress(OSError, AttributeError):
+        library: Any = ctypes.CDLL("libseccomp.so.2")
+        library.seccomp_init.restype = ctypes.c_void_p
+        rules = ctypes.c_void_p(library.seccomp_init(0x7FFF0000))  # allow the rest
+        for name in _FORBIDDEN:
+            number = library.seccomp_syscall_resolve_name(name.encode())
+            # clone3 cannot be looked into, and C libraries go back to clone where it is "not there".
+            refused = 38 if name == "clone3" else 1
+            if number >= 0:
+                library.seccomp_rule_add(rules, ctypes.c_uint32(0x00050000 | refused), number, 0)
+        library.seccomp_load(rules)
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, more: str = "") -> None:
+    answer = _LIBC.mount(
+        source.encode(), target.encode(), kind and kind.encode(), ctypes.c_ulong(flags), more.encode() or None
+    )
+    _done(answer, f"mount {kind or source} on {target}")
+
+
+def _done(answer: int, what: str) -> None:
+    if answer != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"{what}: {os.strerror(error)}")
+
+
+def _pivot_root_number() -> int:
+    numbers = {"x86_64": 155, "aarch64": 41}
+    machine = os.uname().machine
+    if machine not in numbers or not sys.platform.startswith("linux"):
+        raise OSError(f"the sandbox knows x86_64 and aarch64 on Linux, and this is {machine} on {sys.platform}")
+    return numbers[machine]

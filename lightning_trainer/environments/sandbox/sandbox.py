@@ -1,0 +1,195 @@
+"""A sandbox from outside: started, asked with a time limit, watched for memory, killed and made anew.
+
+It is refused where the walls cannot be built: there is no way to run without them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import sysconfig
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+from lightning_trainer.environments.failures import EnvironmentFailedError
+
+_INMATE = Path(__file__).with_name("inmate.py")
+_START_S = 20.0
+_LOOK_S = 0.05
+_LONGEST_ANSWER = 1 << 22
+
+
+class SandboxUnavailableError(EnvironmentFailedError):
+    """The machine does not allow the walls; the message says which, and what to do."""
+
+
+@dataclass(frozen=True)
+class SandboxLimits:
+    seconds: float = 5.0
+    """Of one piece of code."""
+    memory_mib: int = 256
+    """Of one process, and of all of them together."""
+    processes: int = 16
+    disk_mib: int = 16
+    """Of its folder, which is in memory."""
+    output_kib: int = 16
+    """Of what one piece of code prints; the rest is cut."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    output: str
+    error: str | None
+    """What the code raised, or why it was stopped; None: it came to its end."""
+    value: Any = None
+    """Of its last expression, where that is JSON."""
+    lost: bool = False
+    """The sandbox was made anew: what the code had defined is gone."""
+
+
+class Sandbox:
+    """Python with its own variables, from ``run`` to ``run``; not for several threads at once.
+
+    Raises:
+        SandboxUnavailableError: the walls cannot be built here.
+    """
+
+    def __init__(self, limits: SandboxLimits | None = None) -> None:
+        self._limits = limits or SandboxLimits()
+        self._process = self._started()
+
+    def run(self, code: str) -> Ran:
+        """Run a piece of code, and return what it printed. It never raises for what the code does."""
+        if self._process.poll() is not None:
+            self._process = self._started()
+        why, answer = self._asked(code)
+        if answer is None:
+            self.restart()
+            return Ran("", f"{why}; its variables are gone", lost=True)
+        error = answer.get("error")
+        if answer.get("threads"):
+            self.restart()
+            why = "the code left threads behind, which were ended; its variables are gone"
+            return Ran(str(answer.get("output", "")), f"{error}; {why}" if error else why, lost=True)
+        return Ran(str(answer.get("output", "")), None if error is None else str(error), answer.get("value"))
+
+    def restart(self) -> None:
+        """Make it anew, with nothing in it."""
+        self.close()
+        self._process = self._started()
+
+    def close(self) -> None:
+        """Kill it: with its first process all others of its namespace end."""
+        children: list[psutil.Process] = []
+        with contextlib.suppress(psutil.Error):
+            children = psutil.Process(self._process.pid).children(recursive=True)
+        for child in children:
+            with contextlib.suppress(psutil.Error):
+                child.kill()
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        # They are gone when the kernel says so, not when the signal is sent.
+        psutil.wait_procs(children, timeout=5)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        prefixes = sorted({os.path.realpath(sys.base_prefix), os.path.realpath(sysconfig.get_path("stdlib"))})
+        limits = {name: int(value) for name, value in asdict(self._limits).items()}
+        limits["cpu_s"] = 3600  # of the whole life; a piece of code has a time of its own
+        start = {"prefixes": prefixes, "limits": limits}
+        python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+        process = subprocess.Popen(
+            [python, "-I", "-S", "-B", str(_INMATE), json.dumps(start)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={"PATH": "/usr/bin:/bin", "HOME": "/work", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd="/",
+        )
+        self._process = process
+        assert process.stdout is not None
+        line = self._line(_START_S, memory=False)[1] or b""
+        answer = _object(line) or {}
+        if not answer.get("ready"):
+            said = answer.get("refused")
+            if said is None:
+                process.kill()
+                assert process.stderr is not None
+                said = process.stderr.read()[-300:].decode(errors="replace").strip() or "it said nothing"
+            self.close()
+            raise SandboxUnavailableError(
+                f"code cannot be run safely here, so it is not run: {said}. The sandbox needs Linux, and root or "
+                "unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, or "
+                "kernel.apparmor_restrict_unprivileged_userns=0; in a container --privileged, or a seccomp profile "
+                "that allows unshare)"
+            )
+        assert process.stderr is not None
+        process.stderr.close()
+        return process
+
+    def _asked(self, code: str) -> tuple[str, dict[str, Any] | None]:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps({"code": code}).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            return "the code ended its interpreter", None
+        why, line = self._line(self._limits.seconds, memory=True)
+        if line is None:
+            return why, None
+        answer = _object(line)
+        return ("the code wrote where it may not", None) if answer is None else ("", answer)
+
+    def _line(self, seconds: float, *, memory: bool) -> tuple[str, bytes | None]:
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        give_up = time.monotonic() + seconds
+        read = b""
+        while not read.endswith(b"\n"):
+            left = give_up - time.monotonic()
+            if left <= 0:
+                return f"the code took longer than {seconds:g} s and was stopped", None
+            if select.select([descriptor], [], [], min(left, _LOOK_S))[0]:
+                piece = os.read(descriptor, 1 << 16)
+                if not piece:
+                    return "the code ended its interpreter", None
+                read += piece
+                if len(read) > _LONGEST_ANSWER:
+                    return "the code wrote where it may not", None
+            elif memory and self._held() > self._limits.memory_mib << 20:
+                most = self._limits.memory_mib
+                return f"the code and its processes held more than {most} MiB and were stopped", None
+        return "", read
+
+    def _held(self) -> int:
+        held = 0
+        with contextlib.suppress(psutil.Error):
+            for child in psutil.Process(self._process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    held += child.memory_info().rss
+        return held
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return answer if isinstance(answer, dict) else None

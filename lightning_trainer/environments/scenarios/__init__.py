@@ -1,0 +1,6 @@
+"""Tasks with checkable answers, made from what an environment offers."""
+
+from lightning_trainer.environments.scenarios.chains import Chain, Link, Scenario, make_scenarios
+from lightning_trainer.environments.scenarios.exploring import Found, explore
+
+__all__ = ["Chain", "Found", "Link", "Scenario", "explore", "make_scenarios"]

@@ -1,0 +1,107 @@
+"""One attempt at a task as an agent sees it: what it is told, what it may call, and what its actions earned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from lightning_trainer.environments.failures import EnvironmentFailedError, EnvironmentTimeoutError
+from lightning_trainer.environments.protocol import (
+    Action,
+    Environment,
+    Observation,
+    Step,
+    Task,
+    Tool,
+    ToolCall,
+    as_observation,
+    as_step,
+)
+
+
+class Playable(Protocol):
+    """An environment whose answers are checked already: in this process or behind a pipe."""
+
+    def reset(self, task: Task) -> Observation: ...
+
+    def step(self, action: Action) -> Step: ...
+
+
+class InProcess:
+    """An environment object of this process. It has no limits: one that hangs, hangs its attempt."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+
+    def reset(self, task: Task) -> Observation:
+        return as_observation(self._environment.reset(task))
+
+    def step(self, action: Action) -> Step:
+        return as_step(self._environment.step(action))
+
+
+class Session:
+    """What an agent is handed: ``observation``, ``tools``, ``done``, and ``step``, ``say`` or ``call`` to act."""
+
+    def __init__(self, environment: Playable, task: Task, *, timeout_s: float = float("inf")) -> None:
+        self._environment = environment
+        self._give_up = time.monotonic() + timeout_s
+        self._timeout_s = timeout_s
+        self.task = task
+        self.observation = environment.reset(task)
+        self.tools: tuple[Tool, ...] = self.observation.tools or ()
+        self.turns = 0
+        self.done = False
+        self.rewards: list[float | None] = []
+        """One for each step, in order."""
+        self.failure: EnvironmentFailedError | None = None
+        """What ended the attempt, whatever the agent made of it."""
+
+    @property
+    def reward(self) -> float | None:
+        """The sum of what the steps earned; None where nothing scored any of them."""
+        scored = [reward for reward in self.rewards if reward is not None]
+        return sum(scored) if scored else None
+
+    @property
+    def left_s(self) -> float:
+        """Until the attempt's time is over."""
+        return self._give_up - time.monotonic()
+
+    def step(self, action: Action) -> Observation:
+        """Act, and return what the environment says.
+
+        Raises:
+            EnvironmentFailedError: it could not, or the attempt's time is over.
+            RuntimeError: the attempt is done.
+        """
+        if self.done:
+            raise RuntimeError(f"the task {self.task.id} is done; look at session.done before another step")
+        if self.left_s <= 0:
+            self.failure = EnvironmentTimeoutError(
+                f"the attempt did not end within {self._timeout_s:g} s; it had {self.turns} turns"
+            )
+        if self.failure is not None:
+            raise self.failure
+        try:
+            stepped = self._environment.step(action)
+        except EnvironmentFailedError as error:
+            self.failure = error
+            raise
+        self.turns += 1
+        self.rewards.append(stepped.reward)
+        self.done = stepped.done
+        self.observation = stepped.observation
+        if stepped.observation.tools is not None:
+            self.tools = stepped.observation.tools
+        return stepped.observation
+
+    def say(self, text: str) -> str:
+        """Act with text, and return the text that comes back."""
+        return self.step(Action(text)).text
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Call one tool, and return its result."""
+        observation = self.step(Action(tool_calls=(ToolCall(name, arguments, "call"),)))
+        return observation.tool_results[0].text if observation.tool_results else observation.text

@@ -1,0 +1,1 @@
+"""Environments in processes of their own: started, asked, limited and killed here."""

@@ -1,0 +1,168 @@
+"""The other end of the pipe: this file is run by the environment's own interpreter, with the standard library alone.
+
+A line of JSON comes on standard input, one goes back; what the environment itself prints goes to standard error, so
+that it cannot be taken for an answer. Everything here ends with whoever started it: the kernel kills the whole process
+group when the other end of the lifeline closes, whatever the environment's code is doing then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import importlib
+import importlib.util
+import json
+import operator
+import os
+import resource
+import signal
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any, BinaryIO
+
+_F_SETSIG = 10
+"""Of Linux's fcntl(2): which signal O_ASYNC sends."""
+
+
+def main() -> None:
+    start = json.loads(sys.argv[1])
+    _die_with(start["lifeline"])
+    _limit(start["memory_mib"])
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # what the environment prints is not an answer
+    questions = os.fdopen(os.dup(0), "rb")
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    _offer_protocol(Path(__file__).resolve().parents[2])
+    sys.path[:0] = start["path"]
+    _Guest(start, questions, answers).serve()
+
+
+class _Guest:
+    def __init__(self, start: dict[str, Any], questions: BinaryIO, answers: BinaryIO) -> None:
+        self._start = start
+        self._questions = questions
+        self._answers = answers
+        self._environment: Any = None
+
+    def serve(self) -> None:
+        for line in self._questions:
+            question = json.loads(line)
+            try:
+                answer = self._answer(question)
+            except MemoryError:
+                answer = {"failed": "memory", "message": "MemoryError"}
+            except BaseException as error:  # sys.exit() in an environment ends its attempt
+                self._environment = None  # whatever state it is in
+                nonsense = type(error).__name__ == "EnvironmentNonsenseError"  # not imported where nothing else can be
+                answer = {"failed": "nonsense" if nonsense else "raised", "message": _described(error)}
+            self._say(answer)
+
+    def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        from lightning_trainer.environments import protocol
+
+        if "open" in question:
+            self._environment = self._made()
+            return {"version": self._version(), "sizes": self._sizes(), "python": sys.version.split()[0]}
+        if "reset" in question:
+            if self._environment is None:
+                self._environment = self._made()
+            task = protocol.task_from_json(question["reset"])
+            return protocol.to_json(protocol.as_observation(self._environment.reset(task)))
+        action = protocol.action_from_json(question["step"])
+        return protocol.to_json(protocol.as_step(self._environment.step(action)))
+
+    def _say(self, answer: dict[str, Any]) -> None:
+        try:
+            line = json.dumps(answer, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            line = json.dumps({"failed": "nonsense", "message": f"it is not JSON: {error}"}).encode()
+        self._answers.write(line + b"\n")
+
+    def _made(self) -> Any:
+        variant = self._start["variant"]
+        made = _found(self._start["module"], self._start["attribute"])
+        arguments = [] if variant is None else [variant]
+        environment = made(*arguments, **self._start["options"])
+        for method in ("reset", "step"):
+            if not callable(getattr(environment, method, None)):
+                raise TypeError(f"{self._start['attribute']} has no method {method}; an environment has reset and step")
+        return environment
+
+    def _version(self) -> str:
+        version = getattr(self._environment, "version", None)
+        return str(version) if version is not None else self._start["digest"]
+
+    def _sizes(self) -> dict[str, int] | None:
+        size: Any = getattr(self._environment, "size", None)
+        if not callable(size):
+            return None
+        return {split: operator.index(size(split)) for split in ("train", "held-out")}  # pyright: ignore
+
+
+def _found(module: str, attribute: str) -> Any:
+    if not module.endswith(".py"):
+        return getattr(importlib.import_module(module), attribute)
+    path = Path(module)
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = loaded
+    spec.loader.exec_module(loaded)
+    return getattr(loaded, attribute)
+
+
+def _offer_protocol(root: Path) -> None:
+    """Make ``import lightning_trainer.environments`` work without what else is installed beside it."""
+    if "lightning_trainer" in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(
+        "lightning_trainer", root / "__init__.py", submodule_search_locations=[str(root)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    package: ModuleType = importlib.util.module_from_spec(spec)
+    sys.modules["lightning_trainer"] = package
+    spec.loader.exec_module(package)
+
+
+def _die_with(lifeline: int) -> None:
+    """Let the kernel kill this process group when the other end of the pipe closes: a thread that waits for it would
+    not run while the environment's code holds the interpreter."""
+    if not sys.platform.startswith("linux"):
+        return
+    fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    # It may have closed before the line above.
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        if os.read(lifeline, 1) == b"":
+            os.killpg(0, signal.SIGKILL)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: no core files
+
+
+def _limit(memory_mib: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform.startswith("linux"):
+        # Of private memory, not of addresses: libraries reserve gigabytes of those that they never touch.
+        memory = memory_mib << 20
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+
+
+def _described(error: BaseException) -> str:
+    """Return the exception and the innermost line of the environment's code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename != __file__] or list(frames)
+    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {error}"[:1000] + where
+
+
+if __name__ == "__main__":
+    main()

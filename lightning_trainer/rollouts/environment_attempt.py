@@ -1,0 +1,136 @@
+"""An attempt that is played in an environment; its reward is what the steps earned together."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lightning_trainer.environments.agent import Agent
+from lightning_trainer.environments.limits import Limits
+from lightning_trainer.environments.protocol import HELD_OUT, SPLITS, TRAIN, Environment, Task
+from lightning_trainer.environments.registry import DEFAULT_FOLDER, digest_of, launch_of
+from lightning_trainer.environments.session import InProcess, Playable, Session
+from lightning_trainer.environments.spec import EnvironmentSpec
+from lightning_trainer.environments.worker.pool import EnvironmentPool
+from lightning_trainer.errors import LightningError
+
+_SEEDS_OF_A_RUN = 1_000_000
+"""Between the first tasks of two ``seed``s."""
+
+
+class EnvironmentAttempt:
+    """``Runner(policy, EnvironmentAttempt("frozenlake:4x4", agent))``: plays one task.
+
+    Args:
+        environment: a name (processes of their own play it), or a class of this process, made anew for each attempt.
+        agent: acts in the session that it is handed.
+        processes: at once, of an environment with a name; more attempts wait for one.
+        timeout_s: of one attempt, its model calls with it.
+        seed: of the order of training tasks.
+
+    Raises:
+        LightningError: there is no such environment, or it does not start.
+    """
+
+    def __init__(
+        self,
+        environment: str | type[Environment],
+        agent: Agent,
+        *,
+        limits: Limits | None = None,
+        folder: Path = DEFAULT_FOLDER,
+        python: str | None = None,
+        processes: int = 64,
+        timeout_s: float = 120.0,
+        seed: int = 0,
+    ) -> None:
+        self._agent = agent
+        self._timeout_s = timeout_s
+        self._seed = seed
+        self._pool: EnvironmentPool | None = None
+        self._made: type[Environment] | None = None
+        sizes: Mapping[str, int] | None = None
+        if isinstance(environment, str):
+            launch = launch_of(EnvironmentSpec.parse(environment), folder, python)
+            self._pool = EnvironmentPool(launch, limits or Limits(), size=processes)
+            self.name, self.version, sizes = environment, self._pool.version, self._pool.sizes
+        else:
+            self._made = environment
+            self.name, self.version = _named(environment)
+            size: Any = getattr(environment(), "size", None)
+            sizes = {split: operator.index(size(split)) for split in SPLITS} if callable(size) else None  # pyright: ignore
+        self._sizes = sizes
+        self.run_label = f"{self.name}:{seed}"
+
+    def __call__(self, task: Task) -> float | None:
+        """Play the task, and return what it earned.
+
+        Raises:
+            LightningError: the task is of another environment or version, or the environment failed.
+        """
+        if (task.environment, task.version) != (self.name, self.version):
+            raise LightningError(
+                f"the task {task.id} is not of {self.name}@{self.version}: its attempts would not be comparable; make "
+                "the tasks anew"
+            )
+        with self._playable() as environment:
+            session = Session(environment, task, timeout_s=self._timeout_s)
+            self._agent(session)
+            if session.failure is not None:  # an agent that went on all the same
+                raise session.failure
+            return session.reward
+
+    def tasks(self, split: str, count: int, *, first: int = 0) -> list[Task]:
+        """Return tasks of a split by their seeds, from ``first`` on.
+
+        Raises:
+            LightningError: the environment has fewer.
+        """
+        size = None if self._sizes is None else self._sizes[split]
+        if size is not None and count > size:
+            raise LightningError(f"{self.name} has {size} {split} tasks, and {count} are asked for; ask for fewer")
+        return [
+            Task(self.name, self.version, split, seed if size is None else seed % size)
+            for seed in range(first, first + count)
+        ]
+
+    def training_tasks(self, step: int, count: int) -> Sequence[Task]:
+        """Return the tasks of a step, which counts from 1: no task twice, where there are enough."""
+        return self.tasks(TRAIN, count, first=self._seed * _SEEDS_OF_A_RUN + (step - 1) * count)
+
+    def held_out_tasks(self, count: int) -> Sequence[Task]:
+        """Return always the same tasks, none of which training has."""
+        return self.tasks(HELD_OUT, count)
+
+    def named_task(self, name: str, fields: Mapping[str, Any]) -> Task:
+        """Return a task from a file."""
+        return Task(self.name, self.version, name=name, fields=fields)
+
+    def close(self) -> None:
+        """End the environment's processes."""
+        if self._pool is not None:
+            self._pool.close()
+
+    @contextmanager
+    def _playable(self) -> Iterator[Playable]:
+        if self._pool is not None:
+            with self._pool.lease() as process:
+                yield process
+        else:
+            assert self._made is not None
+            yield InProcess(self._made())
+
+
+def _named(environment: type[Environment]) -> tuple[str, str]:
+    """Return name and version of a class: its own, or the digest of its file."""
+    version = getattr(environment, "version", None)
+    if version is None:
+        try:
+            version = digest_of(Path(inspect.getfile(environment)))
+        except (OSError, TypeError):  # typed into an interpreter
+            version = "0"
+    return environment.__qualname__, str(version)

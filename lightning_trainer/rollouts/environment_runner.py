@@ -1,0 +1,102 @@
+"""A runner whose attempts are played in an environment, by an agent of ours or of the user's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from lightning_trainer.environments.agent import Agent, ChatAgent
+from lightning_trainer.environments.limits import Limits
+from lightning_trainer.environments.protocol import Environment, Task
+from lightning_trainer.environments.registry import DEFAULT_FOLDER
+from lightning_trainer.rollouts.environment_attempt import EnvironmentAttempt
+from lightning_trainer.rollouts.events import AttemptEnded, Event
+from lightning_trainer.rollouts.runner import Runner
+
+_GRACE_S = 30.0
+"""The session's own limit comes first; this much later its thread is given up."""
+
+
+class EnvironmentRunner(Runner[Task]):
+    """``Runner.from_environment``: training tasks and held-out tasks come from the environment.
+
+    Args:
+        environment: a name, or a class of this process.
+        policy: that is trained.
+        agent: acts in the session that it is handed; a ``ChatAgent`` with the policy's model when absent, which
+            ``agent_options`` go to.
+        processes: of the environment at once; as many as attempts when absent.
+        seed: of the training tasks.
+        limits, folder, python: of the environment's processes.
+        label: what tells this run from others of the policy, where ``run`` does not name it.
+        run, concurrency, retries, on_event: as for any runner.
+    """
+
+    def __init__(
+        self,
+        environment: str | type[Environment],
+        *,
+        policy: str,
+        agent: Agent | None = None,
+        agent_options: dict[str, Any] | None = None,
+        endpoint: str | None = None,
+        concurrency: int = 64,
+        processes: int | None = None,
+        timeout_s: float = 120.0,
+        seed: int = 0,
+        limits: Limits | None = None,
+        folder: Path = DEFAULT_FOLDER,
+        python: str | None = None,
+        run: str | None = None,
+        label: str | None = None,
+        retries: int = 0,
+        on_event: Callable[[Event], None] = lambda event: None,
+    ) -> None:
+        if agent is None:
+            gateway = endpoint or os.environ.get("LIGHTNING_ENDPOINT", "http://127.0.0.1:8321")
+            options: dict[str, Any] = {
+                "base_url": f"{gateway.rstrip('/')}/v1",
+                "api_key": os.environ.get("LIGHTNING_TOKEN"),
+                **(agent_options or {}),
+            }
+            agent = ChatAgent(policy, **options)
+        self.environment = EnvironmentAttempt(
+            environment,
+            agent,
+            limits=limits,
+            folder=folder,
+            python=python,
+            processes=processes or concurrency,
+            timeout_s=timeout_s,
+            seed=seed,
+        )
+        if label is not None:
+            self.environment.run_label = label
+        super().__init__(
+            policy,
+            self.environment,
+            baseline=self.environment,
+            run=run,
+            endpoint=endpoint,
+            concurrency=concurrency,
+            timeout_s=timeout_s + _GRACE_S,
+            retries=retries,
+            on_event=on_event,
+            tasks=self.environment.training_tasks,
+        )
+
+    def evaluate_held_out(self, count: int, *, stage: str = "held-out") -> list[AttemptEnded]:
+        """Play so many tasks that training never has, once each; recorded, never trained."""
+        return self.evaluate(self.environment.held_out_tasks(count), stage=stage)
+
+    def close(self) -> None:
+        """End the environment's processes; they also end with this process, however it ends."""
+        self.environment.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

@@ -1,0 +1,115 @@
+"""A program of the user's as the agent of an environment: it acts over HTTP, and the environment scores it.
+
+The program runs as any command of ``rollouts`` does. In its task are the first observation, the tools in the form that
+OpenAI's API takes, and ``environment_url``: ``POST {environment_url}/step`` with ``{"text": ...}`` or ``{"tool_calls":
+[{"name": ..., "arguments": {...}}]}`` answers ``{"observation": ..., "reward": ..., "done": ...}``.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from lightning_trainer.environments.protocol import Action, ToolCall, to_json, tools_for_openai
+from lightning_trainer.environments.session import Session
+from lightning_trainer.rollouts.command import Command
+from lightning_trainer.rollouts.task_file import FileTask
+
+_LONGEST_BODY = 1 << 20
+
+
+class ProgramAgent:
+    """``EnvironmentRunner(..., agent=ProgramAgent(Command([...], endpoint=...)))``."""
+
+    def __init__(self, command: Command) -> None:
+        self._command = command
+        self._sessions: dict[str, Session] = {}
+        sessions = self._sessions
+
+        class Handler(_Steps):
+            of = sessions
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, name="environments", daemon=True).start()
+
+    def __call__(self, session: Session) -> None:
+        """Run the program for one session.
+
+        Raises:
+            CommandError: it failed.
+            TimeoutError: it took too long.
+        """
+        # Whoever knows the URL acts in the session; nobody else can guess it.
+        secret = secrets.token_urlsafe(24)
+        self._sessions[secret] = session
+        try:
+            fields = {
+                **session.task.fields,
+                "id": session.task.id,
+                "observation": to_json(session.observation),
+                "tools": tools_for_openai(session.tools),
+                "environment_url": f"http://127.0.0.1:{self._server.server_port}/{secret}",
+            }
+            self._command(FileTask(session.task.id, fields))
+        finally:
+            del self._sessions[secret]
+
+    def stop(self) -> None:
+        """Kill the programs that are still running, and close the port."""
+        self._command.stop()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Steps(BaseHTTPRequestHandler):
+    of: dict[str, Session]
+    protocol_version = "HTTP/1.1"
+    timeout = 300
+
+    def do_POST(self) -> None:
+        _, secret, *rest = (*self.path.split("/"), "")
+        session = self.of.get(secret)
+        if session is None or rest[:1] != ["step"]:
+            return self._say(404, {"error": "there is no such attempt, or it has ended"})
+        try:
+            length = int(self.headers.get("content-length", "-1"))
+        except ValueError:
+            length = -1
+        if not 0 <= length <= _LONGEST_BODY:
+            self.close_connection = True
+            return self._say(413, {"error": f"a body needs a content-length of at most {_LONGEST_BODY}"})
+        try:
+            action = _action(json.loads(self.rfile.read(length)))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            said = '{"text": "..."} or {"tool_calls": [{"name": "...", "arguments": {}}]}'
+            return self._say(422, {"error": f"an action is {said}; this one cannot be read: {error}"})
+        try:
+            observation = session.step(action)
+        except Exception as error:  # the program is told; the attempt fails with what it makes of that
+            return self._say(409, {"error": f"{type(error).__name__}: {error}"})
+        self._say(200, {"observation": to_json(observation), "reward": session.rewards[-1], "done": session.done})
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+    def _say(self, status: int, body: dict[str, Any]) -> None:
+        encoded = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(encoded)))
+        self.end_headers()
+        self.wfile.write(encoded)
+
+
+def _action(body: Any) -> Action:
+    calls = tuple(
+        ToolCall(str(call["name"]), dict(call.get("arguments") or {}), str(call.get("id", number)))
+        for number, call in enumerate(body.get("tool_calls") or ())
+    )
+    text = body.get("text", "")
+    if not isinstance(text, str):
+        raise TypeError("its text is not text")
+    return Action(text, calls)

@@ -1,0 +1,240 @@
+"""Every adapter against the real package, in the interpreter that ``environments install`` makes for it.
+
+The interpreters are made below ``.venv-environments`` the first time, which takes minutes, and kept.
+"""
+
+import itertools
+import json
+import re
+import socket
+import subprocess
+import time
+import urllib.request
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lightning_trainer.environments import Task
+from lightning_trainer.environments.failures import EnvironmentRaisedError
+from lightning_trainer.environments.install import install
+from lightning_trainer.environments.limits import Limits
+from lightning_trainer.environments.protocol import HELD_OUT, TRAIN
+from lightning_trainer.environments.registry import KNOWN, launch_of
+from lightning_trainer.environments.session import Session
+from lightning_trainer.environments.spec import EnvironmentSpec
+from lightning_trainer.environments.worker.process import EnvironmentProcess
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / ".venv-environments"
+Play = Callable[[Session], None]
+
+
+def started(text: str) -> EnvironmentProcess:
+    spec = EnvironmentSpec.parse(text)
+    interpreter = KNOWN[spec.name].interpreter
+    if interpreter is not None and not (FOLDER / interpreter).exists():
+        install(spec.name, FOLDER)
+    return EnvironmentProcess(launch_of(spec, FOLDER), Limits())
+
+
+def shortest(start: str, moved: Callable[[str, str], str | None], won: Callable[[str], bool]) -> list[str]:
+    """Breadth first over what a board looks like."""
+    ways: dict[str, list[str]] = {start: []}
+    queue = deque([start])
+    while queue:
+        board = queue.popleft()
+        if won(board):
+            return ways[board]
+        for move in ("up", "down", "left", "right"):
+            after = moved(board, move)
+            if after is not None and after not in ways:
+                ways[after] = [*ways[board], move]
+                queue.append(after)
+    raise AssertionError(f"there is no way in\n{start}")
+
+
+STEPS = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
+
+
+def walk(session: Session) -> None:
+    board = [line.split() for line in session.observation.text.splitlines()]
+    places = {(r, c): field for r, line in enumerate(board) for c, field in enumerate(line)}
+    (start,) = (place for place, field in places.items() if field == "P")
+
+    def moved(place: str, move: str) -> str | None:
+        r, c = json.loads(place)
+        to = (r + STEPS[move][0], c + STEPS[move][1])
+        return json.dumps(to) if places.get(to) in ("_", "G") else None
+
+    for move in shortest(json.dumps(start), moved, lambda place: places[tuple(json.loads(place))] == "G"):
+        session.say(f"I go {move}.")
+
+
+def push(session: Session) -> None:
+    start = session.observation.text
+    fixed = {
+        (r, c): "O" if field in "O*" else "#" if field == "#" else "_"
+        for r, line in enumerate(start.splitlines())
+        for c, field in enumerate(line.split())
+    }
+
+    def moved(board: str, move: str) -> str | None:
+        fields = {(r, c): field for r, line in enumerate(board.splitlines()) for c, field in enumerate(line.split())}
+        (place,) = (place for place, field in fields.items() if field == "P")
+        (row, column), (down, right) = place, STEPS[move]
+        to, beyond = (row + down, column + right), (row + 2 * down, column + 2 * right)
+        if fields[to] == "#":
+            return None
+        if fields[to] in "X*":
+            if fields.get(beyond) not in ("_", "O"):
+                return None
+            fields[beyond] = "*" if fixed[beyond] == "O" else "X"
+        fields[to], fields[place] = "P", fixed[place]
+        rows = itertools.groupby(sorted(fields), key=lambda key: key[0])
+        return "\n".join(" ".join(fields[key] for key in row) for _, row in rows)
+
+    for move in shortest(start, moved, lambda board: "X" not in board):
+        session.say(move)
+
+
+def reckon(session: Session) -> None:
+    expression = re.search(r"[-+ \d]{5,}", session.observation.text)
+    assert expression is not None
+    terms = re.findall(r"[-+]? *\d+", expression[0])
+    session.say(f"<answer>{sum(int(term.replace(' ', '')) for term in terms)}</answer>")
+
+
+def bisect(session: Session) -> None:
+    low, high = 1, 20
+    while not session.done:
+        guess = (low + high) // 2
+        low, high = (guess + 1, high) if "higher" in session.say(f"[{guess}]") else (low, guess - 1)
+
+
+def find_the_coin(session: Session) -> None:
+    objective = session.observation.text.partition("\n\n")[0]
+    for direction in re.findall(r"\b(north|south|east|west)\b", objective):
+        session.say(f"go {direction}")
+    session.say("take coin")
+
+
+CASES: dict[str, Play] = {
+    "frozenlake:4x4": walk,
+    "frozenlake:6x6?frozen=0.9": walk,
+    "sokoban:6x6": push,
+    "reasoning-gym:chain_sum": reckon,
+    "textarena:GuessTheNumber-v0": bisect,
+    "textworld:coin_collector?level=2": find_the_coin,
+}
+
+
+@pytest.mark.parametrize("environment", CASES)
+def test_who_plays_well_earns_one_and_the_task_is_the_same_in_another_process(environment: str) -> None:
+    one, other = started(environment), started(environment)
+    task = Task(environment, one.version, HELD_OUT, 1)
+    first = Session(one, task)
+    assert Session(other, task).observation == first.observation
+    CASES[environment](first)
+    assert (first.done, first.reward) == (True, 1.0)
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("environment", ["frozenlake:4x4", "sokoban:6x6", "reasoning-gym:chain_sum"])
+def test_nothing_that_training_sees_is_held_out(environment: str) -> None:
+    process = started(environment)
+    seen = {
+        split: {process.reset(Task(environment, process.version, split, seed)).text for seed in range(150)}
+        for split in (TRAIN, HELD_OUT)
+    }
+    assert seen[TRAIN].isdisjoint(seen[HELD_OUT])
+    assert min(map(len, seen.values())) > 20
+    process.close()
+
+
+def test_taxi_takes_words_and_says_what_is_none() -> None:
+    process = started("gymnasium:Taxi-v4")
+    session = Session(process, Task("gymnasium:Taxi-v4", process.version))
+    assert session.observation.instructions == "Answer with one action: south, north, east, west, pickup, dropoff."
+    assert session.say("hm").startswith("That is not an action.")
+    assert "+---------+" in session.say("go north")
+    assert session.rewards == [0.0, -1.0]
+    process.close()
+
+
+def test_actions_that_are_not_discrete_are_refused() -> None:
+    with pytest.raises(EnvironmentRaisedError, match="only environments with discrete actions"):
+        started("gymnasium:Pendulum-v1")
+
+
+def test_skyrl_gym_scores_a_task_from_a_file() -> None:
+    process = started("skyrl-gym:gsm8k")
+    fields = {"id": "a", "prompt": "What is 6 * 7?", "reward_spec": {"ground_truth": "42"}}
+    for answer, reward in (("#### 42", 1.0), ("#### 41", 0.0)):
+        session = Session(process, Task("skyrl-gym:gsm8k", process.version, name="a", fields=fields))
+        assert session.observation.text == "What is 6 * 7?"
+        session.say(answer)
+        assert (session.done, session.reward) == (True, reward)
+    with pytest.raises(EnvironmentRaisedError, match="has no prompt; skyrl-gym's tasks come from a file"):
+        process.reset(Task("skyrl-gym:gsm8k", process.version))
+    process.close()
+
+
+@pytest.fixture(scope="module")
+def openenv_server() -> Iterator[str]:
+    python = install_openenv()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    script = Path(__file__).with_name("openenv_server.py")
+    with subprocess.Popen([str(python), "-I", str(script), str(port)]) as server:
+        url = f"http://127.0.0.1:{port}"
+        give_up = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(f"{url}/health", timeout=5).close()
+                break
+            except OSError:
+                assert server.poll() is None
+                assert time.monotonic() < give_up
+                time.sleep(0.3)
+        yield url
+        server.kill()
+
+
+def install_openenv() -> Path:
+    """The server's side; ours speaks its protocol and needs none of it."""
+    home = FOLDER / "openenv"
+    if not home.exists():
+        subprocess.run(["python", "-m", "venv", str(home)], check=True)
+        subprocess.run([str(home / "bin/python"), "-m", "pip", "install", "-q", "openenv-core==0.3.0"], check=True)
+    return home / "bin" / "python"
+
+
+def test_an_openenv_server_is_played_by_text_and_by_its_fields(openenv_server: str) -> None:
+    process = started(f"openenv:{openenv_server}?show=text")
+    assert process.version.startswith("1-Counting-")
+    session = Session(process, Task("o", process.version, TRAIN, 1))
+    assert (session.observation.text, session.tools) == ("count to 3", ())
+    assert [session.say(word) for word in "123"] == ["right"] * 3
+    assert (session.done, session.reward) == (True, 1.0)
+    session = Session(process, Task("o", process.version, TRAIN, 1))
+    assert "VALIDATION_ERROR" in session.call("act", {"wrod": "1"})
+    assert session.call("act", {"word": "1"}) == "right"
+    with pytest.raises(EnvironmentRaisedError, match="the OpenEnv server says: broken"):
+        session.call("act", {"word": "break"})
+    process.close()
+
+
+def test_an_openenv_server_that_is_not_there_is_one_sentence() -> None:
+    with pytest.raises(EnvironmentRaisedError, match="Connection refused"):
+        started("openenv:http://127.0.0.1:9")
+
+
+def test_every_adapter_is_tried_here() -> None:
+    tried = {case.partition(":")[0] for case in CASES} | {"gymnasium", "skyrl-gym", "openenv"}
+    assert set(KNOWN) - {"mcp", "code"} == tried

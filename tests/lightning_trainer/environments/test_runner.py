@@ -1,0 +1,198 @@
+"""Runners from environments: tasks, attempts and rewards; an agent of ours, or a program of somebody's."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import lightning_instrumentation as lightning
+import pytest
+from lightning_instrumentation.scope import current
+
+from lightning_trainer.environments import Task
+from lightning_trainer.environments.limits import Limits
+from lightning_trainer.environments.session import Session
+from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts import Runner
+from lightning_trainer.rollouts.command import Command
+from lightning_trainer.rollouts.program_agent import ProgramAgent
+from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
+from tests.lightning_trainer.environments.worlds import Adder, Guess  # pyright: ignore[reportMissingImports]
+
+ENDPOINT = "http://127.0.0.1:9"
+WORLDS = Path(__file__).with_name("worlds.py")
+
+
+@pytest.fixture(autouse=True)
+def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.policy", lambda _: {})
+    lightning.shutdown(0)
+    lightning.init(ENDPOINT, spool_dir=tmp_path)
+    yield
+    lightning.shutdown(0)
+
+
+def bisecting(session: Session) -> None:
+    low, high = 1, 20
+    while not session.done:
+        guess = (low + high) // 2
+        low, high = (guess + 1, high) if session.say(str(guess)) == "higher" else (low, guess - 1)
+
+
+@pytest.mark.parametrize("environment", [Guess, f"{WORLDS}:Guess"])
+def test_an_attempt_is_worth_what_its_steps_earned(environment) -> None:
+    with Runner.from_environment(environment, policy="p", agent=bisecting, endpoint=ENDPOINT, concurrency=4) as runner:
+        ended = runner.evaluate_held_out(6)
+    assert [attempt.reward for attempt in ended] == [1.0] * 6
+    assert len({attempt.task_id for attempt in ended}) == 6
+    assert all("#held-out-" in attempt.task_id for attempt in ended)
+
+
+def test_steps_take_other_tasks_and_a_seed_takes_others_still() -> None:
+    def tasks(seed: int, step: int) -> set[str]:
+        runner = Runner.from_environment(Guess, policy="p", agent=bisecting, endpoint=ENDPOINT, seed=seed)
+        return {task.id for task in runner.environment.training_tasks(step, 8)}
+
+    assert tasks(0, 1) == tasks(0, 1)
+    assert len(tasks(0, 1) | tasks(0, 2) | tasks(1, 1)) == 24
+
+
+def test_an_environment_with_few_tasks_repeats_them_and_says_when_a_step_needs_more() -> None:
+    runner = Runner.from_environment(Adder, policy="p", agent=bisecting, endpoint=ENDPOINT)
+    assert [task.seed for task in runner.environment.training_tasks(2, 2)] == [2, 0]
+    with pytest.raises(LightningError, match="has 2 held-out tasks, and 3 are asked for"):
+        runner.evaluate_held_out(3)
+
+
+def test_a_task_of_another_version_is_refused() -> None:
+    runner = Runner.from_environment(Adder, policy="p", agent=bisecting, endpoint=ENDPOINT)
+    (ended,) = runner.evaluate([Task("Adder", "1")], stage="e")
+    assert ended.error is not None
+    assert "is not of Adder@2: its attempts would not be comparable" in ended.error
+
+
+@pytest.mark.parametrize(("how", "error"), [("hangs", "EnvironmentTimeoutError"), ("dies", "EnvironmentDiedError")])
+def test_a_broken_environment_is_a_failed_attempt_and_not_a_dead_run(how: str, error: str) -> None:
+    def swallows(session: Session) -> None:
+        try:
+            session.say("1")
+            session.say("2")
+        except LightningError:
+            return
+
+    with Runner.from_environment(
+        f"{WORLDS}:Broken:{how}", policy="p", agent=swallows, endpoint=ENDPOINT, limits=Limits(step_timeout_s=0.5)
+    ) as runner:
+        ended = runner.evaluate_held_out(3)
+    assert [(attempt.error or "").partition(":")[0] for attempt in ended] == [error] * 3
+    assert [attempt.reward for attempt in ended] == [None] * 3
+
+
+def test_our_agent_converses_with_the_endpoint_and_the_environment(monkeypatch) -> None:
+    given: list[tuple[float, str, str | None]] = []
+    monkeypatch.setattr(
+        lightning, "reward", lambda value, name="reward", response_id=None: given.append((value, name, response_id))
+    )
+
+    def model(request: dict) -> dict:
+        result = next((said["content"] for said in request["messages"] if said["role"] == "tool"), None)
+        if result is not None:
+            return {"content": result}
+        call = {"name": "add", "arguments": json.dumps({"a": 2, "b": 3})}
+        return {"tool_calls": [{"id": "c1", "type": "function", "function": call}]}
+
+    with serving(model) as (url, requests):
+        options = {"base_url": url, "temperature": 0.7, "max_tokens": 9}
+        runner = Runner.from_environment(Adder, policy="adder", agent_options=options, endpoint=ENDPOINT)
+        (ended,) = runner.evaluate(runner.environment.held_out_tasks(1), stage="e")
+    assert (ended.error, ended.reward) == (None, 1.0)
+    first, second = requests
+    assert first["messages"] == [
+        {"role": "system", "content": "Use the tool."},
+        {"role": "user", "content": "Add 2 and 3."},
+    ]
+    assert first["tools"][0]["function"]["name"] == "add"
+    assert (first["model"], first["temperature"], first["max_tokens"]) == ("adder", 0.0, 9)
+    assert second["messages"][3] == {"role": "tool", "tool_call_id": "c1", "content": "5"}
+    # The step that nothing scored has no reward; the call that ended it has its own, and the attempt has the sum.
+    assert given == [(1.0, "turn", "call-2"), (1.0, "reward", None)]
+
+
+@pytest.mark.parametrize(("history", "shown"), [(None, 3), (1, 2), (0, 1)])
+def test_the_model_is_shown_as_many_earlier_turns_as_it_is_told(history: int | None, shown: int) -> None:
+    with serving(lambda request: {"content": "1"}) as (url, requests):
+        options = {"base_url": url, "history": history, "max_turns": 3, "instructions": "Guess."}
+        runner = Runner.from_environment(Guess, policy="p", agent_options=options, endpoint=ENDPOINT)
+        runner.evaluate([Task("Guess", runner.environment.version, seed=3)], stage="e")
+    roles = [message["role"] for message in requests[-1]["messages"]]
+    assert roles == ["system", *["user", "assistant"] * (shown - 1), "user"]
+    assert requests[-1]["messages"][-1]["content"] in ("higher", "lower")
+
+
+def test_arguments_that_are_not_json_reach_the_environment_as_such() -> None:
+    seen: list[object] = []
+
+    class Listens(Adder):
+        def step(self, action):
+            seen.append(action.tool_calls[0].arguments)
+            return "no", 0.0, True
+
+    broken = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{a: 1"}}
+    with serving(lambda request: {"tool_calls": [broken]}) as (url, _):
+        runner = Runner.from_environment(Listens, policy="p", agent_options={"base_url": url}, endpoint=ENDPOINT)
+        runner.evaluate_held_out(1)
+    assert seen == [{"_unreadable": "{a: 1"}]
+
+
+PROGRAM = """
+import json, sys, urllib.request
+task = json.load(sys.stdin)
+low, high, done = 1, 20, False
+while not done:
+    guess = (low + high) // 2
+    request = urllib.request.Request(task["environment_url"] + "/step", json.dumps({"text": str(guess)}).encode())
+    answer = json.load(urllib.request.urlopen(request))
+    done = answer["done"]
+    low, high = (guess + 1, high) if answer["observation"]["text"] == "higher" else (low, guess - 1)
+print("0.25")
+"""
+
+
+def test_a_program_acts_over_http_and_the_environment_scores_it() -> None:
+    agent = ProgramAgent(Command([sys.executable, "-c", PROGRAM], endpoint=ENDPOINT))
+    with Runner.from_environment(Guess, policy="p", agent=agent, endpoint=ENDPOINT) as runner:
+        ended = runner.evaluate_held_out(3)
+    agent.stop()
+    assert [(attempt.error, attempt.reward) for attempt in ended] == [(None, 1.0)] * 3
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [("/step", b"{}", 200), ("/step", b"[1]", 422), ("/step", b"nonsense", 422), ("/reset", b"{}", 404)],
+)
+def test_a_program_that_speaks_badly_is_told_so(path: str, body: bytes, status: int) -> None:
+    code = f"""
+import json, sys, urllib.error, urllib.request
+task = json.load(sys.stdin)
+try:
+    said = urllib.request.urlopen(urllib.request.Request(task["environment_url"] + {path!r}, {body!r})).status
+except urllib.error.HTTPError as error:
+    said = error.code
+assert said == {status}, said
+"""
+    agent = ProgramAgent(Command([sys.executable, "-c", code], endpoint=ENDPOINT))
+    with Runner.from_environment(Guess, policy="p", agent=agent, endpoint=ENDPOINT) as runner:
+        (ended,) = runner.evaluate_held_out(1)
+    agent.stop()
+    assert ended.error is None
+
+
+def test_the_agent_knows_whether_it_is_evaluated() -> None:
+    modes: list[str | None] = []
+
+    def looks(session: Session) -> None:
+        identity = current().identity
+        modes.append(identity.mode if identity else None)
+
+    Runner.from_environment(Guess, policy="p", agent=looks, endpoint=ENDPOINT).evaluate_held_out(1)
+    assert modes == ["evaluate"]

@@ -1,0 +1,239 @@
+"""Code that nobody has read: whatever it tries is a failed action with a sentence, and nothing outside has changed."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lightning_trainer.environments import Task
+from lightning_trainer.environments.adapters.code_actions import CodeActions
+from lightning_trainer.environments.sandbox import Sandbox, SandboxLimits, SandboxUnavailableError
+from lightning_trainer.environments.session import InProcess, Session
+
+
+def usable() -> str | None:
+    try:
+        Sandbox().close()
+    except SandboxUnavailableError as error:
+        return str(error)
+    return None
+
+
+UNUSABLE = usable()
+pytestmark = pytest.mark.skipif(UNUSABLE is not None, reason=str(UNUSABLE))
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(SandboxLimits(seconds=4, memory_mib=200)) as sandbox:
+        yield sandbox
+
+
+def test_it_is_an_interpreter_whose_variables_stay(sandbox: Sandbox) -> None:
+    assert sandbox.run("import math\nx = 6 * 7\nprint('x is', x)").output == "x is 42\n"
+    ran = sandbox.run("math.floor(x / 5)")
+    assert (ran.output, ran.error, ran.value) == ("8\n", None, 8)
+    assert sandbox.run("1 / 0").error == "ZeroDivisionError: division by zero (line 1)"
+    assert sandbox.run("def").error == "SyntaxError: invalid syntax (<code>, line 1)"
+    assert sandbox.run("x").value == 42
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        ("import os\nwhile True: os.fork()", "BlockingIOError: [Errno 11] Resource temporarily unavailable (line 2)"),
+        ("x = bytearray(10 << 30)", "MemoryError: the code asked for more memory than it may have"),
+        ("while True: pass", "the code took longer than 4 s and was stopped; its variables are gone"),
+        ("import time; time.sleep(60)", "the code took longer than 4 s and was stopped"),
+        ("open('/usr/bin/x', 'w')", "OSError: [Errno 30] Read-only file system: '/usr/bin/x'"),
+        ("open('/x', 'w')", "OSError: [Errno 30] Read-only file system: '/x'"),
+        ("open('/etc/passwd')", "FileNotFoundError"),
+        (f"open({__file__!r})", "FileNotFoundError"),
+        ("open('/proc/1/environ')", "PermissionError"),
+        ("import socket; socket.create_connection(('1.1.1.1', 80))", "Operation not permitted"),
+        ("import urllib.request; urllib.request.urlopen('http://127.0.0.1')", "urlopen error"),
+        ("import os; os.kill(OUR_PID, 9)", "ProcessLookupError: [Errno 3] No such process"),
+        ("import os; os.kill(-1, 9)", "ProcessLookupError: [Errno 3] No such process"),
+        ("import os; os.setuid(0)", "PermissionError"),
+        ("import os; os._exit(0)", "the code ended its interpreter; its variables are gone"),
+        ("import sys; sys.exit(1)", "SystemExit: 1"),
+        ("import os; os.mknod('/work/sda', 0o60666, 0x800)", "PermissionError"),
+        ("f = open('big', 'wb')\nwhile True: f.write(bytes(1 << 20))", "File too large"),
+        ("for i in range(9999): open(f'{i}', 'w').close()", "No space left on device"),
+        ("f = open('/dev/sda')", "FileNotFoundError"),
+        ("def f(): return f()\nf()", "RecursionError"),
+        ("import ctypes; ctypes.string_at(0)", "the code ended its interpreter"),
+        (
+            "import threading, time\nfor i in range(99): threading.Thread(target=time.sleep, args=(9,)).start()",
+            "can't start new thread (line 2); the code left threads behind, which were ended",
+        ),
+        (
+            "import os, time\nfor i in range(9):\n    if os.fork() == 0:\n        x = b'x' * (100 << 20)\n"
+            "        time.sleep(9)\ntime.sleep(9)",
+            "the code and its processes held more than 200 MiB and were stopped",
+        ),
+        (
+            "import os\nfor i in range(3, 30):\n    try: os.write(i, b'x\\n')\n    except OSError: pass",
+            "the code wrote where it may not",
+        ),
+    ],
+)
+def test_each_way_out_is_a_failed_action_with_a_sentence(sandbox: Sandbox, code: str, sentence: str) -> None:
+    ran = sandbox.run(code.replace("OUR_PID", str(os.getpid())))
+    assert ran.error is not None
+    assert sentence in ran.error
+    assert sandbox.run("1 + 1").value == 2
+
+
+def test_it_sees_nothing_of_ours(sandbox: Sandbox, monkeypatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-user")
+    with Sandbox() as fresh:
+        seen = fresh.run("import os; [sorted(os.environ), os.listdir('/work'), os.getppid(), os.listdir('/home')]")
+        assert seen.error is not None  # there is no /home
+        variables, files, parent = fresh.run("[sorted(os.environ), os.listdir('/work'), os.getppid()]").value
+        processes = fresh.run("[name for name in os.listdir('/proc') if name.isdecimal()]").value
+        interfaces = fresh.run("[line.split(':')[0].strip() for line in list(open('/proc/net/dev'))[2:]]").value
+    assert variables == ["HOME", "LANG", "PATH", "PYTHONDONTWRITEBYTECODE"]
+    assert (files, parent, processes, interfaces) == ([], 0, ["1"], ["lo"])
+
+
+def test_signals_to_its_group_stay_inside(sandbox: Sandbox) -> None:
+    code = "import os, signal, time\nif os.fork() == 0: time.sleep(60)\nos.kill(0, signal.SIGKILL)"
+    assert sandbox.run(code).error is None
+    assert sandbox.run("1 + 1").value == 2
+
+
+def test_it_has_no_rights_and_can_get_none(sandbox: Sandbox) -> None:
+    status = dict(line.split(":\t") for line in sandbox.run("open('/proc/self/status').read()").value.splitlines())
+    assert {status[f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
+    assert status["NoNewPrivs"] == "1"
+    code = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+[libc.unshare(0x10000000), libc.mount(b"none", b"/work", b"tmpfs", 0, None), libc.setns(0, 0), libc.ptrace(0, 0, 0, 0)]
+"""
+    assert sandbox.run(code).value == [-1, -1, -1, -1]
+
+
+def test_what_the_code_started_ends_with_the_code(sandbox: Sandbox) -> None:
+    sandbox.run("import subprocess; subprocess.Popen(['/bin/sleep', '60'])")
+    assert sandbox.run("import os; [name for name in os.listdir('/proc') if name.isdecimal()]").value == ["1"]
+
+
+def test_output_is_cut(sandbox: Sandbox) -> None:
+    ran = sandbox.run("print('a' * 10 ** 8)")
+    assert ran.output.endswith("a\n[the rest is cut]")
+    assert len(ran.output) < 20_000
+
+
+def test_a_sandbox_leaves_no_process() -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    sandbox = Sandbox(SandboxLimits(seconds=1))
+    sandbox.run("import os, time\nfor i in range(5):\n    if os.fork() == 0: time.sleep(60)\ntime.sleep(60)")
+    sandbox.close()
+    give_up = time.monotonic() + 5
+    while (left := {child.pid for child in psutil.Process().children(recursive=True)} - before) and (
+        time.monotonic() < give_up
+    ):
+        time.sleep(0.1)
+    assert not left
+
+
+def test_an_unprivileged_user_has_the_same_walls() -> None:
+    """As nobody, with the system's interpreter: a user namespace is then the way in."""
+    python = "/usr/bin/python3"
+    if os.geteuid() != 0 or not Path(python).exists():
+        pytest.skip("this test becomes another user")
+    code = """
+from lightning_trainer.environments.sandbox import Sandbox
+with Sandbox() as sandbox:
+    print(sandbox.run("import os; os.getuid()"))
+    for code in ("open('/etc/passwd')", "open('/usr/x', 'w')", "import os; os.kill(-1, 9)", "x = bytearray(10 << 30)",
+                 "import socket; socket.socket()", "import os\\nwhile True: os.fork()", "import os; os.kill(0, 9)"):
+        print(sandbox.run(code).error)
+    print(sandbox.run("1 + 1").value)
+"""
+    root = Path(__file__).parents[3]
+    path = os.pathsep.join([str(root), *(entry for entry in sys.path if entry.endswith("site-packages"))])
+    done = subprocess.run(
+        [python, "-c", code], user=65534, group=65534, extra_groups=[], env={"PYTHONPATH": path}, cwd="/",
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    if "ModuleNotFoundError" in done.stderr or "Permission denied" in done.stderr:
+        pytest.skip("the packages are not for everybody to read")
+    assert done.returncode == 0, done.stderr
+    _, *errors, last = done.stdout.splitlines()
+    assert last == "2"
+    wanted = [
+        "FileNotFoundError",
+        "Read-only",
+        "ProcessLookupError",
+        "MemoryError",
+        "PermissionError",
+        "BlockingIOError",
+        "None",
+    ]
+    assert [name for name, said in zip(wanted, errors, strict=True) if name not in said] == []
+
+
+def test_where_the_walls_cannot_be_built_nothing_is_run(monkeypatch) -> None:
+    from lightning_trainer.environments.sandbox import sandbox as module
+
+    enters, refused = 'jail.enter(start["prefixes"], start["limits"])', 'raise OSError(1, "unshare: not permitted")'
+    whole = Path(module.__file__).with_name("inmate.py").read_text()
+    assert enters in whole
+    monkeypatch.setattr(module, "_INMATE", _written(whole.replace(enters, refused)))
+    with pytest.raises(SandboxUnavailableError, match=r"cannot be run safely here, so it is not run: .*unshare"):
+        Sandbox()
+
+
+def _written(text: str) -> Path:
+    from lightning_trainer.environments.sandbox import sandbox as module
+
+    folder = Path(tempfile.mkdtemp())
+    (folder / "jail.py").write_text(Path(module.__file__).with_name("jail.py").read_text())
+    (folder / "inmate.py").write_text(text)
+    return folder / "inmate.py"
+
+
+def test_hidden_tests_score_what_the_code_defined() -> None:
+    environment = CodeActions(turns=2)
+    fields = {"question": "f", "tests": [{"call": "f(3)", "expected": 9}, {"call": "f(0)", "expected": 1}]}
+    session = Session(InProcess(environment), Task("code", "1", name="t", fields=fields))
+    assert session.say("```python\nprint('hi')\n```") == "hi"
+    assert session.say("Now:\n```python\ndef f(n): return n * n\n```") == "(it printed nothing)\n1 of 2 tests passed."
+    assert (session.done, session.reward) == (True, 0.5)
+    # Nothing of the attempt before is there.
+    session = Session(InProcess(environment), Task("code", "1", name="t", fields=fields))
+    assert "0 of 2" in session.say("I am done.")
+    environment.close()
+
+
+@pytest.mark.parametrize("split", ["train", "held-out"])
+def test_tasks_by_seed_can_be_solved(split: str) -> None:
+    environment = CodeActions(turns=1)
+    solved = 0
+    for seed in range(6):
+        session = Session(InProcess(environment), Task("code", "1", split, seed))
+        words = session.observation.text
+        numbers = [int(word) for word in re.findall(r"\d+", words)]
+        if "whichever is larger" in words:
+            session.say(f"```python\ndef f(n): return max(n, {numbers[-1]})\n```")
+        elif "times n plus" in words:
+            session.say(f"```python\ndef f(n): return {numbers[0]} * n + {numbers[1]}\n```")
+        elif "digits" in words:
+            session.say(f"```python\ndef f(n): return sum(map(int, str(n))) + {numbers[-1]}\n```")
+        elif "remainder" in words:
+            session.say(f"```python\ndef f(n): return n * {numbers[0]} % {numbers[1]}\n```")
+        else:
+            session.say(f"```python\ndef f(n): return sum(i for i in range(1, n + 1) if i % {numbers[1]} == 0)\n```")
+        solved += session.reward == 1.0
+    assert solved == 6
+    environment.close()
