@@ -20,8 +20,8 @@ from lightning_instrumentation.redaction.rules import redactor
 from capture_parts.lifeline import end_with_parent
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.api.selection import selection_router
+from lightning_trainer.daemon.hardware.memory import settle_memory
 from lightning_trainer.daemon.http.sockets import bind, listen
-from lightning_trainer.daemon.memory import settle_memory
 from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.policies import ServedPolicy

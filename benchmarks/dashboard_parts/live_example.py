@@ -28,7 +28,7 @@ from lightning_trainer.daemon.dashboard import LiveDaemon
 from lightning_trainer.daemon.http.server import serving
 from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts
-from lightning_trainer.daemon.progress import Phase, Progress
+from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.dashboard.routes import Dashboard
 from lightning_trainer.dashboard.site import Site
 from lightning_trainer.errors import LightningError

@@ -28,10 +28,10 @@ from lightning_trainer.daemon.api.store import store_router
 from lightning_trainer.daemon.http.server import serving
 from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
-from lightning_trainer.daemon.notifying import NotifyingSink
-from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.daemon.retention import keep_within_limits
-from lightning_trainer.daemon.selection_watch import watch_selection
+from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.progress import Progress
+from lightning_trainer.daemon.watching.selection_watch import watch_selection
 from lightning_trainer.errors import StoreError
 from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.metrics.recorder import MetricsRecorder

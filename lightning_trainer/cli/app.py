@@ -543,8 +543,8 @@ def judge(
 ) -> None:
     """Have recorded attempts judged, of any age: those that lack the judge's reward get it."""
     with one_sentence():
-        from lightning_trainer.cli.judge import Options
-        from lightning_trainer.cli.judge import judge as run
+        from lightning_trainer.cli.judge.judge import Options
+        from lightning_trainer.cli.judge.judge import judge as run
 
         run(
             Options(
@@ -570,6 +570,6 @@ def quickstart(
 ) -> None:
     """Watch a real agent learn: an embedded 135M model, a calculator, and everything real in between."""
     with one_sentence():
-        from lightning_trainer.cli.quickstart import quickstart as run
+        from lightning_trainer.cli.quickstart.quickstart import quickstart as run
 
         run(seed=seed, steps=steps, heldout=heldout, out=out)

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from lightning_trainer.config.cores import Dtype, fast_engine_dtype
-from lightning_trainer.config.gpus import GpuName
+from lightning_trainer.config.hardware.cores import Dtype, fast_engine_dtype
+from lightning_trainer.config.hardware.gpus import GpuName
 from lightning_trainer.config.section import Section
 
 _AUTO = "auto"

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from lightning_trainer.config.cores import Dtype, fast_dtype
-from lightning_trainer.config.gpus import Device, GpuName, trainable_device
+from lightning_trainer.config.hardware.cores import Dtype, fast_dtype
+from lightning_trainer.config.hardware.gpus import Device, GpuName, trainable_device
 from lightning_trainer.config.section import Section
 
 _AUTO = "auto"

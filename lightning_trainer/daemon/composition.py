@@ -8,14 +8,14 @@ from pathlib import Path
 
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
-from lightning_trainer.daemon.engines import engine_groups
 from lightning_trainer.daemon.gpus.dealing import deal, dealt
 from lightning_trainer.daemon.gpus.loan import GpuLoan
-from lightning_trainer.daemon.judges import judges_at_work
+from lightning_trainer.daemon.hardware.engines import engine_groups
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
-from lightning_trainer.daemon.notifying import NotifyingSink
-from lightning_trainer.daemon.overlaps import overlaps
 from lightning_trainer.daemon.policy_runtime import PolicyEngine, PolicyRuntime
+from lightning_trainer.daemon.rewards.judges import judges_at_work
+from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.overlaps import overlaps
 from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.models.resolve import model_cache, resolve_model

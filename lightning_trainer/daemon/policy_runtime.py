@@ -11,19 +11,19 @@ from pathlib import Path
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.api.rollback import RollbackRequests
-from lightning_trainer.daemon.judges import PolicyJudges
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
-from lightning_trainer.daemon.notifying import NotifyingSink
-from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.daemon.publication.canary import Canary
 from lightning_trainer.daemon.publication.guard import PromotionGuard
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
 from lightning_trainer.daemon.publication.publishing import Publisher
 from lightning_trainer.daemon.publication.retention import VersionKeeper
-from lightning_trainer.daemon.selection_watch import watch_selection
+from lightning_trainer.daemon.rewards.judges import PolicyJudges
+from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.progress import Phase, Progress
+from lightning_trainer.daemon.watching.selection_watch import watch_selection
 from lightning_trainer.errors import TrainerDiedError, TrainingError
 from lightning_trainer.gateway.canary import CanaryRoute
 from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint

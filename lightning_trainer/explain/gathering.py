@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.config.judges import AnyJudge
+from lightning_trainer.config.rewards.judges import AnyJudge
 from lightning_trainer.credit.collecting import collect
 from lightning_trainer.credit.grouping import regroup
 from lightning_trainer.errors import ConfigError

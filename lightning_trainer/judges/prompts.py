@@ -2,7 +2,7 @@
 
 import json
 
-from lightning_trainer.config.judges import ModelJudge
+from lightning_trainer.config.rewards.judges import ModelJudge
 from lightning_trainer.judges.models.answers import Answer, schema_of
 
 _MATERIAL = (

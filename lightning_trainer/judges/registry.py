@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from lightning_trainer.config.judges import AnyJudge, ModelJudge
-from lightning_trainer.judges.agent_credit import AgentCreditJudge
-from lightning_trainer.judges.group import GroupJudge
+from lightning_trainer.config.rewards.judges import AnyJudge, ModelJudge
 from lightning_trainer.judges.judge import Judge
+from lightning_trainer.judges.kinds.agent_credit import AgentCreditJudge
+from lightning_trainer.judges.kinds.group import GroupJudge
+from lightning_trainer.judges.kinds.pairwise import PairwiseJudge
+from lightning_trainer.judges.kinds.program import ProgramJudge
+from lightning_trainer.judges.kinds.rubric import RubricJudge
 from lightning_trainer.judges.models.client import ModelClient
-from lightning_trainer.judges.pairwise import PairwiseJudge
-from lightning_trainer.judges.program import ProgramJudge
-from lightning_trainer.judges.rubric import RubricJudge
 
 _ASK_A_MODEL: dict[str, Callable[[Any, ModelClient], Judge]] = {
     "agent_credit": AgentCreditJudge,

@@ -33,7 +33,7 @@ from lightning_trainer.rollouts.worker_pool import Crew
 if TYPE_CHECKING:
     from lightning_trainer.environments.agent import Agent
     from lightning_trainer.environments.protocol import Environment
-    from lightning_trainer.rollouts.environment_runner import EnvironmentRunner
+    from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
 
 __all__ = ["Runner", "Task"]
 
@@ -106,7 +106,7 @@ class Runner(Generic[TaskT]):
             LightningError: there is no such environment, or it does not start.
         """
         try:
-            from lightning_trainer.rollouts.environment_runner import EnvironmentRunner
+            from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
         except ModuleNotFoundError as error:
             raise MissingExtraError(
                 f"environments need {error.name}, which is not installed; run: "

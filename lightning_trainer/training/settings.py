@@ -6,8 +6,8 @@ from typing import Literal
 
 from lightning_trainer.config import Config, EngineConfig, PolicyConfig
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
-from lightning_trainer.config.cores import Dtype, available_cores
-from lightning_trainer.config.gpus import Device
+from lightning_trainer.config.hardware.cores import Dtype, available_cores
+from lightning_trainer.config.hardware.gpus import Device
 from lightning_trainer.config.policies import estimators
 from lightning_trainer.config.policies.credit import CreditSettings
 from lightning_trainer.config.policies.lora import LoraConfig

@@ -15,9 +15,9 @@ from fastapi import FastAPI
 from hostile_parts.fuzz.engine import Engine, served
 from lightning_trainer.config import Config
 from lightning_trainer.daemon.api.rollback import RollbackRequests
-from lightning_trainer.daemon.notifying import NotifyingSink
-from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.daemon.service import Daemon
+from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.serving.supervisor import EngineState, EngineStatus

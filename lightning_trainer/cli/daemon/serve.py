@@ -17,7 +17,7 @@ from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.cli.terminal.narration import narrate
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
-from lightning_trainer.daemon.memory import settle_memory
+from lightning_trainer.daemon.hardware.memory import settle_memory
 from lightning_trainer.daemon.service import Daemon
 
 _OF_A_START = ("port", "memory", "shared memory")

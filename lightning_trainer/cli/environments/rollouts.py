@@ -15,8 +15,8 @@ from lightning_trainer.environments.protocol import Task
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.rollouts.command import Command
 from lightning_trainer.rollouts.daemon_client import DaemonClient
-from lightning_trainer.rollouts.environment_runner import EnvironmentRunner
-from lightning_trainer.rollouts.program_agent import ProgramAgent
+from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
+from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
 from lightning_trainer.rollouts.run_name import command_label
 from lightning_trainer.rollouts.task_file import Epochs, FileTask, read_tasks
 

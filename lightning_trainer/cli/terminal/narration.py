@@ -9,8 +9,8 @@ from rich.markup import escape
 
 from lightning_trainer.config.file import USUAL_CONFIG
 from lightning_trainer.daemon.policy_runtime import PolicyRuntime
-from lightning_trainer.daemon.progress import Phase
 from lightning_trainer.daemon.service import Daemon
+from lightning_trainer.daemon.watching.progress import Phase
 from lightning_trainer.metrics.terminal import step_line
 
 _LOOK_AGAIN_S = 0.2

@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 
 from lightning_trainer import __version__
 from lightning_trainer.daemon.api.status import WatchedPolicy
-from lightning_trainer.daemon.progress import Phase
+from lightning_trainer.daemon.watching.progress import Phase
 from lightning_trainer.serving.supervisor import EngineState
 
 _STANDS_STILL = (Phase.STARTING, Phase.WAITING, Phase.PAUSED)

@@ -17,9 +17,9 @@ from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.agents.report import agents_report
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.api.rollback import no_policy
-from lightning_trainer.daemon.progress import Progress
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
+from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.metrics.history import select_rows
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.serving.replicas import EngineReplicas

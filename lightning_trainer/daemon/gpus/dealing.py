@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from lightning_trainer.config import Config
-from lightning_trainer.config.gpus import visible_gpus
-from lightning_trainer.daemon.engines import engine_groups
+from lightning_trainer.config.hardware.gpus import visible_gpus
+from lightning_trainer.daemon.hardware.engines import engine_groups
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.serving.settings import EngineSettings
 

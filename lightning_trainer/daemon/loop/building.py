@@ -10,8 +10,8 @@ from dataclasses import replace
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.groups import GroupSummary
 from lightning_trainer.daemon.api.rollback import RollbackRequests
-from lightning_trainer.daemon.judges import PolicyJudges
-from lightning_trainer.daemon.progress import Phase, Progress
+from lightning_trainer.daemon.rewards.judges import PolicyJudges
+from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.errors import DamagedStoreError, StoreError
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.rewards.reliability import Correction

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
-from lightning_trainer.daemon.progress import Phase, Progress
+from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.errors import CheckpointError
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore

@@ -18,15 +18,15 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.collecting import Collection
 from lightning_trainer.credit.dynamic_sampling import groups_wanted
 from lightning_trainer.daemon.api.rollback import RollbackRequests
-from lightning_trainer.daemon.judges import PolicyJudges
 from lightning_trainer.daemon.loop.building import Builder
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.loop.recovery import recover
 from lightning_trainer.daemon.loop.staleness import oldest_allowed, served
 from lightning_trainer.daemon.loop.worklist import Worklist
-from lightning_trainer.daemon.progress import Phase, Progress
 from lightning_trainer.daemon.publication.publishing import Publisher
+from lightning_trainer.daemon.rewards.judges import PolicyJudges
+from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.errors import (
     CheckpointError,
     EngineError,

@@ -10,7 +10,7 @@ from lightning_trainer.daemon.loop.arrivals import Arrivals
 from lightning_trainer.daemon.loop.completeness import Completeness
 from lightning_trainer.daemon.loop.grouping import Grouping
 from lightning_trainer.daemon.loop.participation import TrustedCalls, concerned
-from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.store.worklist.waiting import WaitingAttempt, of_policy
 from lightning_trainer.types import Attempt, RolloutMode

@@ -9,7 +9,7 @@ import pytest
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
-from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.store import SqliteStore
 
 

@@ -8,8 +8,8 @@ from fastapi.routing import APIRoute
 from lightning_instrumentation.access.proof import identity_proof, proof
 
 from lightning_trainer.config import Config
-from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.service import Daemon
+from lightning_trainer.daemon.watching.notifying import NotifyingSink
 from lightning_trainer.store import SqliteStore
 
 _POLICY = {"name": "support", "agents": ["support"], "model": "random:tiny"}

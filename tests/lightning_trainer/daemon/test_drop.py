@@ -14,7 +14,7 @@ from lightning_trainer.cli.app import app as command_line
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.api.store import store_router
 from lightning_trainer.daemon.loop.building import Builder
-from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.errors import DropError
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.worklist.drops import Kind, drop

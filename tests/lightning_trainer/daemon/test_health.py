@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from lightning_trainer.daemon.api.health import health_router
-from lightning_trainer.daemon.progress import Phase, Progress
+from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.serving.supervisor import EngineState, EngineStatus
 
 

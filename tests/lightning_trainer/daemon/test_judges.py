@@ -7,12 +7,12 @@ import time
 import pytest
 from pydantic import TypeAdapter
 
-from lightning_trainer.config.judges import JudgeConfig
+from lightning_trainer.config.rewards.judges import JudgeConfig
 from lightning_trainer.daemon.api.rollback import RollbackRequests
-from lightning_trainer.daemon.judges import PolicyJudges, judges_at_work
 from lightning_trainer.daemon.loop.building import Builder
-from lightning_trainer.daemon.notifying import NotifyingSink
-from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.rewards.judges import PolicyJudges, judges_at_work
+from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.metrics.judges import judge_metrics
 from lightning_trainer.store import SqliteStore

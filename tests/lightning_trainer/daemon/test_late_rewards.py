@@ -4,8 +4,8 @@ import pytest
 from lightning_instrumentation import semconv
 
 from lightning_trainer.daemon.loop.late_rewards import late_rewards
-from lightning_trainer.daemon.notifying import NotifyingSink
-from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.records import StepState

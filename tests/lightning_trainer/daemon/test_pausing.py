@@ -13,7 +13,7 @@ from lightning_trainer.daemon.api.pausing import pause, pausing_router, resume
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
-from lightning_trainer.daemon.progress import Phase, Progress
+from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.tables import pauses

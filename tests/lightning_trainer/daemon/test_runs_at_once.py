@@ -29,8 +29,8 @@ from lightning_trainer.daemon.api.runs import runs_router
 from lightning_trainer.daemon.api.status import status_router
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
-from lightning_trainer.daemon.notifying import NotifyingSink
-from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.rollouts import Runner

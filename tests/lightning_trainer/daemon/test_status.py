@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from lightning_instrumentation import semconv
 
 from lightning_trainer.daemon.api.status import status_router
-from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.tables import steps
 from lightning_trainer.types import LedgerRow, Outcome, PolicyVersion, Span, StepReport, VersionState

@@ -14,7 +14,7 @@ from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop import training_loop
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
-from lightning_trainer.daemon.progress import Phase, Progress
+from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.errors import (
     CheckpointError,
     EngineError,

@@ -7,8 +7,8 @@ import pytest
 
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.building import Builder
-from lightning_trainer.daemon.notifying import NotifyingSink
-from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.store import SqliteStore
 
 

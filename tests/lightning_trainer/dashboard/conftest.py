@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from lightning_trainer.config.file import load_config
-from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.service import Daemon
+from lightning_trainer.daemon.watching.notifying import NotifyingSink
 from lightning_trainer.store import SqliteStore
 
 ROOT = Path(__file__).parents[3]

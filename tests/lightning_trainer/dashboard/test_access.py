@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from lightning_trainer.config.file import load_config
-from lightning_trainer.daemon.notifying import NotifyingSink
 from lightning_trainer.daemon.service import Daemon
+from lightning_trainer.daemon.watching.notifying import NotifyingSink
 from lightning_trainer.store import SqliteStore
 
 TOKEN = "token-of-the-dashboards-tests"

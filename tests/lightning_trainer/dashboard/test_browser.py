@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lightning_trainer.daemon.progress import Phase
+from lightning_trainer.daemon.watching.progress import Phase
 
 TOKEN = "token-of-the-dashboards-tests"
 PATHS = (

@@ -15,7 +15,7 @@ from lightning_trainer.environments.session import Session
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts import Runner
 from lightning_trainer.rollouts.command import Command
-from lightning_trainer.rollouts.program_agent import ProgramAgent
+from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
 from tests.lightning_trainer.environments.worlds import Adder, Guess  # pyright: ignore[reportMissingImports]
 

@@ -13,7 +13,7 @@ import pytest
 from lightning_instrumentation import semconv
 from pydantic import TypeAdapter
 
-from lightning_trainer.config.judges import AnyJudge, JudgeConfig
+from lightning_trainer.config.rewards.judges import AnyJudge, JudgeConfig
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.judges.judging import Judging
 from lightning_trainer.judges.models.budget import Budget

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_trainer.judges.tournament import next_round, rounds_of, scores, strengths
+from lightning_trainer.judges.kinds.tournament import next_round, rounds_of, scores, strengths
 
 STRENGTH = {"worst": 1, "middling": 2, "good": 3, "best": 4}
 

@@ -10,8 +10,8 @@ import pytest
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.judges.attempts import read_attempts
+from lightning_trainer.judges.kinds.program import ProgramJudge
 from lightning_trainer.judges.models.budget import Budget
-from lightning_trainer.judges.program import ProgramJudge
 
 ANSWERED = "import json, sys; told = json.load(sys.stdin); "
 

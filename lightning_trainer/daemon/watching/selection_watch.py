@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.agents.report import agents_report
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.errors import StoreError
 from lightning_trainer.metrics.selection import nothing_claimed
 

@@ -21,7 +21,7 @@ from typing import IO, Any
 import psutil
 from lightning_instrumentation.reward import LARGEST_REWARD
 
-from lightning_trainer.config.judges import ProgramConfig
+from lightning_trainer.config.rewards.judges import ProgramConfig
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.judges.attempts import JudgedAttempt, Turn
 from lightning_trainer.judges.judge import Verdict
@@ -33,7 +33,7 @@ _MOST_OUTPUT = 1 << 20
 _LOOK_S = 0.02
 _LIMITED = 'ulimit -v "$0" 2>/dev/null; exec "$@"'
 """Not every system can limit memory; where one cannot, the program runs without."""
-_RUNNER = "lightning_trainer.judges.function_runner"
+_RUNNER = "lightning_trainer.judges.kinds.function_runner"
 
 
 class ProgramJudge:

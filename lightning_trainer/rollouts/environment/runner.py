@@ -11,7 +11,7 @@ from lightning_trainer.environments.agent import Agent, ChatAgent
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.protocol import Environment, Task
 from lightning_trainer.environments.registry import DEFAULT_FOLDER
-from lightning_trainer.rollouts.environment_attempt import EnvironmentAttempt
+from lightning_trainer.rollouts.environment.attempt import EnvironmentAttempt
 from lightning_trainer.rollouts.events import AttemptEnded, Event
 from lightning_trainer.rollouts.runner import Runner
 

@@ -9,11 +9,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from lightning_trainer.config.judges import PairwiseConfig
+from lightning_trainer.config.rewards.judges import PairwiseConfig
 from lightning_trainer.errors import JudgeError
-from lightning_trainer.judges import tournament
 from lightning_trainer.judges.attempts import JudgedAttempt
 from lightning_trainer.judges.judge import Verdict
+from lightning_trainer.judges.kinds import tournament
 from lightning_trainer.judges.models.answers import Answer, MalformedAnswerError
 from lightning_trainer.judges.models.asking import ask
 from lightning_trainer.judges.models.budget import Budget

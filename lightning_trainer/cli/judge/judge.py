@@ -19,11 +19,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from lightning_trainer.cli.daemon.running_daemon import async_daemon_client, running_daemon
-from lightning_trainer.cli.judge_report import report
+from lightning_trainer.cli.judge.report import report
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
-from lightning_trainer.config.judges import AnyJudge, ModelJudge
+from lightning_trainer.config.rewards.judges import AnyJudge, ModelJudge
 from lightning_trainer.errors import ConfigError, JudgeError, StoreError
 from lightning_trainer.ingest.http.otlp import encode_request
 from lightning_trainer.judges.judging import Judged, Judging

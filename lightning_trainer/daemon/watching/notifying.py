@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightning_trainer.daemon.loop.late_rewards import late_rewards
-from lightning_trainer.daemon.progress import Progress
+from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.types import Span

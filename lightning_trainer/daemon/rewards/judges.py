@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.config.judges import AnyJudge, ModelJudge
-from lightning_trainer.daemon.progress import Phase, Progress
+from lightning_trainer.config.rewards.judges import AnyJudge, ModelJudge
+from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.judges.judging import Judged, Judging
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.models.client import key_that_lacks

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lightning_trainer.cli.quickstart_report import assemble
+from lightning_trainer.cli.quickstart.report import assemble
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.cli.terminal.live import LiveView
 from lightning_trainer.config.file import load_config

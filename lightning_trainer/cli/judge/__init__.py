@@ -1,0 +1,1 @@
+"""Having recorded attempts judged, and how far a judge is right."""

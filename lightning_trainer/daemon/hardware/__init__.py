@@ -1,0 +1,1 @@
+"""Engines and trainers on the machine's cores, memory and GPUs."""

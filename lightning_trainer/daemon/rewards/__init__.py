@@ -1,0 +1,1 @@
+"""Judges and feedback at work while the daemon runs."""

@@ -1,0 +1,1 @@
+"""What the daemon watches itself for, and tells."""

@@ -1,0 +1,1 @@
+"""The kinds of judges, one a file."""
