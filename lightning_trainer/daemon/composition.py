@@ -8,9 +8,9 @@ from pathlib import Path
 
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
-from lightning_trainer.daemon.gpus.dealing import deal, dealt
-from lightning_trainer.daemon.gpus.loan import GpuLoan
+from lightning_trainer.daemon.hardware.dealing import deal, dealt
 from lightning_trainer.daemon.hardware.engines import engine_groups
+from lightning_trainer.daemon.hardware.loan import GpuLoan
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.policy_runtime import PolicyEngine, PolicyRuntime
 from lightning_trainer.daemon.rewards.judges import judges_at_work

@@ -27,7 +27,7 @@ _ASLEEP = 1.0 * GIB
 _SEQUENCES = 4
 """Of full length that an engine's cache must hold at least."""
 _ALONE, _BESIDE = 0.9, 0.8
-"""``gpu_memory_utilization`` as ``daemon.gpus.dealing`` deals it out."""
+"""``gpu_memory_utilization`` as ``daemon.hardware.dealing`` deals it out."""
 _LADDER = ("1x24GB", "1x48GB", "1x80GB", "2x80GB", "4x80GB", "8x80GB", "2x8x80GB", "3x8x80GB", "5x8x80GB", "9x8x80GB")
 _DECODE_EFFICIENCY, _TRAIN_EFFICIENCY = 0.5, 0.35
 """Shares of a card's rates that are usual; none was measured with this project."""

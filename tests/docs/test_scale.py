@@ -12,7 +12,7 @@ from lightning_trainer.config import EngineConfig, TrainingConfig
 from lightning_trainer.config.file import load_config
 from lightning_trainer.config.ray import RayConfig
 from lightning_trainer.config.training import Strategy
-from lightning_trainer.daemon.gpus.dealing import deal
+from lightning_trainer.daemon.hardware.dealing import deal
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)

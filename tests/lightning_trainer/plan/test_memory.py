@@ -3,7 +3,7 @@
 import pytest
 
 from lightning_trainer.config import Config
-from lightning_trainer.daemon.gpus.dealing import deal
+from lightning_trainer.daemon.hardware.dealing import deal
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.plan.fitting import fit, least_hardware
 from lightning_trainer.plan.fragment import fragment

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_trainer.config import Config
-from lightning_trainer.daemon.gpus.dealing import Deal, deal, dealt
+from lightning_trainer.daemon.hardware.dealing import Deal, deal, dealt
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.serving.settings import engine_settings
 

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from lightning_trainer.daemon.gpus.loan import GpuLoan
+from lightning_trainer.daemon.hardware.loan import GpuLoan
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import StepReport
 

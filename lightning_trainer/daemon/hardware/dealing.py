@@ -1,7 +1,7 @@
 """Who gets which GPU: trainers and engines one of their own while there are enough, else they take turns on one.
 
 Trainers come first from the front, engines from the back, so that as few as possible meet. Where both are on one GPU
-the engine sleeps during an update (``daemon.gpus.loan``).
+the engine sleeps during an update (``daemon.hardware.loan``).
 """
 
 from collections.abc import Sequence

@@ -1,0 +1,139 @@
+"""Commands that change what is served, trained or kept; with the daemon running or stopped."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lightning_trainer.cli.commands.options import Configuration, one_of
+from lightning_trainer.cli.terminal.one_sentence import one_sentence
+
+commands = typer.Typer()
+
+
+@commands.command()
+def versions(
+    config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
+    policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
+    limit: Annotated[int, typer.Option(help="The newest so many.", min=1)] = 100,
+    before: Annotated[int | None, typer.Option(help="Of those before this version.", min=1)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """List a policy's versions: parent, reward, held-out score, and whether each is served, stored or gone."""
+    with one_sentence():
+        from lightning_trainer.cli.versions import versions as run
+
+        run(config, policy, as_json=as_json, limit=limit, before=before)
+
+
+@commands.command()
+def rollback(
+    version: Annotated[str, typer.Argument(help="12, v12, POLICY@v12, or best (by held-out score).")],
+    policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
+    config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
+) -> None:
+    """Serve an earlier version again and train on from it; works with the daemon running or stopped."""
+    with one_sentence():
+        from lightning_trainer.cli.daemon.rollback import rollback as run
+
+        run(config, policy, version)
+
+
+@commands.command()
+def drop(
+    name: Annotated[str, typer.Argument(help="Id of a rollout, attempt or group; or a step: 12, or POLICY@12.")],
+    kind: Annotated[
+        str | None, typer.Option(help="Where it names several things.", metavar="rollout|group|step")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why; `explain` says it.")] = "somebody dropped it",
+    policy: Annotated[str | None, typer.Option(help="Whose step it is, where there are several policies.")] = None,
+    config: Configuration = None,
+) -> None:
+    """Take a rollout, a group or a recorded step out of what will be trained; with the daemon running or stopped."""
+    with one_sentence():
+        from lightning_trainer.cli.daemon.drop import drop as run
+        from lightning_trainer.store.worklist.drops import Kind
+
+        run(config, name, kind=None if kind is None else one_of(Kind, "--kind", kind), policy=policy, reason=reason)
+
+
+@commands.command()
+def pause(
+    policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
+    reason: Annotated[str, typer.Option(help="Why; `status` and the dashboard say it.")] = "somebody paused it",
+    config: Configuration = None,
+) -> None:
+    """Let training rest after the present step, over restarts as well, until `resume`; serving and capture go on."""
+    with one_sentence():
+        from lightning_trainer.cli.daemon.acting import pause as run
+
+        run(config, policy, reason)
+
+
+@commands.command()
+def resume(
+    policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
+    config: Configuration = None,
+) -> None:
+    """Let training go on that `pause` has stopped; with the daemon running or stopped."""
+    with one_sentence():
+        from lightning_trainer.cli.daemon.acting import resume as run
+
+        run(config, policy)
+
+
+@commands.command()
+def label(
+    rollout: Annotated[str, typer.Argument(help="Id of a rollout.")],
+    reward: Annotated[float | None, typer.Option(help="What a person gives it; the newest of a name counts.")] = None,
+    name: Annotated[str, typer.Option(help="Of the reward.")] = "reward",
+    note: Annotated[str | None, typer.Option(help="Why, or anything worth knowing.")] = None,
+    attempt: Annotated[str | None, typer.Option(help="Id of an attempt; else the rollout's last.")] = None,
+    by: Annotated[str | None, typer.Option(help="Who says so.")] = None,
+    config: Configuration = None,
+) -> None:
+    """Give a rollout a reward or a note by hand; with the daemon running or stopped."""
+    with one_sentence():
+        from lightning_trainer.cli.daemon.acting import label_rollout as run
+
+        run(config, rollout, reward=reward, name=name, note=note, attempt=attempt, by=by)
+
+
+@commands.command()
+def ui(
+    state_dir: Annotated[
+        Path | None, typer.Option(help="The daemon's folder, where no configuration names it.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 8322,
+    config: Configuration = None,
+) -> None:
+    """Show a stopped run in the browser, read only; of a running daemon, say where its dashboard is."""
+    with one_sentence():
+        from lightning_trainer.cli.daemon.ui import ui as run
+
+        run(config, state_dir, port)
+
+
+@commands.command()
+def feedback(
+    config: Configuration = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show what people and systems said of answers: what counts, what waits, and how far each source is believed."""
+    with one_sentence():
+        from lightning_trainer.cli.daemon.feedback import feedback as run
+
+        run(config, as_json=as_json)
+
+
+@commands.command()
+def forget(
+    source: Annotated[str | None, typer.Option(help="Erase all feedback of this source.")] = None,
+    rollout: Annotated[str | None, typer.Option(help="Erase everything of this rollout or attempt.")] = None,
+    config: Configuration = None,
+) -> None:
+    """Erase a source's feedback or a rollout; says which versions were trained with it. With a daemon or without."""
+    with one_sentence():
+        from lightning_trainer.cli.daemon.feedback import forget as run
+
+        run(config, source=source, rollout=rollout)

@@ -1,0 +1,107 @@
+"""Commands about this machine and a running daemon."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lightning_trainer.cli.terminal.one_sentence import one_sentence
+
+commands = typer.Typer()
+
+
+@commands.command()
+def serve(
+    config: Annotated[
+        Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+) -> None:
+    """Run the daemon: gateway, ingest, store, trainer and engine; without a policy it records. Ctrl-C stops all."""
+    from lightning_trainer.cli.daemon.exit_status import exit_status
+
+    with one_sentence(exit_status):
+        from lightning_trainer.cli.daemon.serve import serve as run
+
+        run(config, verbose=verbose)
+
+
+@commands.command()
+def plan(
+    model: Annotated[
+        list[str], typer.Option(help="A Hugging Face id, a folder, or a config.json; several are planned one by one.")
+    ],
+    hardware: Annotated[
+        list[str],
+        typer.Option(help="GPUs x memory: 1x80GB, 8x80GB; nodes before them: 2x8x80GB; auto: this machine's."),
+    ],
+    lora_rank: Annotated[int, typer.Option(help="Of the adapter that is planned as well.", min=1, max=512)] = 16,
+    max_model_len: Annotated[int, typer.Option(help="Tokens of the longest sequence.", min=16)] = 4096,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="As a table in Markdown, a row for each.")] = False,
+) -> None:
+    """Say what a model needs on some hardware, from its config.json alone, and which settings fit."""
+    with one_sentence():
+        from lightning_trainer.cli.plan import plan as show
+
+        sys.exit(
+            show(model, hardware, lora_rank=lora_rank, max_model_len=max_model_len, as_json=as_json, as_table=table)
+        )
+
+
+@commands.command()
+def doctor(
+    config: Annotated[Path | None, typer.Option(help="Also check what this configuration needs.")] = None,
+) -> None:
+    """Check interpreter, packages, cores, memory, ports and model; every failure says how to mend it."""
+    with one_sentence():
+        from lightning_trainer.cli.doctor import doctor as run
+
+        sys.exit(run(config))
+
+
+@commands.command()
+def status(
+    config: Annotated[
+        Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="Only this one.")] = None,
+    watch: Annotated[float | None, typer.Option(help="Look again every so many seconds.", min=0.2)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show what the running daemon is doing: each policy's phase, served version, newest steps and warnings."""
+    with one_sentence():
+        from lightning_trainer.cli.daemon.status import status as run
+
+        run(config, policy, as_json=as_json, watch_s=watch)
+
+
+@commands.command()
+def health(
+    config: Annotated[
+        Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
+    ] = None,
+    ready: Annotated[
+        bool, typer.Option("--ready", help="Also ask whether every engine and training loop works.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)] = 10.0,
+) -> None:
+    """Say whether the daemon answers: exit status 0, else 1 and why; for the checks of containers and supervisors."""
+    with one_sentence():
+        from lightning_trainer.cli.daemon.health import health as run
+
+        sys.exit(run(config, ready=ready, timeout_s=timeout))
+
+
+@commands.command()
+def token(
+    config: Annotated[
+        Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
+    ] = None,
+) -> None:
+    """Print the daemon's token, for curl and other languages: OPENAI_API_KEY=$(lightning-trainer token)."""
+    with one_sentence():
+        from lightning_trainer.cli.daemon.token import token as run
+
+        run(config)

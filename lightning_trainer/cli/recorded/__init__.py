@@ -1,0 +1,1 @@
+"""What was recorded, shown and written to files."""
