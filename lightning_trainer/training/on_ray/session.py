@@ -1,4 +1,4 @@
-"""A Ray of our own: on the loopback interface, in a temporary folder of its own, beside any other Ray.
+"""A Ray of our own: on the loopback interface, in a temporary folder of its own, beside any other Ray. Or a cluster.
 
 The last ``stop`` returns when every process of it is gone. After a ``kill -9`` Ray's processes end by themselves, the
 last of them within two minutes; the next start ends any that did not, and removes the folder. They are known by an
@@ -15,7 +15,9 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -37,6 +39,10 @@ _FOLDER = re.compile(r"lt-ray-(\d+)-\w+")
 _EXIT_TIMEOUT_S = 15.0
 _OWNER = "LIGHTNING_TRAINER_RAY_OWNER"
 """In the environment of Ray's processes: the process that started them."""
+_STARTER = ThreadPoolExecutor(1, thread_name_prefix="ray-start")
+"""Every Ray of this process is started on this thread, and nothing else happens on it. Ray names objects by the thread
+that puts them; the one that it is started on has the driver's name and keeps it in the next Ray, where a second thread
+with that name would give other objects the same ids (Ray 2.60)."""
 _SIGACTION_BYTES = 256
 """More than a ``struct sigaction`` has anywhere."""
 
@@ -91,7 +97,8 @@ class RaySession:
             if not self.lives:
                 self._end()
             if not ray.is_initialized():
-                self._begin() if self.cluster is None else self._join(self.cluster)
+                begin = self._begin if self.cluster is None else partial(self._join, self.cluster)
+                _STARTER.submit(begin).result()
             self._holders += 1
 
     def stop(self) -> None:

@@ -52,12 +52,12 @@ async def main(folder: Path, address: str) -> None:
         assert ours.keys() == theirs.keys()
         differences = [(ours[name] - theirs[name]).abs() for name in ours]
         apart.append(max(one.max().item() for one in differences))
-        print(step, apart[-1], [int((one > 1e-5).sum()) for one in differences], sum(map(len, differences)))
-    assert max(apart) < 1e-5, f"the weights of the two steps are {apart} apart, lr = {settings.lr}"
+    # A fiftieth of one update: AdamW divides by the gradient's own size, rounding included.
+    assert max(apart) < settings.lr / 50, f"the weights of the two steps are {apart} apart, lr = {settings.lr}"
     print("as one would")
 
 
-def started(tries: int = 4) -> Cluster:
+def started(tries: int = 8) -> Cluster:
     """Ray gives a node 30 s to start, which a busy machine does not always keep."""
     cluster = Cluster()
     try:

@@ -223,3 +223,27 @@ def test_what_a_killed_daemons_ray_left_running_is_ended_by_the_next_start(tmp_p
             assert ends
         left.kill()
     assert list(tmp_path.iterdir()) == []
+
+
+THREADS = """
+from concurrent.futures import ThreadPoolExecutor
+from lightning_trainer.training.on_ray.environment import set_ray_environment
+set_ray_environment()
+import ray
+from lightning_trainer.training.on_ray.session import RaySession
+
+threads = [ThreadPoolExecutor(1) for _ in range(2)]
+session = RaySession()
+for starter in threads:
+    starter.submit(session.start).result()
+    kept = [(index, threads[index % 2].submit(ray.put, index).result()) for index in range(6)]
+    assert all(ray.get(reference) == index for index, reference in kept), kept
+    starter.submit(session.stop).result()
+print("each its own")
+"""
+
+
+def test_what_threads_put_into_a_ray_that_was_started_again_is_never_taken_for_each_other():
+    """The thread that Ray is started on keeps the driver's name in the next one, and would share it with that one's."""
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stdout) == (0, "each its own\n"), done.stderr[-3000:]

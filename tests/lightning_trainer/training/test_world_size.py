@@ -79,7 +79,8 @@ async def test_two_processes_train_save_die_and_go_on_as_one_would(settings, bat
     assert publication.checksum
     ours, theirs = (load_file(tmp_path / name) for name in ("together", "alone"))
     assert ours.keys() == theirs.keys()
-    assert max((ours[name] - theirs[name]).abs().max().item() for name in ours) < 1e-5
+    # A fiftieth of one update (lr = 1e-3): AdamW divides by the gradient's own size, rounding included.
+    assert max((ours[name] - theirs[name]).abs().max().item() for name in ours) < 2e-5
     assert (await group.score([[1, 2, 3]]))[0] == pytest.approx(scored[0], abs=1e-5)
 
 
