@@ -24,7 +24,7 @@ def agents(
 ) -> None:
     """Show every agent that was seen: calls, tokens, tools, who claims it, and what was not captured."""
     with one_sentence():
-        from lightning_trainer.cli.agents import agents as run
+        from lightning_trainer.cli.recorded.agents import agents as run
 
         run(state_dir=state_dir, config=config, as_json=as_json, newest=None if everything else newest)
 
@@ -67,8 +67,8 @@ def build(
 ) -> None:
     """Build samples, demonstrations or preference pairs from recorded spans, without a daemon; prints the ledger."""
     with one_sentence():
-        from lightning_trainer.cli.build import Options
-        from lightning_trainer.cli.build import build as run
+        from lightning_trainer.cli.recorded.build import Options
+        from lightning_trainer.cli.recorded.build import build as run
         from lightning_trainer.dataset.forms import Form, Purpose
 
         options = Options(
@@ -110,7 +110,7 @@ def explain(
 ) -> None:
     """Say why a rollout was trained or not: the cause first, then its calls, token tree and ledger."""
     with one_sentence():
-        from lightning_trainer.cli.explain import Options, explain_rollouts
+        from lightning_trainer.cli.recorded.explain import Options, explain_rollouts
 
         explain_rollouts(
             Options(
