@@ -3,8 +3,8 @@
     lightning-trainer serve --config examples/crewai/lightning.toml
     .venv-crewai/bin/python examples/crewai/train.py
 
-`make crewai` makes the environment. CrewAI writes prompts of its own around what agents and tasks say; the templates
-here keep them short enough for a model of 135M parameters.
+`make crewai` makes the environment. What a crew writes around a task is too much for a model of 135M parameters, so
+the agents are kicked off without one, with examples as messages.
 """
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
@@ -15,16 +15,21 @@ from pathlib import Path
 os.environ.setdefault("CREWAI_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("CREWAI_TRACING_ENABLED", "false")
 
-from crewai import LLM, Agent, Crew, Task
+from crewai import LLM, Agent
 
 sys.path.append(str(Path(__file__).parents[1] / "two_agents"))
 
 from team import calculate  # pyright: ignore[reportMissingImports]
-from team_training import EXPRESSIONS, MAX_TOKENS, PLANNER, PLANS, POLICY, WORKER, main  # pyright: ignore[reportMissingImports]
-
-
-def shown(examples: tuple[tuple[str, str], ...]) -> str:
-    return "\n".join(f"Q: {question}\nA: {answer}" for question, answer in examples)
+from team_training import (  # pyright: ignore[reportMissingImports]
+    EXPRESSIONS,
+    MAX_TOKENS,
+    PLANNER,
+    PLANS,
+    POLICY,
+    WORKER,
+    conversation,
+    main,
+)
 
 
 async def answer(
@@ -37,17 +42,8 @@ async def answer(
         max_tokens=MAX_TOKENS,
         timeout=300,
     )
-    agent = Agent(
-        role=role,
-        goal=instructions,
-        backstory="You are brief.",
-        llm=llm,
-        max_iter=1,
-        system_template=f"{instructions}\n\n{shown(examples)}\n",
-        prompt_template="{input}\nA:",
-    )
-    task = Task(description=f"Q: {asked}", expected_output="a line as above", agent=agent)
-    return str(await Crew(agents=[agent], tasks=[task]).akickoff())
+    agent = Agent(role=role, goal=instructions, backstory="You are brief.", llm=llm, max_iter=1)
+    return str(await agent.kickoff_async(conversation(examples, asked)))
 
 
 async def solve(question: str, temperature: float) -> int | None:

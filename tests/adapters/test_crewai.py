@@ -165,6 +165,6 @@ def test_the_team_that_the_example_trains_asks_as_planner_and_as_worker(receiver
     assert done.returncode == 0, done.stderr
     chats = receiver.wait_for(2, prefix="chat")
     assert [name for name, _ in named(chats)] == ["planner", "worker"]
-    asked = [body["messages"][-1]["content"] for _, _, body in model.requests]
-    assert asked[0].endswith("A:")
-    assert "Kim has 40 nuts and eats 13." in asked[0]
+    asked = [body["messages"] for _, _, body in model.requests]
+    assert [message["role"] for message in asked[0][:3]] == ["system", "user", "assistant"]  # what it is shown
+    assert "Kim has 40 nuts and eats 13." in asked[0][-1]["content"]
