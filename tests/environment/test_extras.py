@@ -78,11 +78,11 @@ def run(command: list[str], more: dict[str, str] | None = None, *, cwd: Path | N
     return done.stdout
 
 
-def refused(command: list[str], cwd: Path) -> str:
+def refused(command: list[str], cwd: Path, status: int = 2) -> str:
     """Return the one sentence that a command ends with, whose extra is missing."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=_WAIT_S)
-    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.returncode == status, done.stdout + done.stderr
     (sentence,) = done.stderr.strip().splitlines()
     assert sentence.startswith("error: ")
     return sentence
@@ -161,7 +161,7 @@ def test_daemon_records_shows_and_builds_and_names_the_other_extras(install, roo
     assert "lightning-trainer[train]" in refused([*build, "more.jsonl", "--advantages"], tmp_path)
     (tmp_path / "policy.toml").write_text(POLICY)
     serve = [str(command), "serve", "--config", "policy.toml"]
-    assert "lightning-trainer[daemon,train,engine-cpu]" in refused(serve, tmp_path)
+    assert "lightning-trainer[daemon,train,engine-cpu]" in refused(serve, tmp_path, status=78)  # EX_CONFIG
 
 
 def test_dataset_writes_parquet(install, tmp_path: Path) -> None:
