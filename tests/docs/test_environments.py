@@ -37,7 +37,7 @@ def test_the_environment_has_fifteen_lines() -> None:
 
 
 def test_the_environment_is_played_by_name_and_by_class(folder: Path, monkeypatch) -> None:
-    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.policy", lambda _: {})
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.wait_until_there", lambda _: None)
 
     def bisecting(session: Session) -> None:
         low, high = 1, 20

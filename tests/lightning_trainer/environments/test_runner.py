@@ -25,7 +25,7 @@ WORLDS = Path(__file__).with_name("worlds.py")
 
 @pytest.fixture(autouse=True)
 def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.policy", lambda _: {})
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.wait_until_there", lambda _: None)
     lightning.shutdown(0)
     lightning.init(ENDPOINT, spool_dir=tmp_path)
     yield
