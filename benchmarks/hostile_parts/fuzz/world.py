@@ -101,6 +101,7 @@ async def opened(folder: Path) -> AsyncIterator[World]:
                 policy=config.policy[0],
                 upstream=Upstream(endpoint, queue_timeout_s=5.0),
                 old_versions=_NoOldVersions(),
+                canary_route=None,
                 progress=progress,
                 engine=endpoint,
                 trainer=SimpleNamespace(process_id=None),

@@ -25,7 +25,7 @@ from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.report import QuickstartReport, write_report
 from lightning_trainer.store.sqlite import SqliteStore
 
-_EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
+_EXAMPLE = Path(__file__).parents[3] / "examples" / "calculator"
 _STOP_TIMEOUT_S = 90.0
 
 

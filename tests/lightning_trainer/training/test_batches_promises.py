@@ -76,6 +76,7 @@ FLAWS = (
     {"fidelity": Fidelity.TEXT_ONLY, "prompt_ids": (), "response_ids": (), "behaviour_logprobs": None},
 )
 OF_DATASETS = (
+    Reason.EDITED,
     *(Reason.DEMONSTRATED, Reason.PREFERENCE, Reason.LOW_REWARD, Reason.NO_WORDS, Reason.NO_PAIR),
     Reason.NOT_PICKED,
 )
