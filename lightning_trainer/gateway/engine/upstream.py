@@ -130,6 +130,7 @@ class Upstream:
                 dropped += 1
                 if dropped >= _DROPPED_TRIES:
                     raise EngineError(f"the engine dropped the request {dropped} times: {error}") from error
+                give_up = time.monotonic() + patience_s  # it was there until now, however long it has computed
                 cause = error
             if time.monotonic() + _RETRY_PAUSE_S >= give_up:
                 raise EngineError(f"the engine has not been reachable for {patience_s:.0f} s: {cause}") from cause

@@ -114,3 +114,21 @@ async def test_a_call_on_which_two_die_is_given_to_no_third(choice, upstream, dy
     with pytest.raises(EngineError, match="dropped the request 2 times"):
         await upstream.complete(PATH, CALL)
     assert (choice.chosen, choice.calls) == ([0, 1], [0, 0, 0])
+
+
+async def test_a_call_that_is_dropped_after_a_long_time_is_made_again_all_the_same(choice):
+    """An engine that computed for longer than a call may wait for one, and died, was there all that time."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        await asyncio.sleep(0.4)
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        choice.engines[0].base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        upstream = Upstream(choice, queue_timeout_s=0.3)
+        try:
+            answer = await upstream.complete(PATH, CALL)
+        finally:
+            await upstream.close()
+    assert (answer.status, choice.chosen) == (200, [0, 1])
