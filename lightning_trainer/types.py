@@ -166,7 +166,7 @@ class Call:
     policy_version: int | None
     prompt_ids: Ids
     response_ids: Ids
-    behaviour_logprobs: tuple[float, ...] | None
+    behavior_logprobs: tuple[float, ...] | None
     """One per response id, or None where the engine gave none."""
     finish_reason: str | None
     complete: bool
@@ -208,14 +208,14 @@ class Transition:
     """None where ``gap`` is true, and where an engine sampled that is trusted and whose version nobody knows."""
     prompt_ids: Ids
     response_ids: Ids
-    behaviour_logprobs: tuple[float, ...]
+    behavior_logprobs: tuple[float, ...]
     reward: float | None
     """Reward of this step alone; None when nothing scored it."""
     start_ns: int
     parent_id: str | None = None
     """The transition of the same agent and attempt that this one follows; None for the first of a branch."""
     temperature: float = 1.0
-    """What the logits are divided by in the distribution that ``behaviour_logprobs`` come from."""
+    """What the logits are divided by in the distribution that ``behavior_logprobs`` come from."""
     extends: str | None = None
     """The transition of the same agent and attempt that the prompt begins with in full, token for token."""
     media: tuple[Media, ...] = ()
@@ -338,7 +338,7 @@ class Sample:
     token_ids: Ids
     loss_mask: tuple[int, ...]
     """1 where the policy sampled the token and it is trained, else 0: a token without a choice was sampled, too."""
-    behaviour_logprobs: tuple[float, ...]
+    behavior_logprobs: tuple[float, ...]
     """Of the sampling policy, nats; 0.0 where the mask is 0."""
     segments: tuple[Segment, ...]
     temperature: float = 1.0
@@ -352,10 +352,10 @@ class Sample:
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)
-        if not len(self.loss_mask) == len(self.behaviour_logprobs) == n:
+        if not len(self.loss_mask) == len(self.behavior_logprobs) == n:
             raise ValueError(
                 f"sample {self.sample_id}: {n} token ids, {len(self.loss_mask)} mask entries and "
-                f"{len(self.behaviour_logprobs)} logprobs; the three must be equal"
+                f"{len(self.behavior_logprobs)} logprobs; the three must be equal"
             )
         if n == 0 or self.loss_mask[0]:
             raise ValueError(f"sample {self.sample_id}: a sample starts with at least one prompt token")

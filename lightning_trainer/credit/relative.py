@@ -17,8 +17,8 @@ def relative(values_G: Sequence[float], *, normalize_by_std: bool) -> list[float
     if len(values_G) < 2:
         return [0.0] * len(values_G)
     mean = math.fsum(values_G) / len(values_G)
-    centred_G = [value - mean for value in values_G]
+    centered_G = [value - mean for value in values_G]
     if not normalize_by_std:
-        return centred_G
-    deviation = math.sqrt(math.fsum(value * value for value in centred_G) / (len(values_G) - 1))
-    return [value / (deviation + _EPSILON) for value in centred_G]
+        return centered_G
+    deviation = math.sqrt(math.fsum(value * value for value in centered_G) / (len(values_G) - 1))
+    return [value / (deviation + _EPSILON) for value in centered_G]

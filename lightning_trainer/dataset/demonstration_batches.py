@@ -80,7 +80,7 @@ def _call(row: Shown, number: int) -> Call:
         policy_version=None,
         prompt_ids=tuple(row.prompt_ids),
         response_ids=tuple(row.answers[number]),
-        behaviour_logprobs=None,
+        behavior_logprobs=None,
         finish_reason=None,
         complete=True,
         start_ns=0,
@@ -100,6 +100,6 @@ def _sample(row: Shown, call: Call, tokens: int, credit: float, policy: str) -> 
         attempt_id=call.call_id,
         token_ids=ids,
         loss_mask=(0,) * start + (1,) * tokens,
-        behaviour_logprobs=(0.0,) * len(ids),  # nobody's: neither objective reads them
+        behavior_logprobs=(0.0,) * len(ids),  # nobody's: neither objective reads them
         segments=(Segment(start, len(ids), call.call_id, 0, credit, call.call_id),),
     )

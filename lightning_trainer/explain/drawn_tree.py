@@ -108,7 +108,7 @@ def _after(call: ExplainedCall) -> str:
 
 def _sampled(call: ExplainedCall, text_of: TextOf | None, largest: float, shade: Shade, most: int) -> list[str]:
     ids = call.node.call.response_ids
-    logprobs: Sequence[float | None] = call.node.call.behaviour_logprobs or (None,) * len(ids)
+    logprobs: Sequence[float | None] = call.node.call.behavior_logprobs or (None,) * len(ids)
     advantages: Sequence[float | None] = call.advantages or (None,) * len(ids)
     trained = call.fate.outcome is Outcome.TRAINED
     mask = (1,) * len(ids) if call.mask is None else call.mask

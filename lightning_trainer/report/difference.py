@@ -41,14 +41,14 @@ def paired_difference(before: Sequence[bool], after: Sequence[bool]) -> PairedDi
     gained = sum(1 for b, a in zip(before, after, strict=True) if a and not b)
     lost = sum(1 for b, a in zip(before, after, strict=True) if b and not a)
     share_gained, share_lost = (gained + 1) / (n + 2), (lost + 1) / (n + 2)
-    centre = share_gained - share_lost
-    half = Z_95 * sqrt((share_gained + share_lost - centre * centre) / (n + 2))
+    center = share_gained - share_lost
+    half = Z_95 * sqrt((share_gained + share_lost - center * center) / (n + 2))
     return PairedDifference(
         n=n,
         gained=gained,
         lost=lost,
         difference=(gained - lost) / n,
-        interval=(max(-1.0, centre - half), min(1.0, centre + half)),
+        interval=(max(-1.0, center - half), min(1.0, center + half)),
         p_value=_exact_mcnemar(gained, lost),
     )
 

@@ -19,9 +19,9 @@ def wilson_interval(successes: int, n: int, z: float = Z_95) -> tuple[float, flo
     if n <= 0 or not 0 <= successes <= n:
         raise ValueError(f"{successes} successes of {n}: there must be a trial, and no more successes than trials")
     share = successes / n
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    center = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     # At the ends the bound is 0 or 1 exactly; rounding would leave it a hair off.
-    low = 0.0 if successes == 0 else max(0.0, centre - half)
-    high = 1.0 if successes == n else min(1.0, centre + half)
+    low = 0.0 if successes == 0 else max(0.0, center - half)
+    high = 1.0 if successes == n else min(1.0, center + half)
     return low, high

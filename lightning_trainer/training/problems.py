@@ -11,7 +11,7 @@ from lightning_trainer.types import Call, Evaluation, LedgerRow
 
 _WORTH_SAYING = (
     Reason.FIDELITY_TOO_LOW,
-    Reason.RETOKENISED,
+    Reason.RETOKENIZED,
     Reason.NO_POLICY_VERSION,
     Reason.NO_TOKEN_IDS,
     Reason.EMPTY_PROMPT,

@@ -36,6 +36,6 @@ class Limit:
         return replace(
             transition,
             response_ids=transition.response_ids[:kept],
-            behaviour_logprobs=transition.behaviour_logprobs[:kept],
+            behavior_logprobs=transition.behavior_logprobs[:kept],
             support=None if transition.support is None else transition.support.first(kept),
         )

@@ -134,7 +134,7 @@ def _sample(
         credit = credits[transition.transition_id]
         experts = transition.routed_experts
         mask[start:end] = b"\1" * (end - start)
-        logprobs[start:end] = transition.behaviour_logprobs
+        logprobs[start:end] = transition.behavior_logprobs
         for place in without_choice(transition.support):
             mask[start + place] = 0
             logprobs[start + place] = 0.0
@@ -173,7 +173,7 @@ def _sample(
         attempt_id=leaf.attempt_id,
         token_ids=token_ids,
         loss_mask=tuple(mask),
-        behaviour_logprobs=tuple(logprobs),
+        behavior_logprobs=tuple(logprobs),
         segments=tuple(segments),
         temperature=leaf.temperature,
         media=leaf.media,

@@ -83,7 +83,7 @@ def build(
             tokens=tokens,
             advantages=advantages,
             min_reward=min_reward,
-            retokenise=again,
+            retokenize=again,
             engine=engine,
             engine_model=engine_model,
         )

@@ -7,7 +7,7 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.policies.stages import first_steps
 from lightning_trainer.dataset.demonstration_batches import build_shown, rows_of_step
 from lightning_trainer.dataset.demonstrations import Shown, read_shown
-from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
+from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.training.batches import Build
 
 

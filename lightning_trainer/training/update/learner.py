@@ -174,8 +174,8 @@ class Learner:
             metrics.update(said)
             return found
         if self._algorithm.kl_reward_coef:
-            behaviour = {sample.sample_id: sample.behaviour_logprobs for sample in samples}
-            ours = measured.get("old_log_probs", behaviour)
+            behavior = {sample.sample_id: sample.behavior_logprobs for sample in samples}
+            ours = measured.get("old_log_probs", behavior)
             nats = divergence.divergence(samples, ours, measured["ref_log_prob"], self._algorithm.kl_reward_type)
             coefficient = self._algorithm.kl_reward_coef
             penalties = {sample_id: [coefficient * value for value in row] for sample_id, row in nats.items()}

@@ -11,7 +11,7 @@ from lightning_trainer.dataset.reading import read_recording
 from lightning_trainer.dataset.selection import demonstrations, preferences
 from lightning_trainer.errors import DatasetError
 from lightning_trainer.models.resolve import model_cache, resolve_model
-from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
+from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
 TEMPLATE += "{% if add_generation_prompt %}<|im_start|>assistant: {% endif %}"

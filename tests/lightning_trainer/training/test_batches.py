@@ -21,16 +21,16 @@ QUESTION, TOOL_CALL, TOOL_RESULT, ANSWER, GUESS = (10, 11, 12), (20, 21, 22), (3
 @pytest.fixture
 def rollouts(make_call, make_attempt, make_evaluation):
     calls = [
-        make_call("s1", QUESTION, TOOL_CALL, behaviour_logprobs=(-0.1, -0.2, -0.3), policy_version=3),
+        make_call("s1", QUESTION, TOOL_CALL, behavior_logprobs=(-0.1, -0.2, -0.3), policy_version=3),
         make_call(
             "s2",
             QUESTION + TOOL_CALL + TOOL_RESULT,
             ANSWER,
-            behaviour_logprobs=(-0.4, -0.5),
+            behavior_logprobs=(-0.4, -0.5),
             start=10,
             policy_version=3,
         ),
-        make_call("s3", QUESTION, GUESS, behaviour_logprobs=(-2.5,), policy_version=3, attempt_id="a2"),
+        make_call("s3", QUESTION, GUESS, behavior_logprobs=(-2.5,), policy_version=3, attempt_id="a2"),
     ]
     evaluations = [make_evaluation(1.0, "a1"), make_evaluation(0.0, "a2")]
     return calls, [make_attempt("a1"), make_attempt("a2", state=AttemptState.FAILED)], evaluations
@@ -44,7 +44,7 @@ def test_a_two_call_tool_rollout_token_by_token(rollouts, make_policy):
 
     assert with_tool.token_ids == (10, 11, 12, 20, 21, 22, 30, 31, 40, 41)
     assert with_tool.loss_mask == (0, 0, 0, 1, 1, 1, 0, 0, 1, 1)
-    assert with_tool.behaviour_logprobs == (0.0, 0.0, 0.0, -0.1, -0.2, -0.3, 0.0, 0.0, -0.4, -0.5)
+    assert with_tool.behavior_logprobs == (0.0, 0.0, 0.0, -0.1, -0.2, -0.3, 0.0, 0.0, -0.4, -0.5)
     assert with_tool.segments == (
         Segment(3, 6, "s1/0", policy_version=3, credit=1.0, row_id="a1/solver"),
         Segment(8, 10, "s2/0", policy_version=3, credit=1.0, row_id="a1/solver", follows="s1/0", order=1),
@@ -53,7 +53,7 @@ def test_a_two_call_tool_rollout_token_by_token(rollouts, make_policy):
 
     assert guessed.token_ids == (10, 11, 12, 50)
     assert guessed.loss_mask == (0, 0, 0, 1)
-    assert guessed.behaviour_logprobs == (0.0, 0.0, 0.0, -2.5)
+    assert guessed.behavior_logprobs == (0.0, 0.0, 0.0, -2.5)
     assert guessed.segments == (Segment(3, 4, "s3/0", policy_version=3, credit=0.0, row_id="a2/solver"),)
 
     assert build.ledger == (LedgerRow("solver", "math", 3, Outcome.TRAINED, "sampled", tokens=6, calls=3),)

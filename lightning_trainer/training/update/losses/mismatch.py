@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.utils.padding import no_padding_2_padding
 
-from lightning_trainer.training.update.batch.tensors import BEHAVIOUR
+from lightning_trainer.training.update.batch.tensors import BEHAVIOR
 from lightning_trainer.training.update.metrics import Loss
 
 
@@ -25,9 +25,9 @@ class MeasuresMismatch:
         loss, metrics = self._loss(model_output=model_output, data=data, dp_group=dp_group)
         with torch.no_grad():
             trainer = no_padding_2_padding(model_output["log_probs"], data)
-            padded = data.select("response_mask", BEHAVIOUR).to_padded_tensor()
+            padded = data.select("response_mask", BEHAVIOR).to_padded_tensor()
             mask = padded["response_mask"].bool()
-            differences = (trainer - padded[BEHAVIOUR]).abs()[mask]
+            differences = (trainer - padded[BEHAVIOR]).abs()[mask]
         # Micro-batches hold different numbers of tokens: their sums over the batch's count add up to its mean.
         share = float(differences.sum()) * data["dp_size"] / data["batch_num_tokens"]
         metrics["mismatch/abs_mean"] = Metric(AggregationType.SUM, share)

@@ -21,9 +21,9 @@ from typing import Protocol
 
 from lightning_trainer.errors import LightningError
 from lightning_trainer.ingest.dialects.record import Message
-from lightning_trainer.retokenise.chat import ChatMessage, NoWordsError, chat_answer, chat_messages, chat_tools
-from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
-from lightning_trainer.retokenise.words import Words
+from lightning_trainer.retokenize.chat import ChatMessage, NoWordsError, chat_answer, chat_messages, chat_tools
+from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
+from lightning_trainer.retokenize.words import Words
 from lightning_trainer.types import Call, Fidelity
 
 IMPLAUSIBLE_NATS = -20.0
@@ -50,7 +50,7 @@ class Scorer(Protocol):
         ...
 
 
-def retokenised(
+def retokenized(
     call: Call, words: Words | None, tokenizer: PolicyTokenizer, policy: str, scorer: Scorer | None = None
 ) -> tuple[Call, str | None]:
     """Return the call with ids and the grade ``verified``, or as it was with the reason why not.
@@ -101,7 +101,7 @@ def retokenised(
             prompt_ids=prompt_ids,
             response_ids=response_ids,
             fidelity=Fidelity.VERIFIED,
-            behaviour_logprobs=scores if sampled_here else None,
+            behavior_logprobs=scores if sampled_here else None,
             policy=call.policy or (policy if sampled_here else None),
             policy_version=_version(words.model) if sampled_here else call.policy_version,
         ),

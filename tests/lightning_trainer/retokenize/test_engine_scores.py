@@ -5,10 +5,10 @@ import pytest
 from lightning_instrumentation.telemetry.messages import input_messages, output_message
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.retokenise.grading import UnscorableError, retokenised
-from lightning_trainer.retokenise.scoring import EngineScorer
-from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
-from lightning_trainer.retokenise.words import Words
+from lightning_trainer.retokenize.grading import UnscorableError, retokenized
+from lightning_trainer.retokenize.scoring import EngineScorer
+from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
+from lightning_trainer.retokenize.words import Words
 from lightning_trainer.types import Fidelity
 
 pytestmark = pytest.mark.engine
@@ -79,13 +79,13 @@ def test_the_ids_are_the_engines_own(engine, scorer, tiny_model, make_call, name
         prompt_tokens=answer["usage"]["prompt_tokens"],
         response_tokens=answer["usage"]["completion_tokens"],
     )
-    call = make_call("s", prompt=(), response=(), fidelity=Fidelity.TEXT_ONLY, behaviour_logprobs=None, policy=None)
-    found, reason = retokenised(call, words, PolicyTokenizer(tiny_model), "math", scorer)
+    call = make_call("s", prompt=(), response=(), fidelity=Fidelity.TEXT_ONLY, behavior_logprobs=None, policy=None)
+    found, reason = retokenized(call, words, PolicyTokenizer(tiny_model), "math", scorer)
     assert reason is None
     assert list(found.prompt_ids) == answer["prompt_token_ids"]
     assert list(found.response_ids) == choice["token_ids"]
     expected = engine.score([[*found.prompt_ids, *found.response_ids]])[0][len(found.prompt_ids) - 1 :]
-    assert found.behaviour_logprobs == pytest.approx(expected, abs=1e-4)
+    assert found.behavior_logprobs == pytest.approx(expected, abs=1e-4)
 
 
 def test_an_engine_that_is_not_there_is_one_sentence() -> None:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_trainer.retokenise.grading import UnscorableError, retokenised
-from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
-from lightning_trainer.retokenise.words import Words
+from lightning_trainer.retokenize.grading import UnscorableError, retokenized
+from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
+from lightning_trainer.retokenize.words import Words
 from lightning_trainer.types import Fidelity
 
 QUESTION = {"role": "user", "parts": [{"type": "text", "content": "2+3?"}]}
@@ -30,7 +30,7 @@ def call(make_call):
         prompt=(),
         response=(),
         fidelity=Fidelity.TEXT_ONLY,
-        behaviour_logprobs=None,
+        behavior_logprobs=None,
         policy=None,
         policy_version=None,
     )
@@ -56,21 +56,21 @@ class Engine:
 
 
 def test_counts_of_the_server_confirm_the_ids(call, tokenizer) -> None:
-    found, reason = retokenised(call, words(tokenizer), tokenizer, "math")
+    found, reason = retokenized(call, words(tokenizer), tokenizer, "math")
     assert reason is None
     assert found.fidelity is Fidelity.VERIFIED
     assert tokenizer.decoded(found.prompt_ids).endswith("<|im_start|>user\n2+3?<|im_end|>\n<|im_start|>assistant\n")
     assert tokenizer.decoded(found.response_ids) == "it is 5<|im_end|>"
     # Nobody scored them, so nothing says how likely they were.
-    assert (found.behaviour_logprobs, found.policy_version) == (None, None)
+    assert (found.behavior_logprobs, found.policy_version) == (None, None)
 
 
 def test_an_answer_that_was_cut_has_no_end_token(call, tokenizer) -> None:
     cut = replace(call, finish_reason="length")
-    found, _ = retokenised(cut, words(tokenizer, response_tokens=7), tokenizer, "math")
+    found, _ = retokenized(cut, words(tokenizer, response_tokens=7), tokenizer, "math")
     assert found.response_ids[-1] != END
     # One that a stop sequence ended has none either: the count says so.
-    found, _ = retokenised(call, words(tokenizer, response_tokens=7), tokenizer, "math")
+    found, _ = retokenized(call, words(tokenizer, response_tokens=7), tokenizer, "math")
     assert found.response_ids[-1] != END
 
 
@@ -86,7 +86,7 @@ def test_an_answer_that_was_cut_has_no_end_token(call, tokenizer) -> None:
     ],
 )
 def test_what_is_not_confirmed_stays_text(call, tokenizer, changes: dict, sentence: str) -> None:
-    found, reason = retokenised(call, words(tokenizer, **changes), tokenizer, "math")
+    found, reason = retokenized(call, words(tokenizer, **changes), tokenizer, "math")
     assert found == call
     assert reason is not None
     assert sentence in reason
@@ -94,13 +94,13 @@ def test_what_is_not_confirmed_stays_text(call, tokenizer, changes: dict, senten
 
 def test_words_that_the_tokenizer_does_not_give_back_stay_text(call, tokenizer) -> None:
     strange = {"role": "assistant", "parts": [{"type": "text", "content": "\ud800"}]}
-    found, reason = retokenised(call, words(tokenizer, strange), tokenizer, "math")
+    found, reason = retokenized(call, words(tokenizer, strange), tokenizer, "math")
     assert found == call
     assert reason is not None
 
 
 def test_a_tool_call_is_spelled_as_the_template_writes_it(call, tokenizer) -> None:
-    found, reason = retokenised(
+    found, reason = retokenized(
         replace(call, finish_reason="tool_calls"),
         words(tokenizer, CALL_OF_A_TOOL, response_tokens=None, prompt_tokens=None),
         tokenizer,
@@ -113,22 +113,22 @@ def test_a_tool_call_is_spelled_as_the_template_writes_it(call, tokenizer) -> No
     )
 
 
-def test_scores_of_the_model_that_answered_are_behaviour_logprobs(call, tokenizer) -> None:
-    found, _ = retokenised(call, words(tokenizer, model="m@v4"), tokenizer, "math", _named("m@v4"))
-    assert found.behaviour_logprobs == (-1.0,) * 8
+def test_scores_of_the_model_that_answered_are_behavior_logprobs(call, tokenizer) -> None:
+    found, _ = retokenized(call, words(tokenizer, model="m@v4"), tokenizer, "math", _named("m@v4"))
+    assert found.behavior_logprobs == (-1.0,) * 8
     assert (found.policy, found.policy_version) == ("math", 4)
 
 
-def test_scores_of_another_model_or_temperature_confirm_and_are_no_behaviour_logprobs(call, tokenizer) -> None:
+def test_scores_of_another_model_or_temperature_confirm_and_are_not_behavior_logprobs(call, tokenizer) -> None:
     for of_call, engine in ((call, _named("other")), (replace(call, temperature=0.5), Engine())):
-        found, reason = retokenised(of_call, words(tokenizer), tokenizer, "math", engine)
+        found, reason = retokenized(of_call, words(tokenizer), tokenizer, "math", engine)
         assert reason is None
-        assert found.behaviour_logprobs is None
+        assert found.behavior_logprobs is None
 
 
 def test_a_token_that_cannot_have_been_sampled_refutes_the_ids(call, tokenizer) -> None:
     for logprob in (-30.0, float("nan")):
-        found, reason = retokenised(call, words(tokenizer), tokenizer, "math", Engine(logprob))
+        found, reason = retokenized(call, words(tokenizer), tokenizer, "math", Engine(logprob))
         assert found == call
         assert reason is not None
         assert "not sampled" in reason
@@ -139,7 +139,7 @@ def test_ids_that_the_engine_does_not_score_stay_text(call, tokenizer) -> None:
         def score(self, token_ids) -> tuple[float, ...]:
             raise UnscorableError("too many")
 
-    assert retokenised(call, words(tokenizer), tokenizer, "math", Full()) == (call, "too many")
+    assert retokenized(call, words(tokenizer), tokenizer, "math", Full()) == (call, "too many")
 
 
 def _named(model: str) -> Engine:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.retokenise.grading import UnscorableError
+from lightning_trainer.retokenize.grading import UnscorableError
 
 
 class EngineScorer:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_trainer.retokenise.chat import NoWordsError, chat_answer, chat_messages, chat_tools
+from lightning_trainer.retokenize.chat import NoWordsError, chat_answer, chat_messages, chat_tools
 
 
 def text(words: str) -> dict:

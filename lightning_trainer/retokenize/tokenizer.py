@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.errors import MissingExtraError, ModelError
-from lightning_trainer.retokenise.chat import ChatMessage, NoWordsError
+from lightning_trainer.retokenize.chat import ChatMessage, NoWordsError
 
 
 class PolicyTokenizer:
