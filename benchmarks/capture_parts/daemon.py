@@ -17,7 +17,7 @@ import uvloop
 from fastapi import FastAPI
 from lightning_instrumentation.redaction.rules import redactor
 
-from capture_parts.lifeline import end_with_parent
+from capture_parts.parent_watchdog import end_with_parent
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.api.selection import selection_router
 from lightning_trainer.daemon.hardware.memory import settle_memory

@@ -15,7 +15,7 @@ from lightning_instrumentation.block import Block
 from lightning_instrumentation.decorated import decorated
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.runtime import runtime
-from lightning_instrumentation.scope import Agent, current, entered, speaking
+from lightning_instrumentation.scope import Agent, current, use_scope, with_agent
 from lightning_instrumentation.telemetry import spans
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ class _Invocation:
                 semconv.AGENT_SOURCE: agent.source,
             },
         )
-        self._scope = speaking(agent, self._span)
+        self._scope = with_agent(agent, self._span)
 
-    def body(self) -> entered:
-        return entered(self._scope)
+    def body(self) -> use_scope:
+        return use_scope(self._scope)
 
     def yielded(self, value: Any) -> None:
         """What an agent hands out is its own."""
@@ -76,7 +76,7 @@ class NamedAgent(Block):
     def __init__(self, name: str | None) -> None:
         self.name = name
         self._invocation: _Invocation | None = None
-        self._body: entered | None = None
+        self._body: use_scope | None = None
         self._used = False
 
     def __call__(self, function: F) -> F:

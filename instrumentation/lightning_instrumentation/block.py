@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from lightning_instrumentation.scope import Scope, entered
+from lightning_instrumentation.scope import Scope, use_scope
 
 
 class Block:
@@ -36,7 +36,7 @@ class ScopeBlock(Block):
     __slots__ = ("_body",)
 
     def __init__(self) -> None:
-        self._body: entered | None = None
+        self._body: use_scope | None = None
 
     def _scope(self) -> Scope:
         """Return what it runs in."""
@@ -49,7 +49,7 @@ class ScopeBlock(Block):
     def __enter__(self) -> Self:
         if self._body is not None:
             raise RuntimeError(self._entered_already())
-        self._body = entered(self._scope())
+        self._body = use_scope(self._scope())
         self._body.__enter__()
         return self
 

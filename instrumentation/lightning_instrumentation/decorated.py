@@ -11,13 +11,13 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from lightning_instrumentation.scope import entered
+from lightning_instrumentation.scope import use_scope
 
 
 class Work(Protocol):
     """One call of a function. None of its methods raises."""
 
-    def body(self) -> entered:
+    def body(self) -> use_scope:
         """Return what the body runs inside of, each time that it runs on."""
         ...
 

@@ -13,7 +13,7 @@ from typing import Any
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures, guarded, log
 from lightning_instrumentation.runtime import Runtime, runtime
-from lightning_instrumentation.scope import Identity, Scope, current, entered
+from lightning_instrumentation.scope import Identity, Scope, current, use_scope
 from lightning_instrumentation.telemetry import spans
 
 LARGEST_REWARD = 1e9
@@ -84,7 +84,7 @@ def _record(
         )
     started = runtime()
     if started is not None:
-        with entered(target):
+        with use_scope(target):
             _export(started, score, name, about, explanation)
 
 

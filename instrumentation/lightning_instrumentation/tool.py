@@ -17,7 +17,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.decorated import decorated
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.runtime import runtime
-from lightning_instrumentation.scope import current, entered
+from lightning_instrumentation.scope import current, use_scope
 from lightning_instrumentation.telemetry import spans
 from lightning_instrumentation.telemetry.messages import as_json
 
@@ -48,7 +48,7 @@ class ToolCall:
         self.scope = current()
         self._span: Span | None = None
         self._capture_content = False
-        self._body: entered | None = None
+        self._body: use_scope | None = None
         guarded("tool", self._begin, str(name), call_id, arguments)
 
     def _begin(self, name: str, call_id: object, arguments: Callable[[], Any]) -> None:
@@ -85,7 +85,7 @@ class ToolCall:
             spans.end(self._span, error)
 
     def __enter__(self) -> ToolCall:
-        self._body = entered(self.scope)
+        self._body = use_scope(self.scope)
         self._body.__enter__()
         return self
 
@@ -111,8 +111,8 @@ class _FunctionCall:
         self._yielded: list[Any] | None = None
         self._more = 0
 
-    def body(self) -> entered:
-        return entered(self._call.scope)
+    def body(self) -> use_scope:
+        return use_scope(self._call.scope)
 
     def yielded(self, value: Any) -> None:
         if self._yielded is None:

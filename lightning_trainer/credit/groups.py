@@ -56,7 +56,7 @@ class GroupSummary:
     """For people: which group, which members, what to do; None unless it breaks promise 5."""
     spread: float = 0.0
     """Standard deviation of what the comparable attempts earned in credit, in reward units."""
-    lonely: frozenset[Peers] = frozenset()
+    unpaired: frozenset[Peers] = frozenset()
     """Rows that only one attempt has, such as those of a turn that no other attempt got to: not trained."""
 
 
@@ -78,16 +78,16 @@ def judge_group(
     comparable = [member for member in members if member.row_credits]
     tasks = sorted({member.attempt.task_id for member in comparable or members})
     attempts_with = Counter(peers for member in comparable for peers in member.row_credits)
-    lonely = frozenset(peers for peers, count in attempts_with.items() if count < 2)
+    unpaired = frozenset(peers for peers, count in attempts_with.items() if count < 2)
     verdict, refused_reason = _refusal(
         f"group {group_id} (by {KEY_NAMES[group_by]})", members, comparable, [] if group_by == "prompt" else tasks
     )
-    if verdict is None and len(lonely) == len(attempts_with):
+    if verdict is None and len(unpaired) == len(attempts_with):
         verdict, refused_reason = (
             Reason.GROUP_TOO_SMALL,
             (
                 f"group {group_id} (by {KEY_NAMES[group_by]}): no call of an attempt has a counterpart in another "
-                f"(attempts {_names(comparable)}); the credit scheme compares {_listed(_described(lonely))}"
+                f"(attempts {_names(comparable)}); the credit scheme compares {_listed(_described(unpaired))}"
             ),
         )
     if verdict is None and needs_baseline and baseline is None:
@@ -103,7 +103,7 @@ def judge_group(
         flat = drop_zero_variance and all(
             _all_equal([*also, *(value for member in comparable for value in member.row_credits.get(peers, ()))])
             for peers in attempts_with
-            if peers not in lonely
+            if peers not in unpaired
         )
         verdict = Reason.ZERO_VARIANCE_GROUP if flat else Reason.SAMPLED
     return GroupSummary(
@@ -115,7 +115,7 @@ def judge_group(
         verdict=verdict,
         refused_reason=refused_reason,
         spread=pstdev(_total(member) for member in comparable) if comparable else 0.0,
-        lonely=lonely,
+        unpaired=unpaired,
     )
 
 
@@ -132,10 +132,10 @@ def _refusal(
             f"{group} mixes the tasks {_listed(tasks)} (attempts {_names(comparable)}): only attempts of one "
             "task can be compared; give each task a group id of its own"
         )
-    casts = sorted({tuple(sorted(member.agents)) for member in comparable})
-    if len(casts) > 1:
+    agent_sets = sorted({tuple(sorted(member.agents)) for member in comparable})
+    if len(agent_sets) > 1:
         return Reason.GROUP_MIXED_AGENTS, (
-            f"{group} mixes attempts by different agents ({_listed(['+'.join(cast) for cast in casts])}; "
+            f"{group} mixes attempts by different agents ({_listed(['+'.join(agents) for agents in agent_sets])}; "
             f"attempts {_names(comparable)}): only attempts by the same agents can be compared"
         )
     return None, None

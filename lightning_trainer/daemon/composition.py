@@ -14,7 +14,7 @@ from lightning_trainer.daemon.hardware.loan import GpuLoan
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.policy_runtime import PolicyEngine, PolicyRuntime
 from lightning_trainer.daemon.rewards.judges import judges_at_work
-from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.overlaps import overlaps
 from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint
 from lightning_trainer.gateway.engine.upstream import Upstream
@@ -33,7 +33,7 @@ async def compose(
     stack: AsyncExitStack,
     *,
     store: SqliteStore,
-    sink: NotifyingSink,
+    sink: NotifyingStore,
     census: LiveCensus,
     url: str,
     token: str | None,

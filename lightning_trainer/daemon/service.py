@@ -42,7 +42,7 @@ from lightning_trainer.daemon.retention import keep_within_limits
 from lightning_trainer.daemon.rewards.feedback import FeedbackSettler
 from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.daemon.state_folder import close_to_others
-from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.dashboard.routes import Dashboard
 from lightning_trainer.dashboard.site import Check, Site
 from lightning_trainer.gateway.auth import require_token
@@ -99,7 +99,7 @@ class Daemon:
             identity = identity_of_daemon(state_dir, url, token)
             await asyncio.to_thread(leave_to_its_owner, url, identity)
             store = await stack.enter_async_context(SqliteStore(state_dir / "lightning.sqlite", config.store))
-            sink = NotifyingSink(store)
+            sink = NotifyingStore(store)
             census = LiveCensus(store)
             self.policies = policies = await compose(
                 config,

@@ -28,7 +28,7 @@ _COMMANDS = {"sft": "lightning-trainer build --for sft", "dpo": "lightning-train
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Demonstration:
     """A prompt with the answer to imitate and, of a pair, the one to prefer it to."""
 
     name: str
@@ -39,9 +39,9 @@ class Shown:
     """Ids; the chosen one first."""
 
 
-def read_shown(
+def read_demonstrations(
     path: Path, objective: Literal["sft", "dpo"], vocabulary: int, tokenizer: MakeTokenizer
-) -> tuple[Shown, ...]:
+) -> tuple[Demonstration, ...]:
     """Read a file for an objective.
 
     Args:
@@ -65,7 +65,7 @@ def read_shown(
                 "give the words instead"
             )
         name = f"{path.name}/{number}"
-        found.append(Shown(name, str(row.get("agent") or ""), array("i", prompt_ids), _packed(answers)))
+        found.append(Demonstration(name, str(row.get("agent") or ""), array("i", prompt_ids), _packed(answers)))
     if not found:
         raise DatasetError(f"{path} has no rows; make some with {_COMMANDS[objective]}")
     return tuple(found)

@@ -1,4 +1,4 @@
-"""What a terminal and a page say in the same words: an attempt's facts, and a call's fate, place and numbers."""
+"""What a terminal and a page say in the same words: an attempt's facts, and a call's outcome, place and numbers."""
 
 from collections.abc import Iterator
 
@@ -52,10 +52,10 @@ def _taken(case: Case) -> str:
 
 
 def meanings(attempt: ExplainedAttempt) -> Iterator[str]:
-    """Yield what each fate in the tree means, once, with the calls that met it."""
+    """Yield what each outcome in the tree means, once, with the calls that met it."""
     met: dict[tuple[str, str], list[int]] = {}
     for call in attempt.calls:
-        met.setdefault((fate(call), call.fate.explanation), []).append(call.node.number)
+        met.setdefault((call_outcome(call), call.call_outcome.explanation), []).append(call.node.number)
     for (name, explanation), numbers in met.items():
         which = "all calls" if len(numbers) == len(attempt.calls) > 1 else f"call{'s' * (len(numbers) > 1)} "
         listed = "" if which == "all calls" else ", ".join(map(str, numbers[:8])) + (" ..." if len(numbers) > 8 else "")
@@ -69,10 +69,12 @@ def balance(attempt: ExplainedAttempt) -> str:
     return f"{counted(attempt.sampled_tokens, 'sampled token')} recorded, {accounted:,} accounted for: {verdict}"
 
 
-def fate(call: ExplainedCall) -> str:
+def call_outcome(call: ExplainedCall) -> str:
     """Return "trained", or the outcome with its reason."""
     return (
-        str(call.fate.outcome) if call.fate.outcome is Outcome.TRAINED else f"{call.fate.outcome}: {call.fate.reason}"
+        str(call.call_outcome.outcome)
+        if call.call_outcome.outcome is Outcome.TRAINED
+        else f"{call.call_outcome.outcome}: {call.call_outcome.reason}"
     )
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import lightning_instrumentation as lightning
-from lightning_instrumentation.scope import Identity, Scope, current, entered
+from lightning_instrumentation.scope import Identity, Scope, current, use_scope
 
 from lightning_trainer.errors import MissingExtraError
 from lightning_trainer.rollouts.attempt import AttemptFunction, TaskT
@@ -50,7 +50,7 @@ class OnRay:
 
 def _run(attempt: AttemptFunction[Any], task: Any, identity: Identity | None, endpoint: str | None):
     lightning.init(endpoint)
-    with entered(Scope(identity)):
+    with use_scope(Scope(identity)):
         try:
             return result_of(attempt(task))
         finally:

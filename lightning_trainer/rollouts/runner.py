@@ -28,7 +28,7 @@ from lightning_trainer.rollouts.events import AttemptEnded, Event, StepEnded
 from lightning_trainer.rollouts.interruption import ends_in_one_line
 from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
 from lightning_trainer.rollouts.team import TeamClient
-from lightning_trainer.rollouts.worker_pool import Crew
+from lightning_trainer.rollouts.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     from lightning_trainer.environments.agent import Agent
@@ -155,7 +155,7 @@ class Runner(Generic[TaskT]):
         def attempted(work: _Work[TaskT]) -> AttemptEnded:
             return self._attempted(work, on_attempt)
 
-        with Crew(attempted, self._concurrency) as crew:
+        with WorkerPool(attempted, self._concurrency) as pool:
             while done < steps:
                 began = time.monotonic()
                 # What other runs have on their way is not counted on: it may take as long as it likes.
@@ -169,7 +169,7 @@ class Runner(Generic[TaskT]):
                         continue
                     groups = self._groups(run, tasks_of_step(started), started, status, taken)
                     for batch in groups if ahead else [list(chain.from_iterable(groups))]:
-                        crew.add(batch)
+                        pool.add(batch)
                 status = self._daemon.wait_for_step(done + 1, groups_wanted=status["groups_wanted"])
                 if status["steps_done"] <= done:
                     continue
@@ -188,7 +188,7 @@ class Runner(Generic[TaskT]):
                 )
             if not status["dynamic_sampling"]:
                 # There is something left only where other runs brought groups too: later steps take it, if it is whole.
-                crew.wait()
+                pool.wait()
 
     @ends_in_one_line()
     def evaluate(self, tasks: Sequence[TaskT], *, stage: str) -> list[AttemptEnded]:
@@ -204,8 +204,8 @@ class Runner(Generic[TaskT]):
         def run(work: _Work[TaskT]) -> AttemptEnded:
             return self._attempted(work, self._on_event)
 
-        with Crew(run, self._concurrency) as crew:
-            batch = crew.add([_Work(task, f"{self._run}/{stage}/{task.id}", stage, None, "evaluate") for task in tasks])
+        with WorkerPool(run, self._concurrency) as pool:
+            batch = pool.add([_Work(task, f"{self._run}/{stage}/{task.id}", stage, None, "evaluate") for task in tasks])
             return [future.result() for future in batch.futures]
 
     def _where_it_was(self, run: str, status: dict, done: int, ahead: int) -> tuple[int, int]:

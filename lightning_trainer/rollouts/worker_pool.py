@@ -19,7 +19,7 @@ _FLUSH_S = 30.0
 _log = logging.getLogger(__name__)
 
 
-class Crew(Generic[WorkT, EndedT]):
+class WorkerPool(Generic[WorkT, EndedT]):
     """Runs ``run(work)`` in at most ``size`` threads; on leaving, what has not begun is left undone.
 
     The threads are daemons: an interrupted run must not wait for a hanging tool.

@@ -38,7 +38,7 @@ class JudgedGroup:
 def judge_groups(
     attempts: Mapping[str, Sequence[Attempt]],
     trajectories: Mapping[str, Sequence[Trajectory]],
-    casts: Mapping[str, frozenset[str]],
+    agents_by_attempt: Mapping[str, frozenset[str]],
     rewards: RewardTable,
     baselines: Baselines,
     limit: Limit,
@@ -49,7 +49,7 @@ def judge_groups(
     Args:
         attempts: those to be trained, by group id.
         trajectories: by group id.
-        casts: which of the policy's agents made calls, by attempt id.
+        agents_by_attempt: which of the policy's agents made calls, by attempt id.
     """
     scheme = _shaped(credit_scheme(policy.credit), policy)
 
@@ -57,7 +57,7 @@ def judge_groups(
         members = [
             Member(
                 attempt=attempt,
-                agents=casts.get(attempt.attempt_id, frozenset()),
+                agents=agents_by_attempt.get(attempt.attempt_id, frozenset()),
                 reward=rewards.of_attempts.get(attempt.attempt_id),
                 row_credits=assignment.row_credits.get(attempt.attempt_id, {}),
             )

@@ -25,7 +25,7 @@ from autogen_core import (
 from autogen_core.models import UserMessage
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from lightning_instrumentation import semconv
-from lightning_instrumentation.scope import speaker
+from lightning_instrumentation.scope import current_agent
 
 SAYS = "You are AGENT[{}]."
 """System message: the prompt itself says who asks, and the task in which rollout (tests/adapters/truth.py)."""
@@ -88,7 +88,7 @@ async def test_a_streamed_run_names_its_agent_and_not_its_consumer(truth, record
     agent = assistant("solver", client, tools=[calculator], model_client_stream=streams_tokens)
     async with lightning.rollout("t", rollout_id="r1"):
         async for _ in agent.run_stream(task="rollout 1: how much is 2+3"):
-            assert speaker() is None
+            assert current_agent() is None
     truth.check_every_call(recording, calls=1)
     assert [span.attributes.get(semconv.STREAM_COMPLETE) for span in recording.spans("chat")] == [
         True if streams_tokens else None
@@ -103,7 +103,7 @@ async def test_a_stream_that_was_left_early_leaves_nothing_behind(recording, cli
             if getattr(message, "source", None) == "solver":
                 break
         await stream.aclose()
-        assert speaker() is None
+        assert current_agent() is None
     # AutoGen leaves its inner streams to the event loop and the collector of garbage.
     for _ in range(20):
         gc.collect()
@@ -120,7 +120,7 @@ async def test_an_agent_that_is_called_without_run(truth, recording, client):
     async with lightning.rollout("t", rollout_id="r1"):
         await agent.on_messages([message], CancellationToken())
         async for _ in agent.on_messages_stream([message], CancellationToken()):
-            assert speaker() is None
+            assert current_agent() is None
     truth.check_every_call(recording, calls=2)
 
 
@@ -179,7 +179,7 @@ async def test_an_agent_used_as_a_tool_speaks_for_itself_below_the_tool(recordin
         task = TextMessage(content="rollout 1: ask", source="user")
         if streamed:
             async for _ in boss.run_stream(task=task):
-                assert speaker() is None
+                assert current_agent() is None
         else:
             await boss.run(task=task)
     (tool,) = tools(recording)

@@ -25,7 +25,7 @@ from agents import (
 from agents.tracing import TracingProcessor, get_trace_provider
 from lightning_adapters import openai_agents
 from lightning_instrumentation import semconv
-from lightning_instrumentation.scope import current, speaker
+from lightning_instrumentation.scope import current, current_agent
 
 SAYS = "You are AGENT[{}]."
 """System message: the prompt itself says who asks, and the task in which rollout (tests/adapters/truth.py)."""
@@ -55,7 +55,7 @@ def agent(name: str, model: Any, **options: Any) -> Agent:
 async def streamed(starting: Agent, question: str) -> Any:
     run = Runner.run_streamed(starting, question)
     async for _ in run.stream_events():
-        assert speaker() is None
+        assert current_agent() is None
     return run
 
 
@@ -258,7 +258,7 @@ async def test_calls_of_the_responses_api_are_made_by_their_agent(recording, way
     heard: list[tuple] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
-        agent_there, identity = speaker(), current().identity
+        agent_there, identity = current_agent(), current().identity
         heard.append((agent_there and agent_there.name, identity and identity.rollout_id))
         body = json.loads(request.content)
         response = responses_answer(body)

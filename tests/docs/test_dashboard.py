@@ -113,7 +113,7 @@ def test_the_pictures_and_files_that_it_shows_are_there_and_small():
 def test_the_routes_that_it_names_are_the_daemons(tmp_path):
     from lightning_trainer.config import Config
     from lightning_trainer.daemon.service import Daemon
-    from lightning_trainer.daemon.watching.notifying import NotifyingSink
+    from lightning_trainer.daemon.watching.notifying_store import NotifyingSink
     from lightning_trainer.store import SqliteStore
 
     store = SqliteStore(tmp_path / "lightning.sqlite")

@@ -8,11 +8,11 @@ import pickle
 import lightning_instrumentation as lightning
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.scope import current, speaker
+from lightning_instrumentation.scope import current, current_agent
 
 
 def name_here() -> str | None:
-    agent = speaker()
+    agent = current_agent()
     return agent.name if agent else None
 
 

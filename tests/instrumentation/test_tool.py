@@ -7,7 +7,7 @@ import json
 import lightning_instrumentation as lightning
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.scope import Agent, Scope, await_inside, current, each_inside, speaker
+from lightning_instrumentation.scope import Agent, Scope, await_inside, current, current_agent, each_inside
 from lightning_instrumentation.tool import ToolCall
 
 INSIDE = Scope(agent=Agent("inside", "test"))
@@ -51,12 +51,12 @@ async def test_a_stream_is_inside_and_its_consumer_is_not():
     async def words():
         try:
             for word in "ab":
-                seen.append(speaker())
+                seen.append(current_agent())
                 yield word
         finally:
-            seen.append(speaker())
+            seen.append(current_agent())
 
-    consumed = [(word, speaker()) async for word in each_inside(INSIDE, words())]
+    consumed = [(word, current_agent()) async for word in each_inside(INSIDE, words())]
     assert consumed == [("a", None), ("b", None)]
     assert seen == [INSIDE.agent] * 3
 
@@ -68,7 +68,7 @@ async def test_closing_a_stream_closes_what_is_in_it():
         try:
             yield "a"
         finally:
-            closed.append(speaker())
+            closed.append(current_agent())
 
     stream = each_inside(INSIDE, words())
     assert await anext(stream) == "a"
@@ -92,7 +92,7 @@ async def test_errors_come_out_of_streams_and_coroutines_as_they_are():
 
     with pytest.raises(KeyError):
         await await_inside(INSIDE, fails())
-    assert speaker() is None
+    assert current_agent() is None
 
 
 def told(span):

@@ -8,7 +8,7 @@ import lightning_instrumentation as lightning
 import openai
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.scope import speaker
+from lightning_instrumentation.scope import current_agent
 from opentelemetry import baggage, context
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -34,7 +34,7 @@ def named(name: str) -> dict[str, str]:
 
 
 def name_here() -> tuple[str, str] | None:
-    agent = speaker()
+    agent = current_agent()
     return (agent.name, agent.source) if agent else None
 
 

@@ -12,12 +12,12 @@ _LOOPBACK_NAMES = frozenset({"localhost", LOOPBACK, "::1", "0.0.0.0"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-class Standing(Enum):
+class HostTrust(Enum):
     DAEMON = "daemon"
     """The endpoint: gets trace context; its gateway records the tokens itself."""
     TRUSTED = "trusted"
     """Named by the user: gets trace context and is asked for token ids."""
-    STRANGER = "stranger"
+    UNTRUSTED = "stranger"
     """Gets exactly what it would get without us."""
 
 
@@ -63,10 +63,10 @@ class Hosts:
                 raise ConfigurationError(f"trusted host {entry!r} names no host; write host:port")
             self._trusted.add(place)
 
-    def standing(self, url: str) -> Standing:
+    def trust(self, url: str) -> HostTrust:
         host, port = _place_of(url)
         if (host, port) == self._daemon:
-            return Standing.DAEMON
+            return HostTrust.DAEMON
         if (host, port) in self._trusted or (host, None) in self._trusted:
-            return Standing.TRUSTED
-        return Standing.STRANGER
+            return HostTrust.TRUSTED
+        return HostTrust.UNTRUSTED

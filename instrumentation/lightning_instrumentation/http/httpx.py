@@ -52,9 +52,9 @@ def _send(module: Any) -> Callable[..., Any]:
                             changed, stream=kwargs.get("stream", False)
                         )
                 except (module.ConnectError, module.ConnectTimeout) as away:
-                    if not out.goes_home(request.headers):
+                    if not out.may_fall_back(request.headers):
                         raise
-                    out, changed, redirects = _taken_back(module, request, out, away)
+                    out, changed, redirects = _fall_back(module, request, out, away)
             if response is None:
                 args, kwargs = _asking(changed, args, kwargs)
                 with following(redirects):
@@ -83,9 +83,9 @@ def _async_send(module: Any) -> Callable[..., Any]:
                         ours = gateway_client(module, instance, out)
                         response = await ours.send(changed, stream=kwargs.get("stream", False))
                 except (module.ConnectError, module.ConnectTimeout) as away:
-                    if not out.goes_home(request.headers):
+                    if not out.may_fall_back(request.headers):
                         raise
-                    out, changed, redirects = _taken_back(module, request, out, away)
+                    out, changed, redirects = _fall_back(module, request, out, away)
             if response is None:
                 args, kwargs = _asking(changed, args, kwargs)
                 with following(redirects):
@@ -125,9 +125,9 @@ def _with_additions(module: Any, request: Any, out: Outgoing) -> tuple[Outgoing,
     return out, changed, out.redirects(changed.headers, request.headers, lambda: request.content)
 
 
-def _taken_back(module: Any, request: Any, out: Outgoing, away: Exception) -> tuple[Outgoing, Any, Redirects | None]:
+def _fall_back(module: Any, request: Any, out: Outgoing, away: Exception) -> tuple[Outgoing, Any, Redirects | None]:
     """A routed call goes to the caller's own host; whatever goes wrong here, their own request is sent."""
-    return guarded("route-fallback", lambda: _with_additions(module, request, out.taken_back(away))) or (
+    return guarded("route-fallback", lambda: _with_additions(module, request, out.fall_back(away))) or (
         out,
         request,
         None,
@@ -206,7 +206,7 @@ def _answered(
     watched = _streams(module)[0 if isinstance(response.stream, module.SyncByteStream) else 1]
     response.stream = watched(response.stream, body)
     call.under_way = True
-    weakref.finalize(response, body.given_up)
+    weakref.finalize(response, body.abandon)
 
 
 def _hide_requests(module: Any, request: Any, changed: Any, redirects: Redirects | None, response: Any) -> None:
@@ -254,7 +254,7 @@ def _streams(module: Any) -> tuple[Any, Any]:
             try:
                 self._stream.close()
             finally:
-                self._body.given_up()
+                self._body.abandon()
 
     class AsyncWatched(Watched, module.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -275,6 +275,6 @@ def _streams(module: Any) -> tuple[Any, Any]:
             try:
                 await self._stream.aclose()
             finally:
-                self._body.given_up()
+                self._body.abandon()
 
     return SyncWatched, AsyncWatched

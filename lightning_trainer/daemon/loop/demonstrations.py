@@ -5,8 +5,8 @@ from pathlib import Path
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.policies.stages import first_steps
-from lightning_trainer.dataset.demonstration_batches import build_shown, rows_of_step
-from lightning_trainer.dataset.demonstrations import Shown, read_shown
+from lightning_trainer.dataset.demonstration_batches import build_demonstrations, rows_of_step
+from lightning_trainer.dataset.demonstrations import Demonstration, read_demonstrations
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.training.batches import Build
 
@@ -17,7 +17,7 @@ class Demonstrations:
     def __init__(self, policy: PolicyConfig, *, seed: int = 0) -> None:
         self._policy = policy
         self._seed = seed
-        self._rows: dict[int, tuple[Shown, ...]] = {}
+        self._rows: dict[int, tuple[Demonstration, ...]] = {}
         """By the first step of the stage."""
 
     def read(self, model_dir: Path, chat_template: Path | None = None) -> None:
@@ -37,7 +37,7 @@ class Demonstrations:
             if stage.data is not None and stage.algorithm is not None:
                 objective = stage.algorithm.objective
                 assert objective != "rl", "refused where the configuration is read"
-                self._rows[first_step] = read_shown(
+                self._rows[first_step] = read_demonstrations(
                     stage.data, objective, vocabulary, lambda: PolicyTokenizer(model_dir, template)
                 )
 
@@ -48,5 +48,5 @@ class Demonstrations:
             return None
         first_step, stage = found
         rows, epoch = rows_of_step(self._rows[first_step], step - first_step, stage.batch_size, self._seed)
-        build = build_shown(rows, self._policy.at_step(step), step)
+        build = build_demonstrations(rows, self._policy.at_step(step), step)
         return build, {"data/rows": float(len(rows)), "data/epoch": float(epoch)}

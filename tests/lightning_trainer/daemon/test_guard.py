@@ -11,7 +11,7 @@ import pytest
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.policies.versions import GuardConfig
-from lightning_trainer.daemon.publication import beside
+from lightning_trainer.daemon.publication import candidate_serving as beside
 from lightning_trainer.daemon.publication.guard import PromotionGuard
 from lightning_trainer.daemon.publication.old_versions import Lease, OldVersionBusyError
 from lightning_trainer.daemon.publication.publishing import Publisher

@@ -11,7 +11,7 @@ from lightning_trainer.config.rewards.judges import JudgeConfig
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.building import Builder
 from lightning_trainer.daemon.rewards.judges import PolicyJudges, judges_at_work
-from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.metrics.judges import judge_metrics
@@ -26,7 +26,7 @@ COUNTS = "open('asked', 'a').write('x'); "
 async def daemon(tmp_path, make_policy, attempt_spans):
     """``daemon(program, **settings)``: a builder over two ended attempts of one group, whose judge is the program."""
     async with SqliteStore(tmp_path / "store.sqlite") as store:
-        progress, sink = Progress(), NotifyingSink(store)
+        progress, sink = Progress(), NotifyingStore(store)
         stored = sink.watch("math", progress)
         rollbacks = RollbackRequests(wake=stored)
         for number, attempt in enumerate("ab"):

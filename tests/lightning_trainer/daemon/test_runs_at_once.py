@@ -29,7 +29,7 @@ from lightning_trainer.daemon.api.runs import runs_router
 from lightning_trainer.daemon.api.status import status_router
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
-from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.metrics.recorder import MetricsRecorder
@@ -54,7 +54,7 @@ def tasks_of(step: int) -> list[Task]:
 class Side:
     """One policy's loop, with a trainer that keeps its batches."""
 
-    def __init__(self, policy: PolicyConfig, store: SqliteStore, sink: NotifyingSink, folder: Path) -> None:
+    def __init__(self, policy: PolicyConfig, store: SqliteStore, sink: NotifyingStore, folder: Path) -> None:
         self.policy = policy
         self.batches: list[TrainingBatch] = []
         self.progress = Progress()
@@ -99,7 +99,7 @@ class Daemon:
     async def _serve(self) -> None:
         self._event_loop = asyncio.get_running_loop()
         async with SqliteStore(self._folder / "lightning.sqlite") as self.store:
-            self._sink = NotifyingSink(self.store)
+            self._sink = NotifyingStore(self.store)
             named = [
                 {"name": name, "agents": [name], "model": "random:tiny", "group_size": SIZE, "groups_per_step": GROUPS}
                 for name in POLICIES

@@ -551,13 +551,13 @@ def check_groups(world: World, build: Build) -> None:
             members = {_trained_for(sample, segment)[0] for sample in own for segment in sample.segments}
             assert len(members) >= 2
             assert {attempts[name].task_id for name in members} == {group.task_id}
-            casts = {
+            agents_by_attempt = {
                 frozenset(
                     call.agent for call in _named(world) if call.attempt_id == name and world.policy.claims(call.agent)
                 )
                 for name in members
             }
-            assert len(casts) == 1
+            assert len(agents_by_attempt) == 1
             compared: dict[tuple[str, str], dict[str, list[float]]] = {}
             for sample in own:
                 for segment in sample.segments:
@@ -605,10 +605,10 @@ def check_arrival(world: World, build: Build) -> None:
     again = replace(world, calls=calls + calls, attempts=attempts + attempts, evaluations=evaluations * 2).build()
     assert (again.batch, again.groups) == (build.batch, build.groups)
 
-    def fates(build: Build):
+    def call_outcomes(build: Build):
         return [row for row in build.ledger if row.outcome is not Outcome.DEDUPLICATED]
 
-    assert fates(again) == fates(build)
+    assert call_outcomes(again) == call_outcomes(build)
 
 
 def check_all(world: World) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.serving.checksum import file_checksum
-from lightning_trainer.serving.host.probe import scoring
+from lightning_trainer.serving.host.probe import probe_scoring as scoring
 from lightning_trainer.serving.host.settings import HostSettings
 from lightning_trainer.serving.host.weights.weight_file import (
     TensorHeader,

@@ -1,4 +1,4 @@
-"""What a request that may generate goes through: it gets one version of one policy for the whole of its response."""
+"""Version pinning: a request that may generate gets one version of one policy for the whole of its response."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
@@ -15,14 +15,14 @@ class Sampler(NamedTuple):
     version: int
 
 
-class Passage(NamedTuple):
+class PinnedRequest(NamedTuple):
     receive: Receive
     """What the app reads, which may differ from what was sent."""
     sampler: Sampler | None
     """None where the request names no policy; vLLM says what is wrong with it."""
 
 
-class Passages(Protocol):
-    def passage(self, scope: Message, receive: Receive) -> AbstractAsyncContextManager[Passage]:
+class VersionPinning(Protocol):
+    def pin(self, scope: Message, receive: Receive) -> AbstractAsyncContextManager[PinnedRequest]:
         """Hold the version while the block runs."""
         ...

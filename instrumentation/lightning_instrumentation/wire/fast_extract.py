@@ -26,7 +26,7 @@ _IN_IDS = b"0123456789, "
 _IN_LOGPROBS = b"0123456789.eE+-, "
 
 
-class CutAnswer(NamedTuple):
+class FastExtract(NamedTuple):
     part: dict[str, Any]
     """With ids and logprobs, as text."""
     document: dict[str, Any]
@@ -35,13 +35,13 @@ class CutAnswer(NamedTuple):
     """Of the document, as it came but for these."""
 
 
-def cut_out(data: bytes) -> CutAnswer | None:
+def fast_extract(data: bytes) -> FastExtract | None:
     """Return None for an answer of another form: it has to be read as a whole."""
     try:
         text, values = _cut(data)
         document = read_json(text)
         part = _with_values(document, values) if values else None
-        return None if part is None else CutAnswer(part, document, text)
+        return None if part is None else FastExtract(part, document, text)
     except (ValueError, RecursionError):
         return None
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lightning_instrumentation.telemetry.packing import NumberText, unpack_logprobs, unpack_token_ids
 from lightning_instrumentation.wire.api import Wanted
 from lightning_instrumentation.wire.chat import ChatCompletions
-from lightning_instrumentation.wire.cut import cut_out
+from lightning_instrumentation.wire.fast_extract import fast_extract
 
 ALL = Wanted(token_ids=True, logprobs=True)
 NASTY = [
@@ -70,7 +70,7 @@ def test_it_is_what_reading_everything_gives(separators, escaped):
     @given(answers())
     def holds(answer):
         data = json.dumps(answer, separators=separators, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
-        found = cut_out(data)
+        found = fast_extract(data)
         if any(
             choice["logprobs"] and choice["logprobs"]["content"] and not choice["token_ids"]
             for choice in answer["choices"]
@@ -117,7 +117,7 @@ ENTRY = {"token": "a", "logprob": -1.0, "bytes": None, "top_logprobs": []}
     ],
 )
 def test_another_form_is_left_alone(changed):
-    assert cut_out(json.dumps(changed).encode()) is None
+    assert fast_extract(json.dumps(changed).encode()) is None
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_another_form_is_left_alone(changed):
     ],
 )
 def test_what_is_no_answer_is_left_alone(data):
-    assert cut_out(data) is None
+    assert fast_extract(data) is None
 
 
 def test_ids_of_one_choice_that_come_in_two_forms_are_one_list():

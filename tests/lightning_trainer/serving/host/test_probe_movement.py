@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_trainer.serving.host.probe.movement import Scored, movement
+from lightning_trainer.serving.host.probe.probe_movement import Scored, measure_movement
 
 N = 67
 """The probe's scored tokens (``training.probe``)."""
@@ -28,7 +28,7 @@ def test_an_engine_that_follows_has_slope_one():
     random_ = random.Random(0)
     start = normal(random_, 3)
     after = moved_by(random_, start, 0.2)
-    found = movement(scored(start, normal(random_, 0.03)), scored(after, normal(random_, 0.03)))
+    found = measure_movement(scored(start, normal(random_, 0.03)), scored(after, normal(random_, 0.03)))
     assert found is not None
     assert found.decisive
     assert not found.stale
@@ -39,7 +39,7 @@ def test_an_engine_that_stands_still_to_the_last_bit_is_stale_however_small_the_
     random_ = random.Random(1)
     start = normal(random_, 3)
     before = scored(start, normal(random_, 0.03))
-    found = movement(before, Scored([moved_by(random_, start, 1e-4)], before.engine))
+    found = measure_movement(before, Scored([moved_by(random_, start, 1e-4)], before.engine))
     assert found is not None
     assert found.stale
     assert found.slope == 0
@@ -51,19 +51,19 @@ def test_half_of_the_layers_left_behind_is_found_when_the_step_is_clear():
     step = normal(random_, 0.3)
     before = scored(start, normal(random_, 0.03))
     engine = [e + 0.2 * d + random_.gauss(0, 0.03) for e, d in zip(before.engine[0], step, strict=True)]
-    found = movement(before, Scored([[s + d for s, d in zip(start, step, strict=True)]], [engine]))
+    found = measure_movement(before, Scored([[s + d for s, d in zip(start, step, strict=True)]], [engine]))
     assert found is not None
     assert found.stale
 
 
 def test_a_trainer_that_did_not_move_proves_nothing():
     before = scored([-1.0, -2.0], [0.1, 0.0])
-    assert movement(before, before) is None
+    assert measure_movement(before, before) is None
 
 
 def test_an_unchanged_engine_is_no_evidence_when_the_trainer_hardly_moved():
     before = scored([-1.0, -2.0], [0.0, 0.0])
-    found = movement(before, Scored([[-1.0 - 1e-7, -2.0]], before.engine))
+    found = measure_movement(before, Scored([[-1.0 - 1e-7, -2.0]], before.engine))
     assert found is not None
     assert not found.decisive
 
@@ -79,7 +79,7 @@ def test_loaded_weights_are_never_called_stale(seed, step, engine_noise, trainer
         trainer = [t + n for t, n in zip(true_scores, normal(random_, trainer_noise), strict=True)]
         return Scored([trainer], [[t + n for t, n in zip(true_scores, normal(random_, engine_noise), strict=True)]])
 
-    found = movement(seen(truth), seen(after))
+    found = measure_movement(seen(truth), seen(after))
     assert found is None or not found.stale
 
 
@@ -89,6 +89,6 @@ def test_stale_weights_are_found_on_an_engine_whose_numbers_differ_from_run_to_r
     start = normal(random_, 3)
     after = moved_by(random_, start, 0.15)
     stale = [t + random_.gauss(0, 0.03) for t in start]
-    found = movement(scored(start, normal(random_, 0.03)), Scored([after], [stale]))
+    found = measure_movement(scored(start, normal(random_, 0.03)), Scored([after], [stale]))
     assert found is not None
     assert found.stale

@@ -1,11 +1,11 @@
-"""The readers-writer gate: one version samples all tokens of a response, and a publication is never starved."""
+"""The readers-writer lock: one version samples all tokens of a response, and a publication is never starved."""
 
 import asyncio
 import random
 
 import pytest
 
-from lightning_trainer.serving.host.weights.rw_lock import DrainTimeout, Gate
+from lightning_trainer.serving.host.weights.rw_lock import DrainTimeout, RwLock
 
 
 async def never_aborted() -> None:
@@ -13,18 +13,18 @@ async def never_aborted() -> None:
 
 
 async def test_requests_go_through_together():
-    gate = Gate()
-    async with gate.reading(), gate.reading():
-        assert gate.running == 2
-    assert gate.running == 0
+    rw_lock = RwLock()
+    async with rw_lock.reading(), rw_lock.reading():
+        assert rw_lock.running == 2
+    assert rw_lock.running == 0
 
 
 async def test_a_response_never_spans_two_versions():
-    gate, version, random_ = Gate(), 0, random.Random(3)
+    rw_lock, version, random_ = RwLock(), 0, random.Random(3)
 
     async def request() -> None:
         await asyncio.sleep(random_.random() / 50)
-        async with gate.reading():
+        async with rw_lock.reading():
             before = version
             for _ in range(5):
                 await asyncio.sleep(random_.random() / 500)
@@ -33,8 +33,8 @@ async def test_a_response_never_spans_two_versions():
     async def publications() -> None:
         nonlocal version
         for _ in range(10):
-            async with gate.writing(5, never_aborted):
-                assert gate.running == 0
+            async with rw_lock.writing(5, never_aborted):
+                assert rw_lock.running == 0
                 version += 1
                 await asyncio.sleep(0.001)
             await asyncio.sleep(0.002)
@@ -44,29 +44,29 @@ async def test_a_response_never_spans_two_versions():
 
 
 async def test_a_publication_is_not_starved_by_a_stream_of_requests():
-    gate, done = Gate(), asyncio.Event()
+    rw_lock, done = RwLock(), asyncio.Event()
 
     async def stream_of_requests() -> None:
         while not done.is_set():
-            async with gate.reading():
+            async with rw_lock.reading():
                 await asyncio.sleep(0.005)
 
     requests = [asyncio.create_task(stream_of_requests()) for _ in range(8)]
     await asyncio.sleep(0.02)
-    async with asyncio.timeout(1), gate.writing(5, never_aborted):
+    async with asyncio.timeout(1), rw_lock.writing(5, never_aborted):
         pass
     done.set()
     await asyncio.gather(*requests)
 
 
 async def test_requests_that_come_during_a_publication_wait_for_it():
-    gate, order = Gate(), []
+    rw_lock, order = RwLock(), []
 
     async def request() -> None:
-        async with gate.reading():
+        async with rw_lock.reading():
             order.append("request")
 
-    async with gate.writing(5, never_aborted):
+    async with rw_lock.writing(5, never_aborted):
         waiting = asyncio.create_task(request())
         await asyncio.sleep(0.01)
         order.append("published")
@@ -75,10 +75,10 @@ async def test_requests_that_come_during_a_publication_wait_for_it():
 
 
 async def test_requests_that_outlast_the_drain_are_aborted_and_still_waited_for():
-    gate, cut = Gate(), asyncio.Event()
+    rw_lock, cut = RwLock(), asyncio.Event()
 
     async def endless() -> None:
-        async with gate.reading():
+        async with rw_lock.reading():
             await cut.wait()
 
     async def abort() -> None:
@@ -86,16 +86,16 @@ async def test_requests_that_outlast_the_drain_are_aborted_and_still_waited_for(
 
     running = asyncio.create_task(endless())
     await asyncio.sleep(0)
-    async with gate.writing(0.02, abort):
-        assert gate.running == 0
+    async with rw_lock.writing(0.02, abort):
+        assert rw_lock.running == 0
     await running
 
 
-async def test_a_request_that_survives_the_abort_stops_the_publication_not_the_gate():
-    gate, end = Gate(), asyncio.Event()
+async def test_a_request_that_survives_the_abort_stops_the_publication_not_the_lock():
+    rw_lock, end = RwLock(), asyncio.Event()
 
     async def deaf() -> None:
-        async with gate.reading():
+        async with rw_lock.reading():
             await end.wait()
 
     async def abort() -> None:
@@ -104,34 +104,34 @@ async def test_a_request_that_survives_the_abort_stops_the_publication_not_the_g
     running = asyncio.create_task(deaf())
     await asyncio.sleep(0)
     with pytest.raises(DrainTimeout, match="1 requests did not end"):
-        async with gate.writing(0.01, abort):
+        async with rw_lock.writing(0.01, abort):
             pytest.fail("a request is still running")
-    async with asyncio.timeout(1), gate.reading():
+    async with asyncio.timeout(1), rw_lock.reading():
         pass
     end.set()
     await running
 
 
-async def test_a_request_that_is_cancelled_leaves_the_gate():
-    gate = Gate()
+async def test_a_request_that_is_cancelled_leaves_the_lock():
+    rw_lock = RwLock()
 
     async def request() -> None:
-        async with gate.reading():
+        async with rw_lock.reading():
             await asyncio.sleep(60)
 
     running = asyncio.create_task(request())
     await asyncio.sleep(0)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    async with asyncio.timeout(1), gate.writing(1, never_aborted):
-        assert gate.running == 0
+    async with asyncio.timeout(1), rw_lock.writing(1, never_aborted):
+        assert rw_lock.running == 0
 
 
 async def test_a_request_that_reached_the_engine_after_the_abort_is_aborted_too():
-    gate, cut, aborts = Gate(), asyncio.Event(), 0
+    rw_lock, cut, aborts = RwLock(), asyncio.Event(), 0
 
     async def late() -> None:
-        async with gate.reading():
+        async with rw_lock.reading():
             await cut.wait()
 
     async def abort() -> None:
@@ -142,6 +142,6 @@ async def test_a_request_that_reached_the_engine_after_the_abort_is_aborted_too(
 
     running = asyncio.create_task(late())
     await asyncio.sleep(0)
-    async with gate.writing(3, abort):
-        assert gate.running == 0
+    async with rw_lock.writing(3, abort):
+        assert rw_lock.running == 0
     await running

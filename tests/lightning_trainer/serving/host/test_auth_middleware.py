@@ -1,4 +1,4 @@
-"""The door: a token for everything, a version on every response that may hold sampled tokens."""
+"""A token for everything, a version on every response that may hold sampled tokens."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from lightning_trainer.serving.host.auth_middleware import Door
+from lightning_trainer.serving.host.auth_middleware import AuthMiddleware
 from lightning_trainer.serving.host.tokens.continuation import current_turn
-from lightning_trainer.serving.host.weights.rw_lock import Gate
-from lightning_trainer.serving.host.weights.version_pinning import Passage, Sampler
+from lightning_trainer.serving.host.weights.rw_lock import RwLock
+from lightning_trainer.serving.host.weights.version_pinning import PinnedRequest, Sampler
 
 TOKEN = "a-token-of-this-run"
 
@@ -39,17 +39,17 @@ class Backend:
 
 class House:
     def __init__(self) -> None:
-        self.vllm, self.own, self.gate, self.version = Backend("vllm"), Backend("own"), Gate(), 7
-        door = Door(self.vllm, self.own, self, TOKEN)
-        transport = httpx.ASGITransport(app=door)  # pyright: ignore[reportArgumentType]
+        self.vllm, self.own, self.rw_lock, self.version = Backend("vllm"), Backend("own"), RwLock(), 7
+        middleware = AuthMiddleware(self.vllm, self.own, self, TOKEN)
+        transport = httpx.ASGITransport(app=middleware)  # pyright: ignore[reportArgumentType]
         self.client = httpx.AsyncClient(
             transport=transport, base_url="http://engine", headers={"Authorization": f"Bearer {TOKEN}"}
         )
 
     @asynccontextmanager
-    async def passage(self, scope, receive):
-        async with self.gate.reading():
-            yield Passage(receive, Sampler("math", self.version))
+    async def pin(self, scope, receive):
+        async with self.rw_lock.reading():
+            yield PinnedRequest(receive, Sampler("math", self.version))
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ async def test_what_cannot_sample_does_not_wait_for_a_publication(house, method,
     async def never() -> None:
         raise AssertionError
 
-    async with asyncio.timeout(1), house.gate.writing(1, never):
+    async with asyncio.timeout(1), house.rw_lock.writing(1, never):
         response = await house.client.request(method, path)
     assert response.status_code == 200
     assert "x-lightning-policy-version" not in response.headers
@@ -93,10 +93,10 @@ async def test_a_stream_holds_its_version_to_the_last_byte(house):
     house.vllm.second_part.clear()
     request = asyncio.create_task(house.client.post("/v1/chat/completions", json={"stream": True}))
     await house.vllm.started.wait()
-    assert house.gate.running == 1
+    assert house.rw_lock.running == 1
 
     async def publish() -> None:
-        async with house.gate.writing(5, never_aborted):
+        async with house.rw_lock.writing(5, never_aborted):
             house.version = 8
 
     async def never_aborted() -> None:

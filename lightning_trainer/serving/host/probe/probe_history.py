@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from lightning_trainer.serving.host.probe.agreement import Agreement, Rows, compare
-from lightning_trainer.serving.host.probe.movement import Movement, Scored, movement
+from lightning_trainer.serving.host.probe.probe_agreement import ProbeAgreement, Rows, compare
+from lightning_trainer.serving.host.probe.probe_movement import ProbeMovement, Scored, measure_movement
 from lightning_trainer.serving.publication import Probe, Publication
 
 
@@ -14,12 +14,12 @@ class Verdict:
     reason: str | None
     """Why it must not be served."""
     scored: Scored
-    agreement: Agreement
-    movement: Movement | None
+    agreement: ProbeAgreement
+    movement: ProbeMovement | None
     """Only where it was decisive."""
 
 
-class Proof:
+class ProbeHistory:
     """Remembers the version before, and the last one that was far enough away to decide."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Proof:
         """Compare what the engine makes of the probe; nothing is remembered before ``accept``."""
         scored = Scored(publication.probe.logprobs, engine_scores)
         agreement = compare(scored.trainer, scored.engine)
-        moved = self._movement(publication.probe, scored)
+        moved = self._measure_movement(publication.probe, scored)
         reason = agreement.refusal(publication.tolerance)
         if reason is None and moved is not None and moved.stale:
             reason = (
@@ -50,10 +50,10 @@ class Proof:
             return self._last[1].engine
         return None
 
-    def _movement(self, probe: Probe, scored: Scored) -> Movement | None:
+    def _measure_movement(self, probe: Probe, scored: Scored) -> ProbeMovement | None:
         """Measure against the version before, and against the last one that was far enough away to decide."""
         measured = [
-            movement(origin, scored)
+            measure_movement(origin, scored)
             for origin_probe, origin in filter(None, (self._last, self._anchor))
             if origin_probe.token_ids == probe.token_ids
         ]

@@ -10,7 +10,7 @@ Rows = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class ProbeAgreement:
     """Differences between two scorings of one probe, in nats."""
 
     max_abs: float
@@ -26,11 +26,11 @@ class Agreement:
         return None
 
 
-def compare(ours: Rows, theirs: Rows) -> Agreement:
+def compare(ours: Rows, theirs: Rows) -> ProbeAgreement:
     """Compare two scorings of the same sequences, token by token."""
     differences = [
         abs(a - b) for row_a, row_b in zip(ours, theirs, strict=True) for a, b in zip(row_a, row_b, strict=True)
     ]
     if not all(math.isfinite(difference) for difference in differences):
-        return Agreement(math.inf, math.inf)
-    return Agreement(max(differences), math.fsum(differences) / len(differences))
+        return ProbeAgreement(math.inf, math.inf)
+    return ProbeAgreement(max(differences), math.fsum(differences) / len(differences))

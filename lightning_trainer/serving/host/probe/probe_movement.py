@@ -22,7 +22,7 @@ standstill over many small steps is found once they add up.
 import math
 from dataclasses import dataclass
 
-from lightning_trainer.serving.host.probe.agreement import Rows
+from lightning_trainer.serving.host.probe.probe_agreement import Rows
 
 _STALE_BELOW = 0.5
 _STANDARD_ERRORS = 4.0
@@ -31,7 +31,7 @@ _SMALLEST_MOVE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Movement:
+class ProbeMovement:
     """How far the engine followed the trainer between two versions."""
 
     slope: float
@@ -53,7 +53,7 @@ class Scored:
     engine: Rows
 
 
-def movement(before: Scored, after: Scored) -> Movement | None:
+def measure_movement(before: Scored, after: Scored) -> ProbeMovement | None:
     """Measure it, or return None when the trainer's scores are the same."""
     trainer = [b - a for a, b in zip(_flat(before.trainer), _flat(after.trainer), strict=True)]
     engine = [b - a for a, b in zip(_flat(before.engine), _flat(after.engine), strict=True)]
@@ -66,7 +66,7 @@ def movement(before: Scored, after: Scored) -> Movement | None:
     rms = math.sqrt(power / len(trainer))
     frozen = not any(engine)
     clear = rms > _SIGNAL_TO_NOISE * math.sqrt(math.fsum(n * n for n in noise) / len(noise))
-    return Movement(slope, residual / (rms * math.sqrt(len(trainer))), rms > _SMALLEST_MOVE and (frozen or clear))
+    return ProbeMovement(slope, residual / (rms * math.sqrt(len(trainer))), rms > _SMALLEST_MOVE and (frozen or clear))
 
 
 def _flat(rows: Rows) -> list[float]:

@@ -14,7 +14,7 @@ _LOOK_AGAIN_S = 1.0
 
 
 @asynccontextmanager
-async def served_beside(
+async def serve_candidate(
     old_versions: OldVersionEngine | OldAdapters, candidate: Publication, timeout_s: float
 ) -> AsyncIterator[None]:
     """Answer calls for the candidate while the block runs; nobody else can take its engine meanwhile.

@@ -21,7 +21,7 @@ class _Watcher:
     stored: asyncio.Event
 
 
-class NotifyingSink:
+class NotifyingStore:
     """A span sink."""
 
     def __init__(self, store: SqliteStore) -> None:
