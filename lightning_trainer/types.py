@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
+from lightning_trainer.bulk_objects import made_quickly
 from lightning_trainer.experts import RoutedExperts
-from lightning_trainer.frozen import made_quickly
 from lightning_trainer.sampling import Shaping, Support
 from lightning_trainer.token_ids import Ids
 

@@ -28,7 +28,7 @@ from lightning_trainer.daemon.api.store import store_router
 from lightning_trainer.daemon.http.server import serving
 from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
-from lightning_trainer.daemon.retention import keep_within_limits
+from lightning_trainer.daemon.state_folder import keep_within_limits
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.daemon.watching.selection_watch import watch_selection

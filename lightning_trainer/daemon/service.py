@@ -18,8 +18,7 @@ from lightning_instrumentation.redaction.rules import redactor
 
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, GatewayConfig
-from lightning_trainer.daemon.access.challenge import challenge_router
-from lightning_trainer.daemon.access.identity import identity_of_daemon, leave_to_its_owner
+from lightning_trainer.daemon.access.identity import challenge_router, identity_of_daemon, leave_to_its_owner
 from lightning_trainer.daemon.access.token import token_of_daemon, told_to_clients
 from lightning_trainer.daemon.api.feedback import feedback_api
 from lightning_trainer.daemon.api.health import health_router
@@ -38,10 +37,9 @@ from lightning_trainer.daemon.http.tls import ShownCertificate, read_certificate
 from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts, hosts_of_environment
 from lightning_trainer.daemon.loop.checkpoints import oldest_checkpoints
 from lightning_trainer.daemon.policy_runtime import PolicyRuntime
-from lightning_trainer.daemon.retention import keep_within_limits
 from lightning_trainer.daemon.rewards.feedback import FeedbackSettler
 from lightning_trainer.daemon.spools import drain_spools
-from lightning_trainer.daemon.state_folder import close_to_others
+from lightning_trainer.daemon.state_folder import close_to_others, keep_within_limits
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.dashboard.routes import Dashboard
 from lightning_trainer.dashboard.site import Check, Site

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.rewards.judges import AnyJudge
-from lightning_trainer.credit.collecting import collect
+from lightning_trainer.credit.group_collector import collect
 from lightning_trainer.credit.grouping import regroup
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.explain.case import Case, Judged

@@ -23,7 +23,7 @@ from lightning_trainer.gateway.calls.exchange import Exchange
 from lightning_trainer.gateway.calls.retries import Retries, retry_key
 from lightning_trainer.gateway.calls.slots import Slot, Slots
 from lightning_trainer.gateway.calls.span import Sampler
-from lightning_trainer.gateway.engine import support
+from lightning_trainer.gateway.engine import sse
 from lightning_trainer.gateway.engine.conversation import Conversation, conversation_of
 from lightning_trainer.gateway.engine.response import EngineResponse
 from lightning_trainer.gateway.engine.upstream import Upstream
@@ -163,11 +163,11 @@ class GatewayHandler:
         except RefusalError:
             upstream.close()
             raise
-        exchange.transcript.support_known = upstream.headers.get(support.HEADER) == "1"
+        exchange.transcript.support_known = upstream.headers.get(sse.HEADER) == "1"
         if upstream.body is None:
             return RelayResponse(upstream, exchange, answer, headers=headers, ended=slot.release)
         try:
-            raw, supports = support.without_support(upstream.body)
+            raw, supports = sse.without_support(upstream.body)
             document = orjson.loads(raw)
         except orjson.JSONDecodeError as error:
             raise RefusalError(502, f"the engine's answer is not JSON: {error}", kind="engine_error") from error

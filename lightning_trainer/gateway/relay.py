@@ -17,8 +17,7 @@ from lightning_trainer.errors import EngineError
 from lightning_trainer.gateway.calls.disconnect import CallerGoneError, unless_gone
 from lightning_trainer.gateway.calls.exchange import Exchange
 from lightning_trainer.gateway.engine.response import EngineResponse
-from lightning_trainer.gateway.engine.sse import DONE, events
-from lightning_trainer.gateway.engine.support import support_in
+from lightning_trainer.gateway.engine.sse import DONE, events, support_in
 from lightning_trainer.gateway.errors import RefusalError, made_again, unavailable
 from lightning_trainer.gateway.protocols.answer import Answer
 

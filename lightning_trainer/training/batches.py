@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 
+from lightning_trainer.bulk_objects import without_garbage_collection
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.assignment import Assignment
 from lightning_trainer.credit.baselines import Baselines, read_baselines
 from lightning_trainer.credit.grouping import regroup
 from lightning_trainer.credit.groups import GroupSummary
-from lightning_trainer.garbage_collection import without_garbage_collection
 from lightning_trainer.rewards.reliability import Correction
 from lightning_trainer.rewards.table import RewardTable, read_rewards
 from lightning_trainer.training import problems

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.assignment import Assignment, assign, refuse_all
 from lightning_trainer.credit.baselines import Baselines
-from lightning_trainer.credit.groups import GroupSummary, Member, judge_group
+from lightning_trainer.credit.groups import GroupSummary, Member, judge_group, keep_most_uncertain
 from lightning_trainer.credit.overlong import OverlongShaping
 from lightning_trainer.credit.schemes.registry import credit_scheme
 from lightning_trainer.credit.schemes.scheme import CreditScheme
-from lightning_trainer.credit.uncertainty import keep_most_uncertain
 from lightning_trainer.rewards.table import RewardTable
 from lightning_trainer.training.best_of_n import judge_best
 from lightning_trainer.transitions.limits import Limit

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from lightning_trainer.cli.app import app
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_config
-from lightning_trainer.config.rewards.feedback import FeedbackConfig
+from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.daemon.service import Daemon
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.scan import read_only

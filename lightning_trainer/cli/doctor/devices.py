@@ -4,7 +4,7 @@ import subprocess
 
 from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
 from lightning_trainer.config import Config
-from lightning_trainer.config.hardware.gpus import trainable_device, visible_gpus
+from lightning_trainer.config.hardware import trainable_device, visible_gpus
 from lightning_trainer.daemon.hardware.dealing import deal
 from lightning_trainer.errors import ConfigError
 

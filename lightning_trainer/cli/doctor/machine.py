@@ -7,7 +7,7 @@ from pathlib import Path
 from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
 from lightning_trainer.cli.doctor.needs import CHECKPOINT_BYTES_PER_PARAMETER, GIB, ITEM_BYTES, Parameters, memory_need
 from lightning_trainer.config import Config
-from lightning_trainer.config.hardware.cores import fast_dtype, fast_engine_dtype
+from lightning_trainer.config.hardware import fast_dtype, fast_engine_dtype
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")

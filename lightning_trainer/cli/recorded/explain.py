@@ -206,7 +206,7 @@ def _print_json(rollouts: Sequence[dict], source: _Source, left_out: int = 0) ->
 
 def _draw(explanation: Explanation, model: str | None, html: Path) -> None:
     from lightning_trainer.explain.page import render
-    from lightning_trainer.explain.texts import texts_of
+    from lightning_trainer.explain.words import texts_of
 
     html.parent.mkdir(parents=True, exist_ok=True)
     partial = html.with_name(f"{html.name}.{os.getpid()}.partial")

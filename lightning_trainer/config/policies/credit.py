@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
-from lightning_trainer.config.section import Section
+from lightning_trainer.config.sections import Section
 
 Discount: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Weight: TypeAlias = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]

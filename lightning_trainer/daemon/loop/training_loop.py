@@ -15,14 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.credit.collecting import Collection
 from lightning_trainer.credit.dynamic_sampling import groups_wanted
+from lightning_trainer.credit.group_collector import Collection
 from lightning_trainer.daemon.api.rollback import RollbackRequests
-from lightning_trainer.daemon.loop.building import Builder
+from lightning_trainer.daemon.loop.building import Builder, oldest_allowed, served
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.loop.recovery import recover
-from lightning_trainer.daemon.loop.staleness import oldest_allowed, served
 from lightning_trainer.daemon.loop.worklist import Worklist
 from lightning_trainer.daemon.publication.publishing import Publisher
 from lightning_trainer.daemon.rewards.judges import PolicyJudges
@@ -36,9 +35,8 @@ from lightning_trainer.errors import (
     TrainerDiedError,
     TrainingError,
 )
-from lightning_trainer.metrics.groups import group_metrics
-from lightning_trainer.metrics.judges import judge_metrics
 from lightning_trainer.metrics.recorder import MetricsRecorder
+from lightning_trainer.metrics.row import group_metrics, judge_metrics
 from lightning_trainer.metrics.sampling import sampling_metrics
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore

@@ -14,7 +14,7 @@ from lightning_trainer.daemon.rewards.judges import PolicyJudges, judges_at_work
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.metrics.judges import judge_metrics
+from lightning_trainer.metrics.row import judge_metrics
 from lightning_trainer.store import SqliteStore
 
 SCORES = "import json, sys; told = json.load(sys.stdin); "

@@ -332,7 +332,7 @@ def test_a_publication_has_the_names_and_values_of_the_model_folder(folder, sett
 
 
 def test_an_adapter_leaves_experts_and_routers_alone(folder, settings):
-    from lightning_trainer.config.policies.lora import LoraConfig
+    from lightning_trainer.config.policies.updates import LoraConfig
     from lightning_trainer.training.update.adapter_weights import adapter_shape
     from lightning_trainer.training.update.worker import UpdateWorker
 

@@ -16,7 +16,7 @@ import pytest
 
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
-from lightning_trainer.config.policies.lora import LoraConfig
+from lightning_trainer.config.policies.updates import LoraConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.tree.mini_batches import cut, visits
 from lightning_trainer.types import TrainingBatch
