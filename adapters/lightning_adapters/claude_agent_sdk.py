@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from lightning_instrumentation.failures import failures, guarded
-from lightning_instrumentation.gateway import propagation
+from lightning_instrumentation.gateway import hosts
 from lightning_instrumentation.gateway.hosts import HostTrust
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.runtime import Runtime, runtime
@@ -57,10 +57,10 @@ def _lead(transport: Any) -> None:
 
 def _environment(started: Runtime) -> dict[str, str]:
     scope = current()
-    headers = {"baggage": propagation.baggage(scope.identity, current_agent(), scope.state)}
+    headers = {"baggage": hosts.baggage(scope.identity, current_agent(), scope.state)}
     if scope.span is not None:
         above = scope.span.get_span_context()
-        headers["traceparent"] = propagation.traceparent(above.trace_id, above.span_id)
+        headers["traceparent"] = hosts.traceparent(above.trace_id, above.span_id)
     ca_file = started.settings.ca_file
     return {
         _BASE_URL: started.settings.endpoint,

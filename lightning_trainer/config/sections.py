@@ -92,6 +92,9 @@ class EnvironmentsConfig(Section):
     """Of one observation or action."""
 
 
+_ADDRESS = re.compile(r"[A-Za-z0-9_.-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
+
+
 class RayConfig(Section):
     """``[ray]``: without an address a Ray of the daemon's own, on the loopback interface."""
 
@@ -108,6 +111,9 @@ class RayConfig(Section):
         if address is not None and not _ADDRESS.fullmatch(address):
             raise ValueError(f"{address!r} is not the address of a Ray cluster; write HOST:PORT, as in 10.0.0.4:6379")
         return address
+
+
+Source = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class FeedbackConfig(Section):

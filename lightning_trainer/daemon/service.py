@@ -25,8 +25,7 @@ from lightning_trainer.daemon.api.health import health_router
 from lightning_trainer.daemon.api.labels import labels_router
 from lightning_trainer.daemon.api.pausing import pausing_router
 from lightning_trainer.daemon.api.rollback import rollback_router
-from lightning_trainer.daemon.api.runs import runs_router
-from lightning_trainer.daemon.api.selection import selection_router
+from lightning_trainer.daemon.api.runs import runs_router, selection_router
 from lightning_trainer.daemon.api.status import status_router
 from lightning_trainer.daemon.api.store import store_router
 from lightning_trainer.daemon.composition import compose

@@ -4,13 +4,16 @@ A row is a function of what the store holds of its step, so it can be made again
 absent, never zero.
 """
 
+import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lightning_trainer.credit.groups import GroupSummary
 from lightning_trainer.rewards.reliability import Correction
-from lightning_trainer.store.records import StepRecord
+from lightning_trainer.store.records import StepRecord, StepState
+from lightning_trainer.store.tables import steps as step_table
+from lightning_trainer.store.tables import versions as version_table
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import LedgerRow, Outcome, PolicyVersion
 
@@ -101,3 +104,36 @@ def judge_metrics(corrections: Mapping[str, Correction]) -> dict[str, float]:
             metrics[f"judge/{name}/false_positives"] = one.rho0
             metrics[f"judge/{name}/false_negatives"] = one.rho1
     return metrics
+
+
+# Rows of steps, made from a store: what a step's numbers are is a function of what is recorded of it.
+
+
+def select_rows(
+    connection: sqlite3.Connection,
+    policy: str,
+    *,
+    only: int | None = None,
+    after: int | None = None,
+    oldest: int | None = None,
+    newest: int | None = None,
+) -> list[StepMetrics]:
+    """Return the rows of steps that have ended, first to last.
+
+    Args:
+        only: of this one alone.
+        after: only those after this one.
+        oldest: of these only so many, the first ones.
+        newest: of these only so many, the last ones.
+    """
+    records = step_table.select_steps(connection, policy, only=only, after=after, oldest=oldest, newest=newest)
+    return [
+        step_metrics(
+            policy,
+            record,
+            step_table.select_ledger(connection, policy, record.step),
+            version_table.select_one(connection, policy, record.step),
+        )
+        for record in records
+        if record.state is not StepState.ASSIGNED
+    ]

@@ -13,19 +13,19 @@ ends it with one line and exit status 130.
 """
 
 import os
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 import lightning_instrumentation as lightning
 
 from lightning_trainer.errors import LightningError, MissingExtraError
-from lightning_trainer.rollouts.attempt import AttemptFunction, Task, TaskT, run_attempt
+from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Event, StepEnded, Task, TaskT, run_attempt
 from lightning_trainer.rollouts.daemon_client import DaemonClient
-from lightning_trainer.rollouts.events import AttemptEnded, Event, StepEnded
-from lightning_trainer.rollouts.interruption import ends_in_one_line
 from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
 from lightning_trainer.rollouts.team import TeamClient
 from lightning_trainer.rollouts.worker_pool import WorkerPool
@@ -34,6 +34,26 @@ if TYPE_CHECKING:
     from lightning_trainer.environments.agent import Agent
     from lightning_trainer.environments.protocol import Environment
     from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
+
+# Ctrl-C while a run polls or waits: one line and the exit status that shells expect, not a traceback.
+
+_INTERRUPTED = 130
+"""128 and the number of SIGINT."""
+
+
+@contextmanager
+def ends_in_one_line() -> Iterator[None]:
+    """Turn a ``KeyboardInterrupt`` into a line on stderr and ``SystemExit(130)``; ``finally`` blocks run as always.
+
+    What has ended by then is recorded, and attempts that were going on count as never made: a run that is started again
+    makes them.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("interrupted: what has ended is recorded; start it again to go on from there", file=sys.stderr)
+        raise SystemExit(_INTERRUPTED) from None
+
 
 __all__ = ["Runner", "Task"]
 

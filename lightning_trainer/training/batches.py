@@ -21,11 +21,10 @@ from lightning_trainer.training import problems
 from lightning_trainer.training.best_of_n import as_the_model_itself, choose_imitated
 from lightning_trainer.training.judging import judge_groups
 from lightning_trainer.transitions.causes import with_causes
-from lightning_trainer.transitions.choices import chosen
 from lightning_trainer.transitions.deduplication import by_trace, deduplicate
 from lightning_trainer.transitions.eligibility import reason_against, took_part, with_names
 from lightning_trainer.transitions.ledger import CallOutcome, Ledger
-from lightning_trainer.transitions.limits import Limit
+from lightning_trainer.transitions.limits import Limit, chosen
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.transitions.sequences import samples_of
 from lightning_trainer.transitions.trajectories import trajectories_of

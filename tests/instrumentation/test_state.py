@@ -8,8 +8,8 @@ import lightning_instrumentation as lightning
 import openai
 import pytest
 from lightning_instrumentation import semconv
+from lightning_instrumentation.block import LONGEST_NAME
 from lightning_instrumentation.scope import current
-from lightning_instrumentation.state import LONGEST_NAME
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 

@@ -18,7 +18,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.access.proof import TOKEN_HEADER
 from lightning_instrumentation.delivery.deferred import defer
 from lightning_instrumentation.failures import guarded
-from lightning_instrumentation.gateway import propagation
+from lightning_instrumentation.gateway import hosts
 from lightning_instrumentation.gateway.hosts import HostTrust
 from lightning_instrumentation.runtime import Runtime, runtime
 from lightning_instrumentation.scope import current, current_agent
@@ -182,9 +182,9 @@ def _extras(started: Runtime, api: Api, span: SpanRecord, url: str, body: Mappin
     trust = started.hosts.trust(url)
     if trust is HostTrust.UNTRUSTED:
         return _NO_EXTRAS
-    headers = {"traceparent": propagation.traceparent(span.trace_id, span.span_id)}
+    headers = {"traceparent": hosts.traceparent(span.trace_id, span.span_id)}
     scope = current()
-    baggage = propagation.baggage(scope.identity, current_agent(), scope.state)
+    baggage = hosts.baggage(scope.identity, current_agent(), scope.state)
     if baggage:
         headers["baggage"] = baggage
     if trust is HostTrust.DAEMON:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.cli.terminal.visible import visible_json
+from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import PolicyConfig, any_agent, matches
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.dataset.sources import read_source

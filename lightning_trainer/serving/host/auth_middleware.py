@@ -8,13 +8,16 @@ answer is buffered.
 import hmac
 import json
 
-from lightning_trainer.serving.host.asgi import App, Message, Receive, Send
 from lightning_trainer.serving.host.tokens.continuation import KEPT_HEADER, Turn, begin_turn
 from lightning_trainer.serving.host.tokens.support_answer import answer_with_support
 from lightning_trainer.serving.host.weights.version_pinning import (
     POLICY_HEADER,
     VERSION_HEADER,
+    App,
+    Message,
+    Receive,
     Sampler,
+    Send,
     VersionPinning,
 )
 

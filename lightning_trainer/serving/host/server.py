@@ -10,7 +10,6 @@ from typing import Any
 import uvicorn
 
 from lightning_trainer.serving.host.arguments import vllm_arguments
-from lightning_trainer.serving.host.asgi import App
 from lightning_trainer.serving.host.auth_middleware import AuthMiddleware
 from lightning_trainer.serving.host.parent_watchdog import watch_standard_input
 from lightning_trainer.serving.host.patches.forking import prefer_fork
@@ -25,6 +24,7 @@ from lightning_trainer.serving.host.weights.adapters import Adapters
 from lightning_trainer.serving.host.weights.publisher import Publisher
 from lightning_trainer.serving.host.weights.rw_lock import RwLock
 from lightning_trainer.serving.host.weights.served_model import served_model
+from lightning_trainer.serving.host.weights.version_pinning import App
 
 _HEALTH_POLL_S = 0.5
 

@@ -18,8 +18,8 @@ from transformers import LlamaForCausalLM
 
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.sampling import Shaping, entries_of
-from lightning_trainer.serving.checksum import file_checksum
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
+from lightning_trainer.serving.shared_memory import file_checksum
 from lightning_trainer.types import Call
 
 pytestmark = pytest.mark.engine

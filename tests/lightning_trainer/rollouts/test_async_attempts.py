@@ -15,8 +15,7 @@ import pytest
 from lightning_instrumentation.scope import current
 
 from lightning_trainer.rollouts import Runner, awaiting
-from lightning_trainer.rollouts.attempt import AttemptFunction, run_attempt
-from lightning_trainer.rollouts.events import AttemptEnded
+from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, run_attempt
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from pathlib import Path
 import lightning_instrumentation as lightning
 import pytest
 
-from lightning_trainer.rollouts.attempt import run_attempt
-from lightning_trainer.rollouts.events import AttemptEnded
+from lightning_trainer.rollouts.attempt import AttemptEnded, run_attempt
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ import lightning_instrumentation as lightning
 import psutil
 import pytest
 
-from lightning_trainer.rollouts.attempt import run_attempt
+from lightning_trainer.rollouts.attempt import AttemptEnded, run_attempt
 from lightning_trainer.rollouts.command import Command, CommandError
-from lightning_trainer.rollouts.events import AttemptEnded
 from lightning_trainer.rollouts.task_file import FileTask
 
 ENDPOINT = "http://127.0.0.1:9"

@@ -6,7 +6,7 @@ from pathlib import Path
 import lightning_instrumentation as lightning
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.gateway.propagation import baggage
+from lightning_instrumentation.gateway.hosts import baggage
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import Identity
 

@@ -198,7 +198,7 @@ def test_the_probe_is_scored_on_the_rounded_values(trainer, batch, tmp_path):
 
 
 def test_a_publication_proves_its_file(trainer, tmp_path):
-    from lightning_trainer.serving.checksum import file_checksum
+    from lightning_trainer.serving.shared_memory import file_checksum
 
     publication = trainer(serving_dtype="bfloat16", probe_max_abs=0.25).publish(tmp_path / "weights", 3)
     assert publication.name == "tiny@v3"

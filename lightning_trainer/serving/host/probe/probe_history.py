@@ -2,8 +2,14 @@
 
 from dataclasses import dataclass
 
-from lightning_trainer.serving.host.probe.probe_agreement import ProbeAgreement, Rows, compare
-from lightning_trainer.serving.host.probe.probe_movement import ProbeMovement, Scored, measure_movement
+from lightning_trainer.serving.host.probe.probe_comparison import (
+    ProbeAgreement,
+    ProbeMovement,
+    Rows,
+    Scored,
+    compare,
+    measure_movement,
+)
 from lightning_trainer.serving.publication import Probe, Publication
 
 

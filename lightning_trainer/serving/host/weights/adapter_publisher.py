@@ -17,16 +17,22 @@ from typing import Any
 
 from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.adapter import ADAPTER_WEIGHTS
-from lightning_trainer.serving.host.asgi import Message, Receive, read_body, replaying
-from lightning_trainer.serving.host.probe.probe_agreement import Rows
+from lightning_trainer.serving.host.probe.probe_comparison import Rows
 from lightning_trainer.serving.host.probe.probe_history import ProbeHistory, Verdict
 from lightning_trainer.serving.host.probe.probe_scoring import score
 from lightning_trainer.serving.host.weights.adapters import Adapters, LoadedAdapter
-from lightning_trainer.serving.host.weights.reporting import log_outcome, outside, refused
 from lightning_trainer.serving.host.weights.rw_lock import RwLock
-from lightning_trainer.serving.host.weights.served_model import ServedModel
+from lightning_trainer.serving.host.weights.served_model import ServedModel, log_outcome, outside, refused
 from lightning_trainer.serving.host.weights.sleeping import Sleep
-from lightning_trainer.serving.host.weights.version_pinning import VERSION_HEADER, PinnedRequest, Sampler
+from lightning_trainer.serving.host.weights.version_pinning import (
+    VERSION_HEADER,
+    Message,
+    PinnedRequest,
+    Receive,
+    Sampler,
+    read_body,
+    replaying,
+)
 from lightning_trainer.serving.publication import Publication, PublicationReport
 
 logger = logging.getLogger(__name__)

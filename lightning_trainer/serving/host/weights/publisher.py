@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.serving.host.asgi import Message, Receive
-from lightning_trainer.serving.host.probe.probe_agreement import Rows, compare
+from lightning_trainer.serving.host.probe.probe_comparison import Rows, compare
 from lightning_trainer.serving.host.probe.probe_history import ProbeHistory, Verdict
 from lightning_trainer.serving.host.probe.probe_scoring import score
-from lightning_trainer.serving.host.weights.reporting import log_outcome, outside, refused
 from lightning_trainer.serving.host.weights.rw_lock import DrainTimeout, RwLock
-from lightning_trainer.serving.host.weights.served_model import ServedModel
+from lightning_trainer.serving.host.weights.served_model import ServedModel, log_outcome, outside, refused
 from lightning_trainer.serving.host.weights.sleeping import Sleep
-from lightning_trainer.serving.host.weights.version_pinning import PinnedRequest, Sampler
+from lightning_trainer.serving.host.weights.version_pinning import Message, PinnedRequest, Receive, Sampler
 from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
 
 logger = logging.getLogger(__name__)

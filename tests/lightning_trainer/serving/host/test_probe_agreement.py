@@ -2,7 +2,7 @@
 
 import math
 
-from lightning_trainer.serving.host.probe.probe_agreement import compare
+from lightning_trainer.serving.host.probe.probe_comparison import compare
 from lightning_trainer.serving.publication import Tolerance
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_trainer.serving.host.probe.probe_movement import Scored, measure_movement
+from lightning_trainer.serving.host.probe.probe_comparison import Scored, measure_movement
 
 N = 67
 """The probe's scored tokens (``training.probe``)."""
