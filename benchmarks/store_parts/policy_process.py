@@ -100,7 +100,7 @@ async def run(state_dir: Path, config: StoreConfig) -> None:
                 tasks.create_task(census.get())
                 tasks.create_task(watch_selection(policy, [policy], census, progress))
                 tasks.create_task(keep_within_limits(store))
-                tasks.create_task(loop._next_attempts(policy.groups_per_step))
+                tasks.create_task(loop.steps.next_attempts(policy.groups_per_step))
 
 
 def main() -> None:

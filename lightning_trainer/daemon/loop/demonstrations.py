@@ -41,11 +41,15 @@ class Demonstrations:
                     stage.data, objective, vocabulary, lambda: PolicyTokenizer(model_dir, template)
                 )
 
-    def build(self, step: int) -> tuple[Build, dict[str, float]] | None:
-        """Return the batch of a step and what there is to say of it; None when the step is not shown a file."""
+    def has(self, step: int) -> bool:
+        """Return whether a step is shown a file."""
         found = self._policy.stage_at(step)
-        if found is None or found[0] not in self._rows:
-            return None
+        return found is not None and found[0] in self._rows
+
+    def build(self, step: int) -> tuple[Build, dict[str, float]]:
+        """Return the batch of a step that is shown a file, and what there is to say of it."""
+        found = self._policy.stage_at(step)
+        assert found is not None, "asked for a step that is shown nothing"
         first_step, stage = found
         rows, epoch = rows_of_step(self._rows[first_step], step - first_step, stage.batch_size, self._seed)
         build = build_demonstrations(rows, self._policy.at_step(step), step)
