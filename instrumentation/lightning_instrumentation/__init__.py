@@ -1,11 +1,11 @@
 """Two lines that make an agent observable::
 
-    import lightning_instrumentation as lightning
+    import lightning_instrumentation as lt
 
-    @lightning.agent("planner")
+    @lt.agent("planner")
     def plan(question): ...
 
-    @lightning.tool
+    @lt.tool
     def look_up(order: str) -> str: ...
 
 Importing is light: what writes and sends spans is imported at the first use.

@@ -1,4 +1,4 @@
-"""``@lightning.agent("name")`` and ``with lightning.agent("name"):``: what happens below is done by that agent.
+"""``@lt.agent("name")`` and ``with lt.agent("name"):``: what happens below is done by that agent.
 
 The innermost agent wins. A decorated generator is inside its agent only while its own body runs; a ``with`` block in
 the body of a generator lasts while it is suspended, too, so decorate generators.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_USAGE = 'write @lightning.agent("name") above a function, or `with lightning.agent("name"):` around code'
+_USAGE = 'write @lt.agent("name") above a function, or `with lt.agent("name"):` around code'
 
 
 class _Invocation:
@@ -69,7 +69,7 @@ class _Invocation:
 
 
 class NamedAgent(Block):
-    """What ``lightning.agent("name")`` returns: a decorator of functions and a block, ``with`` or ``async with``."""
+    """What ``lt.agent("name")`` returns: a decorator of functions and a block, ``with`` or ``async with``."""
 
     __slots__ = ("_body", "_invocation", "_used", "name")
 
@@ -104,7 +104,7 @@ class NamedAgent(Block):
 
     def __del__(self) -> None:
         if not getattr(self, "_used", True):
-            failures.note("agent-not-entered", f"lightning.agent({self.name!r}) names nothing by itself; {_USAGE}")
+            failures.note("agent-not-entered", f"lt.agent({self.name!r}) names nothing by itself; {_USAGE}")
 
 
 @overload
@@ -135,4 +135,4 @@ def _decorate(function: Any, name: str | None) -> Any:
         own = name or body.__name__
         return lambda args, kwargs: _Invocation(own, "decorator")
 
-    return decorated(function, begin, what="@lightning.agent", usage=_USAGE)
+    return decorated(function, begin, what="@lt.agent", usage=_USAGE)

@@ -1,4 +1,4 @@
-"""Blocks of code in another scope: what they have in common, ``lightning.state`` and ``lightning.uncaptured``."""
+"""Blocks of code in another scope: what they have in common, ``lt.state`` and ``lt.uncaptured``."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ScopeBlock(Block):
             self._body = None
 
 
-# ``with lightning.state("kitchen"):``: the model calls inside are made in this state of the environment.
+# ``with lt.state("kitchen"):``: the model calls inside are made in this state of the environment.
 #
 # For credit schemes that compare calls by the state that they were made in (GiGPO's anchor state): calls of one agent
 # in attempts of one group are in the same state where its name is the same. Without a name the prompt decides, which
@@ -100,7 +100,7 @@ class State(ScopeBlock):
         if not getattr(self, "_entered", True):
             failures.note(
                 "state-not-entered",
-                "lightning.state(...) names nothing by itself; write `with lightning.state(...):` around model calls",
+                "lt.state(...) names nothing by itself; write `with lt.state(...):` around model calls",
             )
 
 
@@ -124,7 +124,7 @@ def _recorded(name: str) -> str:
     return blake2b(name.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
-# ``with lightning.uncaptured():``: what happens inside is as if this client were not there.
+# ``with lt.uncaptured():``: what happens inside is as if this client were not there.
 #
 # OpenTelemetry's suppress key is not that: other instrumentations set it around the very calls that they record.
 
@@ -138,7 +138,7 @@ class Uncaptured(ScopeBlock):
         return replace(current(), uncaptured=True)
 
     def _entered_already(self) -> str:
-        return "this block is entered already; call lightning.uncaptured() anew for every block"
+        return "this block is entered already; call lt.uncaptured() anew for every block"
 
 
 def uncaptured() -> Uncaptured:

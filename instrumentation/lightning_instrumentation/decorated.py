@@ -1,4 +1,4 @@
-"""A function with something around its body: ``lightning.agent`` and ``lightning.tool`` say what.
+"""A function with something around its body: ``lt.agent`` and ``lt.tool`` say what.
 
 The function behaves as before: same kind (sync, coroutine, generator, async generator), same values, same exceptions. A
 generator is inside only while its own body runs, never while it is suspended.
@@ -36,7 +36,7 @@ def decorated(function: Any, begin: Callable[[Any], Begin], *, what: str, usage:
     """Return ``function`` with the work that ``begin(function)`` makes around every call.
 
     Args:
-        what: is said in the error, as ``@lightning.agent``.
+        what: is said in the error, as ``@lt.agent``.
         usage: how to write it.
 
     Raises:

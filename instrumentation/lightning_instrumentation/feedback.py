@@ -1,4 +1,4 @@
-"""``lightning.feedback(thumb="up", source="user-17", response_id=...)``: what a person or a system says of an answer.
+"""``lt.feedback(thumb="up", source="user-17", response_id=...)``: what a person or a system says of an answer.
 
 It travels as spans do, by the spool, so it is not lost while the daemon is away; never an exception. Unlike a reward it
 waits in the daemon, is weighed by how far its source has been right, and can be taken out again. Source: OpenTelemetry

@@ -1,4 +1,4 @@
-"""``lightning.reward(0.7)``: one observation of how good an attempt was; sent at once and never an exception.
+"""``lt.reward(0.7)``: one observation of how good an attempt was; sent at once and never an exception.
 
 A value that is not a number, or beyond ``LARGEST_REWARD``, is recorded as missing, which is not zero. Source:
 OpenTelemetry GenAI semantic conventions, event ``gen_ai.evaluation.result``.
@@ -66,7 +66,7 @@ def _record(
         failures.count("reward-outside-rollout")
         log.error(
             "reward %s=%r belongs to no rollout and is not recorded; "
-            "call it inside `with lightning.rollout(...)` or pass rollout_id= or response_id=",
+            "call it inside `with lt.rollout(...)` or pass rollout_id= or response_id=",
             name,
             value,
         )

@@ -1,4 +1,4 @@
-"""``with lightning.rollout(task_id):`` one attempt at a task; every call below belongs to it and to no other.
+"""``with lt.rollout(task_id):`` one attempt at a task; every call below belongs to it and to no other.
 
 A rollout is a trace of its own. Identity travels with the code, not with the process: rollouts in threads and tasks of
 one process stay apart, and what runs before or after the block is none of it.

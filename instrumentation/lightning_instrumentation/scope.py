@@ -63,7 +63,7 @@ class Scope:
     """The framework's agent at the moment when ``agent`` was entered: one that differs from it now is inside."""
     span: Span | None = None
     state: str | None = None
-    """Of the environment, as ``lightning.state`` names it; of model calls alone."""
+    """Of the environment, as ``lt.state`` names it; of model calls alone."""
     uncaptured: bool = False
     """Whether the user has asked to be left alone here."""
 

@@ -1,6 +1,6 @@
 """A tool at work: an ``execute_tool`` span from before it runs until it has answered, around all that it does.
 
-``@lightning.tool`` is for functions; an adapter makes a ``ToolCall`` where its framework runs a tool, and knows how the
+``@lt.tool`` is for functions; an adapter makes a ``ToolCall`` where its framework runs a tool, and knows how the
 result reads.
 """
 
@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 MOST_YIELDED: Final = 1000
 """Of what a tool yields, so many are recorded: it may never end."""
 _DEEPEST = 16
-_USAGE = 'write @lightning.tool or @lightning.tool("name") above a function, below a decorator of your framework'
+_USAGE = 'write @lt.tool or @lt.tool("name") above a function, below a decorator of your framework'
 
 
 class ToolCall:
@@ -176,7 +176,7 @@ def _decorate(function: Any, name: str | None) -> Any:
             signature = None
         return lambda args, kwargs: _FunctionCall(own, lambda: _arguments(signature, args, kwargs))
 
-    return decorated(function, begin, what="@lightning.tool", usage=_USAGE)
+    return decorated(function, begin, what="@lt.tool", usage=_USAGE)
 
 
 def _arguments(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

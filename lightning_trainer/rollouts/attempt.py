@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from lightning_instrumentation.reward import LARGEST_REWARD
 
 from lightning_trainer.rollouts.awaiting import is_async, result_of
@@ -80,7 +80,7 @@ def run_attempt(
     reward: float | None = None
     error: str | None = None
     try:
-        with lightning.rollout(task.id, group_id=group_id, rollout_id=name, attempt_id=name, mode=mode) as rollout:
+        with lt.rollout(task.id, group_id=group_id, rollout_id=name, attempt_id=name, mode=mode) as rollout:
             try:
                 reward = _within(attempt, task, timeout_s)
             except Exception:
@@ -89,7 +89,7 @@ def run_attempt(
                     stage = "retried"
                 raise
             if reward is not None:
-                lightning.reward(reward)  # what is not a number is recorded as missing
+                lt.reward(reward)  # what is not a number is recorded as missing
                 if not abs(reward) <= LARGEST_REWARD:
                     limits = f"a number between -{LARGEST_REWARD:g} and {LARGEST_REWARD:g}"
                     reward, error = None, f"the reward is {reward}; it must be {limits}, or None"

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 
 from lightning_trainer.errors import LightningError, MissingExtraError
 from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Event, StepEnded, Task, TaskT, run_attempt
@@ -93,7 +93,7 @@ class Runner(Generic[TaskT]):
         on_event: Callable[[Event], None] = lambda event: None,
         tasks: Callable[[int, int], Sequence[TaskT]] | None = None,
     ) -> None:
-        lightning.init(endpoint)
+        lt.init(endpoint)
         endpoint = endpoint or os.environ.get("LIGHTNING_ENDPOINT", "http://127.0.0.1:8321")
         token = os.environ.get("LIGHTNING_TOKEN")
         names = [policy] if isinstance(policy, str) else policy

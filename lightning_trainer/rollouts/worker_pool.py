@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 
 WorkT = TypeVar("WorkT")
 EndedT = TypeVar("EndedT")
@@ -82,4 +82,4 @@ class Batch(Generic[EndedT]):
             self._left -= 1
             last = self._left == 0
         if last:
-            lightning.flush(_FLUSH_S)
+            lt.flush(_FLUSH_S)

@@ -181,7 +181,7 @@ class Call:
     sampling_unknown: str | None = None
     """Why it cannot be said what they were drawn from, as a sentence without its full stop; None where it can."""
     state: str | None = None
-    """The state of the environment that the agent says it was made in (``lightning.state``); None: it says nothing."""
+    """The state of the environment that the agent says it was made in (``lt.state``); None: it says nothing."""
     server: str | None = None
     """``host:port`` of what answered, by the client's record of it; None where the gateway recorded it."""
     model: str | None = None

@@ -5,7 +5,7 @@ import re
 import shlex
 from pathlib import Path
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from lightning_instrumentation.scope import Agent, current_agent
 from typer.testing import CliRunner
 
@@ -37,7 +37,7 @@ def test_the_block_of_code_runs_as_it_stands(monkeypatch, tmp_path):
     try:
         exec(inspect.cleandoc(program), names)
     finally:
-        lightning.shutdown(0.0)
+        lt.shutdown(0.0)
     assert names["answer"] == Agent("support", "with")
 
 

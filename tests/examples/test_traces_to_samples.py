@@ -54,7 +54,7 @@ PLAIN = """
 import sys, lightning_instrumentation as lightning
 from openai import OpenAI
 
-@lightning.agent("plain")
+@lt.agent("plain")
 def speak(topic):
     client, messages = OpenAI(), [{"role": "user", "content": topic}]
     client.chat.completions.create(model="team", messages=messages, n=2)
@@ -64,13 +64,13 @@ speak(sys.argv[1])
 """
 ATTEMPT = """
 import runpy, sys, lightning_instrumentation as lightning
-lightning.init()
+lt.init()
 _, program, question, attempt, reward = sys.argv
 sys.argv = [program, question]
-with lightning.rollout("task", group_id="group", rollout_id=attempt):
+with lt.rollout("task", group_id="group", rollout_id=attempt):
     runpy.run_path(program, run_name="__main__")
-    lightning.reward(float(reward))
-assert lightning.flush(20.0), lightning.stats()
+    lt.reward(float(reward))
+assert lt.flush(20.0), lt.stats()
 """
 
 

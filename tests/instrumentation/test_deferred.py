@@ -4,7 +4,7 @@ import gc
 import threading
 from typing import Any
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import openai
 import pytest
 from lightning_instrumentation import runtime, semconv
@@ -50,7 +50,7 @@ def test_a_stream_that_nobody_holds_ends_without_waiting_for_a_lock(recording):
 
 
 def test_an_agent_that_is_a_generator_ends_without_waiting_for_a_lock(recording):
-    @lightning.agent("counter")
+    @lt.agent("counter")
     def numbers(held):
         held.append(held)
         yield 1

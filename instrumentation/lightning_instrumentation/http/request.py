@@ -196,7 +196,7 @@ def _document(path: str, body: Any) -> dict[str, Any] | None:
         failures.note(
             "request-over-limit",
             f"a request of {len(body)} bytes to {path} is not recorded; the limit is max_body_bytes={limit} of "
-            "lightning.init or LIGHTNING_MAX_BODY_BYTES",
+            "lt.init or LIGHTNING_MAX_BODY_BYTES",
         )
         return None
     try:

@@ -193,7 +193,7 @@ def _is_too_long(call: ModelCall, size: int) -> bool:
     failures.note(
         "response-over-limit",
         f"an answer is longer than {call.limit_bytes} bytes and the rest of it is not read; the limit is "
-        "max_body_bytes of lightning.init or LIGHTNING_MAX_BODY_BYTES",
+        "max_body_bytes of lt.init or LIGHTNING_MAX_BODY_BYTES",
     )
     return True
 

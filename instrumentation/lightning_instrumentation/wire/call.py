@@ -144,7 +144,7 @@ def begin(
 
     OpenTelemetry's suppress key is not asked. Other instrumentations set it around the very calls that they record
     (Logfire's of the openai client does), so that nobody below records them a second time, and exporters set it around
-    their own requests, which are not model calls. Ours are ``silence`` and the user's ``lightning.uncaptured()``.
+    their own requests, which are not model calls. Ours are ``silence`` and the user's ``lt.uncaptured()``.
 
     Args:
         secret: cut out of error messages.

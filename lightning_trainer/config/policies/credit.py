@@ -115,7 +115,7 @@ class GigpoCredit(CreditSettings):
     """Divide both terms by the standard deviation of what is compared; False is the paper's F_norm = 1."""
     state: Literal["prompt", "observation"] = "prompt"
     """What makes two calls start in the same state: the whole prompt, or what was new in it. A state that the agent
-    names (``lightning.state``) goes before either."""
+    names (``lt.state``) goes before either."""
     gives_advantages: ClassVar[bool] = True
 
 

@@ -9,7 +9,7 @@ Formula, for call ``t`` of attempt ``i`` (equations of Feng et al., arXiv 2505.1
 
 ``R_i`` is the undiscounted sum of the attempt's rewards. A state that one call alone was in has ``A^S = 0``: it is
 exactly as good as its group. What the paper leaves to the environment, the anchor state, is here what the agent says
-that it is (``lightning.state``); where it says nothing, the prompt of the call, or with ``state = "observation"`` what
+that it is (``lt.state``); where it says nothing, the prompt of the call, or with ``state = "observation"`` what
 was new in it since the call that it follows (what the environment showed, whatever had been said before). States are
 compared within one agent. One row a call; the values are advantages. A call that cannot be trained is one of the calls
 of its state all the same, where its state is known.

@@ -33,7 +33,7 @@ async def test_no_reward(recorded, explain, attempt):
     assert first.startswith(
         "rollout r-a1 is not trained: no reward: nothing scored attempt a1, and missing is not zero"
     )
-    assert "lightning.reward(...)" in first
+    assert "lt.reward(...)" in first
 
 
 async def test_a_reward_of_another_name(recorded, explain, attempt):
