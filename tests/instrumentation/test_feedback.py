@@ -47,7 +47,7 @@ def test_an_edit_and_what_is_taken_back(recording):
     assert edited.correction.startswith("Better.")
     assert "9fK2xQ7v" not in edited.correction, "an edit is text, and keys are taken out of it"
     back, _ = told(recording, 1)
-    assert (back.fall_back, back.value, back.kind) == (True, None, "system")
+    assert (back.taken_back, back.value, back.kind) == (True, None, "system")
 
 
 @pytest.mark.parametrize(
