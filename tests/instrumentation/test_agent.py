@@ -229,7 +229,7 @@ def test_a_function_that_hands_out_a_coroutine_is_timed_until_it_was_awaited(rec
 
 @pytest.mark.parametrize("name", [3, "", "  ", b"x"])
 def test_a_name_that_is_no_name_is_refused_at_decoration(name):
-    with pytest.raises(TypeError, match=r"@lightning\.agent"):
+    with pytest.raises(TypeError, match=r"@lt\.agent"):
         lt.agent(name)
 
 
