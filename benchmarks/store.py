@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from capture_parts.rows import Row, as_json, print_table
-from store_parts import answers, history, keeping
+from store_parts import answers, history, retention
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
         made = history.make(folder / "state", spans=options.spans, steps=options.steps)
         rows += made.rows
         rows += answers.measure(folder, made, idle_s=5.0 if options.quick else 30.0)
-        rows += keeping.measure(folder, made, spans=2_000 if options.quick else 100_000)
+        rows += retention.measure(folder, made, spans=2_000 if options.quick else 100_000)
     finally:
         if not options.keep:
             shutil.rmtree(folder, ignore_errors=True)

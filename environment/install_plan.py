@@ -157,15 +157,15 @@ def missing_requirements(requirements: Iterable[str], folder_names: Iterable[str
     for folder in folder_names:
         if folder.endswith(".dist-info"):
             name, _, version = folder[: -len(".dist-info")].rpartition("-")
-            installed.add((_normalised(name), version))
+            installed.add((_normalized(name), version))
     return tuple(
         requirement
         for requirement in requirements
-        if (_normalised(requirement.partition("==")[0]), requirement.partition("==")[2]) not in installed
+        if (_normalized(requirement.partition("==")[0]), requirement.partition("==")[2]) not in installed
     )
 
 
-def _normalised(name: str) -> str:
+def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.hooks import patching
-from lightning_instrumentation.scope import Agent, Scope, await_inside, carried, each_inside, speaking
+from lightning_instrumentation.scope import Agent, Scope, await_inside, capture_scope, each_inside, with_agent
 from lightning_instrumentation.tool import ToolCall
 
 _TEAM_ID = re.compile(r"_[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
@@ -39,7 +39,7 @@ def carry_scope(module: Any) -> None:
 
 def _sealed(wrapped: Callable[..., Any], envelope: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     wrapped(*args, **kwargs)
-    guarded("autogen-message", lambda: setattr(envelope, _CARRIED, carried()))
+    guarded("autogen-message", lambda: setattr(envelope, _CARRIED, capture_scope()))
 
 
 def _processed(wrapped: Callable[..., Any], runtime: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -54,7 +54,7 @@ def watch_handlers(module: Any) -> None:
 
 
 def _handled(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    scope = guarded("autogen-agent", lambda: speaking(_named(_TEAM_ID.sub("", agent.id.type))))
+    scope = guarded("autogen-agent", lambda: with_agent(_named(_TEAM_ID.sub("", agent.id.type))))
     work = wrapped(*args, **kwargs)
     return work if scope is None else await_inside(scope, work)
 
@@ -74,14 +74,14 @@ def watch_agents(module: Any) -> None:
 
 
 def _answering(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    scope = guarded("autogen-agent", lambda: speaking(_named(agent.name)))
+    scope = guarded("autogen-agent", lambda: with_agent(_named(agent.name)))
     work = wrapped(*args, **kwargs)
     return work if scope is None else await_inside(scope, work)
 
 
 def _streaming(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     stream = wrapped(*args, **kwargs)
-    scope = guarded("autogen-agent", lambda: speaking(_named(agent.name)))
+    scope = guarded("autogen-agent", lambda: with_agent(_named(agent.name)))
     return stream if scope is None else each_inside(scope, stream)
 
 

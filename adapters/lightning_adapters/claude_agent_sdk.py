@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 from lightning_instrumentation.failures import failures, guarded
-from lightning_instrumentation.gateway import propagation
-from lightning_instrumentation.gateway.hosts import Standing
+from lightning_instrumentation.gateway import hosts
+from lightning_instrumentation.gateway.hosts import HostTrust
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.runtime import Runtime, runtime
-from lightning_instrumentation.scope import Agent, current, speaker
+from lightning_instrumentation.scope import Agent, current, current_agent
 
 REASON = "not-captured:claude-code"
 _BASE_URL = "ANTHROPIC_BASE_URL"
@@ -42,9 +42,9 @@ def _lead(transport: Any) -> None:
         return
     options = transport._options
     base_url = {**os.environ, **options.env}.get(_BASE_URL)
-    if base_url and started.hosts.standing(base_url) is Standing.DAEMON:
+    if base_url and started.hosts.trust(base_url) is HostTrust.DAEMON:
         return  # the user has pointed it there
-    agent = speaker()
+    agent = current_agent()
     policy = started.router.policy_of(None if agent is None else agent.name)
     if policy is None or _PATH not in started.router.paths:
         _tell(started, agent)
@@ -57,10 +57,10 @@ def _lead(transport: Any) -> None:
 
 def _environment(started: Runtime) -> dict[str, str]:
     scope = current()
-    headers = {"baggage": propagation.baggage(scope.identity, speaker(), scope.state)}
+    headers = {"baggage": hosts.baggage(scope.identity, current_agent(), scope.state)}
     if scope.span is not None:
         above = scope.span.get_span_context()
-        headers["traceparent"] = propagation.traceparent(above.trace_id, above.span_id)
+        headers["traceparent"] = hosts.traceparent(above.trace_id, above.span_id)
     ca_file = started.settings.ca_file
     return {
         _BASE_URL: started.settings.endpoint,

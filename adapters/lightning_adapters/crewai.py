@@ -12,19 +12,19 @@ from typing import Any
 
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.hooks import patching
-from lightning_instrumentation.scope import Agent, Scope, await_inside, entered, speaking
+from lightning_instrumentation.scope import Agent, Scope, await_inside, use_scope, with_agent
 from lightning_instrumentation.tool import ToolCall
 
 
 def _scope_of(agent: Any) -> Scope | None:
     role = str(getattr(agent, "role", None) or "").strip()
-    return speaking(Agent(role, "crewai")) if role else None
+    return with_agent(Agent(role, "crewai")) if role else None
 
 
 def _inside(scope: Scope | None, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if scope is None:
         return wrapped(*args, **kwargs)
-    with entered(scope):
+    with use_scope(scope):
         result = wrapped(*args, **kwargs)
     # A coroutine has not run yet, whether the method is one or only hands one out.
     return await_inside(scope, result) if inspect.iscoroutine(result) else result

@@ -14,7 +14,7 @@ from typing import Any
 import wrapt
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.hooks import patching
-from lightning_instrumentation.scope import Agent, Scope, await_inside, speaking
+from lightning_instrumentation.scope import Agent, Scope, await_inside, with_agent
 from lightning_instrumentation.tool import ToolCall
 
 _RUN_LOOP = "agents.run_internal.run_loop"
@@ -43,7 +43,7 @@ def _turn(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwa
 
 def _scope_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
     bindings = kwargs["bindings"] if "bindings" in kwargs else args[1]
-    return speaking(Agent(str(bindings.public_agent.name), "openai-agents"))
+    return with_agent(Agent(str(bindings.public_agent.name), "openai-agents"))
 
 
 def wrap_tools(module: Any) -> None:

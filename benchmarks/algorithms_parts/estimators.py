@@ -64,8 +64,8 @@ def _whitened(vectors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 def _grpo(rows: Sequence[Row], formula: Formula) -> list[torch.Tensor]:
     def of_group(_: Sequence[Row], scores: torch.Tensor) -> torch.Tensor:
-        centred = scores - scores.mean()
-        return centred / (scores.std() + 1e-6) if formula.normalize_by_std else centred
+        centered = scores - scores.mean()
+        return centered / (scores.std() + 1e-6) if formula.normalize_by_std else centered
 
     return _of_groups(rows, of_group)
 

@@ -60,9 +60,9 @@ def step(
         log_p, entropy, squares = (vector[trained - 1] for vector in _log_p(policy, sample.token_ids))
         with torch.no_grad():
             of_reference = _log_p(reference, sample.token_ids)[0][trained - 1]
-        behaviour = torch.tensor(sample.behaviour_logprobs)[trained]
+        behavior = torch.tensor(sample.behavior_logprobs)[trained]
         energies.append((1 - 2 * log_p.exp() + squares).detach())
-        old = log_p.detach() if formula.old_is_of_the_trainer else behaviour
+        old = log_p.detach() if formula.old_is_of_the_trainer else behavior
         sequences.append(losses.Tokens(log_p, old, torch.empty(0), entropy, of_reference))
     if formula.objective != "rl":
         return _imitated(policy, samples, sequences, formula, float(horizon))
@@ -134,7 +134,7 @@ def _values(critic: Any, sample: Sample) -> torch.Tensor:
 
 def _penalty(tokens: losses.Tokens, sample: Sample, formula: Formula) -> torch.Tensor:
     assert tokens.reference is not None
-    log_ratio = torch.tensor(sample.behaviour_logprobs)[_trained(sample)] - tokens.reference
+    log_ratio = torch.tensor(sample.behavior_logprobs)[_trained(sample)] - tokens.reference
     found = {
         "k1": log_ratio,
         "k2": log_ratio**2 / 2,
@@ -186,7 +186,7 @@ def _by_scheme(
 
 
 def _correct(tokens: losses.Tokens, sample: Sample, formula: Formula) -> None:
-    log_ratio = tokens.old - torch.tensor(sample.behaviour_logprobs)[_trained(sample)]
+    log_ratio = tokens.old - torch.tensor(sample.behavior_logprobs)[_trained(sample)]
     if formula.rollout_is is not None:
         tokens.weight = losses.importance(log_ratio, formula)
 
@@ -194,7 +194,7 @@ def _correct(tokens: losses.Tokens, sample: Sample, formula: Formula) -> None:
 def _without_rejected(tokens: losses.Tokens, sample: Sample, formula: Formula) -> losses.Tokens:
     if not formula.corrects_rollouts or formula.rollout_rs is None:
         return tokens
-    log_ratio = tokens.old - torch.tensor(sample.behaviour_logprobs)[_trained(sample)]
+    log_ratio = tokens.old - torch.tensor(sample.behavior_logprobs)[_trained(sample)]
     keep = losses.accepted(log_ratio, formula).bool()
     return losses.Tokens(tokens.log_p[keep], tokens.old[keep], tokens.advantage[keep], tokens.entropy[keep])
 

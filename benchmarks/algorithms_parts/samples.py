@@ -73,7 +73,7 @@ def _sample(
         segments.append(
             Segment(start, end, call, 0, credit, call if shape.two_calls_are_rows else name, follows=follows)
         )
-    behaviour = [0.0, *(value + source.gauss(0.0, shape.noise_nats) for value in own)]
+    behavior = [0.0, *(value + source.gauss(0.0, shape.noise_nats) for value in own)]
     return Sample(
         sample_id=name,
         policy="benchmark",
@@ -82,7 +82,7 @@ def _sample(
         attempt_id=name,
         token_ids=tuple(ids),
         loss_mask=tuple(mask),
-        behaviour_logprobs=tuple(min(value, -1e-3) * bit for value, bit in zip(behaviour, mask, strict=True)),
+        behavior_logprobs=tuple(min(value, -1e-3) * bit for value, bit in zip(behavior, mask, strict=True)),
         segments=tuple(segments),
         baseline=0.25 * (group + 1),
     )

@@ -183,7 +183,7 @@ def _as_json(sample: Sample) -> dict[str, Any]:
         "prompt": list(sample.token_ids[:start]),
         "completion": list(sample.token_ids[start:]),
         "mask": list(sample.loss_mask[start:]),
-        "behavior": list(sample.behaviour_logprobs[start:]),
+        "behavior": list(sample.behavior_logprobs[start:]),
         "reward": sample.segments[-1].credit,
     }
 

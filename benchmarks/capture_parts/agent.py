@@ -33,11 +33,11 @@ _ended: list[None] = []
 
 
 def _ours(telemetry: str, engine: str, case: str) -> Callable[[], object]:
-    import lightning_instrumentation as lightning
+    import lightning_instrumentation as lt
 
     # Plain text is what a stranger's server gives: nothing is added to the request there.
-    lightning.init(telemetry, trusted_hosts=() if case == "text" else (engine,), agent="benchmark")
-    return lambda: lightning.flush(30.0)
+    lt.init(telemetry, trusted_hosts=() if case == "text" else (engine,), agent="benchmark")
+    return lambda: lt.flush(30.0)
 
 
 def _batch_provider(telemetry: str) -> Any:
@@ -133,9 +133,9 @@ def main() -> None:
 def _captured(instrument: str) -> dict[str, Any]:
     if instrument != "ours":
         return {"created": len(_ended)}
-    import lightning_instrumentation as lightning
+    import lightning_instrumentation as lt
 
-    stats = lightning.stats()
+    stats = lt.stats()
     return {"created": stats.created, "dropped": stats.dropped, "failed": dict(stats.failed)}
 
 

@@ -17,10 +17,10 @@ import uvloop
 from fastapi import FastAPI
 from lightning_instrumentation.redaction.rules import redactor
 
-from capture_parts.lifeline import end_with_parent
+from capture_parts.parent_watchdog import end_with_parent
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.daemon.api.selection import selection_router
-from lightning_trainer.daemon.hardware.memory import settle_memory
+from lightning_trainer.daemon.api.runs import selection_router
+from lightning_trainer.daemon.hardware.loan import settle_memory
 from lightning_trainer.daemon.http.sockets import bind, listen
 from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.gateway.engine.upstream import Upstream

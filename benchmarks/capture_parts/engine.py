@@ -19,7 +19,7 @@ import uvicorn
 
 from capture_parts import other_answers as other
 from capture_parts.answers import chat_script, chunks, completion
-from capture_parts.lifeline import end_with_parent
+from capture_parts.parent_watchdog import end_with_parent
 
 _HEADERS = [(b"x-lightning-policy", b"policy"), (b"x-lightning-policy-version", b"1")]
 _ID_DIGITS = len('{"id":"chatcmpl-000000001"')

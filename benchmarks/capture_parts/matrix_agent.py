@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 
 from capture_parts import scenarios
 from capture_parts.scenarios import Scenario, Task
@@ -24,12 +24,12 @@ LOADS = ("single", "concurrent")
 
 
 def _one(play: Callable[[Task], Any], task: Task) -> None:
-    with lightning.rollout("weather", rollout_id=task.rollout):
+    with lt.rollout("weather", rollout_id=task.rollout):
         play(task)
 
 
 async def _one_async(play: Callable[[Task], Any], task: Task) -> None:
-    async with lightning.rollout("weather", rollout_id=task.rollout):
+    async with lt.rollout("weather", rollout_id=task.rollout):
         await play(task)
 
 
@@ -87,15 +87,15 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, required=True)
     options = parser.parse_args()
     # First, as in a program of two lines: hooks are installed before the framework is imported.
-    lightning.init(options.endpoint, trusted_hosts=[options.engine])
+    lt.init(options.endpoint, trusted_hosts=[options.engine])
     try:
         scenario = scenarios.load(options.scenario)
     except ImportError as error:
         print(json.dumps({"absent": str(error)}), flush=True)
         return
     failed = play_all(options.scenario, scenario, options.engine, options.rollouts)
-    delivered = lightning.flush(60.0)
-    told = {"failed": failed, "delivered": delivered, "not_captured": dict(lightning.stats().failed)}
+    delivered = lt.flush(60.0)
+    told = {"failed": failed, "delivered": delivered, "not_captured": dict(lt.stats().failed)}
     print(json.dumps({**told, "modes": list(scenario.modes())}), flush=True)
 
 

@@ -23,11 +23,11 @@ Finish = Callable[[], object]
 
 
 def _ours(endpoint: str, patience_s: float) -> tuple[Write, Finish]:
-    import lightning_instrumentation as lightning
+    import lightning_instrumentation as lt
     from lightning_instrumentation.runtime import runtime
     from lightning_instrumentation.telemetry import spans
 
-    lightning.init(endpoint, service_name="writer")
+    lt.init(endpoint, service_name="writer")
     said = attributes()
 
     def write(name: str) -> None:
@@ -36,7 +36,7 @@ def _ours(endpoint: str, patience_s: float) -> tuple[Write, Finish]:
         assert started is not None
         spans.end(spans.begin(started, name, said))
 
-    return write, lambda: lightning.flush(patience_s)
+    return write, lambda: lt.flush(patience_s)
 
 
 def _standard(endpoint: str, patience_s: float) -> tuple[Write, Finish]:

@@ -65,10 +65,10 @@ def main() -> None:
 def _decorator(wanted: bool) -> Callable[[str], Any]:
     if not wanted:
         return lambda _: None
-    import lightning_instrumentation as lightning  # before the framework, as the README has it
+    import lightning_instrumentation as lt  # before the framework, as the README has it
 
-    lightning.init()
-    return lightning.agent
+    lt.init()
+    return lt.agent
 
 
 def _play(play: Callable[[Task], Any], tasks: Sequence[Task]) -> None:

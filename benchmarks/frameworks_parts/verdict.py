@@ -71,9 +71,9 @@ def _wrong(made: Mapping[str, Any], calls: Mapping[str, Sequence[Call]], agent: 
         return "captured as interrupted"
     if (list(call.prompt_ids), list(call.response_ids)) != (made["prompt_ids"], made["response_ids"]):
         return "other token ids" if call.response_ids else "no token ids"
-    if call.behaviour_logprobs is None:
+    if call.behavior_logprobs is None:
         return "no log-probabilities"
-    if any(abs(one - other) > _FLOAT32 for one, other in zip(call.behaviour_logprobs, made["logprobs"], strict=True)):
+    if any(abs(one - other) > _FLOAT32 for one, other in zip(call.behavior_logprobs, made["logprobs"], strict=True)):
         return "other log-probabilities"
     if call.agent != agent:
         return f"agent {call.agent!r} instead of {agent!r}"

@@ -28,8 +28,8 @@ from lightning_trainer.daemon.api.store import store_router
 from lightning_trainer.daemon.http.server import serving
 from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
-from lightning_trainer.daemon.retention import keep_within_limits
-from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.state_folder import keep_within_limits
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.daemon.watching.selection_watch import watch_selection
 from lightning_trainer.errors import StoreError
@@ -50,7 +50,7 @@ class _Absent:
 async def run(state_dir: Path, config: StoreConfig) -> None:
     policy = PolicyConfig(name=POLICY, agents=("support",), model="none", groups_per_step=10**6)
     async with SqliteStore(state_dir / "lightning.sqlite", config) as store:
-        sink, census, progress = NotifyingSink(store), LiveCensus(store), Progress()
+        sink, census, progress = NotifyingStore(store), LiveCensus(store), Progress()
         stored = sink.watch(POLICY, progress)
         await store.begin_policy(POLICY)
         metrics = MetricsRecorder(POLICY, store, folder=state_dir, config=MetricsConfig(tensorboard=False))
@@ -100,7 +100,7 @@ async def run(state_dir: Path, config: StoreConfig) -> None:
                 tasks.create_task(census.get())
                 tasks.create_task(watch_selection(policy, [policy], census, progress))
                 tasks.create_task(keep_within_limits(store))
-                tasks.create_task(loop._next_attempts(policy.groups_per_step))
+                tasks.create_task(loop.steps.next_attempts(policy.groups_per_step))
 
 
 def main() -> None:

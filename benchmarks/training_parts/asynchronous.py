@@ -79,7 +79,7 @@ class Run:
 
 
 def _train(staleness: int, steps: int, median_s: float, longest_s: float) -> Run:
-    import lightning_instrumentation as lightning
+    import lightning_instrumentation as lt
     from openai import OpenAI
 
     from lightning_trainer.rollouts import Runner
@@ -92,7 +92,7 @@ def _train(staleness: int, steps: int, median_s: float, longest_s: float) -> Run
         with running_daemon(folder, POLICY) as url:
             client = OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=4)
 
-            @lightning.agent("waiting")
+            @lt.agent("waiting")
             def attempt(task: Task) -> float:
                 messages: list[Any] = [{"role": "user", "content": f"{task.step} {task.id}"}]
                 first = _ask(client, messages)

@@ -82,7 +82,7 @@ def _as_sampled(samples: list[Sample], worker: Any, kept: Path) -> list[Sample]:
         kept.write_text(json.dumps(noisy))
     return [
         replace(
-            sample, behaviour_logprobs=tuple(min(v, -1e-3) * bit for v, bit in zip(own, sample.loss_mask, strict=True))
+            sample, behavior_logprobs=tuple(min(v, -1e-3) * bit for v, bit in zip(own, sample.loss_mask, strict=True))
         )
         for sample, own in zip(samples, json.loads(kept.read_text()), strict=True)
     ]
@@ -134,7 +134,7 @@ def _sample(group: int, name: str, prompt: list[int], response: list[int]) -> Sa
         attempt_id=name,
         token_ids=(*prompt, *response),
         loss_mask=(0,) * len(prompt) + (1,) * len(response),
-        behaviour_logprobs=(0.0,) * length,
+        behavior_logprobs=(0.0,) * length,
         segments=(Segment(len(prompt), length, name, 0, 1.0, name),),
     )
 

@@ -113,7 +113,7 @@ def _beside(plan: Plan, ours: Record) -> Plan:
 
 
 def _plan(quick: bool) -> Plan:
-    from lightning_trainer.config.hardware.cores import fast_dtype
+    from lightning_trainer.config.hardware import fast_dtype
     from lightning_trainer.models.resolve import model_cache, resolve_model
 
     model_dir = str(resolve_model("embedded:smollm2-135m-instruct", model_cache()))

@@ -8,7 +8,7 @@ import asyncio
 import os
 import sys
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.base import TaskResult
 from autogen_agentchat.conditions import MaxMessageTermination
@@ -16,7 +16,7 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.models import ModelFamily
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
-lightning.init()
+lt.init()
 
 
 async def count_words(text: str) -> str:

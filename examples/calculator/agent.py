@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from langchain.agents import create_agent
 from langchain.agents.middleware import ModelRequest, ModelResponse, wrap_model_call
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
@@ -91,7 +91,7 @@ def _graph(temperature: float, forced_tool: bool):
     return create_agent(model, [calculator], system_prompt=INSTRUCTIONS, middleware=middleware)
 
 
-@lightning.agent("calculator")
+@lt.agent("calculator")
 def solve(question: str, temperature: float = 0.0, *, forced_tool: bool = False) -> str:
     """Return the agent's final answer; empty when it never stopped calling its tool.
 

@@ -20,7 +20,7 @@ from tasks import Task, heldout_tasks, score, train_tasks
 
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts import Event, Runner
-from lightning_trainer.rollouts.events import as_json
+from lightning_trainer.rollouts.attempt import as_json
 
 TASKS_PER_STEP = 10
 """The policy's groups_per_step."""

@@ -9,11 +9,11 @@ export OPENAI_BASE_URL=http://127.0.0.1:8321/v1 OPENAI_API_KEY=unused OPENAI_MOD
 import os
 import sys
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from crewai import LLM, Agent, Crew, Task
 from crewai.tools import tool
 
-lightning.init()
+lt.init()
 
 
 @tool

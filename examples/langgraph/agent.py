@@ -12,13 +12,13 @@ import os
 import sys
 from typing import Annotated, TypedDict
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 from openai import OpenAI
 
-lightning.init()
+lt.init()
 
 MODEL = os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
 ANGLES = ("its history", "how it works", "who looks after it")

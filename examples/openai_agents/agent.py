@@ -8,10 +8,10 @@ import asyncio
 import os
 import sys
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from agents import Agent, Runner, function_tool, set_default_openai_api, set_tracing_disabled
 
-lightning.init()
+lt.init()
 
 # Servers other than OpenAI's know chat completions; the SDK's own traces would go to OpenAI.
 set_default_openai_api("chat_completions")

@@ -8,7 +8,7 @@ import re
 import sys
 from functools import cache
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from openai import OpenAI
 
 PLANS = (
@@ -33,12 +33,12 @@ def client() -> OpenAI:
     return OpenAI(timeout=300)
 
 
-@lightning.agent("planner")
+@lt.agent("planner")
 def plan(question: str, temperature: float) -> str:
     return _say("planner", "Say what to calculate.", PLANS, question, temperature)
 
 
-@lightning.agent("worker")
+@lt.agent("worker")
 def work(planned: str, temperature: float) -> str:
     return _say("worker", "Write the expression.", EXPRESSIONS, planned, temperature)
 

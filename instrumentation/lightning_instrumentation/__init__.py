@@ -1,24 +1,23 @@
 """Two lines that make an agent observable::
 
-    import lightning_instrumentation as lightning
+    import lightning_instrumentation as lt
 
-    @lightning.agent("planner")
+    @lt.agent("planner")
     def plan(question): ...
 
-    @lightning.tool
+    @lt.tool
     def look_up(order: str) -> str: ...
 
 Importing is light: what writes and sends spans is imported at the first use.
 """
 
 from lightning_instrumentation.agent import agent
+from lightning_instrumentation.block import State, state, uncaptured
 from lightning_instrumentation.errors import ConfigurationError, InstrumentationError
 from lightning_instrumentation.feedback import feedback
-from lightning_instrumentation.opt_out import uncaptured
 from lightning_instrumentation.reward import reward
 from lightning_instrumentation.rollout import Rollout, rollout
 from lightning_instrumentation.runtime import Stats, flush, init, shutdown, stats
-from lightning_instrumentation.state import State, state
 from lightning_instrumentation.tool import tool
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""``@lightning.agent("name")`` and ``with lightning.agent("name"):``: what happens below is done by that agent.
+"""``@lt.agent("name")`` and ``with lt.agent("name"):``: what happens below is done by that agent.
 
 The innermost agent wins. A decorated generator is inside its agent only while its own body runs; a ``with`` block in
 the body of a generator lasts while it is suspended, too, so decorate generators.
@@ -15,7 +15,7 @@ from lightning_instrumentation.block import Block
 from lightning_instrumentation.decorated import decorated
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.runtime import runtime
-from lightning_instrumentation.scope import Agent, current, entered, speaking
+from lightning_instrumentation.scope import Agent, current, use_scope, with_agent
 from lightning_instrumentation.telemetry import spans
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_USAGE = 'write @lightning.agent("name") above a function, or `with lightning.agent("name"):` around code'
+_USAGE = 'write @lt.agent("name") above a function, or `with lt.agent("name"):` around code'
 
 
 class _Invocation:
@@ -49,10 +49,10 @@ class _Invocation:
                 semconv.AGENT_SOURCE: agent.source,
             },
         )
-        self._scope = speaking(agent, self._span)
+        self._scope = with_agent(agent, self._span)
 
-    def body(self) -> entered:
-        return entered(self._scope)
+    def body(self) -> use_scope:
+        return use_scope(self._scope)
 
     def yielded(self, value: Any) -> None:
         """What an agent hands out is its own."""
@@ -69,14 +69,14 @@ class _Invocation:
 
 
 class NamedAgent(Block):
-    """What ``lightning.agent("name")`` returns: a decorator of functions and a block, ``with`` or ``async with``."""
+    """What ``lt.agent("name")`` returns: a decorator of functions and a block, ``with`` or ``async with``."""
 
     __slots__ = ("_body", "_invocation", "_used", "name")
 
     def __init__(self, name: str | None) -> None:
         self.name = name
         self._invocation: _Invocation | None = None
-        self._body: entered | None = None
+        self._body: use_scope | None = None
         self._used = False
 
     def __call__(self, function: F) -> F:
@@ -104,7 +104,7 @@ class NamedAgent(Block):
 
     def __del__(self) -> None:
         if not getattr(self, "_used", True):
-            failures.note("agent-not-entered", f"lightning.agent({self.name!r}) names nothing by itself; {_USAGE}")
+            failures.note("agent-not-entered", f"lt.agent({self.name!r}) names nothing by itself; {_USAGE}")
 
 
 @overload
@@ -135,4 +135,4 @@ def _decorate(function: Any, name: str | None) -> Any:
         own = name or body.__name__
         return lambda args, kwargs: _Invocation(own, "decorator")
 
-    return decorated(function, begin, what="@lightning.agent", usage=_USAGE)
+    return decorated(function, begin, what="@lt.agent", usage=_USAGE)

@@ -1,4 +1,4 @@
-"""A function with something around its body: ``lightning.agent`` and ``lightning.tool`` say what.
+"""A function with something around its body: ``lt.agent`` and ``lt.tool`` say what.
 
 The function behaves as before: same kind (sync, coroutine, generator, async generator), same values, same exceptions. A
 generator is inside only while its own body runs, never while it is suspended.
@@ -11,13 +11,13 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from lightning_instrumentation.scope import entered
+from lightning_instrumentation.scope import use_scope
 
 
 class Work(Protocol):
     """One call of a function. None of its methods raises."""
 
-    def body(self) -> entered:
+    def body(self) -> use_scope:
         """Return what the body runs inside of, each time that it runs on."""
         ...
 
@@ -36,7 +36,7 @@ def decorated(function: Any, begin: Callable[[Any], Begin], *, what: str, usage:
     """Return ``function`` with the work that ``begin(function)`` makes around every call.
 
     Args:
-        what: is said in the error, as ``@lightning.agent``.
+        what: is said in the error, as ``@lt.agent``.
         usage: how to write it.
 
     Raises:

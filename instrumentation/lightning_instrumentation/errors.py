@@ -6,7 +6,7 @@ class InstrumentationError(Exception):
 
 
 class ConfigurationError(InstrumentationError, ValueError):
-    """``lightning.init`` or the environment says something that cannot be used."""
+    """``lt.init`` or the environment says something that cannot be used."""
 
 
 class UnprovenDaemonError(ConnectionError):

@@ -33,7 +33,7 @@ class Failures:
             self._said.add(reason)
         if first:
             suffix = f" ({type(error).__name__}: {error})" if error is not None else ""
-            log.log(level, "%s%s; said once, counted in lightning.stats()", sentence, suffix)
+            log.log(level, "%s%s; said once, counted in lt.stats()", sentence, suffix)
 
     def count(self, reason: str) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""``lightning.feedback(thumb="up", source="user-17", response_id=...)``: what a person or a system says of an answer.
+"""``lt.feedback(thumb="up", source="user-17", response_id=...)``: what a person or a system says of an answer.
 
 It travels as spans do, by the spool, so it is not lost while the daemon is away; never an exception. Unlike a reward it
 waits in the daemon, is weighed by how far its source has been right, and can be taken out again. Source: OpenTelemetry
@@ -14,7 +14,7 @@ from typing import Any
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures, guarded, log
 from lightning_instrumentation.runtime import runtime
-from lightning_instrumentation.scope import Identity, Scope, current, entered
+from lightning_instrumentation.scope import Identity, Scope, current, use_scope
 from lightning_instrumentation.telemetry import spans
 
 _THUMBS = {"up": 1.0, "down": 0.0, "none": None}
@@ -99,7 +99,7 @@ def _record(
     rollout = named.get(semconv.ROLLOUT_ID)
     target = Scope() if rollout is None else Scope(Identity(rollout, named.get(semconv.ATTEMPT_ID)))
     now = time.time_ns()
-    with entered(target):
+    with use_scope(target):
         span = spans.begin(started, f"evaluate {name}", {**named, **who}, start_ns=now)
         if span is not None:
             span.add_event(semconv.EVALUATION_EVENT, event, timestamp=now)

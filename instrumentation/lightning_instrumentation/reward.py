@@ -1,4 +1,4 @@
-"""``lightning.reward(0.7)``: one observation of how good an attempt was; sent at once and never an exception.
+"""``lt.reward(0.7)``: one observation of how good an attempt was; sent at once and never an exception.
 
 A value that is not a number, or beyond ``LARGEST_REWARD``, is recorded as missing, which is not zero. Source:
 OpenTelemetry GenAI semantic conventions, event ``gen_ai.evaluation.result``.
@@ -13,7 +13,7 @@ from typing import Any
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures, guarded, log
 from lightning_instrumentation.runtime import Runtime, runtime
-from lightning_instrumentation.scope import Identity, Scope, current, entered
+from lightning_instrumentation.scope import Identity, Scope, current, use_scope
 from lightning_instrumentation.telemetry import spans
 
 LARGEST_REWARD = 1e9
@@ -66,7 +66,7 @@ def _record(
         failures.count("reward-outside-rollout")
         log.error(
             "reward %s=%r belongs to no rollout and is not recorded; "
-            "call it inside `with lightning.rollout(...)` or pass rollout_id= or response_id=",
+            "call it inside `with lt.rollout(...)` or pass rollout_id= or response_id=",
             name,
             value,
         )
@@ -84,7 +84,7 @@ def _record(
         )
     started = runtime()
     if started is not None:
-        with entered(target):
+        with use_scope(target):
             _export(started, score, name, about, explanation)
 
 

@@ -1,4 +1,4 @@
-"""``with lightning.rollout(task_id):`` one attempt at a task; every call below belongs to it and to no other.
+"""``with lt.rollout(task_id):`` one attempt at a task; every call below belongs to it and to no other.
 
 A rollout is a trace of its own. Identity travels with the code, not with the process: rollouts in threads and tasks of
 one process stay apart, and what runs before or after the block is none of it.
@@ -16,7 +16,7 @@ from lightning_instrumentation.block import Block
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.reward import reward
 from lightning_instrumentation.runtime import runtime
-from lightning_instrumentation.scope import Identity, Scope, current, entered
+from lightning_instrumentation.scope import Identity, Scope, current, use_scope
 from lightning_instrumentation.telemetry import spans
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Rollout(Block):
         """Of the attempt's trace, 32 hex digits; None before it was entered and where nothing is recorded."""
         self._input = input
         self._span: Span | None = None
-        self._body: entered | None = None
+        self._body: use_scope | None = None
 
     def reward(self, value: Any, name: str = "reward", *, explanation: str | None = None) -> None:
         """Record a reward of this attempt from anywhere, also after its end."""
@@ -75,10 +75,10 @@ class Rollout(Block):
         identity = Identity(self.rollout_id, self.attempt_id, self.task_id, self.group_id, self.mode)
         before = current()
         # Identity first: the root span takes it from the scope, as every other span does.
-        self._body = entered(Scope(identity, before.agent, before.around, uncaptured=before.uncaptured))
+        self._body = use_scope(Scope(identity, before.agent, before.around, uncaptured=before.uncaptured))
         with self._body:
             guarded("rollout", self._begin)
-        self._body = entered(Scope(identity, before.agent, before.around, self._span, uncaptured=before.uncaptured))
+        self._body = use_scope(Scope(identity, before.agent, before.around, self._span, uncaptured=before.uncaptured))
         self._body.__enter__()
         return self
 

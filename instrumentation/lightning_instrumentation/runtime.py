@@ -134,7 +134,7 @@ def init(
             _start(wanted)
         elif endpoint is not None and wanted.endpoint != _runtime.settings.endpoint:
             log.warning(
-                "lightning already records for %s; init(%r) changes nothing: call lightning.shutdown() first",
+                "lightning already records for %s; init(%r) changes nothing: call lt.shutdown() first",
                 _runtime.settings.endpoint,
                 endpoint,
             )

@@ -63,7 +63,7 @@ class Scope:
     """The framework's agent at the moment when ``agent`` was entered: one that differs from it now is inside."""
     span: Span | None = None
     state: str | None = None
-    """Of the environment, as ``lightning.state`` names it; of model calls alone."""
+    """Of the environment, as ``lt.state`` names it; of model calls alone."""
     uncaptured: bool = False
     """Whether the user has asked to be left alone here."""
 
@@ -79,7 +79,7 @@ def current() -> Scope:
     return _current.get()
 
 
-class entered:
+class use_scope:
     """Makes ``scope`` the current one inside the block.
 
     Restores by comparison and not by token: a block may be left in another context than it was entered in (a
@@ -128,7 +128,7 @@ def framework_agent() -> Agent | None:
     return _ambient[0]() if _ambient else None
 
 
-def speaker() -> Agent | None:
+def current_agent() -> Agent | None:
     """Return who speaks here: the innermost name that somebody chose."""
     scope = _current.get()
     inside = framework_agent()
@@ -137,16 +137,16 @@ def speaker() -> Agent | None:
     return scope.agent or (_default_agent[0] if _default_agent else inside)
 
 
-def speaking(agent: Agent, span: Span | None = None) -> Scope:
+def with_agent(agent: Agent, span: Span | None = None) -> Scope:
     """Return the current scope with ``agent`` as the one who speaks in it, below ``span`` where one is given."""
     before = _current.get()
     return replace(before, agent=agent, around=framework_agent(), span=span or before.span)
 
 
-def carried() -> Scope:
+def capture_scope() -> Scope:
     """Return the current scope with the framework's agent made part of it: for code that runs in another context."""
     scope = _current.get()
-    agent = speaker()
+    agent = current_agent()
     if agent is not scope.agent and agent is not None and agent.source != "init":
         # The other context does not hold what the framework answers from.
         return replace(scope, agent=agent, around=agent)
@@ -155,12 +155,12 @@ def carried() -> Scope:
 
 def for_another_thread() -> Scope | None:
     """Return what another thread has to enter, or None where there is nothing to carry."""
-    scope = carried()
+    scope = capture_scope()
     return None if scope is _EMPTY else scope
 
 
 async def await_inside(scope: Scope, work: Awaitable[T]) -> T:
-    with entered(scope):
+    with use_scope(scope):
         return await work
 
 
@@ -169,7 +169,7 @@ async def each_inside(scope: Scope, stream: AsyncIterator[T]) -> AsyncGenerator[
     try:
         while True:
             try:
-                with entered(scope):
+                with use_scope(scope):
                     item = await anext(stream)
             except StopAsyncIteration:
                 return
@@ -177,5 +177,5 @@ async def each_inside(scope: Scope, stream: AsyncIterator[T]) -> AsyncGenerator[
     finally:
         close = getattr(stream, "aclose", None)
         if close is not None:
-            with entered(scope):
+            with use_scope(scope):
                 await close()

@@ -1,4 +1,4 @@
-"""What the client was told: arguments of ``lightning.init`` first, then the environment, then defaults."""
+"""What the client was told: arguments of ``lt.init`` first, then the environment, then defaults."""
 
 import os
 import sys
@@ -69,7 +69,7 @@ def checked_endpoint(endpoint: str | None) -> str:
     if not usable:
         raise ConfigurationError(
             f"the endpoint {endpoint!r} is not an http(s) URL; write it like {DEFAULT_ENDPOINT} "
-            "in lightning.init(endpoint), LIGHTNING_ENDPOINT or --endpoint"
+            "in lt.init(endpoint), LIGHTNING_ENDPOINT or --endpoint"
         )
     return endpoint
 
@@ -176,7 +176,7 @@ def _max_body_bytes(given: int | None) -> int:
         limit = 0
     if limit <= 0:
         raise ConfigurationError(
-            f"max_body_bytes is {named!r}; write a positive number of bytes in lightning.init(max_body_bytes) or "
+            f"max_body_bytes is {named!r}; write a positive number of bytes in lt.init(max_body_bytes) or "
             "LIGHTNING_MAX_BODY_BYTES"
         )
     return limit

@@ -1,6 +1,6 @@
 """A tool at work: an ``execute_tool`` span from before it runs until it has answered, around all that it does.
 
-``@lightning.tool`` is for functions; an adapter makes a ``ToolCall`` where its framework runs a tool, and knows how the
+``@lt.tool`` is for functions; an adapter makes a ``ToolCall`` where its framework runs a tool, and knows how the
 result reads.
 """
 
@@ -17,7 +17,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.decorated import decorated
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.runtime import runtime
-from lightning_instrumentation.scope import current, entered
+from lightning_instrumentation.scope import current, use_scope
 from lightning_instrumentation.telemetry import spans
 from lightning_instrumentation.telemetry.messages import as_json
 
@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 MOST_YIELDED: Final = 1000
 """Of what a tool yields, so many are recorded: it may never end."""
 _DEEPEST = 16
-_USAGE = 'write @lightning.tool or @lightning.tool("name") above a function, below a decorator of your framework'
+_USAGE = 'write @lt.tool or @lt.tool("name") above a function, below a decorator of your framework'
 
 
 class ToolCall:
@@ -48,7 +48,7 @@ class ToolCall:
         self.scope = current()
         self._span: Span | None = None
         self._capture_content = False
-        self._body: entered | None = None
+        self._body: use_scope | None = None
         guarded("tool", self._begin, str(name), call_id, arguments)
 
     def _begin(self, name: str, call_id: object, arguments: Callable[[], Any]) -> None:
@@ -85,7 +85,7 @@ class ToolCall:
             spans.end(self._span, error)
 
     def __enter__(self) -> ToolCall:
-        self._body = entered(self.scope)
+        self._body = use_scope(self.scope)
         self._body.__enter__()
         return self
 
@@ -111,8 +111,8 @@ class _FunctionCall:
         self._yielded: list[Any] | None = None
         self._more = 0
 
-    def body(self) -> entered:
-        return entered(self._call.scope)
+    def body(self) -> use_scope:
+        return use_scope(self._call.scope)
 
     def yielded(self, value: Any) -> None:
         if self._yielded is None:
@@ -176,7 +176,7 @@ def _decorate(function: Any, name: str | None) -> Any:
             signature = None
         return lambda args, kwargs: _FunctionCall(own, lambda: _arguments(signature, args, kwargs))
 
-    return decorated(function, begin, what="@lightning.tool", usage=_USAGE)
+    return decorated(function, begin, what="@lt.tool", usage=_USAGE)
 
 
 def _arguments(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

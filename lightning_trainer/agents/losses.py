@@ -26,7 +26,7 @@ _IN_WORDS = {
     "route-fallback": "calls of claimed agents that went elsewhere, because the daemon was away",
     "redaction": "texts that could not be redacted, left out",
     "spool-full": "spans dropped, because the spool was full",
-    "after-shutdown": "spans that ended after lightning.shutdown(), lost",
+    "after-shutdown": "spans that ended after lt.shutdown(), lost",
     "span-rejected": "spans that the daemon will not take, put aside",
     "spans-refused": "deliveries of which the daemon did not store all spans",
     "spool-not-writable": "spans that waited in memory, because the disk could not be written",

@@ -73,7 +73,7 @@ def _not_captured(one: AgentCensus, claiming: PolicyConfig | None, *, some_polic
     if one.agent is None and one.calls and claiming is None:
         who = 'only a policy with agents = ["*"] claims such calls; ' if some_policy else ""
         said.append(
-            f"{_calls(one.calls)} without an agent's name: {who}put @lightning.agent(...) around the code that makes "
+            f"{_calls(one.calls)} without an agent's name: {who}put @lt.agent(...) around the code that makes "
             "them, or, where the framework names its agents on OpenTelemetry spans (Google ADK, Strands), give the "
             "program a TracerProvider of OpenTelemetry's SDK, without which these spans say nothing"
         )

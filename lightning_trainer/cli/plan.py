@@ -9,8 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.plan.fitting import Plan, fit, least_hardware
-from lightning_trainer.plan.fragment import fragment
+from lightning_trainer.plan.fitting import Plan, fit, fragment, least_hardware
 from lightning_trainer.plan.hardware import GIB, Hardware, hardware
 from lightning_trainer.plan.memory import EngineMemory, TrainerMemory
 from lightning_trainer.plan.shape import Shape

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.cli.terminal.visible import visible_json
+from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.file import load_config
 from lightning_trainer.store.scan import read_only

@@ -5,11 +5,9 @@ Free of torch, so that a configuration is refused before anything heavy is loade
 
 from lightning_trainer.config.daemon import DaemonConfig
 from lightning_trainer.config.engine import EngineConfig
-from lightning_trainer.config.environments import EnvironmentsConfig
-from lightning_trainer.config.gateway import GatewayConfig
 from lightning_trainer.config.metrics import MetricsConfig
-from lightning_trainer.config.policies.agents import matches
-from lightning_trainer.config.policies.policy import PolicyConfig, any_agent
+from lightning_trainer.config.policies.policy import PolicyConfig, any_agent, matches
+from lightning_trainer.config.sections import EnvironmentsConfig, GatewayConfig
 from lightning_trainer.config.training import TrainingConfig
 from lightning_trainer.config.whole import Config
 

@@ -7,7 +7,7 @@ from lightning_instrumentation.access.proof import NO_TOKEN
 from lightning_instrumentation.redaction.rules import redactor
 from pydantic import Field, field_validator, model_validator
 
-from lightning_trainer.config.section import Section
+from lightning_trainer.config.sections import Section
 
 _SHORTEST_TOKEN = 16
 

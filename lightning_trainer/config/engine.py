@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from lightning_trainer.config.hardware.cores import Dtype, fast_engine_dtype
-from lightning_trainer.config.hardware.gpus import GpuName
-from lightning_trainer.config.section import Section
+from lightning_trainer.config.hardware import Dtype, GpuName, fast_engine_dtype
+from lightning_trainer.config.sections import Section
 
 _AUTO = "auto"
 _ARGUMENT = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from lightning_trainer.config.section import Section
+from lightning_trainer.config.sections import Section
 
 
 class WandbConfig(Section):

@@ -1,45 +1,11 @@
 """``[store]``: how much of what was recorded is kept."""
 
-import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from lightning_trainer.config.section import Section
-
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "y": 365 * 86400}
-_BYTES = {
-    "B": 1,
-    **{name: 1000**power for power, name in enumerate(("KB", "MB", "GB", "TB"), start=1)},
-    **{name: 1024**power for power, name in enumerate(("KiB", "MiB", "GiB", "TiB"), start=1)},
-}
-
-
-def _measure(units: dict[str, int], example: str):
-    pattern = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(sorted(units, key=len, reverse=True))})")
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, str):
-            raise ValueError(f'write a number with its unit, like "{example}"; there are {", ".join(units)}')
-        if value == "none":
-            return None
-        if (match := pattern.fullmatch(value.strip())) is None:
-            raise ValueError(f'write a number with its unit, like "{example}", or "none"; there are {", ".join(units)}')
-        return float(match[1]) * units[match[2]]
-
-    return BeforeValidator(read)
-
-
-def duration(example: str) -> BeforeValidator:
-    """Return what reads seconds from a text with a unit."""
-    return _measure(_SECONDS, example)
-
-
-Duration = Annotated[float | None, _measure(_SECONDS, "30d")]
-"""Seconds."""
-Size = Annotated[float | None, _measure(_BYTES, "20GiB")]
-"""Bytes."""
+from lightning_trainer.config.sections import Duration, Section, Size, duration
 
 
 class StoreConfig(Section):
@@ -53,6 +19,6 @@ class StoreConfig(Section):
     """What a policy's step consumed is deleted when so many steps have come after it."""
     journal: Path | None = None
     """A folder, on another disk if you like, that gets every accepted span once more until the next backup."""
-    idempotency_window: Annotated[float, _measure(_SECONDS, "30d")] = Field(default=30 * 86400.0, ge=60)
+    idempotency_window: Annotated[float, duration("30d")] = Field(default=30 * 86400.0, ge=60)
     """For so long after its spans were deleted an attempt is known: what is delivered again of it is not stored, and
     never trained."""

@@ -4,9 +4,8 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from lightning_trainer.config.hardware.cores import Dtype, fast_dtype
-from lightning_trainer.config.hardware.gpus import Device, GpuName, trainable_device
-from lightning_trainer.config.section import Section
+from lightning_trainer.config.hardware import Device, Dtype, GpuName, fast_dtype, trainable_device
+from lightning_trainer.config.sections import Section
 
 _AUTO = "auto"
 

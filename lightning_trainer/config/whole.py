@@ -6,14 +6,10 @@ from pydantic import field_validator, model_validator
 
 from lightning_trainer.config.daemon import DaemonConfig
 from lightning_trainer.config.engine import EngineConfig
-from lightning_trainer.config.environments import EnvironmentsConfig
-from lightning_trainer.config.gateway import GatewayConfig
 from lightning_trainer.config.metrics import MetricsConfig
 from lightning_trainer.config.policies.policy import PolicyConfig
-from lightning_trainer.config.ray import RayConfig
-from lightning_trainer.config.rewards.feedback import FeedbackConfig
 from lightning_trainer.config.rewards.judges import JudgeConfig
-from lightning_trainer.config.section import Section
+from lightning_trainer.config.sections import EnvironmentsConfig, FeedbackConfig, GatewayConfig, RayConfig, Section
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.config.training import TrainingConfig
 from lightning_trainer.errors import ConfigError

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from lightning_trainer.credit.groups import Peers
 from lightning_trainer.credit.schemes.scheme import CreditScheme
-from lightning_trainer.transitions.choices import chosen
-from lightning_trainer.transitions.limits import Limit
+from lightning_trainer.transitions.limits import Limit, chosen
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Credit, Trajectory
 

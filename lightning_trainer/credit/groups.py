@@ -6,10 +6,11 @@ Only attempts with something to train count: a baseline of one is no baseline, w
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import pstdev
 from typing import Literal, TypeAlias
 
+from lightning_trainer.config import PolicyConfig
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Attempt
 
@@ -56,7 +57,7 @@ class GroupSummary:
     """For people: which group, which members, what to do; None unless it breaks promise 5."""
     spread: float = 0.0
     """Standard deviation of what the comparable attempts earned in credit, in reward units."""
-    lonely: frozenset[Peers] = frozenset()
+    unpaired: frozenset[Peers] = frozenset()
     """Rows that only one attempt has, such as those of a turn that no other attempt got to: not trained."""
 
 
@@ -78,16 +79,16 @@ def judge_group(
     comparable = [member for member in members if member.row_credits]
     tasks = sorted({member.attempt.task_id for member in comparable or members})
     attempts_with = Counter(peers for member in comparable for peers in member.row_credits)
-    lonely = frozenset(peers for peers, count in attempts_with.items() if count < 2)
+    unpaired = frozenset(peers for peers, count in attempts_with.items() if count < 2)
     verdict, refused_reason = _refusal(
         f"group {group_id} (by {KEY_NAMES[group_by]})", members, comparable, [] if group_by == "prompt" else tasks
     )
-    if verdict is None and len(lonely) == len(attempts_with):
+    if verdict is None and len(unpaired) == len(attempts_with):
         verdict, refused_reason = (
             Reason.GROUP_TOO_SMALL,
             (
                 f"group {group_id} (by {KEY_NAMES[group_by]}): no call of an attempt has a counterpart in another "
-                f"(attempts {_names(comparable)}); the credit scheme compares {_listed(_described(lonely))}"
+                f"(attempts {_names(comparable)}); the credit scheme compares {_listed(_described(unpaired))}"
             ),
         )
     if verdict is None and needs_baseline and baseline is None:
@@ -103,7 +104,7 @@ def judge_group(
         flat = drop_zero_variance and all(
             _all_equal([*also, *(value for member in comparable for value in member.row_credits.get(peers, ()))])
             for peers in attempts_with
-            if peers not in lonely
+            if peers not in unpaired
         )
         verdict = Reason.ZERO_VARIANCE_GROUP if flat else Reason.SAMPLED
     return GroupSummary(
@@ -115,7 +116,7 @@ def judge_group(
         verdict=verdict,
         refused_reason=refused_reason,
         spread=pstdev(_total(member) for member in comparable) if comparable else 0.0,
-        lonely=lonely,
+        unpaired=unpaired,
     )
 
 
@@ -132,10 +133,10 @@ def _refusal(
             f"{group} mixes the tasks {_listed(tasks)} (attempts {_names(comparable)}): only attempts of one "
             "task can be compared; give each task a group id of its own"
         )
-    casts = sorted({tuple(sorted(member.agents)) for member in comparable})
-    if len(casts) > 1:
+    agent_sets = sorted({tuple(sorted(member.agents)) for member in comparable})
+    if len(agent_sets) > 1:
         return Reason.GROUP_MIXED_AGENTS, (
-            f"{group} mixes attempts by different agents ({_listed(['+'.join(cast) for cast in casts])}; "
+            f"{group} mixes attempts by different agents ({_listed(['+'.join(agents) for agents in agent_sets])}; "
             f"attempts {_names(comparable)}): only attempts by the same agents can be compared"
         )
     return None, None
@@ -160,3 +161,49 @@ def _names(members: Sequence[Member]) -> str:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED_MEMBERS} more" if len(names) > _NAMED_MEMBERS else ""
     return ", ".join(names[:_NAMED_MEMBERS]) + more
+
+
+# Which groups of a step are worth training: those whose attempts differ most.
+#
+# Source: Wang et al., RAGEN (arXiv 2504.20073), StarPO-S: of the groups of a step the share with the largest
+# deviation of rewards is kept, since groups of which the outcome is certain teach little and let training collapse.
+
+_RANKED = (Reason.SAMPLED, Reason.ZERO_VARIANCE_GROUP)
+
+
+def keep_most_uncertain(groups: Sequence[GroupSummary], share: float) -> list[GroupSummary]:
+    """Return the groups with new verdicts; refused ones are not counted, and one is always kept.
+
+    Args:
+        share: of the step's comparable groups, in (0, 1].
+    """
+    ranked = sorted(
+        (group for group in groups if group.verdict in _RANKED), key=lambda group: (-group.spread, group.group_id)
+    )
+    kept = {group.group_id for group in ranked[: math.ceil(share * len(ranked))]}
+    return [
+        replace(group, verdict=Reason.LOW_VARIANCE_GROUP)
+        if group.verdict is Reason.SAMPLED and group.group_id not in kept
+        else group
+        for group in groups
+    ]
+
+
+# Dynamic sampling: a step is filled with further groups until enough of them have something to teach.
+#
+# Source: Yu et al., DAPO (arXiv 2503.14476), section 3.2. Groups without spread are left out, and without this a step
+# shrinks with them.
+
+
+def groups_wanted(policy: PolicyConfig, taken: int, groups: Sequence[GroupSummary]) -> int:
+    """Return how many groups the step should take; ``taken`` when it has enough or may not take more.
+
+    Args:
+        taken: groups that the step has now.
+        groups: what became of them.
+    """
+    algorithm = policy.algorithm
+    if not algorithm.dynamic_sampling:
+        return taken
+    short = policy.groups_per_step - sum(group.verdict is Reason.SAMPLED for group in groups)
+    return max(taken, min(taken + short, algorithm.max_sampling_rounds * policy.groups_per_step))

@@ -5,12 +5,29 @@ all who are compared with them: where it is missing, so is every credit that it 
 cannot be trained (``Transition.gap``) nothing is expected, and what it was given counts.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from lightning_trainer.credit.finite import finite
+from lightning_trainer.errors import CreditAssignmentError
 from lightning_trainer.types import Trajectory
+
+# A reward is a number or missing.
+
+
+def finite(reward: float | None, whose: str) -> float | None:
+    """Return the reward unchanged.
+
+    Raises:
+        CreditAssignmentError: it is NaN or infinite.
+    """
+    if reward is not None and not math.isfinite(reward):
+        raise CreditAssignmentError(
+            f"{whose}: the reward is {reward}; give a finite number, or None when it is missing"
+        )
+    return reward
+
 
 _reward = attrgetter("reward")
 

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
-from lightning_trainer.daemon.hardware.dealing import deal, dealt
-from lightning_trainer.daemon.hardware.engines import engine_groups
+from lightning_trainer.daemon.hardware.dealing import deal, dealt, engine_groups
 from lightning_trainer.daemon.hardware.loan import GpuLoan
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.policy_runtime import PolicyEngine, PolicyRuntime
 from lightning_trainer.daemon.rewards.judges import judges_at_work
-from lightning_trainer.daemon.watching.notifying import NotifyingSink
-from lightning_trainer.daemon.watching.overlaps import overlaps
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
+from lightning_trainer.daemon.watching.selection_watch import overlaps
 from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.models.resolve import model_cache, resolve_model
@@ -33,7 +32,7 @@ async def compose(
     stack: AsyncExitStack,
     *,
     store: SqliteStore,
-    sink: NotifyingSink,
+    sink: NotifyingStore,
     census: LiveCensus,
     url: str,
     token: str | None,

@@ -21,7 +21,7 @@ from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
 from lightning_trainer.daemon.publication.publishing import Publisher
 from lightning_trainer.daemon.publication.retention import VersionKeeper
 from lightning_trainer.daemon.rewards.judges import PolicyJudges
-from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.daemon.watching.selection_watch import watch_selection
 from lightning_trainer.errors import TrainerDiedError, TrainingError
@@ -65,7 +65,7 @@ class PolicyRuntime:
         config: Config,
         *,
         store: SqliteStore,
-        sink: NotifyingSink,
+        sink: NotifyingStore,
         engine: PolicyEngine,
         trainer: TrainerClient,
         demonstrations: Demonstrations,

@@ -18,16 +18,14 @@ from lightning_instrumentation.redaction.rules import redactor
 
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, GatewayConfig
-from lightning_trainer.daemon.access.challenge import challenge_router
-from lightning_trainer.daemon.access.identity import identity_of_daemon, leave_to_its_owner
+from lightning_trainer.daemon.access.identity import challenge_router, identity_of_daemon, leave_to_its_owner
 from lightning_trainer.daemon.access.token import token_of_daemon, told_to_clients
 from lightning_trainer.daemon.api.feedback import feedback_api
 from lightning_trainer.daemon.api.health import health_router
 from lightning_trainer.daemon.api.labels import labels_router
 from lightning_trainer.daemon.api.pausing import pausing_router
 from lightning_trainer.daemon.api.rollback import rollback_router
-from lightning_trainer.daemon.api.runs import runs_router
-from lightning_trainer.daemon.api.selection import selection_router
+from lightning_trainer.daemon.api.runs import runs_router, selection_router
 from lightning_trainer.daemon.api.status import status_router
 from lightning_trainer.daemon.api.store import store_router
 from lightning_trainer.daemon.composition import compose
@@ -38,11 +36,10 @@ from lightning_trainer.daemon.http.tls import ShownCertificate, read_certificate
 from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts, hosts_of_environment
 from lightning_trainer.daemon.loop.checkpoints import oldest_checkpoints
 from lightning_trainer.daemon.policy_runtime import PolicyRuntime
-from lightning_trainer.daemon.retention import keep_within_limits
 from lightning_trainer.daemon.rewards.feedback import FeedbackSettler
 from lightning_trainer.daemon.spools import drain_spools
-from lightning_trainer.daemon.state_folder import close_to_others
-from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.state_folder import close_to_others, keep_within_limits
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.dashboard.routes import Dashboard
 from lightning_trainer.dashboard.site import Check, Site
 from lightning_trainer.gateway.auth import require_token
@@ -99,7 +96,7 @@ class Daemon:
             identity = identity_of_daemon(state_dir, url, token)
             await asyncio.to_thread(leave_to_its_owner, url, identity)
             store = await stack.enter_async_context(SqliteStore(state_dir / "lightning.sqlite", config.store))
-            sink = NotifyingSink(store)
+            sink = NotifyingStore(store)
             census = LiveCensus(store)
             self.policies = policies = await compose(
                 config,

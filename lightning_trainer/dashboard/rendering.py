@@ -13,8 +13,7 @@ from markupsafe import Markup, escape
 from lightning_trainer import __version__
 from lightning_trainer.dashboard.visible import finalize, shortened
 from lightning_trainer.explain.finding import counted
-from lightning_trainer.report.document import asset
-from lightning_trainer.report.markup import for_both_widths
+from lightning_trainer.report.markup import asset, for_both_widths
 
 SECURITY = {
     "content-security-policy": (

@@ -153,7 +153,7 @@ def _call(recorded: RecordedCall, position: int, policy: str) -> Call:
         policy_version=recorded.policy_version,
         prompt_ids=tuple(recorded.prompt_ids),
         response_ids=tuple(recorded.response_ids),
-        behaviour_logprobs=None if recorded.logprobs is None else tuple(recorded.logprobs),
+        behavior_logprobs=None if recorded.logprobs is None else tuple(recorded.logprobs),
         finish_reason=recorded.finish_reason,
         complete=recorded.complete,
         start_ns=2 * position,

@@ -8,19 +8,21 @@ import random
 from collections.abc import Sequence
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.dataset.demonstrations import Shown
+from lightning_trainer.dataset.demonstrations import Demonstration
 from lightning_trainer.training import problems
 from lightning_trainer.training.batches import Build
-from lightning_trainer.training.best_of_n import AVOIDED, SHOWN
+from lightning_trainer.training.best_of_n import AVOIDED, IMITATED
 from lightning_trainer.transitions.ledger import Ledger
 from lightning_trainer.transitions.limits import Limit
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Call, Fidelity, Outcome, Sample, Segment, TrainingBatch
 
-_SIDES = (SHOWN, AVOIDED)
+_SIDES = (IMITATED, AVOIDED)
 
 
-def rows_of_step(rows: Sequence[Shown], number: int, batch_size: int, seed: int) -> tuple[list[Shown], int]:
+def rows_of_step(
+    rows: Sequence[Demonstration], number: int, batch_size: int, seed: int
+) -> tuple[list[Demonstration], int]:
     """Return the rows of a stage's step ``number``, from 0, and the pass over the data that they are of, from 0."""
     per_pass = -(-len(rows) // batch_size)
     epoch, batch = divmod(number, per_pass)
@@ -28,7 +30,7 @@ def rows_of_step(rows: Sequence[Shown], number: int, batch_size: int, seed: int)
     return [rows[index] for index in order[batch * batch_size : (batch + 1) * batch_size]], epoch
 
 
-def build_shown(rows: Sequence[Shown], policy: PolicyConfig, step: int) -> Build:
+def build_demonstrations(rows: Sequence[Demonstration], policy: PolicyConfig, step: int) -> Build:
     """Build a batch of rows.
 
     Args:
@@ -52,20 +54,20 @@ def build_shown(rows: Sequence[Shown], policy: PolicyConfig, step: int) -> Build
                 continue
             if tokens < sampled:
                 ledger.settle(call, Outcome.DROPPED, Reason.CUT, sampled - tokens)
-            shown_as = Reason.PREFERENCE if len(calls) > 1 else Reason.DEMONSTRATED
-            ledger.settle(call, Outcome.TRAINED, shown_as, tokens)
+            imitated_as = Reason.PREFERENCE if len(calls) > 1 else Reason.DEMONSTRATED
+            ledger.settle(call, Outcome.TRAINED, imitated_as, tokens)
             samples.append(_sample(row, call, tokens, credit, policy.name))
     accounts = ledger.balance(samples)
     return Build(
         batch=TrainingBatch(policy=policy.name, step=step, samples=tuple(samples)) if samples else None,
         ledger=accounts,
         groups=(),
-        problems=tuple(problems.shown_too_long(accounts, policy)),
-        fates=ledger.fates,
+        problems=tuple(problems.demonstrations_too_long(accounts, policy)),
+        call_outcomes=ledger.call_outcomes,
     )
 
 
-def _call(row: Shown, number: int) -> Call:
+def _call(row: Demonstration, number: int) -> Call:
     """The answer as something that was said, by nobody in particular."""
     return Call(
         call_id=f"{row.name}/{number}",
@@ -80,7 +82,7 @@ def _call(row: Shown, number: int) -> Call:
         policy_version=None,
         prompt_ids=tuple(row.prompt_ids),
         response_ids=tuple(row.answers[number]),
-        behaviour_logprobs=None,
+        behavior_logprobs=None,
         finish_reason=None,
         complete=True,
         start_ns=0,
@@ -89,7 +91,7 @@ def _call(row: Shown, number: int) -> Call:
     )
 
 
-def _sample(row: Shown, call: Call, tokens: int, credit: float, policy: str) -> Sample:
+def _sample(row: Demonstration, call: Call, tokens: int, credit: float, policy: str) -> Sample:
     start = len(call.prompt_ids)
     ids = (*call.prompt_ids, *call.response_ids[:tokens])
     return Sample(
@@ -100,6 +102,6 @@ def _sample(row: Shown, call: Call, tokens: int, credit: float, policy: str) -> 
         attempt_id=call.call_id,
         token_ids=ids,
         loss_mask=(0,) * start + (1,) * tokens,
-        behaviour_logprobs=(0.0,) * len(ids),  # nobody's: neither objective reads them
+        behavior_logprobs=(0.0,) * len(ids),  # nobody's: neither objective reads them
         segments=(Segment(start, len(ids), call.call_id, 0, credit, call.call_id),),
     )

@@ -17,8 +17,8 @@ from typing import Any, Literal
 from lightning_trainer.dataset.formats.json_lines import read_json_lines
 from lightning_trainer.dataset.rows import EXAMPLES, PAIRS
 from lightning_trainer.errors import DatasetError
-from lightning_trainer.retokenise.chat import NoWordsError
-from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
+from lightning_trainer.retokenize.chat import NoWordsError
+from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 
 MakeTokenizer = Callable[[], PolicyTokenizer]
 
@@ -28,7 +28,7 @@ _COMMANDS = {"sft": "lightning-trainer build --for sft", "dpo": "lightning-train
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Demonstration:
     """A prompt with the answer to imitate and, of a pair, the one to prefer it to."""
 
     name: str
@@ -39,9 +39,9 @@ class Shown:
     """Ids; the chosen one first."""
 
 
-def read_shown(
+def read_demonstrations(
     path: Path, objective: Literal["sft", "dpo"], vocabulary: int, tokenizer: MakeTokenizer
-) -> tuple[Shown, ...]:
+) -> tuple[Demonstration, ...]:
     """Read a file for an objective.
 
     Args:
@@ -65,7 +65,7 @@ def read_shown(
                 "give the words instead"
             )
         name = f"{path.name}/{number}"
-        found.append(Shown(name, str(row.get("agent") or ""), array("i", prompt_ids), _packed(answers)))
+        found.append(Demonstration(name, str(row.get("agent") or ""), array("i", prompt_ids), _packed(answers)))
     if not found:
         raise DatasetError(f"{path} has no rows; make some with {_COMMANDS[objective]}")
     return tuple(found)
@@ -104,7 +104,7 @@ class _Reader:
 
     def example(self, row: Mapping[str, Any], where: str) -> tuple[Sequence[int], list[Sequence[int]]]:
         if "input_ids" in row:
-            return _tokenised(row, where)
+            return _tokenized(row, where)
         answer = row.get("answer") or _only(row.get("completion"), where)
         prompt_ids, found = self._ids(row, where, [(answer, row.get("response_ids"))])
         return prompt_ids, found
@@ -156,7 +156,7 @@ def _only(messages: Any, where: str) -> Any:
     return messages[0]
 
 
-def _tokenised(row: Mapping[str, Any], where: str) -> tuple[Sequence[int], list[Sequence[int]]]:
+def _tokenized(row: Mapping[str, Any], where: str) -> tuple[Sequence[int], list[Sequence[int]]]:
     ids, mask = row["input_ids"], row.get("completion_mask") or []
     start = mask.index(1) if 1 in mask else 0
     if len(mask) != len(ids) or not start or not all(mask[start:]):

@@ -12,8 +12,8 @@ from operator import attrgetter
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.dataset.reading import Recording
-from lightning_trainer.retokenise.chat import ChatMessage, NoWordsError, chat_answer, chat_messages, chat_tools
-from lightning_trainer.retokenise.words import Words
+from lightning_trainer.retokenize.chat import ChatMessage, NoWordsError, chat_answer, chat_messages, chat_tools
+from lightning_trainer.retokenize.words import Words
 from lightning_trainer.rewards.table import read_rewards
 from lightning_trainer.transitions.deduplication import deduplicate
 from lightning_trainer.transitions.ledger import NO_AGENT, Ledger
@@ -201,6 +201,6 @@ def _as_sample(example: Example) -> Sample:
         attempt_id=example.attempt_id or "",
         token_ids=example.prompt_ids + example.response_ids,
         loss_mask=(0,) * start + (1,) * sampled,
-        behaviour_logprobs=(0.0,) * (start + sampled),
+        behavior_logprobs=(0.0,) * (start + sampled),
         segments=(Segment(start, start + sampled, example.call_id, 0, None, example.call_id),),
     )

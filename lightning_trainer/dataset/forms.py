@@ -121,7 +121,7 @@ def write_demonstrations(found: Demonstrations, path: Path, form: Form, *, token
     if not found.examples:
         return 0
     if form is Form.TRL:
-        row_of = trl.tokenised_row if tokens else trl.conversational_row
+        row_of = trl.tokenized_row if tokens else trl.conversational_row
         write_json_lines(map(row_of, found.examples), path)
     else:
         _write([example_row(example) for example in found.examples], path, form, EXAMPLES, found.ledger)

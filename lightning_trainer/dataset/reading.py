@@ -8,9 +8,9 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.feedback.entries import Entry, edits_of
 from lightning_trainer.ingest.ancestry import unique
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.retokenise.grading import Scorer, retokenised
-from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
-from lightning_trainer.retokenise.words import Words, words_of
+from lightning_trainer.retokenize.grading import Scorer, retokenized
+from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
+from lightning_trainer.retokenize.words import Words, words_of
 from lightning_trainer.store.tables.arrivals import tally
 from lightning_trainer.store.tables.attempts import attempt_of
 from lightning_trainer.transitions.causes import span_parents
@@ -70,7 +70,7 @@ def _missing_spans(spans: Sequence[Span], attempts: Mapping[str, Attempt]) -> li
     ]
 
 
-def retokenise(
+def retokenize(
     recording: Recording, policy: PolicyConfig, tokenizer: PolicyTokenizer, scorer: Scorer | None = None
 ) -> Recording:
     """Return the recording with ids for those text-only calls of the policy's agents whose ids can be verified.
@@ -84,7 +84,7 @@ def retokenise(
     verified = 0
     for call in recording.calls:
         if call.fidelity is Fidelity.TEXT_ONLY and policy.claims(call.agent):
-            call, reason = retokenised(call, recording.words.get(call.call_id), tokenizer, policy.name, scorer)
+            call, reason = retokenized(call, recording.words.get(call.call_id), tokenizer, policy.name, scorer)
             if reason is None:
                 verified += 1
             else:

@@ -33,7 +33,7 @@ def sample_row(sample: Sample, advantages: Advantages | None) -> Row:
         "attempt_id": sample.attempt_id,
         "token_ids": list(sample.token_ids),
         "loss_mask": list(sample.loss_mask),
-        "behaviour_logprobs": list(sample.behaviour_logprobs),
+        "behaviour_logprobs": list(sample.behavior_logprobs),
         "advantages": None if advantages is None else list(advantages[sample.sample_id]),
         "temperature": sample.temperature,
         "segments": [
@@ -74,7 +74,7 @@ def sample_of(row: Mapping[str, Any]) -> Sample:
             attempt_id=row["attempt_id"],
             token_ids=tuple(row["token_ids"]),
             loss_mask=tuple(row["loss_mask"]),
-            behaviour_logprobs=tuple(row["behaviour_logprobs"]),
+            behavior_logprobs=tuple(row["behaviour_logprobs"]),
             segments=tuple(map(_segment_of, row["segments"])),
             temperature=row["temperature"],
             media=tuple(Media(**media) for media in row["media"]),

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from itertools import chain
 from typing import Any, TypeAlias
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from lightning_instrumentation.scope import current
 
 from lightning_trainer.environments.protocol import Action, Observation, ToolCall, tools_for_openai
@@ -77,18 +77,18 @@ class ChatAgent:
         self._examples = list(examples)
 
     def __call__(self, session: Session) -> None:
-        with lightning.agent(self._name):
+        with lt.agent(self._name):
             opening, told = self._opening(session.observation), [{"role": "user", "content": session.observation.text}]
             turns: list[list[dict[str, Any]]] = []
             while not session.done and session.turns < self._max_turns:
                 state = session.observation.state
-                with lightning.state(state) if state and state.strip() else nullcontext():
+                with lt.state(state) if state and state.strip() else nullcontext():
                     messages = [*opening, *chain.from_iterable(self._shown(turns, session)), *told]
                     reply, response_id = self._reply(messages, session)
                 turns.append([*told, reply])
                 told = _told(reply, session.step(_action(reply)))
                 if (reward := session.rewards[-1]) is not None:
-                    lightning.reward(reward, TURN_REWARD, response_id=response_id)
+                    lt.reward(reward, TURN_REWARD, response_id=response_id)
 
     def _opening(self, observation: Observation) -> list[dict[str, Any]]:
         instructions = self._instructions if self._instructions is not None else observation.instructions

@@ -17,16 +17,16 @@ JOINED = "joined"
 
 
 @dataclass(frozen=True, slots=True)
-class CallFate:
+class ExplainedOutcome:
     outcome: Outcome
     reason: str
     """As in the ledger, or one of the two above, which only hindsight knows."""
     explanation: str
 
 
-def fates_of(
+def outcomes_of(
     calls: Iterable[Call], build: Build, step: StepRecord | None, batch: TrainingBatch | None
-) -> dict[str, CallFate]:
+) -> dict[str, ExplainedOutcome]:
     """Return by call id what became of each, or, where no step has consumed its attempt, what would become of it now.
 
     Args:
@@ -36,24 +36,26 @@ def fates_of(
     """
     samples = batch.samples if batch is not None else ()
     trained = {segment.transition_id for sample in samples for segment in sample.segments}
-    return {call.call_id: _fate(call.call_id, trained, build, step) for call in calls}
+    return {call.call_id: _call_outcome(call.call_id, trained, build, step) for call in calls}
 
 
-def _fate(call_id: str, trained: Set[str], build: Build, step: StepRecord | None) -> CallFate:
+def _call_outcome(call_id: str, trained: Set[str], build: Build, step: StepRecord | None) -> ExplainedOutcome:
     if call_id in trained:
         return _known(Outcome.TRAINED, Reason.SAMPLED)
-    fate = build.fates.get(call_id)
-    if fate is None:
-        return CallFate(Outcome.DEDUPLICATED, JOINED, "Among all spans of its group it is a record of another call.")
-    if step is not None and fate[0] is Outcome.TRAINED:
-        return CallFate(
+    call_outcome = build.call_outcomes.get(call_id)
+    if call_outcome is None:
+        return ExplainedOutcome(
+            Outcome.DEDUPLICATED, JOINED, "Among all spans of its group it is a record of another call."
+        )
+    if step is not None and call_outcome[0] is Outcome.TRAINED:
+        return ExplainedOutcome(
             Outcome.DROPPED,
             CHANGED_SINCE,
             f"Step {step.step} was built without the call. With what is stored now it would be trained: a reward or "
             "spans came later, or the configuration has changed since.",
         )
-    return _known(*fate)
+    return _known(*call_outcome)
 
 
-def _known(outcome: Outcome, reason: Reason) -> CallFate:
-    return CallFate(outcome, reason.value, reason.explanation)
+def _known(outcome: Outcome, reason: Reason) -> ExplainedOutcome:
+    return ExplainedOutcome(outcome, reason.value, reason.explanation)

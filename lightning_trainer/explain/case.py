@@ -6,7 +6,7 @@ from functools import cached_property
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.groups import GroupSummary
-from lightning_trainer.explain.call_outcomes import CallFate, fates_of
+from lightning_trainer.explain.call_outcomes import ExplainedOutcome, outcomes_of
 from lightning_trainer.ingest.ancestry import SpanKey, key_of, resolve_identities, unique
 from lightning_trainer.ingest.calls import JoinedCall, joined_calls
 from lightning_trainer.ingest.reading import Reading
@@ -75,9 +75,9 @@ class Case:
         return tuple(call for call in self.calls if self.policy.claims(call.agent))
 
     @cached_property
-    def fates(self) -> Mapping[str, CallFate]:
+    def call_outcomes(self) -> Mapping[str, ExplainedOutcome]:
         """By call id."""
-        return fates_of(self.calls, self.judged.build, self.judged.step, self.judged.batch)
+        return outcomes_of(self.calls, self.judged.build, self.judged.step, self.judged.batch)
 
     @cached_property
     def numbers(self) -> Mapping[str, int]:
@@ -122,8 +122,8 @@ class Case:
         return str(self.numbers[call.call_id])
 
     def met(self, *reasons: str) -> tuple[Call, ...]:
-        """Return the calls of the policy's agents that met one of these fates."""
-        return tuple(call for call in self.own if self.fates[call.call_id].reason in reasons)
+        """Return the calls of the policy's agents that met one of these outcomes."""
+        return tuple(call for call in self.own if self.call_outcomes[call.call_id].reason in reasons)
 
     @property
     def waits(self) -> bool:

@@ -10,8 +10,8 @@ from html import escape
 from lightning_trainer.explain import words
 from lightning_trainer.explain.explanation import ExplainedAttempt, ExplainedCall, Explanation
 from lightning_trainer.explain.finding import counted
-from lightning_trainer.explain.texts import TextOf
 from lightning_trainer.explain.tree import in_order
+from lightning_trainer.explain.words import TextOf
 from lightning_trainer.report.markup import folded, paragraph, table
 from lightning_trainer.report.tokens import advantage_css, surprise_css, token_html
 from lightning_trainer.transitions.reasons import Reason
@@ -64,7 +64,7 @@ def _call(call: ExplainedCall, forks: int, text_of: TextOf | None, largest: floa
     facts = [
         node.call.agent or "(no name)",
         words.version_name(node.call.policy, node.call.policy_version),
-        words.fate(call),
+        words.call_outcome(call),
         *(() if node.call.state is None else (f"state {node.call.state}",)),
         *(
             f"{name} {text}"
@@ -108,9 +108,9 @@ def _after(call: ExplainedCall) -> str:
 
 def _sampled(call: ExplainedCall, text_of: TextOf | None, largest: float, shade: Shade, most: int) -> list[str]:
     ids = call.node.call.response_ids
-    logprobs: Sequence[float | None] = call.node.call.behaviour_logprobs or (None,) * len(ids)
+    logprobs: Sequence[float | None] = call.node.call.behavior_logprobs or (None,) * len(ids)
     advantages: Sequence[float | None] = call.advantages or (None,) * len(ids)
-    trained = call.fate.outcome is Outcome.TRAINED
+    trained = call.call_outcome.outcome is Outcome.TRAINED
     mask = (1,) * len(ids) if call.mask is None else call.mask
     tokens = []
     for index, token_id in enumerate(ids[:most]):
@@ -127,7 +127,7 @@ def _sampled(call: ExplainedCall, text_of: TextOf | None, largest: float, shade:
             known = "not known yet" if advantage is None else f"{advantage:+.4f}"
             css, title = advantage_css(advantage, largest), f"{title} · advantage {known}"
         else:
-            css, title = "u", f"{title} · {words.fate(call)}"
+            css, title = "u", f"{title} · {words.call_outcome(call)}"
         if shade is Shade.SURPRISE:
             css = surprise_css(logprob)
         tokens.append(token_html(_text(token_id, text_of), css, title))
@@ -141,7 +141,7 @@ def _text(token_id: int, text_of: TextOf | None) -> str:
 
 
 def ledger_html(attempt: ExplainedAttempt) -> str:
-    """Return the table, whether it balances, and what each fate means."""
+    """Return the table, whether it balances, and what each outcome means."""
     rows = [
         [
             escape(cell)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lightning_trainer.explain.call_outcomes import CallFate
+from lightning_trainer.explain.call_outcomes import ExplainedOutcome
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.diagnoses.registry import findings
 from lightning_trainer.explain.finding import Finding, counted
@@ -33,7 +33,7 @@ class ExplainedCall:
     """One call in the token tree, and what became of it."""
 
     node: CallNode
-    fate: CallFate
+    call_outcome: ExplainedOutcome
     reward: float | None
     """Of the call itself."""
     credit: float | None
@@ -86,7 +86,7 @@ class ExplainedAttempt:
 
     def _amount(self) -> str:
         own = {call.call_id for call in self.case.own}
-        trained = [call for call in self.calls if call.fate.outcome is Outcome.TRAINED]
+        trained = [call for call in self.calls if call.call_outcome.outcome is Outcome.TRAINED]
         ours = [call for call in self.calls if call.node.call.call_id in own]
         tokens, all_tokens = sum(call.trained_tokens for call in trained), _tokens(ours)
         step = f"step {self.case.judged.step.step}, " if self.case.judged.step is not None else ""
@@ -135,7 +135,7 @@ def _explained(case: Case) -> ExplainedAttempt:
     calls = tuple(
         ExplainedCall(
             node=node,
-            fate=case.fates[node.call.call_id],
+            call_outcome=case.call_outcomes[node.call.call_id],
             reward=rewards.of_calls.get(node.call.call_id),
             credit=credits.get(node.call.call_id),
             advantages=advantages.get(node.call.call_id),
@@ -158,11 +158,12 @@ def _verdict(case: Case) -> Verdict:
     step = case.judged.step
     if case.expired_ns is not None and step is not None:
         return Verdict.TAKEN
-    fates = [case.fates[call.call_id] for call in case.own]
-    trained = any(fate.outcome is Outcome.TRAINED for fate in fates)
+    call_outcomes = [case.call_outcomes[call.call_id] for call in case.own]
+    trained = any(call_outcome.outcome is Outcome.TRAINED for call_outcome in call_outcomes)
     # A call without a choice has nothing to teach: no part of the rollout is missing for want of it.
     whole = trained and all(
-        fate.outcome in (Outcome.TRAINED, Outcome.DEDUPLICATED) or fate.reason == Reason.NO_CHOICE for fate in fates
+        call_outcome.outcome in (Outcome.TRAINED, Outcome.DEDUPLICATED) or call_outcome.reason == Reason.NO_CHOICE
+        for call_outcome in call_outcomes
     )
     if case.from_files:
         return Verdict.WOULD if whole else Verdict.WOULD_IN_PART if trained else Verdict.WOULD_NOT
@@ -200,11 +201,11 @@ def _trained_with(
 def _ledger(case: Case, masks: Mapping[str, tuple[int, ...]]) -> tuple[LedgerRow, ...]:
     rows: dict[tuple, list[int]] = {}
     for call in case.calls:
-        fate, sampled = case.fates[call.call_id], len(call.response_ids)
-        parts: dict[tuple[str, str], int] = {(fate.outcome, fate.reason): sampled}
-        if (mask := masks.get(call.call_id)) is not None and fate.outcome is Outcome.TRAINED:
+        call_outcome, sampled = case.call_outcomes[call.call_id], len(call.response_ids)
+        parts: dict[tuple[str, str], int] = {(call_outcome.outcome, call_outcome.reason): sampled}
+        if (mask := masks.get(call.call_id)) is not None and call_outcome.outcome is Outcome.TRAINED:
             parts = {
-                (fate.outcome, fate.reason): sum(mask),
+                (call_outcome.outcome, call_outcome.reason): sum(mask),
                 (Outcome.MASKED, Reason.NO_CHOICE.value): len(mask) - sum(mask),
                 (Outcome.DROPPED, Reason.CUT.value): sampled - len(mask),
             }

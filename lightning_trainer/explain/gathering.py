@@ -12,7 +12,7 @@ from functools import cached_property
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.rewards.judges import AnyJudge
-from lightning_trainer.credit.collecting import collect
+from lightning_trainer.credit.group_collector import collect
 from lightning_trainer.credit.grouping import regroup
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.explain.case import Case, Judged
@@ -225,8 +225,8 @@ class Gathering:
         )
         reasons: dict[str, list[str]] = {}
         for call in reading.calls:
-            if call.attempt_id is not None and policy.claims(call.agent) and call.call_id in build.fates:
-                reasons.setdefault(call.attempt_id, []).append(build.fates[call.call_id][1].value)
+            if call.attempt_id is not None and policy.claims(call.agent) and call.call_id in build.call_outcomes:
+                reasons.setdefault(call.attempt_id, []).append(build.call_outcomes[call.call_id][1].value)
         batch = build.batch if self._from_files else None
         if record is not None:
             batch = next(iter(step_table.select_batches(self._connection, policy.name, only=step)), None)

@@ -5,9 +5,8 @@ from html import escape
 from lightning_trainer.explain import words
 from lightning_trainer.explain.drawn_tree import NO_TOKENIZER, largest_advantage, ledger_html, tree_html
 from lightning_trainer.explain.explanation import ExplainedAttempt, Explanation, Verdict
-from lightning_trainer.explain.texts import TextOf
-from lightning_trainer.report.document import document
-from lightning_trainer.report.markup import paragraph, section
+from lightning_trainer.explain.words import TextOf
+from lightning_trainer.report.markup import document, paragraph, section
 from lightning_trainer.report.tokens import legend_html
 
 

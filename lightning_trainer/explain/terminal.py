@@ -22,19 +22,19 @@ _UNTRAINED: Mapping[str, str] = {
     RolloutMode.RETRIED: "retried",
     RolloutMode.DROPPED: "dropped",
 }
-_COLOURS = {
+_COLORS = {
     Verdict.TRAINED: "green",
     Verdict.IN_TRAINING: "green",
     Verdict.WOULD: "green",
     Verdict.IN_PART: "yellow",
     Verdict.WOULD_IN_PART: "yellow",
 }
-_OUTCOME_COLOURS = {Outcome.TRAINED: "green", Outcome.DEDUPLICATED: "dim"}
+_OUTCOME_COLORS = {Outcome.TRAINED: "green", Outcome.DEDUPLICATED: "dim"}
 
 
 def show(explanation: Explanation, console: Console) -> None:
     """Print everything; the first line is the cause."""
-    _say(console, explanation.headline, f"bold {_COLOURS.get(explanation.told.verdict, 'red')}")
+    _say(console, explanation.headline, f"bold {_COLORS.get(explanation.told.verdict, 'red')}")
     for attempt in explanation.attempts:
         console.print()
         if len(explanation.attempts) > 1:
@@ -86,7 +86,7 @@ def _calls(attempt: ExplainedAttempt) -> Table:
     table.add_column("version", overflow="fold")
     case = attempt.case
     would_be = case.waits or case.from_files or case.no_policy or case.earlier
-    table.add_column("would be" if would_be else "fate", overflow="fold")
+    table.add_column("would be" if would_be else "outcome", overflow="fold")
     graded = [
         (heading, text)
         for heading, text in (
@@ -102,7 +102,7 @@ def _calls(attempt: ExplainedAttempt) -> Table:
     by_number = {call.node.number: call for call in attempt.calls}
     for node, depth in in_order([call.node for call in attempt.calls])[:_MOST_CALLS]:
         call = by_number[node.number]
-        colour = _OUTCOME_COLOURS.get(call.fate.outcome, "red")
+        color = _OUTCOME_COLORS.get(call.call_outcome.outcome, "red")
         table.add_row(
             f"{'  ' * min(depth, 8)}{node.number}",
             words.after(node),
@@ -110,7 +110,7 @@ def _calls(attempt: ExplainedAttempt) -> Table:
             f"{len(node.call.prompt_ids):,}",
             f"{len(node.call.response_ids):,}",
             escape(words.version(call, attempt.case.policy.name)),
-            f"[{colour}]{escape(words.fate(call))}[/]",
+            f"[{color}]{escape(words.call_outcome(call))}[/]",
             *(text(call) for _, text in graded),
         )
     return table

@@ -1,12 +1,37 @@
-"""What a terminal and a page say in the same words: an attempt's facts, and a call's fate, place and numbers."""
+"""What a terminal and a page say in the same words: an attempt's facts, and a call's outcome, place and numbers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TypeAlias
 
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.explanation import ExplainedAttempt, ExplainedCall
 from lightning_trainer.explain.finding import counted, seconds
 from lightning_trainer.explain.tree import CallNode
+from lightning_trainer.models.resolve import found_model, model_cache
 from lightning_trainer.types import Outcome
+
+# What a token id spells, by the tokenizer of the policy's model, where that is on this machine.
+
+TextOf: TypeAlias = Callable[[int], str]
+
+
+def texts_of(model: str | None) -> TextOf | None:
+    """Return how to spell ids; None where the model or its tokenizer is not here, for nothing is downloaded for it.
+
+    Args:
+        model: as in the configuration; None where it has no policy.
+    """
+    folder = None if model is None else found_model(model, model_cache())
+    if folder is None or not (folder / "tokenizer.json").is_file():
+        return None
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        return None
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return cache(lambda token_id: tokenizer.decode([token_id], skip_special_tokens=False))
+
 
 _MOST_EVALUATIONS = 50
 """The newest that are shown."""
@@ -52,10 +77,10 @@ def _taken(case: Case) -> str:
 
 
 def meanings(attempt: ExplainedAttempt) -> Iterator[str]:
-    """Yield what each fate in the tree means, once, with the calls that met it."""
+    """Yield what each outcome in the tree means, once, with the calls that met it."""
     met: dict[tuple[str, str], list[int]] = {}
     for call in attempt.calls:
-        met.setdefault((fate(call), call.fate.explanation), []).append(call.node.number)
+        met.setdefault((call_outcome(call), call.call_outcome.explanation), []).append(call.node.number)
     for (name, explanation), numbers in met.items():
         which = "all calls" if len(numbers) == len(attempt.calls) > 1 else f"call{'s' * (len(numbers) > 1)} "
         listed = "" if which == "all calls" else ", ".join(map(str, numbers[:8])) + (" ..." if len(numbers) > 8 else "")
@@ -69,10 +94,12 @@ def balance(attempt: ExplainedAttempt) -> str:
     return f"{counted(attempt.sampled_tokens, 'sampled token')} recorded, {accounted:,} accounted for: {verdict}"
 
 
-def fate(call: ExplainedCall) -> str:
+def call_outcome(call: ExplainedCall) -> str:
     """Return "trained", or the outcome with its reason."""
     return (
-        str(call.fate.outcome) if call.fate.outcome is Outcome.TRAINED else f"{call.fate.outcome}: {call.fate.reason}"
+        str(call.call_outcome.outcome)
+        if call.call_outcome.outcome is Outcome.TRAINED
+        else f"{call.call_outcome.outcome}: {call.call_outcome.reason}"
     )
 
 

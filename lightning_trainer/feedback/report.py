@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from lightning_trainer.config.rewards.feedback import FeedbackConfig
+from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.feedback.review import Review, State
 
 MOST_SOURCES = 500

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from lightning_trainer.config.policies.agents import matches
-from lightning_trainer.config.rewards.feedback import FeedbackConfig
+from lightning_trainer.config.policies.policy import matches
+from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.feedback.standing import Opinion, Standing, standings
 
 _HOUR_NS = 3600 * 10**9

@@ -1,1 +1,1 @@
-"""The gateway: an OpenAI-compatible door that routes calls to the engine and records exactly what it sampled."""
+"""The gateway: an OpenAI-compatible API that routes calls to the engine and records exactly what it sampled."""

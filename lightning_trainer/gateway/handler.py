@@ -1,4 +1,4 @@
-"""One request after another: in at the gateway's door, to the engine, and out as a response.
+"""One request after another: in from the caller, to the engine, and out as a response.
 
 Refused here: a body that is not JSON (400, 415), comes too slowly (408), is too large (413), or names another model
 (404); a call beyond the bound on concurrency (429); and any call while the engine stays away longer than the queue's
@@ -17,13 +17,13 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.gateway.caller import read_caller
-from lightning_trainer.gateway.calls.call_record import Settlement
+from lightning_trainer.gateway.calls.call_record import CallRecord
 from lightning_trainer.gateway.calls.disconnect import CallerGoneError, unless_gone
 from lightning_trainer.gateway.calls.exchange import Exchange
-from lightning_trainer.gateway.calls.retries import Tries, try_key
+from lightning_trainer.gateway.calls.retries import Retries, retry_key
 from lightning_trainer.gateway.calls.slots import Slot, Slots
 from lightning_trainer.gateway.calls.span import Sampler
-from lightning_trainer.gateway.engine import support
+from lightning_trainer.gateway.engine import sse
 from lightning_trainer.gateway.engine.conversation import Conversation, conversation_of
 from lightning_trainer.gateway.engine.response import EngineResponse
 from lightning_trainer.gateway.engine.upstream import Upstream
@@ -48,14 +48,14 @@ _BODY_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class GatewayHandler:
     """Answers calls of the policies that are served."""
 
     policies: ServedPolicies
     sink: SpanSink
     max_body_bytes: int
     slots: Slots
-    tries: Tries
+    retries: Retries
 
     async def answer(self, request: Request, api: Api) -> Response:
         """Answer a call."""
@@ -98,25 +98,25 @@ class Door:
             policy, asked = chosen.policy, api.read(body, chosen.version)
             if place is not None:
                 asked = asked.asking(place.sampling)
-            settlement = Settlement(self.sink)
-            exchange = Exchange(asked, caller, Sampler(policy.name, None), settlement)
-            if (key := try_key(request.scope["path"], request.headers, raw, caller.attributes)) is not None:
-                await self.tries.begin(key, settlement)
+            call_record = CallRecord(self.sink)
+            exchange = Exchange(asked, caller, Sampler(policy.name, None), call_record)
+            if (key := retry_key(request.scope["path"], request.headers, raw, caller.attributes)) is not None:
+                await self.retries.begin(key, call_record)
             del raw
             answer = api.answer(body, asked, exchange.transcript, policy.served_name or policy.name)
             forwarding = self._forward(exchange, policy, answer, api, slot)
             try:
-                response = await unless_gone(request.receive, settlement.given_up, forwarding)
+                response = await unless_gone(request.receive, call_record.abandoned, forwarding)
             except CallerGoneError as error:
                 await exchange.end_without_caller(str(error))
-                if settlement.given_up.done():
+                if call_record.abandoned.done():
                     raise made_again() from error
                 return Response(status_code=499)
             except RefusalError:
                 raise
             except Exception:
                 # A bug of ours after the record was made: the caller has no answer, so it is not a sample.
-                if settlement.settled:
+                if call_record.written:
                     await exchange.end_without_caller("the gateway failed on the answer")
                 raise
             return response
@@ -163,11 +163,11 @@ class Door:
         except RefusalError:
             upstream.close()
             raise
-        exchange.transcript.support_known = upstream.headers.get(support.HEADER) == "1"
+        exchange.transcript.support_known = upstream.headers.get(sse.HEADER) == "1"
         if upstream.body is None:
             return RelayResponse(upstream, exchange, answer, headers=headers, ended=slot.release)
         try:
-            raw, supports = support.without_support(upstream.body)
+            raw, supports = sse.without_support(upstream.body)
             document = orjson.loads(raw)
         except orjson.JSONDecodeError as error:
             raise RefusalError(502, f"the engine's answer is not JSON: {error}", kind="engine_error") from error

@@ -6,12 +6,39 @@ caller's agent says it, where a policy claims that agent.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from lightning_trainer.gateway.canary import CanaryRoute
-from lightning_trainer.gateway.engine.old_versions import OldVersions
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.errors import RefusalError
 from lightning_trainer.gateway.request import no_policy, unknown_model
+
+# What the gateway asks when a caller insists on a version that is not the one being served.
+
+
+class VersionLease(Protocol):
+    """An engine that serves one old version, for one call."""
+
+    @property
+    def upstream(self) -> Upstream: ...
+
+    def release(self) -> None:
+        """The call has ended; once."""
+        ...
+
+
+class OldVersions(Protocol):
+    def versions(self) -> Sequence[int]:
+        """Return those that can be asked for, ascending."""
+        ...
+
+    async def lease(self, version: int) -> VersionLease | None:
+        """Return where the version is served, or will be soon; None when its weights are not kept.
+
+        Raises:
+            EngineError: it cannot be served now.
+        """
+        ...
 
 
 def _unclaimed(agent: str | None) -> str:

@@ -17,8 +17,7 @@ from lightning_trainer.errors import EngineError
 from lightning_trainer.gateway.calls.disconnect import CallerGoneError, unless_gone
 from lightning_trainer.gateway.calls.exchange import Exchange
 from lightning_trainer.gateway.engine.response import EngineResponse
-from lightning_trainer.gateway.engine.sse import DONE, events
-from lightning_trainer.gateway.engine.support import support_in
+from lightning_trainer.gateway.engine.sse import DONE, events, support_in
 from lightning_trainer.gateway.errors import RefusalError, made_again, unavailable
 from lightning_trainer.gateway.protocols.answer import Answer
 
@@ -55,14 +54,14 @@ class RelayResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = "the caller disconnected"
-        given_up = self._exchange.settlement.given_up
+        abandoned = self._exchange.call_record.abandoned
         try:
-            await unless_gone(receive, given_up, self._relay(send))
+            await unless_gone(receive, abandoned, self._relay(send))
             gone = ""
         except CallerGoneError as error:
             gone = str(error)
             logger.info("%s: the engine's request for %s is cancelled", gone, self._exchange.request.model)
-            if given_up.done() and self._begun:
+            if abandoned.done() and self._begun:
                 last = self._answer.broken(made_again())
                 await send({"type": "http.response.body", "body": last, "more_body": False})
         finally:
@@ -80,7 +79,7 @@ class RelayResponse(Response):
         try:
             async for whole in events(self._upstream.pieces()):
                 await self._pass_on(whole, send)
-            if not self._exchange.settlement.settled:
+            if not self._exchange.call_record.written:
                 raise unavailable("the engine's answer ended early")
         except (EngineError, orjson.JSONDecodeError) as error:
             refusal = unavailable(f"the engine went away in the middle of the answer ({error})")
@@ -105,13 +104,13 @@ class RelayResponse(Response):
             if data != DONE:
                 chunk = orjson.loads(data)
                 exchange.transcript.add(chunk)
-            if (chunk is None or exchange.transcript.complete) and not exchange.settlement.settled:
+            if (chunk is None or exchange.transcript.complete) and not exchange.call_record.written:
                 await _send(send, ready)
                 ready = []
                 await exchange.commit()
             ready.append(self._answer.end(event) if chunk is None else self._answer.chunk(event, chunk))
         await _send(send, ready)
-        self._delivered = exchange.settlement.settled
+        self._delivered = exchange.call_record.written
 
     async def _break_off(self, reason: str, refusal: RefusalError) -> bytes:
         await self._exchange.end_without_caller(reason)

@@ -7,9 +7,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from lightning_trainer.gateway.calls.retries import Tries
+from lightning_trainer.gateway.calls.retries import Retries
 from lightning_trainer.gateway.calls.slots import Slots
-from lightning_trainer.gateway.handler import Door
+from lightning_trainer.gateway.handler import GatewayHandler
 from lightning_trainer.gateway.http_errors import shaped
 from lightning_trainer.gateway.policies import ServedPolicies, ServedPolicy
 from lightning_trainer.gateway.protocols.registry import APIS, MESSAGES, Api
@@ -34,7 +34,7 @@ def gateway_router(
         max_concurrent: calls in flight; more are answered 429.
     """
     served = ServedPolicies(policies)
-    door = Door(served, sink, max_body_bytes, Slots(max_concurrent), Tries())
+    handler = GatewayHandler(served, sink, max_body_bytes, Slots(max_concurrent), Retries())
     since = int(time.time())
 
     @asynccontextmanager
@@ -55,21 +55,21 @@ def gateway_router(
         return shaped(request, 404, str(unknown_model(name, list(known))))
 
     async def count_tokens(request: Request) -> Response:
-        return await door.count(request, MESSAGES)
+        return await handler.count(request, MESSAGES)
 
     router = APIRouter(lifespan=lifespan)
     for base in BASES:
         for api in APIS:
-            router.add_api_route(base + api.path, _endpoint(door, api), methods=["POST"])
+            router.add_api_route(base + api.path, _endpoint(handler, api), methods=["POST"])
         router.add_api_route(f"{base}{MESSAGES.path}/count_tokens", count_tokens, methods=["POST"])
         router.add_api_route(f"{base}/models", list_models, methods=["GET"])
         router.add_api_route(f"{base}/models/{{model}}", one_model, methods=["GET"])
     return router
 
 
-def _endpoint(door: Door, api: Api) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(handler: GatewayHandler, api: Api) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        return await door.answer(request, api)
+        return await handler.answer(request, api)
 
     return endpoint
 

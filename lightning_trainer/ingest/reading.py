@@ -13,7 +13,7 @@ from operator import attrgetter
 from lightning_instrumentation import semconv
 from lightning_instrumentation.reward import LARGEST_REWARD
 
-from lightning_trainer.garbage_collection import without_garbage_collection
+from lightning_trainer.bulk_objects import without_garbage_collection
 from lightning_trainer.ingest.abandoned import without_abandoned
 from lightning_trainer.ingest.ancestry import Identity, SpanKey, key_of, resolve_identities, unique
 from lightning_trainer.ingest.calls import joined_calls, read_calls

@@ -10,10 +10,8 @@ from pathlib import Path
 
 from lightning_trainer.config.metrics import MetricsConfig
 from lightning_trainer.errors import ConfigError
-from lightning_trainer.metrics.history import select_rows
-from lightning_trainer.metrics.row import StepMetrics
-from lightning_trainer.metrics.sinks import MetricsSink
-from lightning_trainer.metrics.to_jsonl import JsonLines
+from lightning_trainer.metrics.row import StepMetrics, select_rows
+from lightning_trainer.metrics.to_jsonl import JsonLines, MetricsSink
 from lightning_trainer.metrics.to_tensorboard import TensorBoard, installed
 from lightning_trainer.metrics.to_wandb import WeightsAndBiases
 from lightning_trainer.metrics.warnings import warnings_of

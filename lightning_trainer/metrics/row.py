@@ -4,11 +4,17 @@ A row is a function of what the store holds of its step, so it can be made again
 absent, never zero.
 """
 
-from collections.abc import Iterable, Mapping
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_trainer.store.records import StepRecord
+from lightning_trainer.credit.groups import GroupSummary
+from lightning_trainer.rewards.reliability import Correction
+from lightning_trainer.store.records import StepRecord, StepState
+from lightning_trainer.store.tables import steps as step_table
+from lightning_trainer.store.tables import versions as version_table
+from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import LedgerRow, Outcome, PolicyVersion
 
 
@@ -63,3 +69,71 @@ def _ledger_metrics(ledger: Iterable[LedgerRow]) -> dict[str, float]:
         for name in names:
             sums[name] = sums.get(name, 0.0) + row.tokens
     return sums
+
+
+# What the groups of a step were like; kept with the step even when nothing was trained.
+
+
+def group_metrics(groups: Sequence[GroupSummary]) -> dict[str, float]:
+    """Return counts of groups and attempts, and the mean reward of the attempts that have one."""
+    rewards = [reward for group in groups for reward in group.rewards if reward is not None]
+    metrics = {
+        "groups/total": float(len(groups)),
+        "groups/kept": float(sum(group.verdict is Reason.SAMPLED for group in groups)),
+        "groups/zero_variance": float(sum(group.verdict is Reason.ZERO_VARIANCE_GROUP for group in groups)),
+        "groups/low_variance": float(sum(group.verdict is Reason.LOW_VARIANCE_GROUP for group in groups)),
+        "groups/refused": float(sum(group.refused_reason is not None for group in groups)),
+        "groups/solved": float(sum(all(reward == 1.0 for reward in group.rewards) for group in groups)),
+        "attempts/total": float(sum(group.size for group in groups)),
+        "attempts/scored": float(len(rewards)),
+    }
+    if rewards:
+        metrics["reward/mean"] = sum(rewards) / len(rewards)
+    return metrics
+
+
+# How the judges of a step were corrected.
+
+
+def judge_metrics(corrections: Mapping[str, Correction]) -> dict[str, float]:
+    """Return rates and weight of each judge that is corrected; the weight of one that is refused is 0."""
+    metrics: dict[str, float] = {}
+    for name, one in corrections.items():
+        metrics[f"judge/{name}/weight"] = 0.0 if one.refused is not None else one.shrunk
+        if one.refused is None:
+            metrics[f"judge/{name}/false_positives"] = one.rho0
+            metrics[f"judge/{name}/false_negatives"] = one.rho1
+    return metrics
+
+
+# Rows of steps, made from a store: what a step's numbers are is a function of what is recorded of it.
+
+
+def select_rows(
+    connection: sqlite3.Connection,
+    policy: str,
+    *,
+    only: int | None = None,
+    after: int | None = None,
+    oldest: int | None = None,
+    newest: int | None = None,
+) -> list[StepMetrics]:
+    """Return the rows of steps that have ended, first to last.
+
+    Args:
+        only: of this one alone.
+        after: only those after this one.
+        oldest: of these only so many, the first ones.
+        newest: of these only so many, the last ones.
+    """
+    records = step_table.select_steps(connection, policy, only=only, after=after, oldest=oldest, newest=newest)
+    return [
+        step_metrics(
+            policy,
+            record,
+            step_table.select_ledger(connection, policy, record.step),
+            version_table.select_one(connection, policy, record.step),
+        )
+        for record in records
+        if record.state is not StepState.ASSIGNED
+    ]

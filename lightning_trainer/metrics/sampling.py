@@ -31,7 +31,7 @@ def sampling_metrics(batch: TrainingBatch, versions: Sequence[int]) -> dict[str,
                 restricted += segment.end - segment.start
             elif segment.support is not None:
                 restricted += sum(index >= 0 for index in segment.support.pattern_L)
-            surprise -= sum(sample.behaviour_logprobs[segment.start : segment.end])
+            surprise -= sum(sample.behavior_logprobs[segment.start : segment.end])
             count += length
             if segment.policy_version is not None:
                 by_version[segment.policy_version] = by_version.get(segment.policy_version, 0) + length

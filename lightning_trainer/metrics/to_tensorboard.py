@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lightning_trainer.errors import MissingExtraError
 from lightning_trainer.metrics.row import StepMetrics
-from lightning_trainer.metrics.sinks import with_warnings
+from lightning_trainer.metrics.to_jsonl import with_warnings
 
 
 def installed() -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from lightning_trainer.config.metrics import WandbConfig
 from lightning_trainer.errors import ConfigError, MissingExtraError
 from lightning_trainer.metrics.row import StepMetrics
-from lightning_trainer.metrics.sinks import with_warnings
+from lightning_trainer.metrics.to_jsonl import with_warnings
 
 
 class WeightsAndBiases:

@@ -4,7 +4,7 @@ import re
 import subprocess
 from dataclasses import dataclass
 
-from lightning_trainer.config.hardware.gpus import visible_gpus
+from lightning_trainer.config.hardware import visible_gpus
 from lightning_trainer.errors import ConfigError
 
 GIB = 2**30

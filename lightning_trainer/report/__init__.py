@@ -1,8 +1,8 @@
 """What a run did, as ``report.json`` and as one page that a browser opens from disk."""
 
-from lightning_trainer.report.difference import PairedDifference, paired_difference
+from lightning_trainer.report.difference import PairedDifference, paired_difference, wilson_interval
 from lightning_trainer.report.example import example_of
-from lightning_trainer.report.interval import wilson_interval
+from lightning_trainer.report.page import ReportFiles, write_report
 from lightning_trainer.report.quickstart_report import (
     ExampleRollout,
     ExampleSegment,
@@ -15,7 +15,6 @@ from lightning_trainer.report.quickstart_report import (
     StepResult,
     read_report,
 )
-from lightning_trainer.report.write import ReportFiles, write_report
 
 __all__ = [
     "ExampleRollout",

@@ -9,7 +9,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb, sqrt
 
-from lightning_trainer.report.interval import Z_95
+# Confidence interval of a share of successes.
+#
+# The score interval stays inside [0, 1] and is honest at the ends: 96 of 96 is not "exactly 100 %". Source: E. B.
+# Wilson, Probable inference, the law of succession, and statistical inference, JASA 22 (1927) 209-212.
+
+Z_95 = 1.959963984540054
+"""Two-sided 95 % quantile of the normal distribution."""
+
+
+def wilson_interval(successes: int, n: int, z: float = Z_95) -> tuple[float, float]:
+    """Return the lower and upper bound of the share, in [0, 1].
+
+    Raises:
+        ValueError: ``n`` is not positive, or successes are not in [0, n].
+    """
+    if n <= 0 or not 0 <= successes <= n:
+        raise ValueError(f"{successes} successes of {n}: there must be a trial, and no more successes than trials")
+    share = successes / n
+    center = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    # At the ends the bound is 0 or 1 exactly; rounding would leave it a hair off.
+    low = 0.0 if successes == 0 else max(0.0, center - half)
+    high = 1.0 if successes == n else min(1.0, center + half)
+    return low, high
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +64,14 @@ def paired_difference(before: Sequence[bool], after: Sequence[bool]) -> PairedDi
     gained = sum(1 for b, a in zip(before, after, strict=True) if a and not b)
     lost = sum(1 for b, a in zip(before, after, strict=True) if b and not a)
     share_gained, share_lost = (gained + 1) / (n + 2), (lost + 1) / (n + 2)
-    centre = share_gained - share_lost
-    half = Z_95 * sqrt((share_gained + share_lost - centre * centre) / (n + 2))
+    center = share_gained - share_lost
+    half = Z_95 * sqrt((share_gained + share_lost - center * center) / (n + 2))
     return PairedDifference(
         n=n,
         gained=gained,
         lost=lost,
         difference=(gained - lost) / n,
-        interval=(max(-1.0, centre - half), min(1.0, centre + half)),
+        interval=(max(-1.0, center - half), min(1.0, center + half)),
         p_value=_exact_mcnemar(gained, lost),
     )
 

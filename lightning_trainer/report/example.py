@@ -46,7 +46,7 @@ def example_of(
             segment=segment_of.get(position),
         )
         for position, (token_id, mask, logprob, advantage) in enumerate(
-            zip(sample.token_ids, sample.loss_mask, sample.behaviour_logprobs, advantages, strict=True)
+            zip(sample.token_ids, sample.loss_mask, sample.behavior_logprobs, advantages, strict=True)
         )
     )
     segments = tuple(

@@ -1,7 +1,8 @@
 """The few pieces of HTML that the page is made of. Arguments called html are ready; everything else is escaped here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from importlib.resources import files
 
 _WIDE_PX, _NARROW_PX = (860, 280), (340, 230)
 _NARROW_SPACE = "\u202f"
@@ -53,3 +54,33 @@ def duration(seconds: float) -> str:
 def figure(value: float | None, pattern: str, unit: str = "") -> str:
     """A number, or a dash where nothing was measured."""
     return "–" if value is None else f"{value:{pattern}}{unit}"
+
+
+# The frame of a page: one file that a browser opens from disk, in light and dark, on a desk and on a phone.
+#
+# Nothing is fetched: style, charts and the few lines of script are inside.
+
+_HEAD = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+"""
+
+
+def document(title: str, html_sections: Iterable[str]) -> str:
+    """Return a whole page. The sections are ready HTML; the title is escaped here."""
+    style, script = asset("page.css"), asset("page.js")
+    return "".join(
+        [
+            _HEAD,
+            f"<title>{escape(title)}</title>",
+            f"<style>\n{style}</style></head>\n<body><main>\n",
+            "\n".join(html_sections),
+            f'\n</main><div id="about" role="status" hidden></div>\n<script>\n{script}</script></body></html>\n',
+        ]
+    )
+
+
+def asset(name: str) -> str:
+    """Return the style sheet (``page.css``) or the script (``page.js``) of every page."""
+    return files("lightning_trainer.report").joinpath("assets", name).read_text(encoding="utf-8")

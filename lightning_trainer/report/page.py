@@ -1,13 +1,15 @@
 """``report.html``: the sections of a report, in order. Every value from the run is escaped."""
 
+import os
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
+from pathlib import Path
 
-from lightning_trainer.report.document import document
 from lightning_trainer.report.evidence import examples_section, ledger_section, settings_section, versions_section
-from lightning_trainer.report.markup import duration
+from lightning_trainer.report.markup import document, duration
 from lightning_trainer.report.outcome import held_out_section, reward_section, sharing_section, time_section
-from lightning_trainer.report.quickstart_report import QuickstartReport
+from lightning_trainer.report.quickstart_report import QuickstartReport, to_json
 
 
 def render_page(report: QuickstartReport) -> str:
@@ -42,3 +44,27 @@ def _header(report: QuickstartReport) -> str:
         f'<header><p class="brand">lightning-trainer</p><h1>The {escape(report.policy)} agent, before and after '
         f'training</h1><ul class="facts">{lines}</ul></header>'
     )
+
+
+# Puts a report on disk: ``report.json`` and ``report.html``, each whole or not there.
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFiles:
+    json: Path
+    html: Path
+
+
+def write_report(report: QuickstartReport, folder: Path) -> ReportFiles:
+    """Write both files into ``folder`` (made when absent) and return where they are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = ReportFiles(folder / "report.json", folder / "report.html")
+    _replace(files.json, to_json(report))
+    _replace(files.html, render_page(report).encode())
+    return files
+
+
+def _replace(path: Path, content: bytes) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(content)
+    os.replace(partial, path)

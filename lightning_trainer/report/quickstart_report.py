@@ -11,8 +11,7 @@ from typing import Self
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from lightning_trainer.errors import LightningError
-from lightning_trainer.report.difference import PairedDifference
-from lightning_trainer.report.interval import wilson_interval
+from lightning_trainer.report.difference import PairedDifference, wilson_interval
 from lightning_trainer.types import LedgerRow, PolicyVersion
 
 FORMAT = 1

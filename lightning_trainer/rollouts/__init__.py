@@ -3,8 +3,8 @@
 This is client code: it runs in the agent's process and needs nothing but the standard library and the instrumentation.
 """
 
+from lightning_trainer.rollouts.attempt import AttemptEnded, Event, StepEnded
 from lightning_trainer.rollouts.command import Command
-from lightning_trainer.rollouts.events import AttemptEnded, Event, StepEnded
 from lightning_trainer.rollouts.on_ray import OnRay
 from lightning_trainer.rollouts.runner import Runner, Task
 

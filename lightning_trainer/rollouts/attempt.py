@@ -5,13 +5,44 @@ import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from lightning_instrumentation.reward import LARGEST_REWARD
 
 from lightning_trainer.rollouts.awaiting import is_async, result_of
-from lightning_trainer.rollouts.events import AttemptEnded
+
+# What a runner tells whoever watches it.
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    stage: str
+    """``train``, ``baseline``, or the name given to an evaluation; ``retried`` where it failed and is made again."""
+    step: int | None
+    task_id: str
+    reward: float | None
+    seconds: float
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded:
+    step: int
+    reward_mean: float | None
+    live_version: int | None
+    rollout_s: float
+    """From the first attempt's start to the last one's end."""
+    wait_s: float
+    """From then until the daemon had trained and published."""
+
+
+Event: TypeAlias = AttemptEnded | StepEnded
+
+
+def as_json(event: Event) -> dict[str, Any]:
+    return {"event": type(event).__name__, **asdict(event)}
 
 
 class Task(Protocol):
@@ -49,7 +80,7 @@ def run_attempt(
     reward: float | None = None
     error: str | None = None
     try:
-        with lightning.rollout(task.id, group_id=group_id, rollout_id=name, attempt_id=name, mode=mode) as rollout:
+        with lt.rollout(task.id, group_id=group_id, rollout_id=name, attempt_id=name, mode=mode) as rollout:
             try:
                 reward = _within(attempt, task, timeout_s)
             except Exception:
@@ -58,7 +89,7 @@ def run_attempt(
                     stage = "retried"
                 raise
             if reward is not None:
-                lightning.reward(reward)  # what is not a number is recorded as missing
+                lt.reward(reward)  # what is not a number is recorded as missing
                 if not abs(reward) <= LARGEST_REWARD:
                     limits = f"a number between -{LARGEST_REWARD:g} and {LARGEST_REWARD:g}"
                     reward, error = None, f"the reward is {reward}; it must be {limits}, or None"

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from lightning_instrumentation.scope import current
 from lightning_instrumentation.zero_code.environment import BEGUN, ProgramRollout, with_site, write_rollout
 
@@ -142,7 +142,7 @@ def _reward(line: str) -> float | None:
     for name, value in rewards.items():
         number = _number(value, line)
         if number is not None:
-            lightning.reward(number, name)
+            lt.reward(number, name)
     return _number(said.get("reward"), line)
 
 

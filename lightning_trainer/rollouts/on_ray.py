@@ -2,8 +2,8 @@
 
 from typing import Any
 
-import lightning_instrumentation as lightning
-from lightning_instrumentation.scope import Identity, Scope, current, entered
+import lightning_instrumentation as lt
+from lightning_instrumentation.scope import Identity, Scope, current, use_scope
 
 from lightning_trainer.errors import MissingExtraError
 from lightning_trainer.rollouts.attempt import AttemptFunction, TaskT
@@ -49,9 +49,9 @@ class OnRay:
 
 
 def _run(attempt: AttemptFunction[Any], task: Any, identity: Identity | None, endpoint: str | None):
-    lightning.init(endpoint)
-    with entered(Scope(identity)):
+    lt.init(endpoint)
+    with use_scope(Scope(identity)):
         try:
             return result_of(attempt(task))
         finally:
-            lightning.flush(_FLUSH_S)  # Ray ends idle workers without a word
+            lt.flush(_FLUSH_S)  # Ray ends idle workers without a word

@@ -25,7 +25,7 @@ from lightning_instrumentation.access.proof import Access, authorization
 from lightning_instrumentation.access.tls import TlsError, ca_file_of_environment
 
 from lightning_trainer.errors import LightningError
-from lightning_trainer.rollouts.answers import refusal
+from lightning_trainer.rollouts.daemon_client import refusal
 
 _LONGEST = 120
 _NAME = re.compile(rf"[^\s/]{{1,{_LONGEST}}}")

@@ -13,27 +13,47 @@ ends it with one line and exit status 130.
 """
 
 import os
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 
 from lightning_trainer.errors import LightningError, MissingExtraError
-from lightning_trainer.rollouts.attempt import AttemptFunction, Task, TaskT, run_attempt
+from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Event, StepEnded, Task, TaskT, run_attempt
 from lightning_trainer.rollouts.daemon_client import DaemonClient
-from lightning_trainer.rollouts.events import AttemptEnded, Event, StepEnded
-from lightning_trainer.rollouts.interruption import ends_in_one_line
 from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
 from lightning_trainer.rollouts.team import TeamClient
-from lightning_trainer.rollouts.worker_pool import Crew
+from lightning_trainer.rollouts.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     from lightning_trainer.environments.agent import Agent
     from lightning_trainer.environments.protocol import Environment
     from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
+
+# Ctrl-C while a run polls or waits: one line and the exit status that shells expect, not a traceback.
+
+_INTERRUPTED = 130
+"""128 and the number of SIGINT."""
+
+
+@contextmanager
+def ends_in_one_line() -> Iterator[None]:
+    """Turn a ``KeyboardInterrupt`` into a line on stderr and ``SystemExit(130)``; ``finally`` blocks run as always.
+
+    What has ended by then is recorded, and attempts that were going on count as never made: a run that is started again
+    makes them.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("interrupted: what has ended is recorded; start it again to go on from there", file=sys.stderr)
+        raise SystemExit(_INTERRUPTED) from None
+
 
 __all__ = ["Runner", "Task"]
 
@@ -73,7 +93,7 @@ class Runner(Generic[TaskT]):
         on_event: Callable[[Event], None] = lambda event: None,
         tasks: Callable[[int, int], Sequence[TaskT]] | None = None,
     ) -> None:
-        lightning.init(endpoint)
+        lt.init(endpoint)
         endpoint = endpoint or os.environ.get("LIGHTNING_ENDPOINT", "http://127.0.0.1:8321")
         token = os.environ.get("LIGHTNING_TOKEN")
         names = [policy] if isinstance(policy, str) else policy
@@ -155,7 +175,7 @@ class Runner(Generic[TaskT]):
         def attempted(work: _Work[TaskT]) -> AttemptEnded:
             return self._attempted(work, on_attempt)
 
-        with Crew(attempted, self._concurrency) as crew:
+        with WorkerPool(attempted, self._concurrency) as pool:
             while done < steps:
                 began = time.monotonic()
                 # What other runs have on their way is not counted on: it may take as long as it likes.
@@ -169,7 +189,7 @@ class Runner(Generic[TaskT]):
                         continue
                     groups = self._groups(run, tasks_of_step(started), started, status, taken)
                     for batch in groups if ahead else [list(chain.from_iterable(groups))]:
-                        crew.add(batch)
+                        pool.add(batch)
                 status = self._daemon.wait_for_step(done + 1, groups_wanted=status["groups_wanted"])
                 if status["steps_done"] <= done:
                     continue
@@ -188,7 +208,7 @@ class Runner(Generic[TaskT]):
                 )
             if not status["dynamic_sampling"]:
                 # There is something left only where other runs brought groups too: later steps take it, if it is whole.
-                crew.wait()
+                pool.wait()
 
     @ends_in_one_line()
     def evaluate(self, tasks: Sequence[TaskT], *, stage: str) -> list[AttemptEnded]:
@@ -204,8 +224,8 @@ class Runner(Generic[TaskT]):
         def run(work: _Work[TaskT]) -> AttemptEnded:
             return self._attempted(work, self._on_event)
 
-        with Crew(run, self._concurrency) as crew:
-            batch = crew.add([_Work(task, f"{self._run}/{stage}/{task.id}", stage, None, "evaluate") for task in tasks])
+        with WorkerPool(run, self._concurrency) as pool:
+            batch = pool.add([_Work(task, f"{self._run}/{stage}/{task.id}", stage, None, "evaluate") for task in tasks])
             return [future.result() for future in batch.futures]
 
     def _where_it_was(self, run: str, status: dict, done: int, ahead: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 
 WorkT = TypeVar("WorkT")
 EndedT = TypeVar("EndedT")
@@ -19,7 +19,7 @@ _FLUSH_S = 30.0
 _log = logging.getLogger(__name__)
 
 
-class Crew(Generic[WorkT, EndedT]):
+class WorkerPool(Generic[WorkT, EndedT]):
     """Runs ``run(work)`` in at most ``size`` threads; on leaving, what has not begun is left undone.
 
     The threads are daemons: an interrupted run must not wait for a hanging tool.
@@ -82,4 +82,4 @@ class Batch(Generic[EndedT]):
             self._left -= 1
             last = self._left == 0
         if last:
-            lightning.flush(_FLUSH_S)
+            lt.flush(_FLUSH_S)

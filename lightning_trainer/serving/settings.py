@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lightning_trainer.config import Config, EngineConfig, PolicyConfig
-from lightning_trainer.config.hardware.cores import available_cores
+from lightning_trainer.config.hardware import available_cores
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import math
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 import orjson
@@ -20,6 +21,8 @@ from lightning_trainer.token_ids import TokenIds
 from lightning_trainer.types import Gap, Media, Sample, Segment, StepReport, TrainingBatch
 
 _FORMAT = 1
+_SAMPLE_FIELDS = tuple(field.name for field in fields(Sample))
+_WRITTEN_AS = {"behavior_logprobs": "behaviour_logprobs"}
 
 
 def encode_batch(batch: TrainingBatch) -> bytes:
@@ -35,7 +38,8 @@ def encode_batch(batch: TrainingBatch) -> bytes:
                 f"step {batch.step} of policy {batch.policy!r}: sample {sample.sample_id} has a log-probability, "
                 "credit, baseline or logit bias that is NaN or infinite; drop the sample with that reason"
             )
-    return _pack({"format": _FORMAT, "batch": batch})
+    written = {"policy": batch.policy, "step": batch.step, "samples": list(map(_written, batch.samples))}
+    return _pack({"format": _FORMAT, "batch": written})
 
 
 def decode_batch(body: bytes) -> TrainingBatch:
@@ -99,6 +103,11 @@ def decode_metrics(text: str) -> dict[str, float]:
     return _readable_metrics(orjson.loads(text))
 
 
+def _written(sample: Sample) -> dict[str, Any]:
+    """Return a sample as format 1 names its fields: by their names, and one of them in British spelling."""
+    return {_WRITTEN_AS.get(name, name): getattr(sample, name) for name in _SAMPLE_FIELDS}
+
+
 def _pack(document: dict[str, Any]) -> bytes:
     return zlib.compress(orjson.dumps(document, default=_plain), level=1)
 
@@ -125,7 +134,7 @@ def _read(text: bytes) -> dict[str, Any]:
 
 
 def _floats(sample: Sample) -> Iterator[float]:
-    yield from sample.behaviour_logprobs
+    yield from sample.behavior_logprobs
     for segment in sample.segments:
         if segment.credit is not None:
             yield segment.credit
@@ -153,7 +162,7 @@ def _sample(sample: dict[str, Any]) -> Sample:
         attempt_id=sample["attempt_id"],
         token_ids=tuple(sample["token_ids"]),
         loss_mask=tuple(sample["loss_mask"]),
-        behaviour_logprobs=tuple(sample["behaviour_logprobs"]),
+        behavior_logprobs=tuple(sample["behaviour_logprobs"]),
         segments=tuple(map(_segment, sample["segments"])),
         temperature=sample.get("temperature", 1.0),  # absent in batches of version 0.1.0
         media=tuple(Media(**media) for media in sample.get("media", ())),

@@ -9,23 +9,22 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 
+from lightning_trainer.bulk_objects import without_garbage_collection
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.assignment import Assignment
 from lightning_trainer.credit.baselines import Baselines, read_baselines
 from lightning_trainer.credit.grouping import regroup
 from lightning_trainer.credit.groups import GroupSummary
-from lightning_trainer.garbage_collection import without_garbage_collection
 from lightning_trainer.rewards.reliability import Correction
 from lightning_trainer.rewards.table import RewardTable, read_rewards
 from lightning_trainer.training import problems
-from lightning_trainer.training.best_of_n import as_the_model_itself, picked
+from lightning_trainer.training.best_of_n import as_the_model_itself, choose_imitated
 from lightning_trainer.training.judging import judge_groups
 from lightning_trainer.transitions.causes import with_causes
-from lightning_trainer.transitions.choices import chosen
 from lightning_trainer.transitions.deduplication import by_trace, deduplicate
 from lightning_trainer.transitions.eligibility import reason_against, took_part, with_names
-from lightning_trainer.transitions.ledger import Fate, Ledger
-from lightning_trainer.transitions.limits import Limit
+from lightning_trainer.transitions.ledger import CallOutcome, Ledger
+from lightning_trainer.transitions.limits import Limit, chosen
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.transitions.sequences import samples_of
 from lightning_trainer.transitions.trajectories import trajectories_of
@@ -58,7 +57,7 @@ class Build:
     """One sentence each, for people."""
     unscored: frozenset[str] = field(default=frozenset())
     """Attempts in which something cannot be trained for want of a reward."""
-    fates: Mapping[str, Fate] = field(default_factory=dict)
+    call_outcomes: Mapping[str, CallOutcome] = field(default_factory=dict)
     """By call id: the ledger, call by call."""
     rewards: RewardTable = field(default_factory=lambda: RewardTable({}, {}, ()))
     """What was given to whom."""
@@ -118,14 +117,16 @@ def build_batch(
     baselines = (
         read_baselines(attempt_of.values(), rewards.of_attempts) if policy.algorithm.needs_baseline else Baselines()
     )
-    casts = _casts(deliveries.kept, policy)
-    groups = judge_groups(_trainable(attempt_of.values()), _by_group(paths), casts, rewards, baselines, limit, policy)
+    agents_by_attempt = _agents_by_attempt(deliveries.kept, policy)
+    groups = judge_groups(
+        _trainable(attempt_of.values()), _by_group(paths), agents_by_attempt, rewards, baselines, limit, policy
+    )
     samples: list[Sample] = []
     unscored = set(baselines.unscored)
     for group in groups:
         imitated = None
         if policy.algorithm.objective != "rl" and group.summary.verdict is Reason.SAMPLED:
-            imitated = picked(policy.algorithm, group.members)
+            imitated = choose_imitated(policy.algorithm, group.members)
         compared = _settle_group(group.assignment, group.summary, eligible, limit, ledger, imitated)
         if group.summary.verdict is Reason.SAMPLED:
             baseline = baselines.of_groups.get(group.summary.group_id)
@@ -155,10 +156,10 @@ def build_batch(
             *rewards.incomplete.values(),
             *(reason for group in groups if (reason := group.summary.refused_reason) is not None),
             *problems.losses(rows, policy),
-            *problems.unknown_sampling(deliveries.kept, ledger.fates),
+            *problems.unknown_sampling(deliveries.kept, ledger.call_outcomes),
         ),
         unscored=frozenset(unscored),
-        fates=ledger.fates,
+        call_outcomes=ledger.call_outcomes,
         rewards=rewards,
         corrections=corrections or {},
     )
@@ -215,11 +216,11 @@ def _settle_group(
         imitated: the credit of the only attempts that are, by id; None: all that have somebody to be compared with.
     """
     compared, why_not = assignment.credits, Reason.NO_PEERS
-    if summary.lonely and summary.verdict in _OUTCOMES:
+    if summary.unpaired and summary.verdict in _OUTCOMES:
         compared = {
             call_id: credit
             for call_id, credit in compared.items()
-            if (eligible[call_id].agent, credit.peers) not in summary.lonely
+            if (eligible[call_id].agent, credit.peers) not in summary.unpaired
         }
     if imitated is not None:
         why_not = Reason.NOT_PICKED
@@ -273,10 +274,10 @@ def _by_group(trajectories: Iterable[Trajectory]) -> dict[str, list[Trajectory]]
     return by_group
 
 
-def _casts(calls: Iterable[Call], policy: PolicyConfig) -> dict[str, frozenset[str]]:
+def _agents_by_attempt(calls: Iterable[Call], policy: PolicyConfig) -> dict[str, frozenset[str]]:
     """Return which of the policy's agents made calls in each attempt, usable or not."""
-    casts: dict[str, set[str]] = {}
+    agents_by_attempt: dict[str, set[str]] = {}
     for attempt_id, agent in set(map(attrgetter("attempt_id", "agent"), calls)):
         if attempt_id is not None and agent is not None:
-            casts.setdefault(attempt_id, set()).add(agent)
-    return {attempt_id: frozenset(filter(policy.claims, agents)) for attempt_id, agents in casts.items()}
+            agents_by_attempt.setdefault(attempt_id, set()).add(agent)
+    return {attempt_id: frozenset(filter(policy.claims, agents)) for attempt_id, agents in agents_by_attempt.items()}

@@ -13,7 +13,7 @@ from lightning_trainer.credit.groups import GroupSummary, Member
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Call
 
-SHOWN, AVOIDED = 1.0, -1.0
+IMITATED, AVOIDED = 1.0, -1.0
 """Credit of what is imitated, and of what a pair sets it against."""
 
 
@@ -26,8 +26,8 @@ def judge_best(algorithm: AlgorithmConfig, members: Sequence[Member], summary: G
     return summary if best >= least else replace(summary, verdict=Reason.LOW_REWARD)
 
 
-def picked(algorithm: AlgorithmConfig, members: Sequence[Member]) -> Mapping[str, float]:
-    """Return ``SHOWN`` or ``AVOIDED`` by attempt id, for those of a group that are trained.
+def choose_imitated(algorithm: AlgorithmConfig, members: Sequence[Member]) -> Mapping[str, float]:
+    """Return ``IMITATED`` or ``AVOIDED`` by attempt id, for those of a group that are trained.
 
     Args:
         members: of a group whose verdict is ``SAMPLED``. Of equal ones the first by attempt id counts.
@@ -35,9 +35,9 @@ def picked(algorithm: AlgorithmConfig, members: Sequence[Member]) -> Mapping[str
     members = sorted((m for m in members if m.row_credits), key=lambda member: member.attempt.attempt_id)
     best = max(members, key=_earned)
     if algorithm.objective == "sft":
-        return {best.attempt.attempt_id: SHOWN}
+        return {best.attempt.attempt_id: IMITATED}
     worst = min(members, key=_earned)
-    return {worst.attempt.attempt_id: AVOIDED, best.attempt.attempt_id: SHOWN}
+    return {worst.attempt.attempt_id: AVOIDED, best.attempt.attempt_id: IMITATED}
 
 
 def _earned(member: Member) -> float:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lightning_trainer.errors import CheckpointError, TrainingError
-from lightning_trainer.serving.checksum import file_checksum
+from lightning_trainer.serving.shared_memory import file_checksum
 
 _MANIFEST = "trainer.json"
 _FORMAT = 1

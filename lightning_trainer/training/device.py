@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from lightning_trainer.config.hardware.gpus import Device
+from lightning_trainer.config.hardware import Device
 from lightning_trainer.errors import TrainingError
 
 _chosen: list[Device] = []

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.assignment import Assignment, assign, refuse_all
 from lightning_trainer.credit.baselines import Baselines
-from lightning_trainer.credit.groups import GroupSummary, Member, judge_group
+from lightning_trainer.credit.groups import GroupSummary, Member, judge_group, keep_most_uncertain
 from lightning_trainer.credit.overlong import OverlongShaping
 from lightning_trainer.credit.schemes.registry import credit_scheme
 from lightning_trainer.credit.schemes.scheme import CreditScheme
-from lightning_trainer.credit.uncertainty import keep_most_uncertain
 from lightning_trainer.rewards.table import RewardTable
 from lightning_trainer.training.best_of_n import judge_best
 from lightning_trainer.transitions.limits import Limit
@@ -38,7 +37,7 @@ class JudgedGroup:
 def judge_groups(
     attempts: Mapping[str, Sequence[Attempt]],
     trajectories: Mapping[str, Sequence[Trajectory]],
-    casts: Mapping[str, frozenset[str]],
+    agents_by_attempt: Mapping[str, frozenset[str]],
     rewards: RewardTable,
     baselines: Baselines,
     limit: Limit,
@@ -49,7 +48,7 @@ def judge_groups(
     Args:
         attempts: those to be trained, by group id.
         trajectories: by group id.
-        casts: which of the policy's agents made calls, by attempt id.
+        agents_by_attempt: which of the policy's agents made calls, by attempt id.
     """
     scheme = _shaped(credit_scheme(policy.credit), policy)
 
@@ -57,7 +56,7 @@ def judge_groups(
         members = [
             Member(
                 attempt=attempt,
-                agents=casts.get(attempt.attempt_id, frozenset()),
+                agents=agents_by_attempt.get(attempt.attempt_id, frozenset()),
                 reward=rewards.of_attempts.get(attempt.attempt_id),
                 row_credits=assignment.row_credits.get(attempt.attempt_id, {}),
             )

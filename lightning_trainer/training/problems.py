@@ -5,13 +5,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.rewards.table import RewardTable
-from lightning_trainer.transitions.ledger import Fate
+from lightning_trainer.transitions.ledger import CallOutcome
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Call, Evaluation, LedgerRow
 
 _WORTH_SAYING = (
     Reason.FIDELITY_TOO_LOW,
-    Reason.RETOKENISED,
+    Reason.RETOKENIZED,
     Reason.NO_POLICY_VERSION,
     Reason.NO_TOKEN_IDS,
     Reason.EMPTY_PROMPT,
@@ -89,7 +89,7 @@ def unused(rewards: RewardTable, calls: Mapping[str, Call], policy: PolicyConfig
     ]
 
 
-def shown_too_long(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:
+def demonstrations_too_long(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:
     """Say that rows of a file do not fit."""
     rows = sum(row.calls for row in ledger if row.reason == Reason.OVER_LENGTH)
     if not rows:
@@ -118,12 +118,12 @@ def losses(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:
     ]
 
 
-def unknown_sampling(calls: Iterable[Call], fates: Mapping[str, Fate]) -> list[str]:
+def unknown_sampling(calls: Iterable[Call], call_outcomes: Mapping[str, CallOutcome]) -> list[str]:
     """Say which parameters kept calls from being trained."""
     calls_of = Counter(
         call.sampling_unknown
         for call in calls
-        if call.sampling_unknown and fates.get(call.call_id, (None, None))[1] is Reason.SAMPLING_UNKNOWN
+        if call.sampling_unknown and call_outcomes.get(call.call_id, (None, None))[1] is Reason.SAMPLING_UNKNOWN
     )
     return [
         f"calls not trained ({Reason.SAMPLING_UNKNOWN.value}): {count}. It is not known what their tokens were drawn "

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lightning_trainer.config.ray import RayConfig
+from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.errors import LightningError, TrainingError
 from lightning_trainer.serving.publication import Publication
 from lightning_trainer.training import device

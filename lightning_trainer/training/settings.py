@@ -6,12 +6,11 @@ from typing import Literal
 
 from lightning_trainer.config import Config, EngineConfig, PolicyConfig
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
-from lightning_trainer.config.hardware.cores import Dtype, available_cores
-from lightning_trainer.config.hardware.gpus import Device
+from lightning_trainer.config.hardware import Device, Dtype, available_cores
 from lightning_trainer.config.policies import estimators
 from lightning_trainer.config.policies.credit import CreditSettings
-from lightning_trainer.config.policies.lora import LoraConfig
 from lightning_trainer.config.policies.stages import first_steps
+from lightning_trainer.config.policies.updates import LoraConfig
 from lightning_trainer.config.training import Strategy
 from lightning_trainer.training.schedule import schedule_sentences
 

@@ -17,8 +17,8 @@ import torch
 
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.serving.adapter import ADAPTER_WEIGHTS
-from lightning_trainer.serving.checksum import file_checksum
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
+from lightning_trainer.serving.shared_memory import file_checksum
 from lightning_trainer.training.checkpoint_folder import Manifest, read_manifest, writing
 from lightning_trainer.training.probe import probe_token_ids
 from lightning_trainer.training.process_group import collect, on_first

@@ -77,7 +77,7 @@ def _fullest_first(call: Call) -> tuple:
         not (call.prompt_ids or call.response_ids),
         call.attempt_id is None,
         call.policy_version is None,
-        call.behaviour_logprobs is None,
+        call.behavior_logprobs is None,
         call.support is None,
         call.shaping is None,
         call.routed_experts is None,
@@ -91,5 +91,5 @@ def _fullest_first(call: Call) -> tuple:
         packed(call.prompt_ids),
         call.agent or "",
         call.attempt_id or "",
-        call.behaviour_logprobs or (),
+        call.behavior_logprobs or (),
     )

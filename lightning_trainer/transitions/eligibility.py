@@ -89,7 +89,7 @@ def _not_ours(
         cancelled = call.policy is not None and not call.complete
         return Reason.INCOMPLETE_STREAM if cancelled else Reason.FIDELITY_TOO_LOW
     if call.fidelity is Fidelity.VERIFIED and not policy.allow_retokenised:
-        return Reason.RETOKENISED
+        return Reason.RETOKENIZED
     if call.policy is None or (call.policy_version is None and not policy.takes_unknown_versions):
         return Reason.NO_POLICY_VERSION
     if call.attempt_id is None:
@@ -123,12 +123,12 @@ def _not_recorded(call: Call, policy: PolicyConfig) -> Reason | None:
         return Reason.EMPTY_PROMPT
     if not sampled:
         return Reason.EMPTY_RESPONSE if call.complete else Reason.INCOMPLETE_STREAM
-    if call.behaviour_logprobs is None:
+    if call.behavior_logprobs is None:
         return Reason.NO_LOGPROBS
-    if len(call.behaviour_logprobs) != sampled:
+    if len(call.behavior_logprobs) != sampled:
         return Reason.LOGPROB_COUNT
     # A sum is finite only where all of it is, and is the quicker question.
-    if not math.isfinite(sum(call.behaviour_logprobs)) and not all(map(math.isfinite, call.behaviour_logprobs)):
+    if not math.isfinite(sum(call.behavior_logprobs)) and not all(map(math.isfinite, call.behavior_logprobs)):
         return Reason.LOGPROB_NOT_FINITE
     if not call.complete:
         return Reason.INCOMPLETE_STREAM

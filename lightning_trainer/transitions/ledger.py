@@ -16,7 +16,7 @@ from lightning_trainer.types import Call, LedgerRow, Outcome, Sample
 NO_AGENT = "(no agent)"
 """Stands in the agent column for calls whose agent is unknown."""
 
-Fate: TypeAlias = tuple[Outcome, Reason]
+CallOutcome: TypeAlias = tuple[Outcome, Reason]
 """What became of a call's sampled tokens, and why."""
 
 _NAMED_CALLS = 5
@@ -36,7 +36,7 @@ class _Account:
 
 @dataclass(slots=True)
 class _Sum:
-    fate: Fate
+    call_outcome: CallOutcome
     tokens: int = 0
     calls: int = 0
 
@@ -46,7 +46,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._accounts: dict[str, _Account] = {}
-        self._fates: dict[str, Fate] = {}
+        self._call_outcomes: dict[str, CallOutcome] = {}
         self._sums: dict[tuple[str, str | None, int | None, Outcome, Reason], _Sum] = {}
 
     def receive(self, call: Call) -> None:
@@ -64,14 +64,14 @@ class Ledger:
         known = self._sums.get(key)
         if known is None:
             known = self._sums[key] = _Sum((outcome, reason))
-        self._fates[call.call_id] = known.fate
+        self._call_outcomes[call.call_id] = known.call_outcome
         known.tokens += tokens
         known.calls += 1
 
     @property
-    def fates(self) -> Mapping[str, Fate]:
+    def call_outcomes(self) -> Mapping[str, CallOutcome]:
         """By call id; of a call that was delivered twice, what was settled last."""
-        return self._fates
+        return self._call_outcomes
 
     def balance(self, samples: Iterable[Sample] = ()) -> tuple[LedgerRow, ...]:
         """Return the rows once the sums agree.

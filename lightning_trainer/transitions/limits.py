@@ -10,8 +10,30 @@ by both. In a merged sequence this leaves the longest beginning that fits, for w
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from lightning_trainer.sampling import Support, size_of
 from lightning_trainer.transitions.token_tree import Tokens
-from lightning_trainer.types import Transition
+from lightning_trainer.types import Call, Transition
+
+# Tokens that were sampled without a choice: where a grammar, top-p or the like left one entry of the vocabulary.
+#
+# The probability of such a token is 1 under any weights, so its gradient is 0 and a ratio of two policies says
+# nothing about it. Counted as trained it would only thin out the means of the loss; it is masked, with a reason of
+# its own.
+
+
+def without_choice(support: Support | None) -> list[int]:
+    """Return the places ``[L]`` of a response at which one entry was left."""
+    if support is None:
+        return []
+    alone = {index for index, pattern in enumerate(support.patterns) if size_of(pattern, support.vocabulary) == 1}
+    return [place for place, index in enumerate(support.pattern_L) if index in alone] if alone else []
+
+
+def chosen(call: Call | Transition, kept: int) -> int:
+    """Return how many of the first ``kept`` tokens of a response were sampled with a choice."""
+    if call.support is None:
+        return kept
+    return kept - len(without_choice(call.support.first(kept)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +58,6 @@ class Limit:
         return replace(
             transition,
             response_ids=transition.response_ids[:kept],
-            behaviour_logprobs=transition.behaviour_logprobs[:kept],
+            behavior_logprobs=transition.behavior_logprobs[:kept],
             support=None if transition.support is None else transition.support.first(kept),
         )

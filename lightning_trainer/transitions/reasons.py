@@ -57,7 +57,7 @@ class Reason(StrEnum):
         "Fidelity too low: only the text of the call is known, and reinforcement learning needs the ids that the "
         "engine sampled; let the agent's calls go through the gateway.",
     )
-    RETOKENISED = (
+    RETOKENIZED = (
         "retokenised",
         "The ids were made again from the words, so the model may have sampled others; reinforcement learning takes "
         "them only with allow_retokenised = true.",

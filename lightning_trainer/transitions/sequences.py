@@ -19,15 +19,42 @@ advantage of its own, and dropping the repetitions would change the gradient. Th
 update engine computes (``training/tree``), so they cost once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from lightning_trainer.token_ids import TokenIds, packed
-from lightning_trainer.transitions.choices import without_choice
-from lightning_trainer.transitions.gaps import gaps_after
-from lightning_trainer.transitions.limits import Limit
+from lightning_trainer.transitions.limits import Limit, without_choice
 from lightning_trainer.transitions.token_tree import token_tree
 from lightning_trainer.types import Credit, Gap, Sample, Segment, Trajectory, Transition
+
+# Calls that are not trained, put with those that are: how reward gets across them where a critic's scheme runs.
+#
+# Such a scheme works out advantages in the trainer, from what is in the batch. So a sample brings along the untrained
+# calls that come after one of its own, with what they earned; one that comes after no trained call is of no use to
+# any.
+
+
+def gaps_after(
+    trajectories_G: Sequence[Trajectory], trained: Container[str], passed_on: Mapping[str, float]
+) -> dict[str, list[Transition]]:
+    """Return by the id of a trained transition the untrained ones between it and the next trained ones of its branches.
+
+    Args:
+        passed_on: what the untrained ones earned, by id; one that is not in it hands nothing on.
+    """
+    after: dict[str, list[Transition]] = {}
+    nearest: dict[str, str] = {}
+    for trajectory in trajectories_G:
+        for step in trajectory.transitions:  # none comes before the one that it follows
+            name, parent = step.transition_id, step.parent_id
+            if parent is None or name in trained or name not in passed_on:
+                continue
+            above = parent if parent in trained else nearest.get(parent)
+            if above is not None:
+                nearest[name] = above
+                after.setdefault(above, []).append(step)
+    return after
+
 
 Samples: TypeAlias = Literal["calls", "merged", "tree"]
 
@@ -134,7 +161,7 @@ def _sample(
         credit = credits[transition.transition_id]
         experts = transition.routed_experts
         mask[start:end] = b"\1" * (end - start)
-        logprobs[start:end] = transition.behaviour_logprobs
+        logprobs[start:end] = transition.behavior_logprobs
         for place in without_choice(transition.support):
             mask[start + place] = 0
             logprobs[start + place] = 0.0
@@ -173,7 +200,7 @@ def _sample(
         attempt_id=leaf.attempt_id,
         token_ids=token_ids,
         loss_mask=tuple(mask),
-        behaviour_logprobs=tuple(logprobs),
+        behavior_logprobs=tuple(logprobs),
         segments=tuple(segments),
         temperature=leaf.temperature,
         media=leaf.media,

@@ -81,7 +81,7 @@ def _transition(
 ) -> Transition:
     if call.agent is None or call.attempt_id is None:
         raise ValueError(f"call {call.call_id} has no agent or attempt; ask reason_against first")
-    if not gap and (call.policy is None or call.behaviour_logprobs is None):
+    if not gap and (call.policy is None or call.behavior_logprobs is None):
         raise ValueError(f"call {call.call_id} has no policy or logprobs; ask reason_against first")
     # By position, as a call is made: naming fields takes longer than setting them.
     return Transition(
@@ -92,11 +92,11 @@ def _transition(
         call.policy_version,
         call.prompt_ids,
         call.response_ids,
-        call.behaviour_logprobs or (),
+        call.behavior_logprobs or (),
         reward,
         call.start_ns,
         parent_id,
-        _behaviour_temperature(call.temperature),
+        _behavior_temperature(call.temperature),
         extends,
         call.media,
         None,
@@ -108,7 +108,7 @@ def _transition(
     )
 
 
-def _behaviour_temperature(requested: float) -> float:
+def _behavior_temperature(requested: float) -> float:
     """What vLLM (``SamplingParams``) divided the logits by: below 1e-5 it is greedy and scores at 1; 0.01 is least."""
     if requested < 1e-5:
         return 1.0

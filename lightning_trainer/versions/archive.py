@@ -9,10 +9,11 @@ them in the same way (promise 8).
 import json
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from lightning_trainer.config.policies.versions import VersionsConfig
 from lightning_trainer.errors import PublicationError
 from lightning_trainer.serving.adapter import ADAPTER_WEIGHTS
 from lightning_trainer.serving.publication import Publication
@@ -102,3 +103,23 @@ def stored_versions(root: Path) -> list[int]:
 
 def archive_root(state_dir: Path, policy: str) -> Path:
     return state_dir / "versions" / policy
+
+
+# Which versions' weights are kept: a pure rule over numbers and scores.
+
+
+def kept(stored: Collection[int], scores: Mapping[int, float], rule: VersionsConfig, *, served: int) -> set[int]:
+    """Return those of the stored versions that stay.
+
+    Args:
+        scores: held-out, higher is better; a version without one is not among the best.
+        served: stays always, even when a rollback made it the oldest.
+    """
+    newest_first = sorted(stored, reverse=True)
+    stay = {served, *newest_first[: rule.keep_last]}
+    if rule.keep_every is not None:
+        stay |= {version for version in stored if version % rule.keep_every == 0}
+    scored = [version for version in newest_first if version in scores]
+    # Among equals the newest: it was trained on more.
+    stay |= set(sorted(scored, key=lambda version: scores[version], reverse=True)[: rule.keep_best])
+    return stay & set(stored)

@@ -6,7 +6,7 @@ import json
 import threading
 from typing import Any
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
 from autogen_agentchat.base import Response, TaskResult
@@ -25,7 +25,7 @@ from autogen_core import (
 from autogen_core.models import UserMessage
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from lightning_instrumentation import semconv
-from lightning_instrumentation.scope import speaker
+from lightning_instrumentation.scope import current_agent
 
 SAYS = "You are AGENT[{}]."
 """System message: the prompt itself says who asks, and the task in which rollout (tests/adapters/truth.py)."""
@@ -71,7 +71,7 @@ def last_text(result: TaskResult) -> str:
 
 async def test_an_agent_with_a_tool(truth, recording, client):
     agent = assistant("solver", client, tools=[calculator], reflect_on_tool_use=True)
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         result = await agent.run(task="rollout 1: how much is 2+3")
     assert last_text(result) == "answer0 to 5 "
     truth.check_every_call(recording, calls=2)
@@ -86,9 +86,9 @@ async def test_an_agent_with_a_tool(truth, recording, client):
 @pytest.mark.parametrize("streams_tokens", [False, True])
 async def test_a_streamed_run_names_its_agent_and_not_its_consumer(truth, recording, client, streams_tokens):
     agent = assistant("solver", client, tools=[calculator], model_client_stream=streams_tokens)
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         async for _ in agent.run_stream(task="rollout 1: how much is 2+3"):
-            assert speaker() is None
+            assert current_agent() is None
     truth.check_every_call(recording, calls=1)
     assert [span.attributes.get(semconv.STREAM_COMPLETE) for span in recording.spans("chat")] == [
         True if streams_tokens else None
@@ -97,13 +97,13 @@ async def test_a_streamed_run_names_its_agent_and_not_its_consumer(truth, record
 
 async def test_a_stream_that_was_left_early_leaves_nothing_behind(recording, client):
     agent = assistant("solver", client, model_client_stream=True)
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         stream = agent.run_stream(task="rollout 1: many words to stream")
         async for message in stream:
             if getattr(message, "source", None) == "solver":
                 break
         await stream.aclose()
-        assert speaker() is None
+        assert current_agent() is None
     # AutoGen leaves its inner streams to the event loop and the collector of garbage.
     for _ in range(20):
         gc.collect()
@@ -117,15 +117,15 @@ async def test_a_stream_that_was_left_early_leaves_nothing_behind(recording, cli
 async def test_an_agent_that_is_called_without_run(truth, recording, client):
     agent = assistant("solver", client)
     message = TextMessage(content="rollout 1: hello", source="user")
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         await agent.on_messages([message], CancellationToken())
         async for _ in agent.on_messages_stream([message], CancellationToken()):
-            assert speaker() is None
+            assert current_agent() is None
     truth.check_every_call(recording, calls=2)
 
 
 async def test_round_robin_each_call_under_its_own_name(truth, recording, client):
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         await team_of(client, ["writer", "critic"], turns=4).run(task="rollout 1: write")
     truth.check_every_call(recording, calls=4)
     assert [name for name, _ in agents_of(recording.spans("chat"))] == ["writer", "critic"] * 2
@@ -140,7 +140,7 @@ async def test_swarm_hands_over_and_the_next_agent_speaks(truth, recording, clie
     alice = assistant("alice", client, handoffs=["bob"])
     bob = assistant("bob", client, tools=[calculator])
     team = Swarm([alice, bob], termination_condition=MaxMessageTermination(6))
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         async for _ in team.run_stream(task="rollout 1: how much is 2+3"):
             pass
     chats = recording.spans("chat")
@@ -165,7 +165,7 @@ async def test_the_selectors_own_calls_are_the_managers(truth, recording, client
         model_client_streaming=streams,
         termination_condition=MaxMessageTermination(3),
     )
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         await team.run(task="rollout 1: write")
     truth.check_every_call(recording, calls=4)
     assert [name for name, _ in agents_of(recording.spans("chat"))] == ["SelectorGroupChatManager", "critic"] * 2
@@ -175,11 +175,11 @@ async def test_the_selectors_own_calls_are_the_managers(truth, recording, client
 async def test_an_agent_used_as_a_tool_speaks_for_itself_below_the_tool(recording, client, streamed):
     helper = assistant("helper", client)
     boss = assistant("boss", client, tools=[AgentTool(helper, return_value_as_last_message=True)])
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         task = TextMessage(content="rollout 1: ask", source="user")
         if streamed:
             async for _ in boss.run_stream(task=task):
-                assert speaker() is None
+                assert current_agent() is None
         else:
             await boss.run(task=task)
     (tool,) = tools(recording)
@@ -190,7 +190,7 @@ async def test_an_agent_used_as_a_tool_speaks_for_itself_below_the_tool(recordin
 
 
 async def test_a_team_inside_a_team_and_a_decorated_function_inside_an_agent(truth, recording, client):
-    @lightning.agent("inner")
+    @lt.agent("inner")
     async def ask(text: str) -> str:
         """Ask."""
         result = await client.create([UserMessage(content=f"{SAYS.format('inner')} rollout 1: {text}", source="user")])
@@ -203,7 +203,7 @@ async def test_a_team_inside_a_team_and_a_decorated_function_inside_an_agent(tru
     inner = team_of(client, ["writer"], turns=1)
     boss = assistant("boss", client, tools=[consult])
     outer = RoundRobinGroupChat([inner, boss], termination_condition=MaxMessageTermination(3))
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         await outer.run(task="rollout 1: write")
     truth.check_every_call(recording, calls=3)
     assert [name for name, _ in agents_of(recording.spans("chat"))] == ["writer", "boss", "inner"]
@@ -219,7 +219,7 @@ async def test_an_agent_of_the_core_api_goes_by_its_type(truth, recording, clien
     runtime = SingleThreadedAgentRuntime()
     await Worker.register(runtime, "worker", lambda: Worker("works"))
     runtime.start()
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         await runtime.send_message(TextMessage(content="rollout 1: hi", source="user"), AgentId("worker", "default"))
     await runtime.stop()
     truth.check_every_call(recording, calls=1)
@@ -239,7 +239,7 @@ async def test_a_custom_agent_behaves_and_is_named(truth, recording, client):
         async def on_reset(self, cancellation_token):
             pass
 
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         await Custom("custom", "does").run(task="x")
         await RoundRobinGroupChat([Custom("custom", "does")], max_turns=1).run(task="x")
     truth.check_every_call(recording, calls=2)
@@ -250,7 +250,7 @@ async def test_forty_rollouts_on_one_runtime_that_was_started_before_them_stay_a
     runtime.start()
 
     async def attempt(number: int) -> None:
-        async with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
+        async with lt.rollout(f"t{number}", rollout_id=f"r{number}"):
             task = f"rollout {number}: how much is 2+3"
             if number % 3 == 0:
                 await team_of(client, ["writer", "critic"], turns=2, runtime=runtime).run(task=task)
@@ -274,7 +274,7 @@ async def test_forty_rollouts_on_one_runtime_that_was_started_before_them_stay_a
 
 async def test_a_runtime_started_inside_a_rollout_does_not_lend_it_to_others(recording, client):
     runtime = SingleThreadedAgentRuntime()
-    async with lightning.rollout("t0", rollout_id="r0"):
+    async with lt.rollout("t0", rollout_id="r0"):
         runtime.start()
     await team_of(client, ["writer"], turns=1, runtime=runtime).run(task="no rollout")
     await runtime.stop()
@@ -286,7 +286,7 @@ async def test_a_runtime_started_inside_a_rollout_does_not_lend_it_to_others(rec
 def test_forty_rollouts_in_threads_and_tasks_each_with_a_tool_stay_apart(truth, recording, model):
     async def attempt(client: Any, number: int) -> None:
         agent = assistant("solver", client, tools=[calculator], reflect_on_tool_use=True)
-        async with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
+        async with lt.rollout(f"t{number}", rollout_id=f"r{number}"):
             await agent.run(task=f"rollout {number}: how much is 2+3")
 
     async def some(first: int) -> None:

@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from lightning_adapters import claude_agent_sdk as adapter
 from lightning_instrumentation.access.proof import Access
@@ -39,8 +39,8 @@ def start(tmp_path, monkeypatch):
             return self._options.env
 
     adapter.watch_transport(SimpleNamespace(SubprocessCLITransport=SubprocessCLITransport))
-    lightning.shutdown(0.0)
-    lightning.init("http://127.0.0.1:9", spool_dir=tmp_path, token="daemon-token")
+    lt.shutdown(0.0)
+    lt.init("http://127.0.0.1:9", spool_dir=tmp_path, token="daemon-token")
     begun = runtime()
     assert begun is not None
     monkeypatch.setattr(Access, "opened", lambda access: access.token)
@@ -48,11 +48,11 @@ def start(tmp_path, monkeypatch):
     begun.router._fetch_at = float("inf")
     begun.router._select(Selection((("prose", ("writer",)),), frozenset({"/messages"})))
     yield lambda **env: SubprocessCLITransport(Options(env)).connect()
-    lightning.shutdown(0.0)
+    lt.shutdown(0.0)
 
 
 async def test_a_claimed_agents_calls_go_to_the_gateway_with_its_identity(start):
-    with lightning.rollout("fix", rollout_id="r/1"), lightning.agent("writer"):
+    with lt.rollout("fix", rollout_id="r/1"), lt.agent("writer"):
         env = await start(KEPT="1", ANTHROPIC_API_KEY="sk-secret", ANTHROPIC_AUTH_TOKEN="secret")
     assert (env["ANTHROPIC_BASE_URL"], env["KEPT"]) == ("http://127.0.0.1:9", "1")
     assert env["ANTHROPIC_API_KEY"] == "daemon-token"
@@ -65,13 +65,13 @@ async def test_a_claimed_agents_calls_go_to_the_gateway_with_its_identity(start)
 
 async def test_the_users_options_are_not_changed(start):
     given = Options()
-    with lightning.agent("writer"):
+    with lt.agent("writer"):
         await start()
     assert given.env == {}
 
 
 async def test_of_other_agents_it_is_said_once_that_nothing_is_captured(start, caplog):
-    with caplog.at_level(logging.ERROR), lightning.agent("judge"):
+    with caplog.at_level(logging.ERROR), lt.agent("judge"):
         assert await start() == {}
         assert await start() == {}
     (said,) = [record.getMessage() for record in caplog.records if "Claude Code" in record.getMessage()]
@@ -81,9 +81,9 @@ async def test_of_other_agents_it_is_said_once_that_nothing_is_captured(start, c
 
 async def test_who_points_it_at_the_gateway_is_left_alone(start, caplog):
     env = {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9/rollouts/r/agents/writer"}
-    with lightning.agent("judge"):
+    with lt.agent("judge"):
         assert await start(**env) == env
-    with lightning.uncaptured(), lightning.agent("writer"):
+    with lt.uncaptured(), lt.agent("writer"):
         assert await start() == {}
     assert not [record for record in caplog.records if "Claude Code" in record.getMessage()]
 
@@ -93,5 +93,5 @@ async def test_what_is_not_proven_to_be_the_daemon_gets_no_call_and_no_token(sta
         raise UnprovenDaemonError("somebody else")
 
     monkeypatch.setattr(Access, "opened", refused)
-    with lightning.agent("writer"):
+    with lt.agent("writer"):
         assert await start() == {}

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import semconv
 
@@ -62,7 +62,7 @@ def check_one(truth: Any, recording: Any) -> None:
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_each_agent_of_a_crew_speaks_for_itself(truth, recording, streams):
-    with lightning.rollout("t", rollout_id="r1"):
+    with lt.rollout("t", rollout_id="r1"):
         result = crew(recording.model, 1, streams=streams).kickoff()
     assert str(result).startswith("answer0 to")
     check_one(truth, recording)
@@ -70,14 +70,14 @@ def test_each_agent_of_a_crew_speaks_for_itself(truth, recording, streams):
 
 @pytest.mark.parametrize("way", ["kickoff_async", "akickoff"])
 async def test_each_agent_of_an_async_crew_speaks_for_itself(truth, recording, way):
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         await getattr(crew(recording.model, 1), way)()
     check_one(truth, recording)
 
 
 def test_an_agent_without_a_crew(truth, recording):
     solver = crew(recording.model, 1).agents[0]
-    with lightning.rollout("t", rollout_id="r1"):
+    with lt.rollout("t", rollout_id="r1"):
         solver.kickoff("rollout 1: how much is 2+3")
     assert {name for name, _ in named(recording.spans("chat"))} == {"solver"}
     truth.check_every_call(recording, calls=2)
@@ -85,11 +85,11 @@ def test_an_agent_without_a_crew(truth, recording):
 
 def test_forty_rollouts_in_threads_and_tasks_stay_apart(truth, recording):
     def attempt(number: int) -> None:
-        with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
+        with lt.rollout(f"t{number}", rollout_id=f"r{number}"):
             crew(recording.model, number).kickoff()
 
     async def async_attempt(number: int) -> None:
-        async with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
+        async with lt.rollout(f"t{number}", rollout_id=f"r{number}"):
             await crew(recording.model, number, with_tool=False).akickoff()
 
     async def all_async() -> None:
@@ -137,12 +137,12 @@ def test_the_example_runs_and_is_the_same_with_and_without_us(receiver, model, t
 
 TRY_ONCE = """
 import asyncio, runpy
-import lightning_instrumentation as lightning
-lightning.init()
+import lightning_instrumentation as lt
+lt.init()
 solve = runpy.run_path("examples/crewai/train.py")["solve"]
-with lightning.rollout("task"):
+with lt.rollout("task"):
     asyncio.run(solve("Kim has 40 nuts and eats 13. How many nuts are left?", 1.0))
-assert lightning.flush(20.0), lightning.stats()
+assert lt.flush(20.0), lt.stats()
 """
 
 

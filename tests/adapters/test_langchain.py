@@ -6,7 +6,7 @@ import threading
 from itertools import count
 from typing import Annotated, Any
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import openai
 import pytest
 from langchain.agents import create_agent
@@ -65,7 +65,7 @@ def check_two_calls_and_a_tool(recording, name: str, source: str) -> None:
 
 def test_a_named_agent_with_a_tool(recording, chat):
     agent = create_agent(chat, [calculator], name="solver")
-    with lightning.rollout("t") as rollout:
+    with lt.rollout("t") as rollout:
         answer = agent.invoke(QUESTION)
     assert answer["messages"][-1].content == "answer0 to 5 "
     check_two_calls_and_a_tool(recording, "solver", "langchain")
@@ -77,14 +77,14 @@ def test_a_named_agent_with_a_tool(recording, chat):
 
 async def test_a_named_agent_async(recording, chat):
     agent = create_agent(chat, [calculator], name="solver")
-    async with lightning.rollout("t"):
+    async with lt.rollout("t"):
         await agent.ainvoke(QUESTION)
     check_two_calls_and_a_tool(recording, "solver", "langchain")
 
 
 def test_a_named_agent_streaming_its_tokens(recording, chat):
     agent = create_agent(chat, [calculator], name="solver")
-    with lightning.rollout("t"):
+    with lt.rollout("t"):
         pieces = [message.content for message in streamed(agent)]
     assert "".join(pieces).endswith("answer0 to 5 ")
     check_two_calls_and_a_tool(recording, "solver", "langchain")
@@ -94,7 +94,7 @@ def test_a_named_agent_streaming_its_tokens(recording, chat):
 def test_a_decorator_names_an_agent_that_has_no_name(recording, chat):
     agent = create_agent(chat, [calculator])
 
-    @lightning.agent("mine")
+    @lt.agent("mine")
     def solve():
         return agent.invoke(QUESTION)
 
@@ -107,7 +107,7 @@ def test_a_decorator_names_an_agent_that_has_no_name(recording, chat):
 def test_a_named_agent_inside_a_decorated_function_is_the_one_that_speaks(recording, chat):
     agent = create_agent(chat, [calculator], name="solver")
 
-    @lightning.agent("outer")
+    @lt.agent("outer")
     def solve():
         return agent.invoke(QUESTION)
 
@@ -143,7 +143,7 @@ def test_a_team_each_call_under_its_own_name(recording, chat):
         thread.join()
         return {"messages": []}
 
-    @lightning.agent("inner")
+    @lt.agent("inner")
     def inner(state):
         ask_raw("inner")
         chat.invoke("inner")
@@ -172,7 +172,7 @@ def test_a_team_each_call_under_its_own_name(recording, chat):
     for before, after in zip([START, *nodes], [*nodes, END], strict=True):
         graph.add_edge(before, after)
 
-    @lightning.agent("around it all")
+    @lt.agent("around it all")
     def team():
         return asyncio.run(graph.compile().ainvoke(asking("go")))
 
@@ -206,9 +206,9 @@ def test_what_a_tool_does_is_the_tools_child_also_when_it_is_async(recording, ch
         """Ask."""
         return (await helper.ainvoke(asking(question)))["messages"][-1].content
 
-    with lightning.rollout("sync"):
+    with lt.rollout("sync"):
         create_agent(chat, [ask_helper], name="boss").invoke(QUESTION)
-    with lightning.rollout("async"):
+    with lt.rollout("async"):
         asyncio.run(create_agent(chat, [aask_helper], name="boss").ainvoke(QUESTION))
     tools = recording.spans("execute_tool")
     helped = [span for span in recording.spans("chat") if span.attributes[semconv.AGENT_NAME] == "helper"]
@@ -265,11 +265,11 @@ def test_forty_rollouts_of_one_agent_in_threads_and_tasks_stay_apart(recording, 
     agent = create_agent(chat, [calculator], name="solver")
 
     def attempt(number: int) -> None:
-        with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
+        with lt.rollout(f"t{number}", rollout_id=f"r{number}"):
             agent.invoke(asking(f"rollout {number}"))
 
     async def async_attempt(number: int) -> None:
-        async with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
+        async with lt.rollout(f"t{number}", rollout_id=f"r{number}"):
             await agent.ainvoke(asking(f"rollout {number}"))
 
     async def all_async() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Annotated, Any, TypedDict
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import openai
 import pytest
 from langchain.agents import create_agent
@@ -465,7 +465,7 @@ def unwatched(scenario: Callable[[World], Any], world: World) -> Any:
 
 @pytest.mark.parametrize("scenario", [*SCENARIOS, *STREAMS], ids=lambda scenario: scenario.__name__)
 def test_every_call_is_its_speakers_and_nothing_changes(recording, world, scenario):
-    with lightning.rollout("t", rollout_id="r1"):
+    with lt.rollout("t", rollout_id="r1"):
         watched = run(scenario, world("r1"))
     names = spoken(recording)
     if scenario in SCENARIOS:
@@ -477,8 +477,8 @@ def test_every_call_is_its_speakers_and_nothing_changes(recording, world, scenar
 
 @pytest.mark.parametrize("scenario", [nested_agents, agents_as_tools, threads_and_executors, async_subgraphs])
 def test_a_decorated_agent_around_a_graph_changes_no_name_inside(recording, world, scenario):
-    with lightning.rollout("t", rollout_id="r1"):
-        lightning.agent("around")(run)(scenario, world("r1"))
+    with lt.rollout("t", rollout_id="r1"):
+        lt.agent("around")(run)(scenario, world("r1"))
     assert spoken(recording) == SCENARIOS[scenario]
 
 
@@ -490,7 +490,7 @@ def test_forty_rollouts_at_once_in_threads(recording, world):
     shared = world("")
 
     def attempt(number: int) -> None:
-        with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
+        with lt.rollout(f"t{number}", rollout_id=f"r{number}"):
             run(team[number % len(team)], replace(shared, tag=f"r{number}"))
 
     with ThreadPoolExecutor(MANY) as pool:
@@ -507,7 +507,7 @@ def test_forty_rollouts_at_once_in_one_event_loop(recording, world):
     shared = world("")
 
     async def attempt(number: int) -> None:
-        async with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
+        async with lt.rollout(f"t{number}", rollout_id=f"r{number}"):
             await team[number % len(team)](replace(shared, tag=f"r{number}"))
 
     async def all_of_them() -> None:
@@ -531,7 +531,7 @@ def test_forty_items_of_a_batch_each_in_a_rollout_of_its_own(recording, world):
     )
 
     def attempt(number: int) -> Any:
-        with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
+        with lt.rollout(f"t{number}", rollout_id=f"r{number}"):
             return graph.invoke({"said": [], "number": number})
 
     RunnableLambda(attempt).batch(list(range(MANY)), {"max_concurrency": MANY})

@@ -9,7 +9,7 @@ from typing import Any
 
 import agents
 import httpx2
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import openai
 import pytest
 from agents import (
@@ -25,7 +25,7 @@ from agents import (
 from agents.tracing import TracingProcessor, get_trace_provider
 from lightning_adapters import openai_agents
 from lightning_instrumentation import semconv
-from lightning_instrumentation.scope import current, speaker
+from lightning_instrumentation.scope import current, current_agent
 
 SAYS = "You are AGENT[{}]."
 """System message: the prompt itself says who asks, and the task in which rollout (tests/adapters/truth.py)."""
@@ -55,7 +55,7 @@ def agent(name: str, model: Any, **options: Any) -> Agent:
 async def streamed(starting: Agent, question: str) -> Any:
     run = Runner.run_streamed(starting, question)
     async for _ in run.stream_events():
-        assert speaker() is None
+        assert current_agent() is None
     return run
 
 
@@ -78,7 +78,7 @@ def check_the_calculator(truth: Any, recording: Any, call_count: int = 2) -> Non
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_an_agent_with_a_tool(truth, recording, chat, way):
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         result = await WAYS[way](agent("solver", chat, tools=[calculator]), QUESTION)
     assert result.final_output == "answer0 to 5 "
     check_the_calculator(truth, recording)
@@ -87,7 +87,7 @@ async def test_an_agent_with_a_tool(truth, recording, chat, way):
 
 
 def test_an_agent_with_a_tool_sync(truth, recording, chat):
-    with lightning.rollout("t", rollout_id="r1"):
+    with lt.rollout("t", rollout_id="r1"):
         result = Runner.run_sync(agent("solver", chat, tools=[calculator]), QUESTION)
     assert result.final_output == "answer0 to 5 "
     check_the_calculator(truth, recording)
@@ -96,7 +96,7 @@ def test_an_agent_with_a_tool_sync(truth, recording, chat):
 @pytest.mark.parametrize("way", WAYS)
 async def test_after_a_handoff_the_other_agent_speaks(truth, recording, chat, way):
     triage = agent("triage", chat, handoffs=[agent("expert", chat)])
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         result = await WAYS[way](triage, QUESTION)
     assert result.last_agent.name == "expert"
     truth.check_every_call(recording, calls=2)
@@ -107,7 +107,7 @@ async def test_after_a_handoff_the_other_agent_speaks(truth, recording, chat, wa
 async def test_an_agent_used_as_a_tool_speaks_for_itself_below_the_tool(recording, chat, way):
     helper = agent("helper", chat)
     boss = agent("boss", chat, tools=[helper.as_tool(tool_name="ask_helper", tool_description="Asks.")])
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         await WAYS[way](boss, QUESTION)
     (tool,) = recording.spans("execute_tool")
     chats = recording.spans("chat")
@@ -125,7 +125,7 @@ async def test_an_agent_that_guards_another_speaks_for_itself(truth, recording, 
         await Runner.run(guard, str(text))
         return GuardrailFunctionOutput(output_info=None, tripwire_triggered=False)
 
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         await Runner.run(agent("solver", chat, input_guardrails=[harmless]), QUESTION)
     truth.check_every_call(recording, calls=2)
 
@@ -133,7 +133,7 @@ async def test_an_agent_that_guards_another_speaks_for_itself(truth, recording, 
 async def test_a_decorated_function_inside_a_tool_and_one_around_an_agent(truth, recording, chat, model):
     raw = openai.AsyncOpenAI(base_url=model.base_url, api_key="x")
 
-    @lightning.agent("inner")
+    @lt.agent("inner")
     async def ask() -> None:
         asked = f"{SAYS.format('inner')} rollout 1"
         await raw.chat.completions.create(model="m", messages=[{"role": "user", "content": asked}])
@@ -144,11 +144,11 @@ async def test_a_decorated_function_inside_a_tool_and_one_around_an_agent(truth,
         await ask()
         return "done"
 
-    @lightning.agent("outer")
+    @lt.agent("outer")
     async def solve() -> None:
         await Runner.run(agent("boss", chat, tools=[consult]), QUESTION)
 
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         await solve()
     truth.check_every_call(recording, calls=3)
 
@@ -160,7 +160,7 @@ async def test_a_tool_that_waited_for_approval_is_its_agents(truth, recording, c
         return "5"
 
     solver = agent("solver", chat, tools=[guarded])
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         asked = await Runner.run(solver, QUESTION)
         assert recording.spans("execute_tool") == []
         state = asked.to_state()
@@ -188,7 +188,7 @@ async def test_forty_rollouts_run_and_streamed_at_once_stay_apart(truth, recordi
     solver = agent("solver", chat, tools=[calculator])
 
     async def attempt(number: int) -> None:
-        async with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
+        async with lt.rollout(f"t{number}", rollout_id=f"r{number}"):
             way = WAYS["run" if number % 2 else "streamed"]
             await way(triage if number % 4 < 2 else solver, f"rollout {number}: how much is 2+3")
 
@@ -201,7 +201,7 @@ def test_forty_rollouts_in_threads_stay_apart(truth, recording, model):
     def attempts(first: int) -> None:
         solver = agent("solver", new_model(model), tools=[calculator])
         for number in range(first, first + 5):
-            with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
+            with lt.rollout(f"t{number}", rollout_id=f"r{number}"):
                 Runner.run_sync(solver, f"rollout {number}: how much is 2+3")
 
     threads = [threading.Thread(target=attempts, args=(first,)) for first in range(0, 40, 5)]
@@ -243,7 +243,7 @@ async def test_its_own_tracing_has_the_same_processors_and_the_same_spans(record
 
 
 async def test_where_its_tracing_is_off_agents_are_named_all_the_same(truth, recording, chat):
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         await Runner.run(
             agent("solver", chat, tools=[calculator]), QUESTION, run_config=RunConfig(tracing_disabled=True)
         )
@@ -258,7 +258,7 @@ async def test_calls_of_the_responses_api_are_made_by_their_agent(recording, way
     heard: list[tuple] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
-        agent_there, identity = speaker(), current().identity
+        agent_there, identity = current_agent(), current().identity
         heard.append((agent_there and agent_there.name, identity and identity.rollout_id))
         body = json.loads(request.content)
         response = responses_answer(body)
@@ -272,7 +272,7 @@ async def test_calls_of_the_responses_api_are_made_by_their_agent(recording, way
     client = openai.AsyncOpenAI(base_url="http://responses.test/v1", api_key="x", http_client=http)
     model = OpenAIResponsesModel("m", openai_client=client)
     triage = agent("triage", model, handoffs=[agent("expert", model)])
-    async with lightning.rollout("t", rollout_id="r1"):
+    async with lt.rollout("t", rollout_id="r1"):
         result = await WAYS[way](triage, QUESTION)
     assert result.final_output == "done"
     assert heard == [("triage", "r1"), ("expert", "r1")]

@@ -1,6 +1,6 @@
 """Pydantic AI's agents are known by their own names, with nothing instrumented; real, where it is installed."""
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import semconv
 
@@ -22,7 +22,7 @@ def names(recording) -> list[tuple[str, str]]:
 
 def test_an_agent_is_known_by_its_name(recording, agent):
     agent("planner").run_sync("hello")
-    lightning.agent("around")(lambda: agent("writer").run_sync("hello"))()
+    lt.agent("around")(lambda: agent("writer").run_sync("hello"))()
     assert names(recording) == [("planner", "pydantic-ai"), ("writer", "pydantic-ai")]
 
 
@@ -31,8 +31,8 @@ def test_a_decorated_agent_inside_of_a_tool_is_nearer(recording, agent):
 
     @outer.tool_plain
     def helper() -> str:
-        return lightning.agent("helper")(lambda: agent(None).run_sync("hello").output)()
+        return lt.agent("helper")(lambda: agent(None).run_sync("hello").output)()
 
-    with lightning.rollout("t"):
+    with lt.rollout("t"):
         helper()
     assert names(recording) == [("helper", "decorator")]

@@ -10,8 +10,8 @@ import pytest
 
 PREAMBLE = """
 import asyncio, json, os, re
-import lightning_instrumentation as lightning
-lightning.init(trusted_hosts=[os.environ["TRUSTED"]])
+import lightning_instrumentation as lt
+lt.init(trusted_hosts=[os.environ["TRUSTED"]])
 UUID, ADDRESS, SECONDS = r"[0-9a-f]{8}-[0-9a-f-]{27}", r"0x[0-9a-f]+", r"1[0-9]{9}[.][0-9]+"
 DATE = r"\\d{4}-\\d\\d-\\d\\d[T ][0-9:.]+(?:Z|[+]00:00)?"
 OF_THIS_RUN = re.compile("|".join((UUID, ADDRESS, SECONDS, DATE)))

@@ -5,8 +5,8 @@ import re
 import shlex
 from pathlib import Path
 
-import lightning_instrumentation as lightning
-from lightning_instrumentation.scope import Agent, speaker
+import lightning_instrumentation as lt
+from lightning_instrumentation.scope import Agent, current_agent
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
@@ -33,11 +33,11 @@ def test_the_block_of_code_runs_as_it_stands(monkeypatch, tmp_path):
     monkeypatch.setenv("LIGHTNING_SPOOL_DIR", str(tmp_path))
     monkeypatch.setenv("LIGHTNING_ENDPOINT", "http://127.0.0.1:9")
     (program,) = re.findall(r"^ *```python\n(.*?)```", PAGE, flags=re.MULTILINE | re.DOTALL)
-    names = {"ask": lambda question: speaker()}
+    names = {"ask": lambda question: current_agent()}
     try:
         exec(inspect.cleandoc(program), names)
     finally:
-        lightning.shutdown(0.0)
+        lt.shutdown(0.0)
     assert names["answer"] == Agent("support", "with")
 
 

@@ -113,11 +113,11 @@ def test_the_pictures_and_files_that_it_shows_are_there_and_small():
 def test_the_routes_that_it_names_are_the_daemons(tmp_path):
     from lightning_trainer.config import Config
     from lightning_trainer.daemon.service import Daemon
-    from lightning_trainer.daemon.watching.notifying import NotifyingSink
+    from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
     from lightning_trainer.store import SqliteStore
 
     store = SqliteStore(tmp_path / "lightning.sqlite")
-    app = Daemon(Config())._app(store, NotifyingSink(store), [], None)
+    app = Daemon(Config())._app(store, NotifyingStore(store), [], None)
     routes = {route.path for route in app.routes if isinstance(route, APIRoute)}
     for path in ("/metrics", "/lightning/policies/{name}/pause", "/lightning/policies/{name}/resume"):
         assert path in routes

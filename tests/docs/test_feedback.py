@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from lightning_trainer.cli.app import app
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_config
-from lightning_trainer.config.rewards.feedback import FeedbackConfig
+from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.daemon.service import Daemon
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.scan import read_only
@@ -91,7 +91,7 @@ def test_the_program_and_the_commands_work_as_they_stand(url, tmp_path):
         "LIGHTNING_TOKEN": "a-token-of-the-tests",
         "LIGHTNING_SPOOL_DIR": str(tmp_path / "spool"),
     }
-    finish = f"{program}\nassert lightning.flush(30)"
+    finish = f"{program}\nassert lt.flush(30)"
     subprocess.run([sys.executable, "-c", finish], env=here, check=True, timeout=120)
     asked = posted.replace("http://127.0.0.1:8321", url)
     done = subprocess.run(asked, shell=True, env=here, capture_output=True, text=True, timeout=60)

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
-from lightning_trainer.cli.daemon.exit_status import CONFIG, TEMPORARY
+from lightning_trainer.cli.daemon.serve import CONFIG, TEMPORARY
 from lightning_trainer.config import DaemonConfig, EngineConfig, MetricsConfig, PolicyConfig
 from lightning_trainer.config.policies.versions import GuardConfig
 from lightning_trainer.daemon.publication.evaluation import held_out_score

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from lightning_trainer.cli.app import app
 from lightning_trainer.config import EngineConfig, TrainingConfig
 from lightning_trainer.config.file import load_config
-from lightning_trainer.config.ray import RayConfig
+from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.config.training import Strategy
 from lightning_trainer.daemon.hardware.dealing import deal
 

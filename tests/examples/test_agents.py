@@ -94,12 +94,12 @@ def test_every_example_that_trains_is_named_with_its_configuration_which_claims_
 
 TRY_ONCE = """
 import asyncio, runpy, sys
-import lightning_instrumentation as lightning
-lightning.init()
+import lightning_instrumentation as lt
+lt.init()
 solve = runpy.run_path(sys.argv[1])["solve"]
-with lightning.rollout("task"):
+with lt.rollout("task"):
     print(asyncio.run(solve("Kim has 40 nuts and eats 13. How many nuts are left?", 1.0)))
-assert lightning.flush(20.0), lightning.stats()
+assert lt.flush(20.0), lt.stats()
 """
 
 

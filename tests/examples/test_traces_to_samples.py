@@ -29,8 +29,8 @@ from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.routes import gateway_router
 from lightning_trainer.ingest.http.otlp import otlp_router
-from lightning_trainer.retokenise.chat import chat_answer
-from lightning_trainer.retokenise.words import words_of
+from lightning_trainer.retokenize.chat import chat_answer
+from lightning_trainer.retokenize.words import words_of
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import Outcome
 
@@ -54,7 +54,7 @@ PLAIN = """
 import sys, lightning_instrumentation as lightning
 from openai import OpenAI
 
-@lightning.agent("plain")
+@lt.agent("plain")
 def speak(topic):
     client, messages = OpenAI(), [{"role": "user", "content": topic}]
     client.chat.completions.create(model="team", messages=messages, n=2)
@@ -64,13 +64,13 @@ speak(sys.argv[1])
 """
 ATTEMPT = """
 import runpy, sys, lightning_instrumentation as lightning
-lightning.init()
+lt.init()
 _, program, question, attempt, reward = sys.argv
 sys.argv = [program, question]
-with lightning.rollout("task", group_id="group", rollout_id=attempt):
+with lt.rollout("task", group_id="group", rollout_id=attempt):
     runpy.run_path(program, run_name="__main__")
-    lightning.reward(float(reward))
-assert lightning.flush(20.0), lightning.stats()
+    lt.reward(float(reward))
+assert lt.flush(20.0), lt.stats()
 """
 
 
@@ -226,7 +226,7 @@ def test_every_token_that_the_engine_sampled_is_in_a_sample_once(framework, engi
     assert {sample.agent for sample in samples} == AGENTS[framework]
     for sample in samples:
         for segment in sample.segments:
-            sampled = sample.behaviour_logprobs[segment.start : segment.end]
+            sampled = sample.behavior_logprobs[segment.start : segment.end]
             assert sampled == tuple(-0.25 * (place + 1) for place in range(len(sampled)))
 
     ledger = read_ledger(out)

@@ -6,7 +6,7 @@ import socket
 import sys
 from typing import Any
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation.access.proof import PATH, proof
 from lightning_instrumentation.gateway import routing
@@ -97,7 +97,7 @@ class Daemon(UserHost):
 
     def chats(self) -> list[Any]:
         """The chat spans that came, by start."""
-        assert lightning.flush(10.0), lightning.stats()
+        assert lt.flush(10.0), lt.stats()
         chats = [span for span in self.spans.values() if span.name.startswith("chat")]
         return sorted(chats, key=lambda span: span.start_ns)
 
@@ -122,11 +122,11 @@ def daemon():
 def begin(daemon, tmp_path, monkeypatch):
     """Start the client towards the daemon; the first call waits long enough, and no selection grows old unless said."""
     monkeypatch.setattr(routing, "FIRST_WAIT_S", 10.0)
-    lightning.shutdown(0.0)
+    lt.shutdown(0.0)
 
     def start(refresh_s: float = 3600.0, **options: Any) -> None:
         monkeypatch.setattr(routing, "REFRESH_S", refresh_s)
-        lightning.init(daemon.url, spool_dir=tmp_path, service_name="test", **options)
+        lt.init(daemon.url, spool_dir=tmp_path, service_name="test", **options)
 
     yield start
-    lightning.shutdown(1.0)
+    lt.shutdown(1.0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.access.proof import PATH, proof
@@ -388,7 +388,7 @@ class Recording:
     model: ModelServer
 
     def spans(self, prefix: str = "") -> list[ReceivedSpan]:
-        assert lightning.flush(10.0), lightning.stats()
+        assert lt.flush(10.0), lt.stats()
         return self.receiver.spans(prefix)
 
     def span(self, prefix: str) -> ReceivedSpan:
@@ -422,10 +422,10 @@ def model(shared_model_server):
 @pytest.fixture
 def recording(receiver, model, tmp_path):
     """The client, delivering to a stub; the model server is a host that the user trusts."""
-    lightning.shutdown(0.0)
-    lightning.init(receiver.url, spool_dir=tmp_path, service_name="test", trusted_hosts=[f"localhost:{model.port}"])
+    lt.shutdown(0.0)
+    lt.init(receiver.url, spool_dir=tmp_path, service_name="test", trusted_hosts=[f"localhost:{model.port}"])
     yield Recording(receiver, model)
-    lightning.shutdown(1.0)
+    lt.shutdown(1.0)
 
 
 @pytest.fixture(autouse=True)

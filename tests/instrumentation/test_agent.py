@@ -5,38 +5,38 @@ import gc
 import inspect
 import pickle
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.scope import current, speaker
+from lightning_instrumentation.scope import current, current_agent
 
 
 def name_here() -> str | None:
-    agent = speaker()
+    agent = current_agent()
     return agent.name if agent else None
 
 
-@lightning.agent("module level")
+@lt.agent("module level")
 def at_module_level() -> str | None:
     return name_here()
 
 
 def test_every_kind_of_function_keeps_its_kind_and_speaks_under_its_name(recording):
-    @lightning.agent("sync")
+    @lt.agent("sync")
     def sync(x: int, *, y: int = 2) -> tuple:
         """Doc."""
         return x, y, name_here()
 
-    @lightning.agent("coroutine")
+    @lt.agent("coroutine")
     async def coroutine() -> str | None:
         await asyncio.sleep(0)
         return name_here()
 
-    @lightning.agent("generator")
+    @lt.agent("generator")
     def generator():
         yield name_here()
 
-    @lightning.agent("async generator")
+    @lt.agent("async generator")
     async def async_generator():
         yield name_here()
 
@@ -69,21 +69,21 @@ def test_every_kind_of_function_keeps_its_kind_and_speaks_under_its_name(recordi
 
 def test_methods_of_every_kind(recording):
     class Solver:
-        @lightning.agent("method")
+        @lt.agent("method")
         def method(self):
             return self, name_here()
 
-        @lightning.agent("above static")
+        @lt.agent("above static")
         @staticmethod
         def above(x):
             return x, name_here()
 
         @classmethod
-        @lightning.agent("below class")
+        @lt.agent("below class")
         def below(cls):
             return cls, name_here()
 
-        @lightning.agent
+        @lt.agent
         def bare(self):
             return name_here()
 
@@ -95,11 +95,11 @@ def test_methods_of_every_kind(recording):
 
 
 def test_the_innermost_agent_wins_and_the_outer_one_is_back_after_it(recording):
-    @lightning.agent("inner")
+    @lt.agent("inner")
     def inner():
         return name_here()
 
-    @lightning.agent("outer")
+    @lt.agent("outer")
     def outer():
         return [name_here(), inner(), name_here()]
 
@@ -113,7 +113,7 @@ def test_the_innermost_agent_wins_and_the_outer_one_is_back_after_it(recording):
 def test_an_exception_is_recorded_and_is_the_same_object(recording):
     problem = ValueError("42 is wrong")
 
-    @lightning.agent("fails")
+    @lt.agent("fails")
     def fails():
         raise problem
 
@@ -129,7 +129,7 @@ def test_an_exception_is_recorded_and_is_the_same_object(recording):
 def test_a_generator_receives_throws_closes_and_returns_as_before(recording):
     log = []
 
-    @lightning.agent("talker")
+    @lt.agent("talker")
     def talker():
         try:
             received = yield "first"
@@ -161,7 +161,7 @@ def test_a_generator_receives_throws_closes_and_returns_as_before(recording):
 
 
 def test_a_suspended_generator_is_not_around_the_code_that_reads_it(recording):
-    @lightning.agent("reader")
+    @lt.agent("reader")
     def read():
         yield name_here()
         yield name_here()
@@ -169,7 +169,7 @@ def test_a_suspended_generator_is_not_around_the_code_that_reads_it(recording):
     pages = read()
     assert next(pages) == "reader"
     assert name_here() is None
-    with lightning.rollout("t"):
+    with lt.rollout("t"):
         # The rollout did not exist when the generator began: it goes on where it was.
         assert next(pages) == "reader"
         assert name_here() is None
@@ -178,7 +178,7 @@ def test_a_suspended_generator_is_not_around_the_code_that_reads_it(recording):
 async def test_an_async_generator_receives_throws_and_closes(recording):
     log = []
 
-    @lightning.agent("talker")
+    @lt.agent("talker")
     async def talker():
         try:
             log.append((yield name_here()))
@@ -201,7 +201,7 @@ async def test_an_async_generator_receives_throws_and_closes(recording):
 
 
 async def test_a_cancelled_coroutine_ends_its_span(recording):
-    @lightning.agent("sleeper")
+    @lt.agent("sleeper")
     async def sleeper():
         await asyncio.sleep(60)
 
@@ -218,7 +218,7 @@ def test_a_function_that_hands_out_a_coroutine_is_timed_until_it_was_awaited(rec
         await asyncio.sleep(0.02)
         return name_here()
 
-    @lightning.agent("lazy")
+    @lt.agent("lazy")
     def lazy():
         return work()
 
@@ -229,20 +229,20 @@ def test_a_function_that_hands_out_a_coroutine_is_timed_until_it_was_awaited(rec
 
 @pytest.mark.parametrize("name", [3, "", "  ", b"x"])
 def test_a_name_that_is_no_name_is_refused_at_decoration(name):
-    with pytest.raises(TypeError, match=r"@lightning\.agent"):
-        lightning.agent(name)
+    with pytest.raises(TypeError, match=r"@lt\.agent"):
+        lt.agent(name)
 
 
 def test_a_block_speaks_under_its_name_and_is_a_span(recording):
     async def named():
-        async with lightning.agent("async block"):
+        async with lt.agent("async block"):
             await asyncio.sleep(0)
             return name_here()
 
-    with lightning.agent("block") as block:
+    with lt.agent("block") as block:
         assert name_here() == block.name == "block"
-        assert lightning.agent("inner")(name_here)() == "inner"
-        with lightning.agent("nested"):
+        assert lt.agent("inner")(name_here)() == "inner"
+        with lt.agent("nested"):
             assert name_here() == "nested"
         assert name_here() == "block"
     assert name_here() is None
@@ -256,7 +256,7 @@ def test_a_block_speaks_under_its_name_and_is_a_span(recording):
 
 async def test_blocks_of_tasks_that_run_at_once_stay_apart(recording):
     async def one(name):
-        async with lightning.agent(name):
+        async with lt.agent(name):
             await asyncio.sleep(0.01)
             return name_here()
 
@@ -264,13 +264,13 @@ async def test_blocks_of_tasks_that_run_at_once_stay_apart(recording):
 
 
 def test_an_error_passes_a_block_and_marks_its_span(recording):
-    with pytest.raises(KeyError), lightning.agent("fails"):
+    with pytest.raises(KeyError), lt.agent("fails"):
         raise KeyError("x")
     assert recording.span("invoke_agent").error == "'x'"
 
 
 def test_one_name_serves_blocks_and_functions_one_after_the_other(recording):
-    writer = lightning.agent("writer")
+    writer = lt.agent("writer")
     for _ in range(2):
         with writer:
             assert name_here() == "writer"
@@ -285,25 +285,25 @@ def test_one_name_serves_blocks_and_functions_one_after_the_other(recording):
 
 
 def test_a_block_without_a_name_is_refused():
-    with pytest.raises(TypeError, match="a block of code has no name"), lightning.agent():
+    with pytest.raises(TypeError, match="a block of code has no name"), lt.agent():
         pass
 
 
 def test_an_agent_that_names_nothing_is_said(caplog):
-    lightning.agent("support")
+    lt.agent("support")
     gc.collect()
-    assert "lightning.agent('support') names nothing by itself" in caplog.text
+    assert "lt.agent('support') names nothing by itself" in caplog.text
 
 
 def test_what_is_no_function_is_refused_at_decoration():
     with pytest.raises(TypeError, match="the class Thing"):
 
-        @lightning.agent("x")
+        @lt.agent("x")
         class Thing:
             pass
 
     with pytest.raises(TypeError, match="function or method"):
-        lightning.agent("x")(3)  # type: ignore[type-var]
+        lt.agent("x")(3)  # type: ignore[type-var]
 
 
 def test_scope_is_empty_after_everything(recording):
@@ -313,9 +313,9 @@ def test_scope_is_empty_after_everything(recording):
 
 
 def test_a_name_given_to_init_is_what_nothing_else_names(receiver, tmp_path):
-    lightning.shutdown(0.0)
-    lightning.init(receiver.url, spool_dir=tmp_path, agent="whole program")
+    lt.shutdown(0.0)
+    lt.init(receiver.url, spool_dir=tmp_path, agent="whole program")
     assert name_here() == "whole program"
     assert at_module_level() == "module level"
-    lightning.shutdown()
+    lt.shutdown()
     assert name_here() is None

@@ -1,6 +1,6 @@
-"""``lightning.feedback``: an evaluation that names its source, sent as spans are; a mistake is said, never raised."""
+"""``lt.feedback``: an evaluation that names its source, sent as spans are; a mistake is said, never raised."""
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import semconv
 
@@ -19,7 +19,7 @@ def told(recording, number=-1):
 
 
 def test_a_thumb_is_of_the_response_that_it_names(recording):
-    lightning.feedback(source="user-17", thumb="up", response_id="resp-1", comment="clear")
+    lt.feedback(source="user-17", thumb="up", response_id="resp-1", comment="clear")
     entry, span = told(recording)
     assert (entry.source, entry.kind, entry.name, entry.value) == ("user-17", "person", "feedback", 1.0)
     assert (entry.subject.response_id, entry.comment) == ("resp-1", "clear")
@@ -27,9 +27,9 @@ def test_a_thumb_is_of_the_response_that_it_names(recording):
 
 
 def test_inside_of_a_rollout_it_is_of_that_and_named_it_is_of_another(recording):
-    with lightning.rollout("task"):
-        lightning.feedback(source="u", score=4, scale=(0, 5))
-        lightning.feedback(source="u", thumb="down", rollout_id="another")
+    with lt.rollout("task"):
+        lt.feedback(source="u", score=4, scale=(0, 5))
+        lt.feedback(source="u", thumb="down", rollout_id="another")
     inside, _ = told(recording, 0)
     other, span = told(recording, 1)
     assert inside.subject.rollout_id is not None
@@ -40,10 +40,8 @@ def test_inside_of_a_rollout_it_is_of_that_and_named_it_is_of_another(recording)
 
 
 def test_an_edit_and_what_is_taken_back(recording):
-    lightning.feedback(
-        source="u", edit="Better. api_key=sk-proj-9fK2xQ7vLm3TzR8wYb1NcJ5hGd4PsA6eU0iO", trace_id="a" * 32
-    )
-    lightning.feedback(source="crm", kind="system", thumb="none", trace_id="a" * 32)
+    lt.feedback(source="u", edit="Better. api_key=sk-proj-9fK2xQ7vLm3TzR8wYb1NcJ5hGd4PsA6eU0iO", trace_id="a" * 32)
+    lt.feedback(source="crm", kind="system", thumb="none", trace_id="a" * 32)
     edited, _ = told(recording, 0)
     assert edited.correction is not None
     assert edited.correction.startswith("Better.")
@@ -67,7 +65,7 @@ def test_an_edit_and_what_is_taken_back(recording):
     ],
 )
 def test_a_mistake_is_said_and_not_raised(recording, caplog, wrong, sentence):
-    lightning.feedback(**{"source": "u", "response_id": "r", **wrong})
+    lt.feedback(**{"source": "u", "response_id": "r", **wrong})
     assert sentence in caplog.text
     assert [span for span in recording.spans() if span.name.startswith("evaluate ")] == []
-    lightning.feedback(source="u", score="many", response_id="r")  # type: ignore[arg-type]
+    lt.feedback(source="u", score="many", response_id="r")  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ import json
 import os
 import time
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.delivery import sender
@@ -23,7 +23,7 @@ def told(recording) -> list[dict[str, int]]:
 
 
 def test_nothing_is_said_where_nothing_is_lost(recording):
-    with lightning.rollout("t"):
+    with lt.rollout("t"):
         pass
     assert told(recording) == []
 
@@ -39,9 +39,9 @@ def test_counts_come_with_the_next_delivery_and_again_when_they_change(recording
 
 
 def test_it_is_nobodys_span(recording):
-    with lightning.rollout("t"):
+    with lt.rollout("t"):
         failures.count("redaction")
-        lightning.flush()
+        lt.flush()
     (span,) = recording.spans(semconv.LOSSES_SPAN)
     assert semconv.ATTEMPT_ID not in span.attributes
     assert span.parent_span_id == ""
@@ -49,12 +49,12 @@ def test_it_is_nobodys_span(recording):
 
 def test_a_program_that_never_flushes_says_it_too(receiver, tmp_path, monkeypatch):
     monkeypatch.setattr(sender, "_IDLE_EVERY_S", 0.05)
-    lightning.shutdown(0.0)
-    lightning.init(receiver.url, spool_dir=tmp_path)
-    with lightning.rollout("t"):
+    lt.shutdown(0.0)
+    lt.init(receiver.url, spool_dir=tmp_path)
+    with lt.rollout("t"):
         failures.count("redaction")
     receiver.wait_for(1, prefix=semconv.LOSSES_SPAN)
-    lightning.shutdown(1.0)
+    lt.shutdown(1.0)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
@@ -64,7 +64,7 @@ def test_a_forked_child_speaks_for_itself(recording):
     child = os.fork()
     if child == 0:
         failures.count("spool-full")
-        os._exit(0 if lightning.flush(10.0) else 1)
+        os._exit(0 if lt.flush(10.0) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     time.sleep(0.05)
     assert told(recording) == [{"redaction": 1}, {"spool-full": 1}]

@@ -1,10 +1,10 @@
-"""``lightning.uncaptured``: inside of it nothing of ours happens."""
+"""``lt.uncaptured``: inside of it nothing of ours happens."""
 
 import threading
 from typing import Any
 
 import httpx
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import openai
 import pytest
 from lightning_instrumentation import semconv
@@ -23,7 +23,7 @@ def ask_plainly(base_url: str) -> None:
 
 @pytest.mark.parametrize("ask", [ask, ask_plainly])
 def test_a_call_inside_leaves_no_span_and_gets_nothing_on_top(recording, ask):
-    with lightning.rollout("t"), lightning.uncaptured():
+    with lt.rollout("t"), lt.uncaptured():
         ask(recording.model.base_url)
     ask(recording.model.base_url)
     assert len(recording.spans("chat m")) == 1
@@ -34,12 +34,12 @@ def test_a_call_inside_leaves_no_span_and_gets_nothing_on_top(recording, ask):
 
 
 def test_agents_tools_and_threads_inside_are_left_alone_too(recording):
-    @lightning.tool
+    @lt.tool
     def look_up(order: str) -> str:
         ask(recording.model.base_url)
         return order
 
-    with lightning.uncaptured(), lightning.agent("hidden"):
+    with lt.uncaptured(), lt.agent("hidden"):
         look_up("4711")
         thread = threading.Thread(target=ask, args=(recording.model.base_url,))
         thread.start()
@@ -49,22 +49,22 @@ def test_agents_tools_and_threads_inside_are_left_alone_too(recording):
 
 
 async def test_it_ends_with_the_block_and_is_async_too(recording):
-    async with lightning.uncaptured():
+    async with lt.uncaptured():
         ask(recording.model.base_url)
-    with lightning.agent("seen"):
+    with lt.agent("seen"):
         ask(recording.model.base_url)
     (call,) = recording.spans("chat m")
     assert call.attributes[semconv.AGENT_NAME] == "seen"
 
 
 def test_rewards_inside_are_still_recorded(recording):
-    with lightning.uncaptured(), lightning.rollout("t"):
-        lightning.reward(1.0)
+    with lt.uncaptured(), lt.rollout("t"):
+        lt.reward(1.0)
     assert {span.name.split()[0] for span in recording.spans()} == {"rollout", "evaluate"}
 
 
 def test_a_block_is_entered_once(recording):
-    block = lightning.uncaptured()
+    block = lt.uncaptured()
     with block, pytest.raises(RuntimeError, match="entered already"), block:
         pass
 
@@ -73,8 +73,8 @@ def test_a_block_is_entered_once(recording):
 def test_a_claimed_agents_call_goes_where_it_always_went(begin, daemon, host, ask):
     daemon.select("prose", "writer")
     begin()
-    with lightning.agent("writer"):
-        with lightning.uncaptured():
+    with lt.agent("writer"):
+        with lt.uncaptured():
             ask(host.base_url)
         ask(host.base_url)
     assert (len(host.requests), len(daemon.requests)) == (1, 1)

@@ -7,19 +7,19 @@ import sys
 import textwrap
 import time
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from lightning_instrumentation import semconv
 from lightning_instrumentation.delivery.spool import endpoint_folder, orphaned_spools
 
 PREAMBLE = """
 import os, signal, sys, time
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from lightning_instrumentation.delivery import outbox, post
 # What does not get out in time waits on disk; on a crowded machine the time is short, and here it is not the question.
 outbox._AT_EXIT_S = post._CONNECT_TIMEOUT_S = 30.0
-@lightning.agent("child")
+@lt.agent("child")
 def work():
-    return lightning.stats()
+    return lt.stats()
 """
 
 
@@ -92,17 +92,17 @@ def test_a_process_that_is_killed_right_after_a_call_has_lost_nothing(receiver, 
     done = run("work(); os.kill(os.getpid(), signal.SIGKILL)", receiver.url, tmp_path, check=False)
     assert done.returncode == -signal.SIGKILL
     receiver.start()
-    lightning.shutdown(0.0)
-    lightning.init(receiver.url, spool_dir=tmp_path)
+    lt.shutdown(0.0)
+    lt.init(receiver.url, spool_dir=tmp_path)
 
-    @lightning.agent("next process")
+    @lt.agent("next process")
     def following() -> None:
         pass
 
     following()
     receiver.wait_for(2)
     assert {span.attributes[semconv.AGENT_NAME] for span in receiver.spans()} == {"child", "next process"}
-    lightning.shutdown()
+    lt.shutdown()
     assert list(endpoint_folder(tmp_path, receiver.url).iterdir()) == []
 
 
@@ -110,12 +110,12 @@ def test_a_forked_child_delivers_its_own_and_the_parent_its_own(receiver, tmp_pa
     run(
         """
         work()
-        lightning.flush()
-        with lightning.rollout("t", rollout_id="r"):
+        lt.flush()
+        with lt.rollout("t", rollout_id="r"):
             child = os.fork()
             work()
             if child == 0:
-                lightning.flush(10)
+                lt.flush(10)
         if child == 0:
             sys.exit(0)
         os.waitpid(child, 0)
@@ -171,7 +171,7 @@ def test_a_fork_during_an_import_of_the_sender_does_not_stop_the_child(receiver,
         importing.wait(5)
         child.start()
         child.join()
-        lightning.flush()
+        lt.flush()
         os._exit(0)  # it would deliver what the child had to leave
         """,
         receiver.url,

@@ -6,7 +6,7 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import runtime, semconv
 from lightning_instrumentation.scope import current
@@ -16,14 +16,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 
-@lightning.agent("worker")
+@lt.agent("worker")
 def work() -> str | None:
     identity = current().identity
     return identity.rollout_id if identity else None
 
 
 def test_the_root_span_says_which_attempt_it_was(recording):
-    with lightning.rollout(7, group_id="g", mode="evaluate", input={"question": "2+3?"}) as rollout:
+    with lt.rollout(7, group_id="g", mode="evaluate", input={"question": "2+3?"}) as rollout:
         assert work() == rollout.rollout_id
     root = recording.span("rollout")
     assert root.parent_span_id == ""
@@ -49,7 +49,7 @@ def test_the_root_span_says_which_attempt_it_was(recording):
 
 def test_what_runs_before_and_after_belongs_to_no_rollout(recording):
     assert work() is None
-    with lightning.rollout("t"):
+    with lt.rollout("t"):
         work()
     assert work() is None
     before, inside, after = recording.spans("invoke_agent")
@@ -61,7 +61,7 @@ def test_what_runs_before_and_after_belongs_to_no_rollout(recording):
 
 def test_an_attempt_that_raises_has_failed_and_the_exception_goes_on(recording):
     problem = RuntimeError("tool is gone")
-    with pytest.raises(RuntimeError) as caught, lightning.rollout("t"):
+    with pytest.raises(RuntimeError) as caught, lt.rollout("t"):
         raise problem
     assert caught.value is problem
     assert recording.span("rollout").error == "tool is gone"
@@ -71,7 +71,7 @@ def test_rollouts_in_threads_stay_apart_and_threads_inherit_theirs(recording):
     barrier = threading.Barrier(8)
 
     def attempt(number: int) -> list:
-        with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
+        with lt.rollout(f"t{number}", rollout_id=f"r{number}"):
             barrier.wait()
             seen = []
             threads = [threading.Thread(target=lambda: seen.append(work())) for _ in range(2)]
@@ -90,10 +90,10 @@ def test_rollouts_in_threads_stay_apart_and_threads_inherit_theirs(recording):
 
 def test_a_pool_that_was_born_in_one_rollout_serves_each_caller_as_its_own(recording):
     with ThreadPoolExecutor(1) as pool:
-        with lightning.rollout("a", rollout_id="ra"):
+        with lt.rollout("a", rollout_id="ra"):
             assert pool.submit(work).result() == "ra"
         assert pool.submit(work).result() is None
-        with lightning.rollout("b", rollout_id="rb"):
+        with lt.rollout("b", rollout_id="rb"):
             assert pool.submit(work).result() == "rb"
 
 
@@ -103,7 +103,7 @@ def test_the_users_own_context_is_not_carried_into_threads(recording):
     mine: ContextVar[str] = ContextVar("mine", default="default")
     mine.set("set")
     seen = []
-    with lightning.rollout("t"):
+    with lt.rollout("t"):
         thread = threading.Thread(target=lambda: seen.append(mine.get()))
         thread.start()
         thread.join()
@@ -113,10 +113,10 @@ def test_the_users_own_context_is_not_carried_into_threads(recording):
 
 def test_misuse_is_one_clear_sentence():
     with pytest.raises(TypeError, match="needs a task id"):
-        lightning.rollout(None)
+        lt.rollout(None)
     with pytest.raises(ValueError, match="'test'"):
-        lightning.rollout("t", mode="test")
-    rollout = lightning.rollout("t")
+        lt.rollout("t", mode="test")
+    rollout = lt.rollout("t")
     with rollout:
         pass
     with pytest.raises(RuntimeError, match="make a new one"), rollout:
@@ -132,7 +132,7 @@ def test_the_users_tracing_is_neither_used_nor_disturbed(recording, monkeypatch)
     global_before = trace.get_tracer_provider()
     with (
         tracer.start_as_current_span("theirs, outside") as outside,
-        lightning.rollout("t"),
+        lt.rollout("t"),
         tracer.start_as_current_span("theirs, inside") as inside,
     ):
         work()
@@ -153,11 +153,11 @@ def test_the_users_limits_and_samplers_do_not_apply(receiver, tmp_path, monkeypa
     monkeypatch.setenv("OTEL_ATTRIBUTE_COUNT_LIMIT", "2")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "secret=1")
-    lightning.shutdown(0.0)
-    lightning.init(receiver.url, spool_dir=tmp_path)
-    with lightning.rollout("a long name of a task", input="x" * 100_000):
+    lt.shutdown(0.0)
+    lt.init(receiver.url, spool_dir=tmp_path)
+    with lt.rollout("a long name of a task", input="x" * 100_000):
         pass
-    lightning.shutdown()
+    lt.shutdown()
     root = receiver.spans("rollout")[0]
     assert root.attributes[semconv.TASK_ID] == "a long name of a task"
     assert len(json.loads(root.attributes[semconv.ROLLOUT_INPUT])) == 100_000
@@ -167,12 +167,12 @@ def test_the_users_limits_and_samplers_do_not_apply(receiver, tmp_path, monkeypa
 def test_a_user_who_switched_opentelemetry_off_records_nothing_and_is_told(receiver, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     monkeypatch.setattr(runtime, "_unusable", False)
-    lightning.shutdown(0.0)
+    lt.shutdown(0.0)
     with caplog.at_level(logging.WARNING, logger="lightning_instrumentation"):
-        lightning.init(receiver.url, spool_dir=tmp_path)
-        with lightning.rollout("t") as rollout:
+        lt.init(receiver.url, spool_dir=tmp_path)
+        with lt.rollout("t") as rollout:
             work()
-            lightning.reward(1)
+            lt.reward(1)
     assert rollout.trace_id is None
     assert len(caplog.records) == 1
     assert list(tmp_path.iterdir()) == []
@@ -186,7 +186,7 @@ def test_random_numbers_of_a_seeded_program_stay_what_they_were(recording):
         random.seed(0)
         drawn = []
         for _ in range(3):
-            with lightning.rollout("t") as rollout:
+            with lt.rollout("t") as rollout:
                 drawn.append(random.random())
                 ids.append(rollout.trace_id)
         assert drawn == expected
@@ -198,8 +198,8 @@ class TestRewards:
         return [span.events[0][1] for span in recording.spans("evaluate")]
 
     def test_a_reward_is_an_evaluation_of_the_current_attempt(self, recording):
-        with lightning.rollout("t") as rollout:
-            lightning.reward(0.5, "accuracy", explanation="half right")
+        with lt.rollout("t") as rollout:
+            lt.reward(0.5, "accuracy", explanation="half right")
         span = recording.span("evaluate accuracy")
         assert span.start_ns == span.end_ns
         assert span.trace_id == rollout.trace_id
@@ -216,15 +216,15 @@ class TestRewards:
         )
 
     def test_a_reward_is_sent_before_its_rollout_ends(self, recording):
-        with lightning.rollout("t"):
-            lightning.reward(1)
+        with lt.rollout("t"):
+            lt.reward(1)
             recording.receiver.wait_for(1, prefix="evaluate")
 
     def test_a_reward_after_the_end_names_its_rollout(self, recording):
-        with lightning.rollout("t") as rollout:
+        with lt.rollout("t") as rollout:
             pass
         rollout.reward(True)
-        lightning.reward(2.0, rollout_id="elsewhere")
+        lt.reward(2.0, rollout_id="elsewhere")
         one, two = recording.spans("evaluate")
         assert one.attributes[semconv.ROLLOUT_ID] == rollout.rollout_id
         assert one.attributes[semconv.ATTEMPT_ID] == rollout.attempt_id
@@ -234,24 +234,24 @@ class TestRewards:
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.7e308, "0.5", None, [1], object()])
     def test_what_is_no_number_is_missing_and_said_in_one_sentence(self, recording, caplog, value):
-        before = lightning.stats().failed.get("reward-not-a-number", 0)
+        before = lt.stats().failed.get("reward-not-a-number", 0)
         with (
             caplog.at_level(logging.ERROR, logger="lightning_instrumentation"),
-            lightning.rollout("t", rollout_id="r9"),
+            lt.rollout("t", rollout_id="r9"),
         ):
-            lightning.reward(value)
+            lt.reward(value)
         assert len(caplog.records) == 1
         assert "r9" in caplog.text
         assert "missing" in caplog.text
         (event,) = self.events(recording)
         assert semconv.EVALUATION_SCORE not in event
         assert event[semconv.ERROR_TYPE] == "not_a_finite_number"
-        assert lightning.stats().failed["reward-not-a-number"] == before + 1
+        assert lt.stats().failed["reward-not-a-number"] == before + 1
 
     def test_a_reward_may_be_of_one_agent_or_of_one_response(self, recording):
-        with lightning.rollout("t") as rollout:
-            lightning.reward(0.5, agent="planner")
-        lightning.reward(0.25, response_id="chatcmpl-1")
+        with lt.rollout("t") as rollout:
+            lt.reward(0.5, agent="planner")
+        lt.reward(0.25, response_id="chatcmpl-1")
         planner, response = recording.spans("evaluate")
         assert planner.attributes[semconv.ATTEMPT_ID] == rollout.attempt_id
         assert planner.events[0][1][semconv.EVALUATION_AGENT] == "planner"
@@ -261,7 +261,7 @@ class TestRewards:
 
     def test_a_reward_for_no_rollout_is_said_in_one_sentence_and_not_recorded(self, recording, caplog):
         with caplog.at_level(logging.ERROR, logger="lightning_instrumentation"):
-            lightning.reward(1.0)
+            lt.reward(1.0)
         assert len(caplog.records) == 1
         assert "rollout_id=" in caplog.text
         assert recording.spans() == []

@@ -4,7 +4,7 @@ import json
 import os
 import threading
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import runtime
 from lightning_instrumentation.access.proof import Access
@@ -182,8 +182,8 @@ def test_any_number_of_agent_names_fits(answers, monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_a_forked_child_knows_what_its_parent_knew(receiver, tmp_path, answers):
-    lightning.shutdown(0.0)
-    lightning.init(receiver.url, spool_dir=tmp_path)
+    lt.shutdown(0.0)
+    lt.init(receiver.url, spool_dir=tmp_path)
     started = runtime.runtime()
     assert started is not None
     assert started.router.policy_of("writer") == "prose"
@@ -200,7 +200,7 @@ def test_a_forked_child_knows_what_its_parent_knew(receiver, tmp_path, answers):
     started.router._fetching.release()
     assert json.loads(os.read(reading, 100))[0] == "prose"
     assert len(answers[1]) == 1
-    lightning.shutdown(0.0)
+    lt.shutdown(0.0)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,15 @@
-"""``lightning.state``: on model calls alone, from the block to the gateway."""
+"""``lt.state``: on model calls alone, from the block to the gateway."""
 
 import asyncio
 import gc
 from typing import Any
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import openai
 import pytest
 from lightning_instrumentation import semconv
+from lightning_instrumentation.block import LONGEST_NAME
 from lightning_instrumentation.scope import current
-from lightning_instrumentation.state import LONGEST_NAME
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 
@@ -28,14 +28,14 @@ def call(recording):
 
 
 def test_the_call_says_in_which_state_it_was_made(call):
-    with lightning.state("kitchen, 1"):
+    with lt.state("kitchen, 1"):
         span, baggage = call()
     assert span.attributes[semconv.STATE] == "kitchen, 1"
     assert "lightning.state=kitchen%2C%201" in baggage.split(",")
 
 
 def test_outside_of_the_block_there_is_none(call):
-    with lightning.state("kitchen"):
+    with lt.state("kitchen"):
         pass
     span, baggage = call()
     assert semconv.STATE not in span.attributes
@@ -44,15 +44,15 @@ def test_outside_of_the_block_there_is_none(call):
 
 def test_the_innermost_counts_below_agents_too_and_not_in_another_rollout():
     async def named():
-        async with lightning.state(7):
+        async with lt.state(7):
             return current().state
 
-    with lightning.state("outer"):
-        assert lightning.agent("worker")(lambda: current().state)() == "outer"
-        with lightning.state("inner"):
+    with lt.state("outer"):
+        assert lt.agent("worker")(lambda: current().state)() == "outer"
+        with lt.state("inner"):
             assert current().state == "inner"
         assert asyncio.run(named()) == "7"
-        with lightning.rollout("t"):
+        with lt.rollout("t"):
             assert current().state is None
         assert current().state == "outer"
     assert current().state is None
@@ -60,7 +60,7 @@ def test_the_innermost_counts_below_agents_too_and_not_in_another_rollout():
 
 def test_of_a_long_name_the_digest_is_recorded():
     def recorded(name):
-        with lightning.state(name):
+        with lt.state(name):
             return current().state or ""
 
     long = "x" * LONGEST_NAME
@@ -73,10 +73,10 @@ def test_of_a_long_name_the_digest_is_recorded():
 @pytest.mark.parametrize("name", [None, "", "  "])
 def test_a_name_that_is_empty_is_refused(name):
     with pytest.raises(TypeError, match="a state needs a name"):
-        lightning.state(name)
+        lt.state(name)
 
 
 def test_a_state_that_is_not_entered_is_said(caplog):
-    lightning.state("kitchen")
+    lt.state("kitchen")
     gc.collect()
-    assert "write `with lightning.state(...):`" in caplog.text
+    assert "write `with lt.state(...):`" in caplog.text

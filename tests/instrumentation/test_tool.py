@@ -4,18 +4,18 @@ import asyncio
 import inspect
 import json
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.scope import Agent, Scope, await_inside, current, each_inside, speaker
+from lightning_instrumentation.scope import Agent, Scope, await_inside, current, current_agent, each_inside
 from lightning_instrumentation.tool import ToolCall
 
 INSIDE = Scope(agent=Agent("inside", "test"))
 
 
 def test_without_content_neither_arguments_nor_results_are_asked_for(recording, tmp_path):
-    lightning.shutdown(0.0)
-    lightning.init(recording.receiver.url, spool_dir=tmp_path / "silent", capture_content=False)
+    lt.shutdown(0.0)
+    lt.init(recording.receiver.url, spool_dir=tmp_path / "silent", capture_content=False)
 
     def never():
         raise AssertionError("asked")
@@ -25,18 +25,18 @@ def test_without_content_neither_arguments_nor_results_are_asked_for(recording, 
     span = recording.span("execute_tool")
     assert span.error == ""
     assert not {semconv.TOOL_CALL_ARGUMENTS, semconv.TOOL_CALL_RESULT} & set(span.attributes)
-    assert "tool" not in lightning.stats().failed
+    assert "tool" not in lt.stats().failed
 
 
 def test_what_cannot_be_described_is_counted_and_the_tool_runs(recording):
     def breaks():
         raise ValueError("no text")
 
-    before = lightning.stats().failed.get("tool", 0)
+    before = lt.stats().failed.get("tool", 0)
     with ToolCall("search", None, dict) as call:
         call.returned(breaks)
     assert recording.span("execute_tool").attributes[semconv.TOOL_CALL_ARGUMENTS] == "{}"
-    assert lightning.stats().failed["tool"] == before + 1
+    assert lt.stats().failed["tool"] == before + 1
 
 
 def test_an_error_passes_and_marks_the_span(recording):
@@ -51,12 +51,12 @@ async def test_a_stream_is_inside_and_its_consumer_is_not():
     async def words():
         try:
             for word in "ab":
-                seen.append(speaker())
+                seen.append(current_agent())
                 yield word
         finally:
-            seen.append(speaker())
+            seen.append(current_agent())
 
-    consumed = [(word, speaker()) async for word in each_inside(INSIDE, words())]
+    consumed = [(word, current_agent()) async for word in each_inside(INSIDE, words())]
     assert consumed == [("a", None), ("b", None)]
     assert seen == [INSIDE.agent] * 3
 
@@ -68,7 +68,7 @@ async def test_closing_a_stream_closes_what_is_in_it():
         try:
             yield "a"
         finally:
-            closed.append(speaker())
+            closed.append(current_agent())
 
     stream = each_inside(INSIDE, words())
     assert await anext(stream) == "a"
@@ -92,7 +92,7 @@ async def test_errors_come_out_of_streams_and_coroutines_as_they_are():
 
     with pytest.raises(KeyError):
         await await_inside(INSIDE, fails())
-    assert speaker() is None
+    assert current_agent() is None
 
 
 def told(span):
@@ -102,22 +102,22 @@ def told(span):
 
 
 def test_every_kind_of_function_is_recorded_as_a_tool_and_keeps_its_kind(recording):
-    @lightning.tool
+    @lt.tool
     def look_up(order: str, *, days: int = 3) -> dict:
         """Doc."""
         return {"order": order, "days": days}
 
-    @lightning.tool("fetch page")
+    @lt.tool("fetch page")
     async def fetch(url: str, **options) -> str:
         await asyncio.sleep(0)
         return f"page of {url}"
 
-    @lightning.tool()
+    @lt.tool()
     def count(*upto: int):
         yield from range(*upto)
         return "all"
 
-    @lightning.tool
+    @lt.tool
     async def words(text: str):
         for word in text.split():
             yield word
@@ -145,17 +145,17 @@ def test_every_kind_of_function_is_recorded_as_a_tool_and_keeps_its_kind(recordi
 
 def test_methods_are_recorded_without_what_they_are_called_on(recording):
     class Shop:
-        @lightning.tool
+        @lt.tool
         def method(self, x):
             return x
 
-        @lightning.tool
+        @lt.tool
         @staticmethod
         def above(x):
             return x
 
         @classmethod
-        @lightning.tool
+        @lt.tool
         def below(cls, x):
             return x
 
@@ -164,11 +164,11 @@ def test_methods_are_recorded_without_what_they_are_called_on(recording):
 
 
 def test_calls_inside_of_a_tool_are_its_own_and_the_agent_and_the_state_stay(recording):
-    @lightning.tool
+    @lt.tool
     def ask():
         return current()
 
-    with lightning.agent("support"), lightning.state("kitchen"):
+    with lt.agent("support"), lt.state("kitchen"):
         inside = ask()
     agent, tool = recording.spans()
     assert tool.parent_span_id == agent.span_id
@@ -179,7 +179,7 @@ def test_calls_inside_of_a_tool_are_its_own_and_the_agent_and_the_state_stay(rec
 
 
 def test_an_iterator_is_named_and_left_to_its_owner(recording):
-    @lightning.tool
+    @lt.tool
     def lines(given):
         return (word for word in given)
 
@@ -188,7 +188,7 @@ def test_an_iterator_is_named_and_left_to_its_owner(recording):
 
 
 def test_a_tool_that_never_ends_is_recorded_in_part(recording):
-    @lightning.tool
+    @lt.tool
     def numbers():
         number = 0
         while True:
@@ -199,7 +199,7 @@ def test_a_tool_that_never_ends_is_recorded_in_part(recording):
     for _ in range(1005):
         next(running)
     running.close()
-    lightning.flush()
+    lt.flush()
     recorded = json.loads(told(recording.span("execute_tool"))[2])
     assert recorded[:2] == [0, 1]
     assert len(recorded) == 1001
@@ -207,10 +207,10 @@ def test_a_tool_that_never_ends_is_recorded_in_part(recording):
 
 
 def test_keys_and_what_is_to_be_redacted_are_taken_out(recording, tmp_path):
-    lightning.shutdown(0.0)
-    lightning.init(recording.receiver.url, spool_dir=tmp_path / "edited", redact="emails")
+    lt.shutdown(0.0)
+    lt.init(recording.receiver.url, spool_dir=tmp_path / "edited", redact="emails")
 
-    @lightning.tool
+    @lt.tool
     def send(to: str, key: str) -> str:
         return f"sent to {to}"
 
@@ -222,9 +222,9 @@ def test_keys_and_what_is_to_be_redacted_are_taken_out(recording, tmp_path):
 
 def test_an_error_is_the_same_object_and_wrong_arguments_are_the_functions_own_affair(recording):
     problem = ValueError("no such order")
-    before = lightning.stats().failed.get("tool", 0)
+    before = lt.stats().failed.get("tool", 0)
 
-    @lightning.tool
+    @lt.tool
     def look_up(order):
         raise problem
 
@@ -236,13 +236,13 @@ def test_an_error_is_the_same_object_and_wrong_arguments_are_the_functions_own_a
     first, second = recording.spans("execute_tool")
     assert first.error == "no such order"
     assert told(second)[1] == {"ordre": "1"}
-    assert lightning.stats().failed.get("tool", 0) == before
+    assert lt.stats().failed.get("tool", 0) == before
 
 
 @pytest.mark.parametrize("name", [3, "", "  ", b"x"])
 def test_a_name_that_is_not_a_name_is_refused(name):
-    with pytest.raises(TypeError, match=r"write @lightning\.tool"):
-        lightning.tool(name)
+    with pytest.raises(TypeError, match=r"write @lt\.tool"):
+        lt.tool(name)
 
 
 def test_what_is_not_a_function_is_refused():
@@ -251,4 +251,4 @@ def test_what_is_not_a_function_is_refused():
             """Tools of frameworks are callable objects."""
 
     with pytest.raises(TypeError, match=r"needs a function or method, got <.*below a decorator of your framework"):
-        lightning.tool(FrameworksTool())
+        lt.tool(FrameworksTool())

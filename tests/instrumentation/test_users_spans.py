@@ -4,11 +4,11 @@ import gc
 import threading
 import weakref
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import openai
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.scope import speaker
+from lightning_instrumentation.scope import current_agent
 from opentelemetry import baggage, context
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -34,7 +34,7 @@ def named(name: str) -> dict[str, str]:
 
 
 def name_here() -> tuple[str, str] | None:
-    agent = speaker()
+    agent = current_agent()
     return (agent.name, agent.source) if agent else None
 
 
@@ -57,7 +57,7 @@ def test_a_name_that_is_set_after_the_start_counts(span):
 
 
 def test_a_decorated_agent_inside_of_a_span_is_nearer_and_a_span_inside_of_that_is_nearer_still(span):
-    @lightning.agent("tool")
+    @lt.agent("tool")
     def tool():
         inside = [name_here()]
         with span("chat", **named("planner")):  # a framework that names the agent on every span
@@ -68,13 +68,13 @@ def test_a_decorated_agent_inside_of_a_span_is_nearer_and_a_span_inside_of_that_
 
     with span("invoke_agent planner", **named("planner")), span("execute_tool", **named("planner")):
         assert tool() == [("tool", "decorator"), ("tool", "decorator"), ("writer", "span")]
-        with lightning.agent("block"):
+        with lt.agent("block"):
             assert name_here() == ("block", "with")
 
 
 def test_a_span_is_nearer_than_the_name_for_what_nothing_names(span, recording, tmp_path):
-    lightning.shutdown(0.0)
-    lightning.init(recording.receiver.url, spool_dir=tmp_path / "named", agent="program")
+    lt.shutdown(0.0)
+    lt.init(recording.receiver.url, spool_dir=tmp_path / "named", agent="program")
     with span("invoke_agent planner", **named("planner")):
         assert name_here() == ("planner", "span")
     assert name_here() == ("program", "init")
@@ -82,7 +82,7 @@ def test_a_span_is_nearer_than_the_name_for_what_nothing_names(span, recording, 
 
 def test_the_call_says_who_made_it_and_in_which_span(span, recording, exported):
     client = openai.OpenAI(base_url=recording.model.base_url, api_key="k", max_retries=0)
-    with lightning.rollout("t", rollout_id="r"), span("invoke_agent planner", **named("planner")), span("chat") as chat:
+    with lt.rollout("t", rollout_id="r"), span("invoke_agent planner", **named("planner")), span("chat") as chat:
         client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
     call = recording.span("chat m")
     own = chat.get_span_context()
@@ -98,9 +98,9 @@ def test_the_call_says_who_made_it_and_in_which_span(span, recording, exported):
 def test_baggage_names_what_no_span_names_inside_of_a_rollout_too(recording):
     token = context.attach(baggage.set_baggage(semconv.AGENT_NAME, "caller"))
     try:
-        with lightning.rollout("t"):
+        with lt.rollout("t"):
             assert name_here() == ("caller", "baggage")
-            assert lightning.agent("inside")(name_here)() == ("inside", "decorator")
+            assert lt.agent("inside")(name_here)() == ("inside", "decorator")
     finally:
         context.detach(token)
 
@@ -130,7 +130,7 @@ def test_spans_above_are_not_kept_in_memory(recording):
 
 
 def test_a_name_that_nobody_chose_gives_way_to_one_that_somebody_did(span):
-    with lightning.agent("support"), span("invoke_agent", **named("Strands Agents")):
+    with lt.agent("support"), span("invoke_agent", **named("Strands Agents")):
         assert name_here() == ("support", "with")
     with span("invoke_agent", **named("Strands Agents")):
         assert name_here() == ("Strands Agents", "span")

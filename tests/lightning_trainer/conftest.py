@@ -47,7 +47,7 @@ def _call(span: str, prompt=(1, 2), response=(3, 4), *, choice: int = 0, start: 
         "policy_version": 0,
         "prompt_ids": tuple(prompt),
         "response_ids": tuple(response),
-        "behaviour_logprobs": tuple(-0.5 for _ in response),
+        "behavior_logprobs": tuple(-0.5 for _ in response),
         "finish_reason": "stop",
         "complete": True,
         "start_ns": start,
@@ -97,7 +97,7 @@ def _transition(name: str, prompt=(1, 2), response=(3, 4), **changes) -> Transit
         "policy_version": 0,
         "prompt_ids": tuple(prompt),
         "response_ids": tuple(response),
-        "behaviour_logprobs": tuple(-0.5 for _ in response),
+        "behavior_logprobs": tuple(-0.5 for _ in response),
         "reward": None,
         "start_ns": 0,
     }

@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from lightning_trainer.config import Config, EngineConfig, TrainingConfig
-from lightning_trainer.config.hardware import gpus as found_gpus
-from lightning_trainer.config.hardware.gpus import visible_gpus
+from lightning_trainer.config import hardware as found_gpus
+from lightning_trainer.config.hardware import visible_gpus
 
 
 @pytest.fixture

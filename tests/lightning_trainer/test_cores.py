@@ -4,8 +4,8 @@ import pytest
 
 from lightning_trainer.cli.doctor import State, machine, run_checks
 from lightning_trainer.config import Config
-from lightning_trainer.config.hardware import cores
-from lightning_trainer.config.hardware.cores import available_cores, fast_dtype
+from lightning_trainer.config import hardware as cores
+from lightning_trainer.config.hardware import available_cores, fast_dtype
 
 
 def config(**sections) -> Config:

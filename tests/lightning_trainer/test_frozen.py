@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError, dataclass, field, replace
 
 import pytest
 
-from lightning_trainer.frozen import made_quickly
+from lightning_trainer.bulk_objects import made_quickly
 
 
 @made_quickly

@@ -2,7 +2,7 @@ import gc
 
 import pytest
 
-from lightning_trainer.garbage_collection import without_garbage_collection
+from lightning_trainer.bulk_objects import without_garbage_collection
 
 
 def test_the_collector_rests_inside_and_works_again_afterwards():

@@ -8,7 +8,7 @@ import argparse
 import itertools
 import os
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from openai import OpenAI
 
 from lightning_trainer.rollouts import Runner
@@ -23,7 +23,7 @@ client = OpenAI(base_url=os.environ["OPENAI_BASE_URL"], api_key="unused", timeou
 attempts = itertools.count()
 
 
-@lightning.agent("tester")
+@lt.agent("tester")
 def solve(question: str, temperatures: tuple[float, float] = (0.7, 1.3)) -> str:
     messages: list = [{"role": "user", "content": question}]
     for temperature in temperatures:
@@ -52,4 +52,4 @@ if __name__ == "__main__":
     Runner("tiny", attempt, baseline=greedy_attempt, concurrency=1, timeout_s=300).train(
         lambda step: [Task(f"task-{step}-{n}") for n in range(2)], steps=options.steps
     )
-    lightning.flush(30)
+    lt.flush(30)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from openai import OpenAI
 
 from lightning_trainer.rollouts import Runner
@@ -21,7 +21,7 @@ client = OpenAI(base_url=os.environ["OPENAI_BASE_URL"], api_key="unused", timeou
 attempts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 
-@lightning.agent("tester")
+@lt.agent("tester")
 def solve(task: Task) -> None:
     messages: list = [{"role": "user", "content": f"say something about {task.id}"}]
     first = client.chat.completions.create(model="tiny", messages=messages, max_tokens=16)
@@ -39,4 +39,4 @@ if __name__ == "__main__":
     Runner("tiny", attempt, concurrency=4, timeout_s=300).train(
         lambda step: [Task(f"task-{step}-{n}") for n in range(2)], steps=int(sys.argv[1])
     )
-    lightning.flush(30)
+    lt.flush(30)

@@ -27,7 +27,7 @@ if options.bare:
 else:
     import itertools
 
-    import lightning_instrumentation as lightning
+    import lightning_instrumentation as lt
 
     from lightning_trainer.rollouts import Runner
 
@@ -43,8 +43,8 @@ else:
         reply = ours.chat.completions.create(model="any", messages=messages, max_tokens=8)  # pyright: ignore
         return reply.choices[0].message.content or ""
 
-    planner, judge = lightning.agent("planner")(say), lightning.agent("judge")(say)
-    outsider = lightning.agent("outsider")(outsider)
+    planner, judge = lt.agent("planner")(say), lt.agent("judge")(say)
+    outsider = lt.agent("outsider")(outsider)
 
     def attempt(task: Task) -> float:
         judge(planner(task.id)[:2])
@@ -53,4 +53,4 @@ else:
     runner = Runner(["planner", "judge"], attempt, concurrency=1, timeout_s=300)
     runner.train(lambda step: [Task(f"t-{step}")], steps=options.steps)
     print(outsider("one"), outsider("two"))
-    lightning.flush(30)
+    lt.flush(30)

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from openai import AsyncOpenAI, OpenAI
 
 from lightning_trainer.rollouts import Runner
@@ -38,7 +38,7 @@ def asked(task_id: str) -> dict:
 def train(options: argparse.Namespace) -> None:
     client = AsyncOpenAI(base_url=os.environ["OPENAI_BASE_URL"], api_key="unused", timeout=300)
 
-    @lightning.agent(options.agent)
+    @lt.agent(options.agent)
     async def solve(task_id: str) -> None:
         await client.chat.completions.create(**asked(task_id))
 
@@ -50,7 +50,7 @@ def train(options: argparse.Namespace) -> None:
     Runner(options.policy, attempt, concurrency=1, timeout_s=300).train(
         lambda step: [Task(f"task-{n}") for n in range(options.groups)], steps=options.steps
     )
-    lightning.flush(30)
+    lt.flush(30)
 
 
 def one_attempt(options: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ import itertools
 import os
 from typing import Any, NamedTuple
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from openai import OpenAI
 
 from lightning_trainer.rollouts import Runner
@@ -51,7 +51,7 @@ client = OpenAI(base_url=os.environ["OPENAI_BASE_URL"], api_key="unused", timeou
 attempts = itertools.count()
 
 
-@lightning.agent("tester")
+@lt.agent("tester")
 def solve(task: Task) -> None:
     messages: list = [{"role": "user", "content": f"say something about {task.id}"}]
     client.chat.completions.create(model="tiny", messages=messages, max_tokens=32, **WAYS[task.way])
@@ -70,4 +70,4 @@ if __name__ == "__main__":
     Runner("tiny", attempt, concurrency=1, timeout_s=300).train(
         lambda step: [Task(f"task-{step}-{n}", ways[step - 1]) for n in range(2)], steps=options.steps
     )
-    lightning.flush(30)
+    lt.flush(30)

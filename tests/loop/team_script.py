@@ -11,7 +11,7 @@ import os
 import threading
 from collections import defaultdict
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from openai import OpenAI
 
 from lightning_trainer.rollouts import Runner
@@ -39,7 +39,7 @@ def say(prompt: str) -> tuple[str, list[int]]:
     return reply.choices[0].message.content or "", ids
 
 
-@lightning.agent("planner")
+@lt.agent("planner")
 def plan(question: str) -> tuple[str, float]:
     text, ids = say(question)
     return text, sum(token < HALF for token in ids) / len(ids)
@@ -50,7 +50,7 @@ def work(planned: str) -> float:
     return sum(token >= HALF for token in ids) / len(ids)
 
 
-WORKERS = {name: lightning.agent(name)(work) for name in ("worker_a", "worker_b")}
+WORKERS = {name: lt.agent(name)(work) for name in ("worker_a", "worker_b")}
 
 
 def attempt(task: Task) -> float:
@@ -77,4 +77,4 @@ if __name__ == "__main__":
     ended = runner.evaluate([Task(f"heldout-{n}") for n in range(options.heldout)], stage=f"after-{options.steps}")
     found = {name: sum(of) / len(of) for name, of in scores.items()}
     print(json.dumps({**found, "team": sum(one.reward or 0.0 for one in ended) / len(ended)}))
-    lightning.flush(30)
+    lt.flush(30)

@@ -83,7 +83,7 @@ def test_in_bfloat16_the_experts_that_sampled_bring_the_trainer_nearer(decided_m
         name: sorted(
             abs(ours - theirs)
             for sample, found in zip(given, worker.logprobs(given), strict=True)
-            for ours, theirs, bit in zip(found, sample.behaviour_logprobs, sample.loss_mask, strict=True)
+            for ours, theirs, bit in zip(found, sample.behavior_logprobs, sample.loss_mask, strict=True)
             if bit
         )
         for name, given in {
@@ -116,7 +116,7 @@ async def _sampled(engine) -> list[Sample]:
             return Sample(
                 *(f"{number}", "tiny", "tester", "group", f"{number}", ids),
                 loss_mask=(0,) * start + (1,) * len(response),
-                behaviour_logprobs=(0.0,) * start + tuple(logprobs),
+                behavior_logprobs=(0.0,) * start + tuple(logprobs),
                 segments=(segment,),
             )
 

@@ -88,7 +88,7 @@ def test_the_demonstrations_are_learned_without_any_agent(daemon):
 
 def test_only_the_answers_are_trained_and_every_token_of_them(daemon):
     from lightning_trainer.models.resolve import model_cache, resolve_model
-    from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
+    from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 
     tokenizer = PolicyTokenizer(resolve_model("random:tiny", model_cache()))
     trained: Counter[str] = Counter()

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl]
 AGENT = Path(__file__).with_name("agent_script.py")
 COMMAND_AGENT = Path(__file__).with_name("command_agent.py")
 TWO_LINE_AGENT = Path(__file__).with_name("two_line_agent.py")
-THE_TWO_LINES = ("import lightning_instrumentation as lightning\n", '@lightning.agent("two lines")\n')
+THE_TWO_LINES = ("import lightning_instrumentation as lt\n", '@lt.agent("two lines")\n')
 READY_TIMEOUT_S = 400
 STEP_TIMEOUT_S = 300
 

@@ -2,7 +2,7 @@
 
 import os
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
@@ -19,7 +19,7 @@ model = ChatOpenAI(model=os.environ["OPENAI_MODEL"], temperature=0, max_completi
 graph = create_agent(model, [calculator], system_prompt="Answer briefly.")
 
 
-@lightning.agent("two lines")
+@lt.agent("two lines")
 def solve(question: str) -> str:
     state = graph.invoke({"messages": [HumanMessage(question)]}, {"recursion_limit": 4})
     return repr([message.content for message in state["messages"]])

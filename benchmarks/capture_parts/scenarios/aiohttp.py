@@ -1,7 +1,7 @@
 """Plain aiohttp: a program that posts its chat requests itself; asynchronous only."""
 
 import aiohttp
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 
 from capture_parts.scenarios import MODEL, Scenario, Task
 
@@ -19,12 +19,12 @@ async def _post(task: Task, *, stream: bool) -> None:
             pass
 
 
-@lightning.agent("poster")
+@lt.agent("poster")
 async def asynchronous(task: Task) -> None:
     await _post(task, stream=False)
 
 
-@lightning.agent("poster")
+@lt.agent("poster")
 async def streamed(task: Task) -> None:
     await _post(task, stream=True)
 

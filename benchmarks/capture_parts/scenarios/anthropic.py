@@ -3,7 +3,7 @@
 from typing import Any
 
 import anthropic
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 
 from capture_parts.scenarios import KEY, MODEL, Scenario, Task
 
@@ -13,19 +13,19 @@ def _asking(task: Task) -> dict[str, Any]:
     return {"model": MODEL, "max_tokens": 64, "system": task.instructions("claude"), "messages": messages}
 
 
-@lightning.agent("claude")
+@lt.agent("claude")
 def sync(task: Task) -> None:
     with anthropic.Anthropic(base_url=task.engine, api_key=KEY, max_retries=0) as client:
         client.messages.create(**_asking(task))
 
 
-@lightning.agent("claude")
+@lt.agent("claude")
 async def asynchronous(task: Task) -> None:
     async with anthropic.AsyncAnthropic(base_url=task.engine, api_key=KEY, max_retries=0) as client:
         await client.messages.create(**_asking(task))
 
 
-@lightning.agent("claude")
+@lt.agent("claude")
 def stream(task: Task) -> None:
     with (
         anthropic.Anthropic(base_url=task.engine, api_key=KEY, max_retries=0) as client,

@@ -3,7 +3,7 @@
 from typing import Any
 
 import httpx
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 
 from capture_parts.scenarios import MODEL, Scenario, Task
 
@@ -16,19 +16,19 @@ def _url(task: Task) -> str:
     return f"{task.base_url}/chat/completions"
 
 
-@lightning.agent("poster")
+@lt.agent("poster")
 def sync(task: Task) -> None:
     with httpx.Client(timeout=60) as client:
         client.post(_url(task), json=_body(task)).raise_for_status()
 
 
-@lightning.agent("poster")
+@lt.agent("poster")
 async def asynchronous(task: Task) -> None:
     async with httpx.AsyncClient(timeout=60) as client:
         (await client.post(_url(task), json=_body(task))).raise_for_status()
 
 
-@lightning.agent("poster")
+@lt.agent("poster")
 def stream(task: Task) -> None:
     with httpx.Client(timeout=60) as client, client.stream("POST", _url(task), json=_body(task, stream=True)) as answer:
         for _ in answer.iter_lines():

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import openai
 
 from capture_parts.scenarios import KEY, MODEL, Scenario, Task
@@ -20,7 +20,7 @@ def client(base_url: str) -> openai.OpenAI:
     return openai.OpenAI(base_url=base_url, api_key=KEY, max_retries=0)
 
 
-@lightning.agent("caller")
+@lt.agent("caller")
 def sync(task: Task) -> None:
     chat = client(task.base_url).chat.completions
     messages = task.messages("caller")
@@ -32,20 +32,20 @@ def sync(task: Task) -> None:
     reviewer(task)
 
 
-@lightning.agent("reviewer")
+@lt.agent("reviewer")
 def reviewer(task: Task) -> None:
     """An agent inside an agent."""
     client(task.base_url).chat.completions.create(model=MODEL, messages=task.messages("reviewer"))
 
 
-@lightning.agent("caller")
+@lt.agent("caller")
 async def asynchronous(task: Task) -> None:
     async with openai.AsyncOpenAI(base_url=task.base_url, api_key=KEY, max_retries=0) as own:
         await own.chat.completions.create(model=MODEL, messages=task.messages("caller"))
         await own.chat.completions.with_raw_response.create(model=MODEL, messages=task.messages("caller"))
 
 
-@lightning.agent("streamer")
+@lt.agent("streamer")
 def stream(task: Task) -> None:
     chat, messages = client(task.base_url).chat.completions, task.messages("streamer")
     for _ in chat.create(model=MODEL, messages=messages, stream=True):

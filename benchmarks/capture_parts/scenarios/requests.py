@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import requests
 
 from capture_parts.scenarios import MODEL, Scenario, Task
@@ -15,12 +15,12 @@ def _post(task: Task, *, stream: bool) -> Any:
     return answer
 
 
-@lightning.agent("poster")
+@lt.agent("poster")
 def sync(task: Task) -> None:
     _post(task, stream=False).json()
 
 
-@lightning.agent("poster")
+@lt.agent("poster")
 def stream(task: Task) -> None:
     with _post(task, stream=True) as answer:
         for _ in answer.iter_lines():

@@ -4,7 +4,7 @@ import itertools
 import os
 import sys
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from openai import OpenAI
 
 from lightning_trainer.rollouts import Runner
@@ -19,7 +19,7 @@ client = OpenAI(base_url=os.environ["OPENAI_BASE_URL"], api_key="unused", timeou
 attempts = itertools.count()
 
 
-@lightning.agent("tester")
+@lt.agent("tester")
 def solve(question: str) -> None:
     messages: list = [{"role": "user", "content": question}]
     for temperature in (0.7, 1.3):
@@ -37,4 +37,4 @@ if __name__ == "__main__":
     Runner("tiny", attempt, concurrency=1, timeout_s=600).train(
         lambda step: [Task(f"task-{step}-{n}") for n in range(2)], steps=int(sys.argv[1])
     )
-    lightning.flush(60)
+    lt.flush(60)

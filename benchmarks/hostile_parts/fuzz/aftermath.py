@@ -32,7 +32,7 @@ async def taken_by_the_loop(store: SqliteStore, policy: PolicyConfig, good: Sequ
         stored=stored,
     )
     builder = Builder(policy, store=store, progress=progress, rollbacks=rollbacks, stored=stored, vocabulary=1024)
-    collection = await loop._collect()
+    collection = await loop.steps.collect()
     groups: list[tuple[Attempt, ...]] = [attempts for _, attempts in collection.ready]
     sampled: set[str] = set()
     aside: list[str] = []

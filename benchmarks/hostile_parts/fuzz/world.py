@@ -16,7 +16,7 @@ from hostile_parts.fuzz.engine import Engine, served
 from lightning_trainer.config import Config
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.service import Daemon
-from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.metrics.recorder import MetricsRecorder
@@ -93,7 +93,7 @@ async def opened(folder: Path) -> AsyncIterator[World]:
     root.addHandler(quiet)
     try:
         async with SqliteStore(folder / "lightning.sqlite") as store, served(Engine()) as engine_url:
-            sink = NotifyingSink(store)
+            sink = NotifyingStore(store)
             endpoint: Any = _Endpoint(engine_url)
             progress = Progress()
             stored = sink.watch(POLICY, progress)

@@ -8,7 +8,7 @@ import random
 import sys
 from collections.abc import Awaitable, Callable
 
-from capture_parts.lifeline import end_with_parent
+from capture_parts.parent_watchdog import end_with_parent
 
 from hostile_parts.fuzz import otlp_bodies
 

@@ -16,7 +16,7 @@ from lightning_instrumentation.failures import guarded
 _waiting: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
 
 
-def do_later(work: Callable[..., Any], *arguments: Any) -> None:
+def defer(work: Callable[..., Any], *arguments: Any) -> None:
     _waiting.append((work, arguments))
 
 

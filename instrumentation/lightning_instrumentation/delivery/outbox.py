@@ -72,7 +72,7 @@ class Outbox:
     def put(self, body: bytes) -> None:
         """Keep one serialised span. Returns when it is on disk (or in memory, where there is no disk)."""
         if self._closed:
-            self._drop("after-shutdown", "a span ended after lightning.shutdown() and is lost")
+            self._drop("after-shutdown", "a span ended after lt.shutdown() and is lost")
             return
         if not self._running:
             self._open()

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures
-from lightning_instrumentation.gateway.hosts import Standing
+from lightning_instrumentation.gateway.hosts import HostTrust
 from lightning_instrumentation.runtime import Runtime, runtime
-from lightning_instrumentation.scope import speaker
+from lightning_instrumentation.scope import current_agent
 from lightning_instrumentation.wire.apis import ending_of
 
 _PATHS = ("/chat/completions", "/completions", "/responses", "/messages")
@@ -47,7 +47,7 @@ def destination_of(url: str, body: Mapping[str, Any]) -> Destination | None:
     started = runtime()
     if started is None or started.router.routes_nothing():
         return None
-    if started.hosts.standing(url) is Standing.DAEMON:
+    if started.hosts.trust(url) is HostTrust.DAEMON:
         return None
     policy = _claiming(started)
     if policy is None:
@@ -69,7 +69,7 @@ def not_routed(url: str) -> None:
 
 
 def _claiming(started: Runtime) -> str | None:
-    agent = speaker()
+    agent = current_agent()
     return started.router.policy_of(None if agent is None else agent.name)
 
 

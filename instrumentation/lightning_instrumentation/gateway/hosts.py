@@ -2,22 +2,25 @@
 
 from collections.abc import Iterable
 from enum import Enum
-from functools import lru_cache
-from urllib.parse import SplitResult, urlsplit
+from functools import lru_cache, partial
+from urllib.parse import SplitResult, quote, urlsplit
 
+from lightning_instrumentation import semconv
 from lightning_instrumentation.errors import ConfigurationError
+from lightning_instrumentation.scope import Agent, Identity
+from lightning_instrumentation.telemetry.sequence import sequences
 
 LOOPBACK = "127.0.0.1"
 _LOOPBACK_NAMES = frozenset({"localhost", LOOPBACK, "::1", "0.0.0.0"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-class Standing(Enum):
+class HostTrust(Enum):
     DAEMON = "daemon"
     """The endpoint: gets trace context; its gateway records the tokens itself."""
     TRUSTED = "trusted"
     """Named by the user: gets trace context and is asked for token ids."""
-    STRANGER = "stranger"
+    UNTRUSTED = "stranger"
     """Gets exactly what it would get without us."""
 
 
@@ -63,10 +66,38 @@ class Hosts:
                 raise ConfigurationError(f"trusted host {entry!r} names no host; write host:port")
             self._trusted.add(place)
 
-    def standing(self, url: str) -> Standing:
+    def trust(self, url: str) -> HostTrust:
         host, port = _place_of(url)
         if (host, port) == self._daemon:
-            return Standing.DAEMON
+            return HostTrust.DAEMON
         if (host, port) in self._trusted or (host, None) in self._trusted:
-            return Standing.TRUSTED
-        return Standing.STRANGER
+            return HostTrust.TRUSTED
+        return HostTrust.UNTRUSTED
+
+
+# Trace context and identity as HTTP headers, for hosts that the user named.
+#
+# Source: W3C Trace Context (``traceparent``) and W3C Baggage; values are percent-encoded, so any id survives.
+
+_quoted = lru_cache(maxsize=1024)(partial(quote, safe="", errors="replace"))
+
+
+def traceparent(trace_id: int, span_id: int) -> str:
+    """Args: of a span that is recorded, as all of ours are."""
+    return f"00-{trace_id:032x}-{span_id:016x}-01"
+
+
+def baggage(identity: Identity | None, agent: Agent | None, state: str | None = None) -> str:
+    """Return our members alone: what else the user keeps in baggage is none of our business."""
+    members = identity.attributes() if identity else {}
+    if identity is not None and identity.attempt_id is not None:
+        numbering = sequences.started(identity.attempt_id)
+        if numbering is not None:
+            # The gateway's record tells the daemon of spans that have not come yet, whichever process they are from.
+            members[semconv.SEQUENCE], members[semconv.SEQUENCE_STARTED] = numbering[0], str(numbering[1])
+    if agent is not None:
+        members[semconv.AGENT_NAME] = agent.name
+    if state is not None:
+        members[semconv.STATE] = state
+    known = semconv.GATEWAY_BAGGAGE_KEYS
+    return ",".join(f"{key}={_quoted(value)}" for key, value in members.items() if key in known)

@@ -12,7 +12,7 @@ from typing import Any
 
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.hooks import patching
-from lightning_instrumentation.scope import Scope, entered, for_another_thread
+from lightning_instrumentation.scope import Scope, for_another_thread, use_scope
 
 
 def wrap_executor(module: Any) -> None:
@@ -30,7 +30,7 @@ def _submit(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], k
     function, *rest = args
 
     def work(*arguments: Any, **named: Any) -> Any:
-        with entered(scope):
+        with use_scope(scope):
             return function(*arguments, **named)
 
     return wrapped(work, *rest, **kwargs)
@@ -57,7 +57,7 @@ def _run_inside(thread: threading.Thread, scope: Scope) -> Callable[[], None]:
     def run_inside() -> None:
         # Taken off again so that thread and function do not keep each other alive.
         vars(thread).pop("run", None)
-        with entered(scope):
+        with use_scope(scope):
             run()
 
     return run_inside

@@ -37,9 +37,9 @@ async def _request(
                 with following(None):
                     response = await through_gateway(instance, out, kwargs)
             except never_connected() as away:
-                if not out.goes_home(_by_name(kwargs)):
+                if not out.may_fall_back(_by_name(kwargs)):
                     raise
-                out, changed, redirects = _taken_back(instance, kwargs, out, away)
+                out, changed, redirects = _fall_back(instance, kwargs, out, away)
         if response is None:
             with following(redirects):
                 response = await wrapped(*args, **changed)
@@ -80,11 +80,11 @@ def _outgoing(
     return None if out is None else _with_additions(session, kwargs, out)
 
 
-def _taken_back(
+def _fall_back(
     session: Any, kwargs: dict[str, Any], out: Outgoing, away: Exception
 ) -> tuple[Outgoing, dict[str, Any], Redirects | None]:
     """A routed call goes to the caller's own host; whatever goes wrong here, it is asked as they asked it."""
-    return guarded("route-fallback", lambda: _with_additions(session, kwargs, out.taken_back(away))) or (
+    return guarded("route-fallback", lambda: _with_additions(session, kwargs, out.fall_back(away))) or (
         out,
         kwargs,
         None,
@@ -137,7 +137,7 @@ def _answered(out: Outgoing, response: Any) -> None:
     body = Body(out.call, response.headers.get("content-type", ""), encoding)
     response.content = (RewrittenReader if body.rewrites else WatchedReader)(response.content, body)
     out.call.under_way = True
-    weakref.finalize(response, body.given_up)
+    weakref.finalize(response, body.abandon)
 
 
 def _close(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

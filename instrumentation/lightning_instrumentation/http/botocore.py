@@ -57,4 +57,4 @@ def _answered(out: Outgoing, request: Any, response: Any) -> None:
     response.raw = WatchedRaw(response.raw, out.call, content_type, response.headers.get("content-encoding"))
     out.call.under_way = True
     # Whoever reads the stream holds it and not the response.
-    weakref.finalize(response.raw, out.call.given_up)
+    weakref.finalize(response.raw, out.call.abandon)

@@ -11,8 +11,8 @@ from functools import cache
 from typing import Any
 
 from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.gateway.companion_clients import beside
 from lightning_instrumentation.hooks import patching
-from lightning_instrumentation.http.httpx_gateway import gateway_client, gateway_request
 from lightning_instrumentation.http.redirects import Redirects, following, under_way
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out, join
 from lightning_instrumentation.wire.body import Body, rewritten
@@ -52,9 +52,9 @@ def _send(module: Any) -> Callable[..., Any]:
                             changed, stream=kwargs.get("stream", False)
                         )
                 except (module.ConnectError, module.ConnectTimeout) as away:
-                    if not out.goes_home(request.headers):
+                    if not out.may_fall_back(request.headers):
                         raise
-                    out, changed, redirects = _taken_back(module, request, out, away)
+                    out, changed, redirects = _fall_back(module, request, out, away)
             if response is None:
                 args, kwargs = _asking(changed, args, kwargs)
                 with following(redirects):
@@ -83,9 +83,9 @@ def _async_send(module: Any) -> Callable[..., Any]:
                         ours = gateway_client(module, instance, out)
                         response = await ours.send(changed, stream=kwargs.get("stream", False))
                 except (module.ConnectError, module.ConnectTimeout) as away:
-                    if not out.goes_home(request.headers):
+                    if not out.may_fall_back(request.headers):
                         raise
-                    out, changed, redirects = _taken_back(module, request, out, away)
+                    out, changed, redirects = _fall_back(module, request, out, away)
             if response is None:
                 args, kwargs = _asking(changed, args, kwargs)
                 with following(redirects):
@@ -125,9 +125,9 @@ def _with_additions(module: Any, request: Any, out: Outgoing) -> tuple[Outgoing,
     return out, changed, out.redirects(changed.headers, request.headers, lambda: request.content)
 
 
-def _taken_back(module: Any, request: Any, out: Outgoing, away: Exception) -> tuple[Outgoing, Any, Redirects | None]:
+def _fall_back(module: Any, request: Any, out: Outgoing, away: Exception) -> tuple[Outgoing, Any, Redirects | None]:
     """A routed call goes to the caller's own host; whatever goes wrong here, their own request is sent."""
-    return guarded("route-fallback", lambda: _with_additions(module, request, out.taken_back(away))) or (
+    return guarded("route-fallback", lambda: _with_additions(module, request, out.fall_back(away))) or (
         out,
         request,
         None,
@@ -206,7 +206,7 @@ def _answered(
     watched = _streams(module)[0 if isinstance(response.stream, module.SyncByteStream) else 1]
     response.stream = watched(response.stream, body)
     call.under_way = True
-    weakref.finalize(response, body.given_up)
+    weakref.finalize(response, body.abandon)
 
 
 def _hide_requests(module: Any, request: Any, changed: Any, redirects: Redirects | None, response: Any) -> None:
@@ -254,7 +254,7 @@ def _streams(module: Any) -> tuple[Any, Any]:
             try:
                 self._stream.close()
             finally:
-                self._body.given_up()
+                self._body.abandon()
 
     class AsyncWatched(Watched, module.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -275,6 +275,36 @@ def _streams(module: Any) -> tuple[Any, Any]:
             try:
                 await self._stream.aclose()
             finally:
-                self._body.given_up()
+                self._body.abandon()
 
     return SyncWatched, AsyncWatched
+
+
+# Routed calls of httpx and httpx2: a request of ours, sent by a client of ours beside the user's.
+
+
+def gateway_request(module: Any, request: Any, out: Outgoing) -> Any:
+    """Of the caller's request, its timeouts go along: their client knows them and ours does not."""
+    assert out.destination is not None
+    timeout = {name: value for name, value in request.extensions.items() if name == "timeout"}
+    return module.Request(
+        "POST",
+        out.destination.url,
+        headers=out.gateway_headers(request.headers),
+        content=out.body(),
+        extensions=timeout,
+    )
+
+
+def gateway_client(module: Any, client: Any, out: Outgoing) -> Any:
+    """Return what sends the request; no proxy between us and the daemon, as for spans, and no redirect to elsewhere."""
+    is_async = isinstance(client, module.AsyncClient)
+    make = module.AsyncClient if is_async else module.Client
+    tls = out.tls()
+    return beside(
+        client,
+        (module.__name__, tls),
+        # Reading certificates that nobody will check costs 20 ms.
+        lambda: make(trust_env=False, follow_redirects=False, verify=False if tls is None else tls),
+        is_async=is_async,
+    )

@@ -58,7 +58,7 @@ class Redirects:
         if self._headers and not any(headers.get(name) == value for name, value in self._headers.items()):
             return False
         started = runtime()
-        if started is not None and started.hosts.standing(url) is self._call.extras.standing:
+        if started is not None and started.hosts.trust(url) is self._call.extras.trust:
             return False
         self.take_out(headers)
         self._call.asks_nothing()

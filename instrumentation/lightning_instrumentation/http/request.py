@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.gateway.destination import Destination, destination_of, fell_back
-from lightning_instrumentation.gateway.hosts import Standing
+from lightning_instrumentation.gateway.hosts import HostTrust
 from lightning_instrumentation.http.redirects import Redirects
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.telemetry.messages import encodable
@@ -63,12 +63,12 @@ class Outgoing:
         started = runtime()
         return None if started is None else started.router.access.verified_by
 
-    def goes_home(self, caller: Mapping[str, str]) -> bool:
+    def may_fall_back(self, caller: Mapping[str, str]) -> bool:
         """Whether a routed call that met no daemon may go to the caller's own host; nothing was sent before."""
         started = runtime()
         return started is not None and started.router.fallback and caller.get(_ATTEMPT, "0") == "0"
 
-    def taken_back(self, reason: object) -> Outgoing:
+    def fall_back(self, reason: object) -> Outgoing:
         """The daemon is away: return the call as it goes to the caller's own host."""
         started, destination = runtime(), self.destination
         if started is None or destination is None:
@@ -117,7 +117,7 @@ class Outgoing:
             own_body: makes the caller's body.
         """
         extras = self.call.extras
-        if extras.standing is Standing.STRANGER:
+        if extras.trust is HostTrust.UNTRUSTED:
             return None
         return Redirects(self.call, sent, before, own_body if extras.asked else None)
 
@@ -129,7 +129,7 @@ def concerns(method: str, path: str) -> bool:
 
 def join() -> Outgoing | None:
     """Return the call of a hook further out, if this is its request: that hook has made of it what it should be."""
-    call = wire.carried()
+    call = wire.current_call()
     if call is None:
         return None
     call.sent += 1
@@ -196,7 +196,7 @@ def _document(path: str, body: Any) -> dict[str, Any] | None:
         failures.note(
             "request-over-limit",
             f"a request of {len(body)} bytes to {path} is not recorded; the limit is max_body_bytes={limit} of "
-            "lightning.init or LIGHTNING_MAX_BODY_BYTES",
+            "lt.init or LIGHTNING_MAX_BODY_BYTES",
         )
         return None
     try:

@@ -41,9 +41,9 @@ def _send(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwa
                 with following(None):
                     response = through_gateway(instance, changed, out, kwargs)
             except OSError as away:  # whatever requests raises is one
-                if not nothing_was_sent(away) or not out.goes_home(request.headers):
+                if not nothing_was_sent(away) or not out.may_fall_back(request.headers):
                     raise
-                out, changed, redirects = _taken_back(request, out, away)
+                out, changed, redirects = _fall_back(request, out, away)
         if response is None:
             args, kwargs = ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "request": changed})
             with following(redirects):
@@ -76,9 +76,9 @@ def _outgoing(request: Any) -> tuple[Outgoing, Any, Redirects | None] | None:
     return (out, gateway_request(request, out), None) if out.destination is not None else _with_additions(request, out)
 
 
-def _taken_back(request: Any, out: Outgoing, away: Exception) -> tuple[Outgoing, Any, Redirects | None]:
+def _fall_back(request: Any, out: Outgoing, away: Exception) -> tuple[Outgoing, Any, Redirects | None]:
     """A routed call goes to the caller's own host; whatever goes wrong here, their own request is sent."""
-    return guarded("route-fallback", lambda: _with_additions(request, out.taken_back(away))) or (out, request, None)
+    return guarded("route-fallback", lambda: _with_additions(request, out.fall_back(away))) or (out, request, None)
 
 
 def _with_additions(request: Any, out: Outgoing) -> tuple[Outgoing, Any, Redirects | None]:
@@ -110,7 +110,7 @@ def _answered(out: Outgoing, request: Any, changed: Any, redirects: Redirects | 
         return
     response.raw = WatchedRaw(response.raw, out.call, content_type, response.headers.get("content-encoding"))
     out.call.under_way = True
-    weakref.finalize(response, out.call.given_up)
+    weakref.finalize(response, out.call.abandon)
 
 
 def _hide_requests(request: Any, changed: Any, redirects: Redirects | None, response: Any) -> None:
@@ -190,7 +190,7 @@ class WatchedRaw(wrapt.ObjectProxy):
         try:
             self.__wrapped__.close()
         finally:
-            self._self_call.given_up()
+            self._self_call.abandon()
 
     def _body(self, decode_content: bool | None) -> Body:
         if self._self_body is None:

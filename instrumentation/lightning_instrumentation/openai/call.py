@@ -44,13 +44,13 @@ def _with(call: ModelCall, client: Any, options: Any, headers: dict[str, str]) -
     return of.with_additions(client, options, headers, call.api.additions(call.asked))
 
 
-def taken_back(call: ModelCall, route: Route, away: DaemonAwayError) -> Any:
+def fall_back(call: ModelCall, route: Route, away: DaemonAwayError) -> Any:
     """The daemon of a routed call is away: return the options with which the call goes to the user's own host."""
-    options = guarded("route-fallback", _take_back, call, route, away)
+    options = guarded("route-fallback", _fall_back, call, route, away)
     return route.own_options if options is None else options
 
 
-def _take_back(call: ModelCall, route: Route, away: DaemonAwayError) -> Any:
+def _fall_back(call: ModelCall, route: Route, away: DaemonAwayError) -> Any:
     started = runtime()
     if started is None:
         return None

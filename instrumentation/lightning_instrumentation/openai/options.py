@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from lightning_instrumentation.by_identity import ByIdentity
+from lightning_instrumentation.telemetry.otlp import ByIdentity
 from lightning_instrumentation.wire.api import Api
 from lightning_instrumentation.wire.apis import api_at
 

@@ -72,7 +72,7 @@ def _send(
         try:
             return _of(wrapped, route.client)(*args, **kwargs)
         except DaemonAwayError as away:
-            args, kwargs = _asking(openai_call.taken_back(call, route, away), args, kwargs)
+            args, kwargs = _asking(openai_call.fall_back(call, route, away), args, kwargs)
     return wrapped(*args, **kwargs)
 
 
@@ -94,7 +94,7 @@ async def _async_send(
         try:
             return await _of(wrapped, route.client)(*args, **kwargs)
         except DaemonAwayError as away:
-            args, kwargs = _asking(openai_call.taken_back(call, route, away), args, kwargs)
+            args, kwargs = _asking(openai_call.fall_back(call, route, away), args, kwargs)
     return await wrapped(*args, **kwargs)
 
 

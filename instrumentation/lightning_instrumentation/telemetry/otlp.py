@@ -10,15 +10,38 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.by_identity import ByIdentity
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link
 
     from lightning_instrumentation.telemetry.record import Event, SpanRecord
+
+# What is made of an object, remembered for that very object: for those that cannot be hashed or are slow to be.
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class ByIdentity(Generic[T, R]):
+    """Calls ``make`` once for each of the ``most`` objects that it keeps; emptied when full."""
+
+    def __init__(self, make: Callable[[T], R], *, most: int) -> None:
+        self._make = make
+        self._most = most
+        # The object stands beside what was made of it, so that its number stays its own.
+        self._known: dict[int, tuple[T, R]] = {}
+
+    def __call__(self, thing: T) -> R:
+        known = self._known.get(id(thing))
+        if known is None:
+            if len(self._known) >= self._most:
+                self._known.clear()
+            known = self._known[id(thing)] = thing, self._make(thing)
+        return known[1]
+
 
 _HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200
 _SHORT = 40

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.delivery.deferred import do_later, do_waiting
+from lightning_instrumentation.delivery.deferred import defer, do_waiting
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.runtime import Runtime
 
@@ -50,7 +50,7 @@ def close(runtime: Runtime, span: SpanRecord, *, end_ns: int | None = None) -> N
 def end_soon(span: Span | None) -> None:
     """End a span where the garbage collector may be at work, with this moment as its end."""
     if span is not None:
-        do_later(span.end, time.time_ns())
+        defer(span.end, time.time_ns())
 
 
 def mark_error(span: Span | SpanRecord, error: BaseException, *, secret: str | None = None) -> None:

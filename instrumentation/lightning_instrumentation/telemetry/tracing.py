@@ -29,7 +29,7 @@ from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.redaction.spans import Editor
-from lightning_instrumentation.scope import Identity, current, speaker
+from lightning_instrumentation.scope import Identity, current, current_agent
 from lightning_instrumentation.telemetry.otlp import RequestWriter
 from lightning_instrumentation.telemetry.record import SpanRecord
 from lightning_instrumentation.telemetry.sequence import sequences
@@ -187,16 +187,16 @@ def identity_attributes() -> Mapping[str, str]:
     The same object for the same identity.
     """
     identity = current().identity
-    carried = () if identity is not None else _from_baggage()
-    agent = speaker()
-    return _identity_attributes(identity, carried, *((agent.name, agent.source) if agent is not None else ()))
+    incoming = () if identity is not None else _from_baggage()
+    agent = current_agent()
+    return _identity_attributes(identity, incoming, *((agent.name, agent.source) if agent is not None else ()))
 
 
 @lru_cache(maxsize=1024)
 def _identity_attributes(
-    identity: Identity | None, carried: tuple[tuple[str, str], ...], agent: str | None = None, source: str = ""
+    identity: Identity | None, incoming: tuple[tuple[str, str], ...], agent: str | None = None, source: str = ""
 ) -> Mapping[str, str]:
-    attributes = dict(carried) if identity is None else identity.attributes()
+    attributes = dict(incoming) if identity is None else identity.attributes()
     if agent is not None:
         attributes[semconv.AGENT_NAME] = agent
         attributes[semconv.AGENT_SOURCE] = source
@@ -204,8 +204,8 @@ def _identity_attributes(
 
 
 def _from_baggage() -> tuple[tuple[str, str], ...]:
-    carried = baggage.get_all() if otel_context.get_current() else None
-    return tuple((key, str(carried[key])) for key in semconv.BAGGAGE_KEYS if key in carried) if carried else ()
+    incoming = baggage.get_all() if otel_context.get_current() else None
+    return tuple((key, str(incoming[key])) for key in semconv.BAGGAGE_KEYS if key in incoming) if incoming else ()
 
 
 def _identity_of(attributes: Mapping[str, Any]) -> dict[str, str]:

@@ -12,8 +12,8 @@ from typing import Any
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.wire import sse
 from lightning_instrumentation.wire.call import ModelCall
-from lightning_instrumentation.wire.cut import cut_out
 from lightning_instrumentation.wire.decoding import decoder, read_json
+from lightning_instrumentation.wire.fast_extract import fast_extract
 
 _DONE = b"[DONE]"
 
@@ -37,7 +37,7 @@ def rewritten(call: ModelCall, content: bytes, content_type: str) -> tuple[bytes
 def _read(call: ModelCall, data: bytes) -> tuple[bytes | None, Any]:
     """Read an answer that is one document; see ``rewritten``."""
     asked = call.asked
-    if asked.token_ids and asked.logprobs and (found := cut_out(data)) is not None:
+    if asked.token_ids and asked.logprobs and (found := fast_extract(data)) is not None:
         _add(call, found.part)
         return found.text, found.document
     part = read_json(data)
@@ -113,13 +113,13 @@ class Body:
 
     def failed(self, error: BaseException) -> None:
         if isinstance(error, GeneratorExit):
-            self._call.given_up()
+            self._call.abandon()
         else:
             self._call.failed(error)
 
-    def given_up(self) -> None:
+    def abandon(self) -> None:
         """The caller has closed the answer or holds it no more, read to its end or not."""
-        self._call.given_up()
+        self._call.abandon()
 
     def _watch(self, data: bytes) -> None:
         assert self._decode is not None
@@ -193,7 +193,7 @@ def _is_too_long(call: ModelCall, size: int) -> bool:
     failures.note(
         "response-over-limit",
         f"an answer is longer than {call.limit_bytes} bytes and the rest of it is not read; the limit is "
-        "max_body_bytes of lightning.init or LIGHTNING_MAX_BODY_BYTES",
+        "max_body_bytes of lt.init or LIGHTNING_MAX_BODY_BYTES",
     )
     return True
 

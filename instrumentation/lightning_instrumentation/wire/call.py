@@ -16,12 +16,12 @@ from opentelemetry.trace import SpanKind
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.access.proof import TOKEN_HEADER
-from lightning_instrumentation.delivery.deferred import do_later
+from lightning_instrumentation.delivery.deferred import defer
 from lightning_instrumentation.failures import guarded
-from lightning_instrumentation.gateway import propagation
-from lightning_instrumentation.gateway.hosts import Standing
+from lightning_instrumentation.gateway import hosts
+from lightning_instrumentation.gateway.hosts import HostTrust
 from lightning_instrumentation.runtime import Runtime, runtime
-from lightning_instrumentation.scope import current, speaker
+from lightning_instrumentation.scope import current, current_agent
 from lightning_instrumentation.telemetry import spans
 from lightning_instrumentation.wire import request
 from lightning_instrumentation.wire.api import NOTHING, Api, Wanted
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 class Extras:
     """What the host of a call gets on top of what the caller sends: nothing, where nobody named that host."""
 
-    standing: Standing
+    trust: HostTrust
     headers: Mapping[str, str]
     asked: Wanted
 
 
-_NO_EXTRAS = Extras(Standing.STRANGER, {}, NOTHING)
+_NO_EXTRAS = Extras(HostTrust.UNTRUSTED, {}, NOTHING)
 _BUSY_DAEMON_S = 10.0
 
 
@@ -83,10 +83,10 @@ class ModelCall:
         # A generator that is closed has not failed: its reader has had enough.
         self._end(None if isinstance(error, GeneratorExit) else error)
 
-    def given_up(self) -> None:
+    def abandon(self) -> None:
         """Called when the answer is closed or forgotten: the garbage collector does that, and must wait for no lock."""
         if self._open:
-            do_later(self._end_at, time.time_ns())
+            defer(self._end_at, time.time_ns())
 
     def _end_at(self, end_ns: int) -> None:
         self._end(None, end_ns=end_ns)
@@ -144,7 +144,7 @@ def begin(
 
     OpenTelemetry's suppress key is not asked. Other instrumentations set it around the very calls that they record
     (Logfire's of the openai client does), so that nobody below records them a second time, and exporters set it around
-    their own requests, which are not model calls. Ours are ``silence`` and the user's ``lightning.uncaptured()``.
+    their own requests, which are not model calls. Ours are ``silence`` and the user's ``lt.uncaptured()``.
 
     Args:
         secret: cut out of error messages.
@@ -179,21 +179,21 @@ def _begin(
 
 def _extras(started: Runtime, api: Api, span: SpanRecord, url: str, body: Mapping[str, Any]) -> Extras:
     """Return what the host at ``url`` is asked on top, and the headers it gets: nothing for one that nobody named."""
-    standing = started.hosts.standing(url)
-    if standing is Standing.STRANGER:
+    trust = started.hosts.trust(url)
+    if trust is HostTrust.UNTRUSTED:
         return _NO_EXTRAS
-    headers = {"traceparent": propagation.traceparent(span.trace_id, span.span_id)}
+    headers = {"traceparent": hosts.traceparent(span.trace_id, span.span_id)}
     scope = current()
-    baggage = propagation.baggage(scope.identity, speaker(), scope.state)
+    baggage = hosts.baggage(scope.identity, current_agent(), scope.state)
     if baggage:
         headers["baggage"] = baggage
-    if standing is Standing.DAEMON:
+    if trust is HostTrust.DAEMON:
         headers.update(_key(started))
-    asked = api.wanted(body) if standing is Standing.TRUSTED else NOTHING
+    asked = api.wanted(body) if trust is HostTrust.TRUSTED else NOTHING
     if asked:
         # What we take out of the answer again must be readable on the way.
         headers["accept-encoding"] = "identity"
-    return Extras(standing, headers, asked)
+    return Extras(trust, headers, asked)
 
 
 def _key(started: Runtime) -> dict[str, str]:
@@ -221,18 +221,18 @@ def readdress(
 # -- an outer hook and the inner one ---------------------------------------------------------------------------------
 
 _SILENT = object()
-_carried: ContextVar[Any] = ContextVar("lightning.carried_call", default=None)
+_current_call: ContextVar[Any] = ContextVar("lightning.carried_call", default=None)
 
 
-def carried() -> ModelCall | None:
+def current_call() -> ModelCall | None:
     """The call that an outer hook has begun and whose request goes out now."""
-    found = _carried.get()
+    found = _current_call.get()
     return found if isinstance(found, ModelCall) else None
 
 
 def is_silent() -> bool:
     """Whether a request that goes out now belongs to a hook further out, which sees it, or is to be left alone."""
-    return _carried.get() is _SILENT or current().uncaptured
+    return _current_call.get() is _SILENT or current().uncaptured
 
 
 class _carrying:
@@ -243,11 +243,11 @@ class _carrying:
         self._before: Any = None
 
     def __enter__(self) -> None:
-        self._before = _carried.get()
-        _carried.set(self._what)
+        self._before = _current_call.get()
+        _current_call.set(self._what)
 
     def __exit__(self, *raised: object) -> None:
-        _carried.set(self._before)
+        _current_call.set(self._before)
 
 
 def carrying(call: ModelCall) -> Any:

@@ -74,5 +74,5 @@ def _add_content(read: dict[str, Any], name: str, value: Any, limit_bytes: int) 
         failures.note(
             "request-over-limit",
             f"{name} of a request is {len(text)} characters long and is left out; "
-            f"the limit is max_body_bytes={limit_bytes} of lightning.init or LIGHTNING_MAX_BODY_BYTES",
+            f"the limit is max_body_bytes={limit_bytes} of lt.init or LIGHTNING_MAX_BODY_BYTES",
         )

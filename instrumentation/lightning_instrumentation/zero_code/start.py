@@ -9,7 +9,7 @@ import sys
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.hooks.registry import install_hooks
 from lightning_instrumentation.rollout import Rollout
-from lightning_instrumentation.scope import Identity, Scope, entered
+from lightning_instrumentation.scope import Identity, Scope, use_scope
 from lightning_instrumentation.zero_code.environment import BEGUN, ProgramRollout, read_rollout
 
 
@@ -30,7 +30,7 @@ def _join_rollout() -> None:
                 "no beginning and no end; run the Python program in it with --task instead",
             )
         identity = Identity(program.rollout_id, program.attempt_id, program.task_id, program.group_id, program.mode)
-        entered(Scope(identity)).__enter__()
+        use_scope(Scope(identity)).__enter__()
         return
     rollout = Rollout(
         program.task_id,

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lightning_trainer.cli.commands.options import Configuration, one_of
-from lightning_trainer.cli.terminal.one_sentence import one_sentence
+from lightning_trainer.cli.terminal.one_sentence import Configuration, one_of, one_sentence
 
 commands = typer.Typer()
 

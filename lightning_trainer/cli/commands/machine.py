@@ -19,7 +19,7 @@ def serve(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:
     """Run the daemon: gateway, ingest, store, trainer and engine; without a policy it records. Ctrl-C stops all."""
-    from lightning_trainer.cli.daemon.exit_status import exit_status
+    from lightning_trainer.cli.daemon.serve import exit_status
 
     with one_sentence(exit_status):
         from lightning_trainer.cli.daemon.serve import serve as run
@@ -89,7 +89,7 @@ def health(
 ) -> None:
     """Say whether the daemon answers: exit status 0, else 1 and why; for the checks of containers and supervisors."""
     with one_sentence():
-        from lightning_trainer.cli.daemon.health import health as run
+        from lightning_trainer.cli.daemon.running_daemon import health as run
 
         sys.exit(run(config, ready=ready, timeout_s=timeout))
 
@@ -102,6 +102,6 @@ def token(
 ) -> None:
     """Print the daemon's token, for curl and other languages: OPENAI_API_KEY=$(lightning-trainer token)."""
     with one_sentence():
-        from lightning_trainer.cli.daemon.token import token as run
+        from lightning_trainer.cli.daemon.running_daemon import token as run
 
         run(config)

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lightning_trainer.cli.commands.options import Configuration, one_of
-from lightning_trainer.cli.terminal.one_sentence import one_sentence
+from lightning_trainer.cli.terminal.one_sentence import Configuration, one_of, one_sentence
 
 commands = typer.Typer()
 
@@ -83,7 +82,7 @@ def build(
             tokens=tokens,
             advantages=advantages,
             min_reward=min_reward,
-            retokenise=again,
+            retokenize=again,
             engine=engine,
             engine_model=engine_model,
         )

@@ -16,7 +16,7 @@ from lightning_trainer.daemon.api.labels import A_PERSON, LabelBody, label
 from lightning_trainer.errors import ConfigError, LightningError, StoreError
 from lightning_trainer.ingest.http.json_bodies import JsonBodyError
 from lightning_trainer.ingest.redacting import RedactingSink
-from lightning_trainer.rollouts.answers import refusal
+from lightning_trainer.rollouts.daemon_client import refusal
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.store.tables import pauses
 

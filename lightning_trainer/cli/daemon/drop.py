@@ -13,7 +13,7 @@ from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.errors import DropError, StoreError
-from lightning_trainer.rollouts.answers import refusal
+from lightning_trainer.rollouts.daemon_client import refusal
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.store.worklist import drops
 

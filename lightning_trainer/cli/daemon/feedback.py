@@ -10,14 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
-from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.cli.terminal.visible import visible_json
+from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.api.feedback import forget_and_say
 from lightning_trainer.errors import ForgetError, StoreError
 from lightning_trainer.feedback.report import feedback_report
-from lightning_trainer.rollouts.answers import refusal
+from lightning_trainer.rollouts.daemon_client import refusal
 from lightning_trainer.store.scan import read_only
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.store.worklist.settling import look

@@ -3,6 +3,7 @@
 import http.client
 import json
 import ssl
+from pathlib import Path
 
 import httpx
 import psutil
@@ -11,9 +12,10 @@ from lightning_instrumentation.access.tls import ca_file_of_environment
 from lightning_instrumentation.errors import UnprovenDaemonError
 
 from lightning_trainer.config import Config
+from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.access.token import token_for_clients
 from lightning_trainer.daemon.http.tls import first_certificate
-from lightning_trainer.errors import LightningError
+from lightning_trainer.errors import ConfigError, LightningError
 
 
 def running_daemon(config: Config) -> str | None:
@@ -79,3 +81,48 @@ def _headers(access: Access) -> dict[str, str]:
     except (OSError, http.client.HTTPException) as error:
         said = f"the daemon at {access.endpoint} did not answer ({type(error).__name__}: {error})"
         raise LightningError(said) from error
+
+
+# ``lightning-trainer health``: what the check of a container or a person asks, with the daemon's address and token.
+
+
+def health(config_path: Path | None, *, ready: bool, timeout_s: float) -> int:
+    """Print one line and return the exit status: 0 when the daemon answers (``ready``: and everything in it works).
+
+    Raises:
+        ConfigError: the configuration cannot be read.
+    """
+    config = load_usual_config(config_path)
+    url = running_daemon(config)
+    if url is None:
+        print(f"no daemon runs on {config.daemon.state_dir}")
+        return 1
+    try:
+        with daemon_client(url, config, timeout_s=timeout_s) as client:
+            answer = client.get("/readyz" if ready else "/healthz")
+    except httpx.HTTPError as error:
+        print(f"the daemon at {url} did not answer ({type(error).__name__}: {error})")
+        return 1
+    except LightningError as error:  # what answers there is another program, or hangs
+        print(error)
+        return 1
+    print(answer.text)
+    return 0 if answer.is_success else 1
+
+
+# ``lightning-trainer token``: prints the daemon's token, for clients that do not find it by themselves.
+
+
+def token(config_path: Path | None) -> None:
+    """Print it alone, so that ``$(lightning-trainer token)`` is the token; ``none`` for a daemon without one.
+
+    Raises:
+        ConfigError: the configuration cannot be read, or no daemon was started with it yet.
+    """
+    config = load_usual_config(config_path)
+    found = token_for_clients(config.daemon, running_daemon(config))
+    if found is None and config.daemon.token != NO_TOKEN:
+        raise ConfigError(
+            f"there is no token in {config.daemon.state_dir} yet: the first `lightning-trainer serve` makes it"
+        )
+    print(found or NO_TOKEN)

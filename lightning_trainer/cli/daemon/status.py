@@ -11,12 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
-from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.cli.terminal.visible import visible_json
+from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.errors import LightningError
-from lightning_trainer.rollouts.answers import refusal
+from lightning_trainer.rollouts.daemon_client import refusal
 
 _STEPS_SHOWN = 5
 _FIGURES = (

@@ -7,18 +7,18 @@ start can be expected to work (warnings included), 1 when something has to be me
 from pathlib import Path
 
 from lightning_trainer.cli.doctor.check import Check, State, render, summary
-from lightning_trainer.cli.doctor.devices import check_gpus
 from lightning_trainer.cli.doctor.machine import (
     check_cores,
     check_disk,
+    check_gpus,
     check_memory,
     check_precision,
+    check_schedule,
     check_shared_memory,
 )
 from lightning_trainer.cli.doctor.model import check_experts, check_model, count_parameters
 from lightning_trainer.cli.doctor.packages import check_engine, check_packages, check_python
 from lightning_trainer.cli.doctor.places import check_guard, check_port, check_spool, check_state_dir, check_tls
-from lightning_trainer.cli.doctor.schedule import check_schedule
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.file import load_config

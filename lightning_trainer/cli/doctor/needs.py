@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from lightning_trainer.config import Config
-from lightning_trainer.daemon.hardware.engines import engine_groups
+from lightning_trainer.daemon.hardware.dealing import engine_groups
 
 Parameters: TypeAlias = Sequence[float | None]
 """Of each policy's model, in the order of the configuration; None where it is not known."""

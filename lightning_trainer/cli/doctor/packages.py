@@ -65,7 +65,7 @@ def requirements_of(extra: str, declared: Iterable[str]) -> list[tuple[str, str]
         named = _EXTRA.search(match[3] or "") if match else None
         if match is None or named is None or named[1] != extra:
             continue
-        if _normalised(match[1]) == DISTRIBUTION:
+        if _normalized(match[1]) == DISTRIBUTION:
             for inner in re.findall(r"\[([^\]]*)\]", line)[:1]:
                 for name in inner.split(","):
                     found += requirements_of(name.strip(), declared)
@@ -167,5 +167,5 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _normalised(name: str) -> str:
+def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.settings import checked_endpoint
 
-from lightning_trainer.cli.environments.settings import environment_settings, limits_of
+from lightning_trainer.cli.environments.installed import environment_settings, limits_of
 from lightning_trainer.cli.rollouts import Options, Show, placed, print_summary, shown
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.environments.protocol import Task

@@ -2,8 +2,7 @@
 
 from rich.table import Table
 
-from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.cli.terminal.visible import visible_json
+from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config
 from lightning_trainer.config.rewards.judges import AnyJudge
 from lightning_trainer.judges.reliability.report import JudgeReport, judge_report

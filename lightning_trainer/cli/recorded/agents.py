@@ -5,8 +5,7 @@ from pathlib import Path
 from lightning_trainer.agents.live import see
 from lightning_trainer.agents.report import agents_report
 from lightning_trainer.agents.terminal import show
-from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.cli.terminal.visible import visible_json
+from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_config
 from lightning_trainer.errors import ConfigError

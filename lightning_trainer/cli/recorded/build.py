@@ -26,14 +26,14 @@ from lightning_trainer.dataset.forms import (
     write_preferences,
     write_samples,
 )
-from lightning_trainer.dataset.reading import Recording, read_recording, retokenise
+from lightning_trainer.dataset.reading import Recording, read_recording, retokenize
 from lightning_trainer.dataset.selection import demonstrations, preferences
 from lightning_trainer.dataset.sources import STORE_FILE, read_source
 from lightning_trainer.errors import ConfigError, DatasetError
 from lightning_trainer.explain.ledger_table import ledger_table
 from lightning_trainer.judges.reliability.report import corrections
-from lightning_trainer.retokenise.scoring import EngineScorer
-from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
+from lightning_trainer.retokenize.scoring import EngineScorer
+from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.rewards.reliability import Correction
 from lightning_trainer.store.scan import read_only
 from lightning_trainer.store.worklist.settling import not_released
@@ -61,7 +61,7 @@ class Options:
     tokens: bool = False
     advantages: bool = False
     min_reward: float | None = None
-    retokenise: bool = False
+    retokenize: bool = False
     engine: str | None = None
     engine_model: str | None = None
 
@@ -98,7 +98,7 @@ def build(options: Options) -> int:
 
 
 def _check(options: Options) -> None:
-    if options.calls and (options.spans or options.purpose is not Purpose.RL or options.retokenise or options.engine):
+    if options.calls and (options.spans or options.purpose is not Purpose.RL or options.retokenize or options.engine):
         raise DatasetError("--calls holds ids and no words: use it alone, with --for rl")
     if options.min_reward is not None and options.purpose is not Purpose.SFT:
         raise DatasetError("--min-reward says which calls are demonstrations: it goes with --for sft")
@@ -143,7 +143,7 @@ def _recording(options: Options, config: Config, policy: PolicyConfig, errors: C
     for path in options.spans or (config.daemon.state_dir,):
         with _progress(path, errors) as watch:
             spans += read_source(path, problems, watch)
-    again = options.retokenise or options.engine is not None
+    again = options.retokenize or options.engine is not None
     recording = read_recording(spans, with_words=again or options.purpose is not Purpose.RL)
     recording = _without_unreleased(recording, options, config)
     recording = replace(recording, problems=(*problems, *recording.problems))
@@ -154,7 +154,7 @@ def _recording(options: Options, config: Config, policy: PolicyConfig, errors: C
         if options.engine is not None and options.engine_model is not None:
             key = os.environ.get("OPENAI_API_KEY")
             scorer = stack.enter_context(EngineScorer(options.engine, options.engine_model, api_key=key))
-        return retokenise(recording, policy, _tokenizer(config, policy), scorer)
+        return retokenize(recording, policy, _tokenizer(config, policy), scorer)
 
 
 def _corrections(options: Options, config: Config, policy: PolicyConfig) -> dict[str, Correction]:

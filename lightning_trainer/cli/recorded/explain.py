@@ -10,8 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.cli.terminal.visible import visible_json
+from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import PolicyConfig, any_agent, matches
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.dataset.sources import read_source
@@ -206,7 +205,7 @@ def _print_json(rollouts: Sequence[dict], source: _Source, left_out: int = 0) ->
 
 def _draw(explanation: Explanation, model: str | None, html: Path) -> None:
     from lightning_trainer.explain.page import render
-    from lightning_trainer.explain.texts import texts_of
+    from lightning_trainer.explain.words import texts_of
 
     html.parent.mkdir(parents=True, exist_ok=True)
     partial = html.with_name(f"{html.name}.{os.getpid()}.partial")

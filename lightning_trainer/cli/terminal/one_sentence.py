@@ -5,12 +5,36 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, TypeAlias, TypeVar
 
+import typer
 from rich.markup import escape
 
 from lightning_trainer.cli.light import needs
 from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.errors import LightningError, MissingExtraError
+from lightning_trainer.errors import ConfigError, LightningError, MissingExtraError
+
+# Options that many commands have, and how their texts are read.
+
+Configuration: TypeAlias = Annotated[Path | None, typer.Option(help="The configuration file; else lightning.toml.")]
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+def one_of(kind: type[_Choice], option: str, value: str) -> _Choice:
+    """Return the member of that name.
+
+    Raises:
+        ConfigError: there is none; the message lists those there are.
+    """
+    # The kinds are not imported for every command's sake, so the option itself takes any text.
+    try:
+        return kind(value)
+    except ValueError:
+        raise ConfigError(f"{option} {value}: there are {', '.join(kind)}") from None
+
 
 _EXIT_USER_ERROR = 2
 _CANNOT_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)

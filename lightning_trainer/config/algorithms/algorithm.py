@@ -12,7 +12,7 @@ from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
 from lightning_trainer.config.algorithms.presets import PRESETS, with_preset
 from lightning_trainer.config.algorithms.thresholds import rejection_thresholds, weight_threshold
 from lightning_trainer.config.policies import estimators
-from lightning_trainer.config.section import Section
+from lightning_trainer.config.sections import Section
 
 Objective: TypeAlias = Literal["rl", "sft", "dpo"]
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
-from lightning_trainer.config.section import Section
+from lightning_trainer.config.sections import Section
 
 Discount: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Weight: TypeAlias = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
@@ -115,7 +115,7 @@ class GigpoCredit(CreditSettings):
     """Divide both terms by the standard deviation of what is compared; False is the paper's F_norm = 1."""
     state: Literal["prompt", "observation"] = "prompt"
     """What makes two calls start in the same state: the whole prompt, or what was new in it. A state that the agent
-    names (``lightning.state``) goes before either."""
+    names (``lt.state``) goes before either."""
     gives_advantages: ClassVar[bool] = True
 
 

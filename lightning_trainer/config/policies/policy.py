@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -9,15 +10,26 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.algorithms.presets import PRESETS
 from lightning_trainer.config.policies import estimators
-from lightning_trainer.config.policies.agents import ALL_AGENTS, matches
 from lightning_trainer.config.policies.credit import CreditConfig, TerminalCredit, named_scheme
-from lightning_trainer.config.policies.lora import LoraConfig
-from lightning_trainer.config.policies.optimizer import OptimizerConfig
 from lightning_trainer.config.policies.rewards import Reward, checked_reward, corrected_of, weights_of
 from lightning_trainer.config.policies.stages import StageConfig, first_steps, last_step
 from lightning_trainer.config.policies.trusted import TrustedEngine
+from lightning_trainer.config.policies.updates import LoraConfig, OptimizerConfig
 from lightning_trainer.config.policies.versions import CanaryConfig, GuardConfig, VersionsConfig
-from lightning_trainer.config.section import Section
+from lightning_trainer.config.sections import Section
+
+# Which agents a policy claims: patterns of names.
+
+ALL_AGENTS = "*"
+"""The pattern of all agents, and of calls without an agent's name."""
+
+
+def matches(agent: str | None, patterns: Iterable[str]) -> bool:
+    """Whether an agent's name is one of the names, or fits one of the patterns; that there is none fits ``*`` alone."""
+    if agent is None:
+        return ALL_AGENTS in patterns
+    return any(agent == pattern or fnmatchcase(agent, pattern) for pattern in patterns)
+
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 

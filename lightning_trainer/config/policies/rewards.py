@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from lightning_trainer.config.section import Section
+from lightning_trainer.config.sections import Section
 
 LARGEST_WEIGHT = 1000
 

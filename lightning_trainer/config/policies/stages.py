@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.policies.credit import CreditConfig, named_scheme
 from lightning_trainer.config.policies.rewards import Reward
-from lightning_trainer.config.section import Section
+from lightning_trainer.config.sections import Section
 
 
 class StageConfig(Section):

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from lightning_instrumentation.gateway.hosts import canonical_host
 from pydantic import Field, field_validator
 
-from lightning_trainer.config.section import Section
+from lightning_trainer.config.sections import Section
 
 
 class TrustedEngine(Section):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from lightning_trainer.config.section import Section
+from lightning_trainer.config.sections import Section
 
 
 class VersionsConfig(Section):

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from lightning_trainer.config.section import Section
+from lightning_trainer.config.sections import Section
 
 JudgeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"

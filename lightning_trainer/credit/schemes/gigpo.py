@@ -9,7 +9,7 @@ Formula, for call ``t`` of attempt ``i`` (equations of Feng et al., arXiv 2505.1
 
 ``R_i`` is the undiscounted sum of the attempt's rewards. A state that one call alone was in has ``A^S = 0``: it is
 exactly as good as its group. What the paper leaves to the environment, the anchor state, is here what the agent says
-that it is (``lightning.state``); where it says nothing, the prompt of the call, or with ``state = "observation"`` what
+that it is (``lt.state``); where it says nothing, the prompt of the call, or with ``state = "observation"`` what
 was new in it since the call that it follows (what the environment showed, whatever had been said before). States are
 compared within one agent. One row a call; the values are advantages. A call that cannot be trained is one of the calls
 of its state all the same, where its state is known.
@@ -19,14 +19,35 @@ agrees with this but in one default: there an attempt enters mean and deviation 
 that long attempts weigh more; here, as in the equation, once.
 """
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from lightning_trainer.credit.kinds import end_of, kinds_by_agent, plus, steps_of, total
-from lightning_trainer.credit.relative import relative
 from lightning_trainer.credit.schemes.returns import parent_indices, tree_returns
 from lightning_trainer.types import Credit, Trajectory
+
+# How much better than its peers: the group-relative advantage of scalars.
+#
+# Formula: ``x - mean``, divided by ``F_norm``: the standard deviation (of the sample, ``n - 1``, as in verl) or
+# 1. One alone is 0: it is exactly as good as the mean of its group. Source: Shao et al., DeepSeekMath (arXiv
+# 2402.03300), section 4.1.2; Feng et al., GiGPO (arXiv 2505.10978), equations 3 and 7.
+
+_EPSILON = 1e-6
+"""Added to the deviation, as verl does: equal values give 0 and not 0 / 0."""
+
+
+def relative(values_G: Sequence[float], *, normalize_by_std: bool) -> list[float]:
+    """Return the advantages ``[G]`` of values that are compared with each other."""
+    if len(values_G) < 2:
+        return [0.0] * len(values_G)
+    mean = math.fsum(values_G) / len(values_G)
+    centered_G = [value - mean for value in values_G]
+    if not normalize_by_std:
+        return centered_G
+    deviation = math.sqrt(math.fsum(value * value for value in centered_G) / (len(values_G) - 1))
+    return [value / (deviation + _EPSILON) for value in centered_G]
 
 
 def gigpo_advantages(

@@ -8,14 +8,40 @@ import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from fastapi import APIRouter, Query
 from lightning_instrumentation.access.known import KnownDaemon, known_daemon
-from lightning_instrumentation.access.proof import owner_of_token
+from lightning_instrumentation.access.proof import PATH, identity_proof, owner_of_token, proof
 from lightning_instrumentation.delivery.spool import endpoint_folder, orphaned_spools
 from lightning_instrumentation.settings import default_spool_dir
 
 from lightning_trainer.daemon.access.kept import kept_once
 from lightning_trainer.errors import ConfigError
+
+# ``GET /lightning/challenge?nonce=``: the daemon proves that it has the token, and says which one it is.
+
+_NONCE = Query(pattern="^[0-9a-f]{16,128}$")
+
+
+def challenge_router(token: str | None, daemon: str) -> APIRouter:
+    """Return the route. A daemon without a token says so.
+
+    Args:
+        daemon: its id.
+    """
+    router = APIRouter()
+
+    @router.get(PATH)
+    async def challenge(nonce: Annotated[str, _NONCE]) -> dict[str, str | None]:
+        return {
+            "proof": None if token is None else proof(token, nonce),
+            "daemon": daemon,
+            "daemon_proof": None if token is None else identity_proof(token, nonce, daemon),
+        }
+
+    return router
+
 
 _log = logging.getLogger(__name__)
 _FILE = "daemon-id"

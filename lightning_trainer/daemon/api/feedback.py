@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from lightning_trainer.config.rewards.feedback import FeedbackConfig
+from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.errors import ForgetError, StoreError
 from lightning_trainer.feedback.report import feedback_report
 from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json

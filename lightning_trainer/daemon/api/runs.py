@@ -5,10 +5,15 @@ it ends with the process that opened it, however that ends, and whoever starts t
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from fastapi import APIRouter, HTTPException
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 from starlette.types import Message, Receive, Scope, Send
+
+from lightning_trainer import __version__
+from lightning_trainer.config import PolicyConfig
 
 _BEAT_S = 10.0
 """How often a line is sent: so that each side finds out when the other's machine is gone."""
@@ -57,5 +62,28 @@ def runs_router() -> APIRouter:
         if name in held:
             raise HTTPException(409, f"the run {name!r} is going on: another process holds its name")
         return _Hold(held, name)
+
+    return router
+
+
+# ``/lightning/selection``: which policy claims which agents, for clients that route calls by it.
+
+
+def selection_router(policies: Sequence[PolicyConfig], gateway: APIRouter) -> APIRouter:
+    """Return the route; a client takes the first policy whose patterns match (``PolicyConfig.claims``)."""
+    router = APIRouter()
+    paths = sorted(
+        route.path.removeprefix("/v1")
+        for route in gateway.routes
+        if isinstance(route, APIRoute) and "POST" in route.methods and route.path.startswith("/v1/")
+    )
+
+    @router.get("/lightning/selection")
+    async def selection() -> dict:
+        return {
+            "version": __version__,
+            "policies": [{"name": policy.name, "agents": list(policy.agents)} for policy in policies],
+            "paths": paths,
+        }
 
     return router

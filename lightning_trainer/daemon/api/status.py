@@ -20,8 +20,8 @@ from lightning_trainer.daemon.api.rollback import no_policy
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
 from lightning_trainer.daemon.watching.progress import Progress
-from lightning_trainer.metrics.history import select_rows
 from lightning_trainer.metrics.recorder import MetricsRecorder
+from lightning_trainer.metrics.row import select_rows
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.remote import TrainerClient

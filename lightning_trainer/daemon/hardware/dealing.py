@@ -8,11 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from lightning_trainer.config import Config
-from lightning_trainer.config.hardware.gpus import visible_gpus
-from lightning_trainer.daemon.hardware.engines import engine_groups
+from lightning_trainer.config import Config, PolicyConfig
+from lightning_trainer.config.hardware import visible_gpus
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.serving.settings import EngineSettings
+
+# Which policies share an engine: LoRA adapters of one model do, full weights have an engine of their own.
+
+
+def engine_groups(policies: Sequence[PolicyConfig]) -> tuple[tuple[PolicyConfig, ...], ...]:
+    """Return the policies by engine, in the order of the configuration."""
+    groups: dict[str, list[PolicyConfig]] = {}
+    for policy in policies:
+        adapter = policy.lora is not None
+        groups.setdefault(f"model {policy.model}" if adapter else f"policy {policy.name}", []).append(policy)
+    return tuple(tuple(group) for group in groups.values())
+
 
 _ALONE, _BESIDE_A_TRAINER = 0.9, 0.8
 """Of a GPU's memory: an engine's. A trainer that is not at work keeps its CUDA context and what cannot be moved."""

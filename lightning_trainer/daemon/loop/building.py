@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
@@ -21,6 +21,29 @@ from lightning_trainer.training.judging import quarantined
 from lightning_trainer.transitions.causes import span_parents
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Attempt, Span
+
+# How old a sampled token is: the versions that have gone live since the one that sampled it.
+#
+# Counted in what was served and not in optimiser steps, because nobody sampled from a version that the engine
+# refused, and a step that trained nothing has none. What a rollback took back does not count either.
+
+
+def served(versions: Iterable[int], path: Container[int]) -> tuple[int, ...]:
+    """Return the versions that the present weights are made of, ascending.
+
+    Args:
+        versions: those that are or were live.
+        path: the versions that the present weights are made of.
+    """
+    return tuple(sorted(version for version in versions if version in path))
+
+
+def oldest_allowed(served: Sequence[int], max_staleness: int | None) -> int:
+    """Return the oldest version whose tokens are not stale: those of the newest have staleness 0."""
+    if max_staleness is None or len(served) <= max_staleness:
+        return 0
+    return served[-1 - max_staleness]
+
 
 _log = logging.getLogger(__name__)
 

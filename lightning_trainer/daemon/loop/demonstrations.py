@@ -5,9 +5,9 @@ from pathlib import Path
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.policies.stages import first_steps
-from lightning_trainer.dataset.demonstration_batches import build_shown, rows_of_step
-from lightning_trainer.dataset.demonstrations import Shown, read_shown
-from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
+from lightning_trainer.dataset.demonstration_batches import build_demonstrations, rows_of_step
+from lightning_trainer.dataset.demonstrations import Demonstration, read_demonstrations
+from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.training.batches import Build
 
 
@@ -17,7 +17,7 @@ class Demonstrations:
     def __init__(self, policy: PolicyConfig, *, seed: int = 0) -> None:
         self._policy = policy
         self._seed = seed
-        self._rows: dict[int, tuple[Shown, ...]] = {}
+        self._rows: dict[int, tuple[Demonstration, ...]] = {}
         """By the first step of the stage."""
 
     def read(self, model_dir: Path, chat_template: Path | None = None) -> None:
@@ -37,16 +37,20 @@ class Demonstrations:
             if stage.data is not None and stage.algorithm is not None:
                 objective = stage.algorithm.objective
                 assert objective != "rl", "refused where the configuration is read"
-                self._rows[first_step] = read_shown(
+                self._rows[first_step] = read_demonstrations(
                     stage.data, objective, vocabulary, lambda: PolicyTokenizer(model_dir, template)
                 )
 
-    def build(self, step: int) -> tuple[Build, dict[str, float]] | None:
-        """Return the batch of a step and what there is to say of it; None when the step is not shown a file."""
+    def has(self, step: int) -> bool:
+        """Return whether a step is shown a file."""
         found = self._policy.stage_at(step)
-        if found is None or found[0] not in self._rows:
-            return None
+        return found is not None and found[0] in self._rows
+
+    def build(self, step: int) -> tuple[Build, dict[str, float]]:
+        """Return the batch of a step that is shown a file, and what there is to say of it."""
+        found = self._policy.stage_at(step)
+        assert found is not None, "asked for a step that is shown nothing"
         first_step, stage = found
         rows, epoch = rows_of_step(self._rows[first_step], step - first_step, stage.batch_size, self._seed)
-        build = build_shown(rows, self._policy.at_step(step), step)
+        build = build_demonstrations(rows, self._policy.at_step(step), step)
         return build, {"data/rows": float(len(rows)), "data/epoch": float(epoch)}

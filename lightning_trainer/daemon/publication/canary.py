@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.policies.versions import CanaryConfig
-from lightning_trainer.daemon.publication.beside import served_beside
+from lightning_trainer.daemon.publication.candidate_serving import serve_candidate
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
 from lightning_trainer.errors import LightningError
@@ -86,7 +86,7 @@ class Canary:
         version = candidate.version
         record = CanaryRecord(self._policy.name, version, live, Decision.GOING_ON.value, time.time_ns(), None, {}, None)
         try:
-            async with served_beside(self._old_versions, candidate, _START_S):
+            async with serve_candidate(self._old_versions, candidate, _START_S):
                 record = replace(record, began_ns=time.time_ns())
                 await self._put(record)
                 self._route.begin(version)

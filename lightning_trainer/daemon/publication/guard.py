@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from lightning_trainer.config.policies.versions import GuardConfig
-from lightning_trainer.daemon.publication.beside import served_beside
+from lightning_trainer.daemon.publication.candidate_serving import serve_candidate
 from lightning_trainer.daemon.publication.evaluation import held_out_score
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
@@ -70,7 +70,7 @@ class PromotionGuard:
         if candidate.version in self._scores:
             yield
             return
-        async with served_beside(self._old_versions, candidate, self._config.timeout_s):
+        async with serve_candidate(self._old_versions, candidate, self._config.timeout_s):
             yield
 
     async def _score(self, version: int) -> float:

@@ -8,9 +8,8 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.errors import LightningError
 from lightning_trainer.serving.publication import Publication
 from lightning_trainer.store.sqlite import SqliteStore
-from lightning_trainer.versions.archive import VersionArchive
+from lightning_trainer.versions.archive import VersionArchive, kept
 from lightning_trainer.versions.held_out import refresh_verdicts, select_scores
-from lightning_trainer.versions.retention import kept
 
 _log = logging.getLogger(__name__)
 

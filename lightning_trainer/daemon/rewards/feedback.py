@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 
-from lightning_trainer.config.rewards.feedback import FeedbackConfig
+from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.store.tables import feedback as feedback_table

@@ -17,7 +17,7 @@ from lightning_trainer.dashboard.visible import visible_markup
 from lightning_trainer.explain import words
 from lightning_trainer.explain.drawn_tree import NO_TOKENIZER, Shade, largest_advantage, ledger_html, tree_html
 from lightning_trainer.explain.explanation import ExplainedAttempt, Verdict
-from lightning_trainer.explain.texts import TextOf, texts_of
+from lightning_trainer.explain.words import TextOf, texts_of
 from lightning_trainer.report.tokens import legend_html, surprise_legend_html
 from lightning_trainer.store.tables import spans as span_table
 from lightning_trainer.types import AttributeValue, Evaluation, Span

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from lightning_trainer.metrics.history import select_rows
-from lightning_trainer.metrics.row import StepMetrics
+from lightning_trainer.metrics.row import StepMetrics, select_rows
 from lightning_trainer.report.difference import PairedDifference, paired_difference
 from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.tables import versions as version_table

@@ -64,7 +64,7 @@ def to_dataproto(
     prompt_mask = left([[1] * start for start in starts], 0)
     response_tokens = right([[1] * (len(sample.token_ids) - start) for sample, start in cut], 0)
     attention_mask = torch.cat([prompt_mask, response_tokens], dim=1)
-    logprobs = right([sample.behaviour_logprobs[start:] for sample, start in cut], 0.0, torch.float32)
+    logprobs = right([sample.behavior_logprobs[start:] for sample, start in cut], 0.0, torch.float32)
     advantage = right([advantages[sample.sample_id][start:] for sample, start in cut], 0.0, torch.float32)
     return DataProto.from_dict(
         tensors={

@@ -24,7 +24,7 @@ def conversational_row(example: Example) -> Row:
     return {"prompt": list(example.prompt), "completion": [example.answer], **_tools(example)}
 
 
-def tokenised_row(example: Example) -> Row:
+def tokenized_row(example: Example) -> Row:
     """Return a demonstration in ids: exactly those that the engine saw, whatever template TRL would use."""
     start, sampled = len(example.prompt_ids), len(example.response_ids)
     return {
@@ -48,7 +48,7 @@ def rollout_row(sample: Sample, advantages: Advantages | None) -> Row:
     row: dict[str, Any] = {
         "prompt_ids": list(sample.token_ids[:start]),
         "completion_ids": list(sample.token_ids[start:]),
-        "logprobs": list(sample.behaviour_logprobs[start:]),
+        "logprobs": list(sample.behavior_logprobs[start:]),
         "env_mask": list(sample.loss_mask[start:]),
         "group": sample.group_id,
         "agent": sample.agent,

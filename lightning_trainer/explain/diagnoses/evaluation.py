@@ -23,6 +23,6 @@ def diagnose(case: Case) -> Finding | None:
         return Finding("dropped", f"attempt {case.attempt_id} was taken out of what is trained: {case.dropped}")
     return Finding(
         "evaluation",
-        f'attempt {case.attempt_id} was made with mode "evaluate"; leave the mode out of lightning.rollout(...) to '
+        f'attempt {case.attempt_id} was made with mode "evaluate"; leave the mode out of lt.rollout(...) to '
         "have it trained",
     )

@@ -34,7 +34,7 @@ def _why(case: Case) -> str:
                 f'policy {case.policy.name} is {rewards}; set reward = "{others[0]}", or give the evaluation that name'
             )
         return (
-            f"nothing scored attempt {case.attempt_id}, and missing is not zero; call lightning.reward(...) inside the "
+            f"nothing scored attempt {case.attempt_id}, and missing is not zero; call lt.reward(...) inside the "
             f"rollout, or send {rewards} to POST /rewards"
         )
     numbers = [e for e in given if e.value is not None and math.isfinite(e.value)]

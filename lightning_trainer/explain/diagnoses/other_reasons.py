@@ -31,13 +31,17 @@ _DIAGNOSED = frozenset(
 
 
 def diagnose(case: Case) -> Finding | None:
-    fates = (case.fates[call.call_id] for call in case.own)
+    call_outcomes = (case.call_outcomes[call.call_id] for call in case.own)
     met = Counter(
-        fate for fate in fates if fate.outcome in (Outcome.DROPPED, Outcome.MASKED) and fate.reason not in _DIAGNOSED
+        call_outcome
+        for call_outcome in call_outcomes
+        if call_outcome.outcome in (Outcome.DROPPED, Outcome.MASKED) and call_outcome.reason not in _DIAGNOSED
     )
     if not met:
         return None
-    (fate, calls), *_ = met.most_common(1)
+    (call_outcome, calls), *_ = met.most_common(1)
     return Finding(
-        fate.reason.replace("_", " "), f"{counted(calls, 'call')}: {fate.explanation}", whole=calls == len(case.own)
+        call_outcome.reason.replace("_", " "),
+        f"{counted(calls, 'call')}: {call_outcome.explanation}",
+        whole=calls == len(case.own),
     )

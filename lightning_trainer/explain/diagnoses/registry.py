@@ -27,10 +27,10 @@ from lightning_trainer.explain.diagnoses.capture import (
     interrupted,
     missing_parent,
     no_calls,
+    retokenized,
     sampling,
     text_only,
 )
-from lightning_trainer.explain.diagnoses.capture import retokenized as retokenised
 from lightning_trainer.explain.finding import Finding
 
 Diagnosis: TypeAlias = Callable[[Case], Finding | None]
@@ -53,7 +53,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     other_reasons.diagnose,
     waiting.diagnose,
     clock_skew.diagnose,
-    retokenised.diagnose,
+    retokenized.diagnose,
     mixed_versions.diagnose,
     duplicates.diagnose,
 )

@@ -1,6 +1,6 @@
 """How one call ends in the store: its record, once, and what is said about it afterwards.
 
-Small on purpose: it is kept for a while after the call (``tries.py``), its tokens and messages are not.
+Small on purpose: it is kept for a while after the call (``retries.py``), its tokens and messages are not.
 """
 
 import asyncio
@@ -14,22 +14,22 @@ from lightning_trainer.types import Span, SpanSink, SpanStatus
 logger = logging.getLogger(__name__)
 
 
-class Settlement:
-    """A call that goes on until ``settle``; ``abandon`` may come before or after."""
+class CallRecord:
+    """A call that goes on until ``write``; ``abandon`` may come before or after."""
 
     def __init__(self, sink: SpanSink) -> None:
         self._sink = sink
         self._recording: asyncio.Task[None] | None = None
         self._complete: Span | None = None
-        self.given_up: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.abandoned: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done when the caller wants this answer no longer; says why."""
 
     @property
-    def settled(self) -> bool:
+    def written(self) -> bool:
         """Whether the record was handed to the store, whatever came of it."""
         return self._recording is not None
 
-    async def settle(self, record: Span) -> None:
+    async def write(self, record: Span) -> None:
         """Make the record durable.
 
         Raises:
@@ -38,9 +38,9 @@ class Settlement:
         if record.status is SpanStatus.OK:
             self._complete = without_content(record)
         self._recording = asyncio.create_task(self._append(record))
-        await self.settled_as_it_was()
+        await self.wait_written()
 
-    async def settled_as_it_was(self) -> None:
+    async def wait_written(self) -> None:
         """Wait for the record that is being made; raises what it raised."""
         assert self._recording is not None
         # A caller who hangs up now must not take the record with him.
@@ -52,13 +52,13 @@ class Settlement:
         Raises:
             RefusalError: the store could not take note of it; 503.
         """
-        if self.given_up.done():
+        if self.abandoned.done():
             return
-        self.given_up.set_result(reason)
+        self.abandoned.set_result(reason)
         if self._complete is None:
             return  # what will be recorded, or was, is an interrupted call
         try:
-            await self.settled_as_it_was()
+            await self.wait_written()
         except RefusalError:
             return  # there is no record, and the answer was withheld
         await asyncio.shield(asyncio.create_task(self._append(abandonment_of(self._complete, reason))))

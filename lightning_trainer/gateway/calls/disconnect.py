@@ -13,11 +13,11 @@ class CallerGoneError(Exception):
     """Nobody waits for the answer any longer; the message says why."""
 
 
-async def unless_gone(receive: Receive, given_up: asyncio.Future[str], work: Coroutine[Any, Any, Result]) -> Result:
+async def unless_gone(receive: Receive, abandoned: asyncio.Future[str], work: Coroutine[Any, Any, Result]) -> Result:
     """Run the work to its end, or until nobody waits for it. The request's body must have been read before.
 
     Args:
-        given_up: done when the caller made the same call again; its result says so in a sentence.
+        abandoned: done when the caller made the same call again; its result says so in a sentence.
 
     Raises:
         CallerGoneError: the work has been cancelled.
@@ -25,10 +25,10 @@ async def unless_gone(receive: Receive, given_up: asyncio.Future[str], work: Cor
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_gone(receive))
     try:
-        await asyncio.wait({working, watching, given_up}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, watching, abandoned}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise CallerGoneError(given_up.result() if given_up.done() else "the caller disconnected")
+        raise CallerGoneError(abandoned.result() if abandoned.done() else "the caller disconnected")
     finally:
         for task in (working, watching):
             task.cancel()

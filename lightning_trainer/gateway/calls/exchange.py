@@ -13,7 +13,7 @@ from lightning_instrumentation.wire.chat import ChatAnswer
 from lightning_instrumentation.wire.completions import CompletionAnswer
 
 from lightning_trainer.gateway.caller import Caller
-from lightning_trainer.gateway.calls.call_record import Settlement
+from lightning_trainer.gateway.calls.call_record import CallRecord
 from lightning_trainer.gateway.calls.span import Sampler, record_of
 from lightning_trainer.gateway.engine.transcript import Transcript
 from lightning_trainer.gateway.errors import RefusalError
@@ -29,7 +29,7 @@ class Exchange:
     request: EngineRequest
     caller: Caller
     sampler: Sampler
-    settlement: Settlement
+    call_record: CallRecord
     start_ns: int = field(default_factory=time.time_ns)
     transcript: Transcript = field(init=False)
 
@@ -42,12 +42,12 @@ class Exchange:
         Raises:
             RefusalError: the store could not; 503.
         """
-        settlement = self.settlement
-        if settlement.settled:
-            return await settlement.settled_as_it_was()
-        if settlement.given_up.done():
-            interrupted = interrupted or settlement.given_up.result()
-        await settlement.settle(
+        call_record = self.call_record
+        if call_record.written:
+            return await call_record.wait_written()
+        if call_record.abandoned.done():
+            interrupted = interrupted or call_record.abandoned.result()
+        await call_record.write(
             record_of(
                 self.request,
                 self.caller,
@@ -61,7 +61,7 @@ class Exchange:
     async def end_without_caller(self, reason: str) -> None:
         """Nobody waits for the rest: record what there is as interrupted, or take a complete record back."""
         with contextlib.suppress(RefusalError):
-            if self.settlement.settled:
-                await self.settlement.abandon(reason)
+            if self.call_record.written:
+                await self.call_record.abandon(reason)
             else:
                 await self.commit(interrupted=reason)

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.gateway.calls.call_record import Settlement
+from lightning_trainer.gateway.calls.call_record import CallRecord
 
 _LONGEST_KEY = 256
 
 
 @dataclass(frozen=True, slots=True)
-class TryKey:
+class RetryKey:
     """Requests with equal ``digest`` are, or may be, tries at one call."""
 
     digest: bytes
@@ -35,7 +35,7 @@ class TryKey:
     """Whether the client says that this is not its first try."""
 
 
-def try_key(path: str, headers: Mapping[str, str], raw: bytes, place: Mapping[str, str]) -> TryKey | None:
+def retry_key(path: str, headers: Mapping[str, str], raw: bytes, place: Mapping[str, str]) -> RetryKey | None:
     """Return what a request can be recognised by, None where there is nothing.
 
     Args:
@@ -48,26 +48,26 @@ def try_key(path: str, headers: Mapping[str, str], raw: bytes, place: Mapping[st
     digest = hashlib.blake2b(raw, digest_size=16, person=b"key" if given else b"trace")
     whose = (place.get(semconv.ROLLOUT_ID), place.get(semconv.ATTEMPT_ID))
     digest.update(f"\0{path}\0{named}\0{whose}".encode())
-    return TryKey(digest.digest(), bool(given), headers.get("x-stainless-retry-count", "0") not in ("0", ""))
+    return RetryKey(digest.digest(), bool(given), headers.get("x-stainless-retry-count", "0") not in ("0", ""))
 
 
-class Tries:
+class Retries:
     """The calls of late, bounded in number and age; used on one event loop only."""
 
     def __init__(self, *, limit: int = 4096, keep_s: float = 900.0) -> None:
         self._limit = limit
         self._keep_s = keep_s
-        self._known: OrderedDict[bytes, list[Settlement]] = OrderedDict()
+        self._known: OrderedDict[bytes, list[CallRecord]] = OrderedDict()
         self._since: dict[bytes, float] = {}
 
-    async def begin(self, key: TryKey, call: Settlement) -> None:
+    async def begin(self, key: RetryKey, call: CallRecord) -> None:
         """Note a call, and give up the one that it is another try at.
 
         Raises:
             RefusalError: the earlier try's record cannot be taken back; 503.
         """
         self._forget_old()
-        earlier = [known for known in self._known.get(key.digest, ()) if not known.given_up.done()]
+        earlier = [known for known in self._known.get(key.digest, ()) if not known.abandoned.done()]
         if key.certain or (key.again and len(earlier) == 1):
             for known in earlier:
                 await known.abandon("the caller tried again")

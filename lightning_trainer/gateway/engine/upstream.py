@@ -16,7 +16,7 @@ from lightning_trainer.errors import EngineError
 from lightning_trainer.gateway.engine.conversation import Conversation
 from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint, OnlyEngine
 from lightning_trainer.gateway.engine.response import EngineResponse
-from lightning_trainer.gateway.engine.support import HEADER
+from lightning_trainer.gateway.engine.sse import HEADER
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ _MAIN_REWARD = "primary"
 """Its name for a reward that was given without one; ours is ``reward``."""
 
 
-def recognises(span: Span) -> bool:
+def recognizes(span: Span) -> bool:
     return (
         _REQUEST in span.attributes
         or carries_foreign_tokens(span)
@@ -108,7 +108,7 @@ def rewards(span: Span) -> Iterator[tuple[str, float]]:
 DIALECT = replace(
     openllmetry.DIALECT,
     name=NAME,
-    recognises=recognises,
+    recognizes=recognizes,
     model_call=model_call,
     failed=failed,
     conversation=conversation,

@@ -25,7 +25,7 @@ _REASONS = {"tool-calls": "tool_calls", "content-filter": "content_filter"}
 _NO_END = ("error", "unknown", "other")
 
 
-def recognises(span: Span) -> bool:
+def recognizes(span: Span) -> bool:
     return _OPERATION in span.attributes
 
 
@@ -127,7 +127,7 @@ def tool(span: Span) -> str | None:
 
 DIALECT = Dialect(
     name=NAME,
-    recognises=recognises,
+    recognizes=recognizes,
     model_call=model_call,
     usage=usage,
     failed=failed,

@@ -145,7 +145,7 @@ def paired(parts: Iterable[StreamPart]) -> Iterator[tuple[StreamPart, StreamPart
 DIALECT = Dialect(
     name=NAME,
     # Whoever writes the conventions' attributes is read as the conventions say: it is the fallback of the registry.
-    recognises=lambda span: True,
+    recognizes=lambda span: True,
     model_call=model_call,
     usage=usage,
     failed=failed,

@@ -20,7 +20,7 @@ SCOPES = "lightning."
 _NO_REASON = (None,)
 
 
-def recognises(span: Span) -> bool:
+def recognizes(span: Span) -> bool:
     return span.scope.startswith(SCOPES) or carries_tokens(span)
 
 
@@ -62,4 +62,4 @@ def _naming(agent: str, source: str | None) -> Naming:
     return Naming(agent, source)
 
 
-DIALECT = replace(genai.DIALECT, name=NAME, recognises=recognises, model_call=model_call, failed=failed, naming=naming)
+DIALECT = replace(genai.DIALECT, name=NAME, recognizes=recognizes, model_call=model_call, failed=failed, naming=naming)

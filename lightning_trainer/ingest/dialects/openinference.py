@@ -28,7 +28,7 @@ KIND = "openinference.span.kind"
 _OUTPUT = "llm.output_messages"
 
 
-def recognises(span: Span) -> bool:
+def recognizes(span: Span) -> bool:
     return KIND in span.attributes
 
 
@@ -158,7 +158,7 @@ def tool(span: Span) -> str | None:
 
 DIALECT = Dialect(
     name=NAME,
-    recognises=recognises,
+    recognizes=recognizes,
     model_call=model_call,
     usage=usage,
     failed=failed,

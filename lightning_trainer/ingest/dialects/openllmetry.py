@@ -38,7 +38,7 @@ _PROMPT = "gen_ai.prompt"
 _COMPLETION = "gen_ai.completion"
 
 
-def recognises(span: Span) -> bool:
+def recognizes(span: Span) -> bool:
     attributes = span.attributes
     return (
         span.scope in _SCOPES
@@ -158,7 +158,7 @@ def tool(span: Span) -> str | None:
 
 DIALECT = Dialect(
     name=NAME,
-    recognises=recognises,
+    recognizes=recognizes,
     model_call=model_call,
     usage=usage,
     failed=failed,

@@ -71,7 +71,7 @@ class Dialect:
     """How one family of instrumentations writes spans: pure functions, none of which raises on a strange value."""
 
     name: str
-    recognises: Callable[[Span], bool]
+    recognizes: Callable[[Span], bool]
     model_call: Callable[[Span], ModelCall | None]
     """None where the span is no model call, or is one that got no answer."""
     usage: Callable[[Span], Usage]

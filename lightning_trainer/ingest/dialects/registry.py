@@ -19,6 +19,6 @@ def dialect_of(span: Span) -> Dialect:
     if span.scope.startswith(lightning.SCOPES):  # nearly all of them are, and every span is asked
         return lightning.DIALECT
     for dialect in DIALECTS:
-        if dialect.recognises(span):
+        if dialect.recognizes(span):
             return dialect
     return genai.DIALECT

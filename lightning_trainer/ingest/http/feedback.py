@@ -15,8 +15,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from lightning_trainer.config.policies.agents import matches
-from lightning_trainer.config.rewards.feedback import FeedbackConfig
+from lightning_trainer.config.policies.policy import matches
+from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.errors import StoreError
 from lightning_trainer.feedback.entries import LONGEST_NAME, LONGEST_TEXT, Subject, feedback_span
 from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json

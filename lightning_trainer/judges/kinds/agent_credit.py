@@ -23,8 +23,7 @@ from lightning_trainer.judges.models.answers import (
 from lightning_trainer.judges.models.asking import ask
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.models.client import ModelClient
-from lightning_trainer.judges.prompts import system_prompt
-from lightning_trainer.judges.rendering import message_text, rendered
+from lightning_trainer.judges.rendering import message_text, rendered, system_prompt
 
 _TASK = (
     "You look at an attempt at a task in which AI agents made several calls, and say which part of what came of it is "

@@ -24,8 +24,7 @@ from lightning_trainer.judges.models.answers import (
 from lightning_trainer.judges.models.asking import ask
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.models.client import ModelClient
-from lightning_trainer.judges.prompts import system_prompt
-from lightning_trainer.judges.rendering import rendered
+from lightning_trainer.judges.rendering import rendered, system_prompt
 
 _TASK = (
     "You compare several attempts of AI agents at the same task and give each a score. One that reaches the goal of "

@@ -22,8 +22,7 @@ from lightning_trainer.judges.models.answers import (
 from lightning_trainer.judges.models.asking import ask
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.models.client import ModelClient
-from lightning_trainer.judges.prompts import system_prompt
-from lightning_trainer.judges.rendering import rendered
+from lightning_trainer.judges.rendering import rendered, system_prompt
 
 _TASK = (
     "You check an AI agent's attempt at a task against criteria. Look at each criterion by itself, say in one or two "

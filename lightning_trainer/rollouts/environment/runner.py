@@ -11,8 +11,8 @@ from lightning_trainer.environments.agent import Agent, ChatAgent
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.protocol import Environment, Task
 from lightning_trainer.environments.registry import DEFAULT_FOLDER
+from lightning_trainer.rollouts.attempt import AttemptEnded, Event
 from lightning_trainer.rollouts.environment.attempt import EnvironmentAttempt
-from lightning_trainer.rollouts.events import AttemptEnded, Event
 from lightning_trainer.rollouts.runner import Runner
 
 _GRACE_S = 30.0

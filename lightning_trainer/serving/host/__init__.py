@@ -1,4 +1,4 @@
-"""What runs inside the engine's process: vLLM, one door in front of it, and the way in for new weights.
+"""What runs inside the engine's process: vLLM, a middleware in front of it, and the way in for new weights.
 
 These modules import the standard library, vLLM and what vLLM itself depends on, and ``serving.publication``,
 ``serving.adapter``, ``serving.checksum``, ``sampling``, ``experts`` and ``errors``; nothing else of this project. The

@@ -1,4 +1,4 @@
-"""The one door to vLLM's app: who may come in, and under which version.
+"""Authorization in front of vLLM's app: who may come in, and under which version.
 
 A request that may generate has its version for the whole of its response, the last byte of a stream included, and is
 told in two headers which version sampled it, and in a third where its prompt keeps sampled ids. A pure ASGI wrapper: no
@@ -8,22 +8,30 @@ answer is buffered.
 import hmac
 import json
 
-from lightning_trainer.serving.host.asgi import App, Message, Receive, Send
 from lightning_trainer.serving.host.tokens.continuation import KEPT_HEADER, Turn, begin_turn
 from lightning_trainer.serving.host.tokens.support_answer import answer_with_support
-from lightning_trainer.serving.host.weights.version_pinning import POLICY_HEADER, VERSION_HEADER, Passages, Sampler
+from lightning_trainer.serving.host.weights.version_pinning import (
+    POLICY_HEADER,
+    VERSION_HEADER,
+    App,
+    Message,
+    Receive,
+    Sampler,
+    Send,
+    VersionPinning,
+)
 
 OWN_PREFIX = "/lightning/"
 _NEVER_SAMPLES = ("/tokenize", "/detokenize")
 
 
-class Door:
+class AuthMiddleware:
     """Checks the token, sends ``/lightning/...`` to our routes and the rest to vLLM's app."""
 
-    def __init__(self, vllm_app: App, own_app: App, passages: Passages, token: str):
+    def __init__(self, vllm_app: App, own_app: App, pinning: VersionPinning, token: str):
         self._vllm_app = vllm_app
         self._own_app = own_app
-        self._passages = passages
+        self._pinning = pinning
         self._authorization = f"Bearer {token}".encode("latin-1")
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -36,10 +44,10 @@ class Door:
         elif scope["path"].startswith(OWN_PREFIX):
             await self._own_app(scope, receive, send)
         elif scope["method"] == "POST" and scope["path"] not in _NEVER_SAMPLES:
-            async with self._passages.passage(scope, receive) as passage:
+            async with self._pinning.pin(scope, receive) as pinned:
                 turn = begin_turn(scope["headers"])
-                marked = _marking(send, passage.sampler, turn)
-                await answer_with_support(self._vllm_app, scope, passage.receive, marked)
+                marked = _marking(send, pinned.sampler, turn)
+                await answer_with_support(self._vllm_app, scope, pinned.receive, marked)
         else:
             await self._vllm_app(scope, receive, send)
 

@@ -59,4 +59,4 @@ def _end_after(wait: Callable[[], None]) -> None:
     library = ctypes.CDLL(None)
     if hasattr(library, "prctl"):  # on Linux
         library.prctl(_SET_SIGNAL_AT_PARENTS_END, int(signal.SIGCONT))
-    threading.Thread(target=watch, name="lightning-lifeline", daemon=True).start()
+    threading.Thread(target=watch, name="lightning-parent-watchdog", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Starts vLLM's engine and its OpenAI app, puts the door in front, and serves until told to stop."""
+"""Starts vLLM's engine and its OpenAI app, puts the middleware in front, and serves until told to stop."""
 
 import asyncio
 import contextlib
@@ -10,8 +10,7 @@ from typing import Any
 import uvicorn
 
 from lightning_trainer.serving.host.arguments import vllm_arguments
-from lightning_trainer.serving.host.asgi import App
-from lightning_trainer.serving.host.auth_middleware import Door
+from lightning_trainer.serving.host.auth_middleware import AuthMiddleware
 from lightning_trainer.serving.host.parent_watchdog import watch_standard_input
 from lightning_trainer.serving.host.patches.forking import prefer_fork
 from lightning_trainer.serving.host.routes import build_routes
@@ -23,8 +22,9 @@ from lightning_trainer.serving.host.tokens.support_answer import use_for_engine
 from lightning_trainer.serving.host.weights.adapter_publisher import AdapterPublisher
 from lightning_trainer.serving.host.weights.adapters import Adapters
 from lightning_trainer.serving.host.weights.publisher import Publisher
-from lightning_trainer.serving.host.weights.rw_lock import Gate
+from lightning_trainer.serving.host.weights.rw_lock import RwLock
 from lightning_trainer.serving.host.weights.served_model import served_model
+from lightning_trainer.serving.host.weights.version_pinning import App
 
 _HEALTH_POLL_S = 0.5
 
@@ -61,8 +61,8 @@ async def serve(settings: HostSettings, announce: Callable[[dict[str, Any]], Non
         await init_app_state(engine, vllm_app.state, arguments, tasks)
         publisher = await _publisher(settings, engine, vllm_app)
         use_for_engine(engine)
-        door = Door(vllm_app, build_routes(publisher, ending.fail), publisher, settings.token)
-        async with _listening(door) as port:
+        middleware = AuthMiddleware(vllm_app, build_routes(publisher, ending.fail), publisher, settings.token)
+        async with _listening(middleware) as port:
             watching = asyncio.create_task(_watch_engine(engine, ending))
             announce({"port": port})
             try:
@@ -81,7 +81,7 @@ async def _publisher(settings: HostSettings, engine: Any, vllm_app: Any) -> Publ
         adapters = Adapters(engine, vllm_app.state.openai_serving_models, Path(settings.scratch))
         return AdapterPublisher(engine, adapters, model, weights_directory, settings.drain_timeout_s)
     await engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
-    return Publisher(engine, Gate(), model, weights_directory, settings.drain_timeout_s)
+    return Publisher(engine, RwLock(), model, weights_directory, settings.drain_timeout_s)
 
 
 async def _watch_engine(engine: Any, ending: Ending) -> None:

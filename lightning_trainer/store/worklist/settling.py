@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.config.rewards.feedback import FeedbackConfig
+from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.feedback.entries import SCOPE, digest
 from lightning_trainer.feedback.review import Outcome, Review, State, review
 from lightning_trainer.store.tables import feedback

@@ -12,7 +12,7 @@ from ray.exceptions import GetTimeoutError
 from ray.util.placement_group import PlacementGroup, placement_group
 
 from lightning_trainer import __version__
-from lightning_trainer.config.ray import RayConfig
+from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.errors import TrainingError
 
 _CONNECT_TIMEOUT_S = 5.0

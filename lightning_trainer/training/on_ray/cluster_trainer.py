@@ -15,7 +15,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from lightning_trainer.config.ray import RayConfig
+from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.serving.publication import Publication
 from lightning_trainer.training.checkpoint_folder import read_manifest, whole_folder
 from lightning_trainer.training.on_ray.cluster import require_alike, reserve, this_node

@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 import ray
 
-from lightning_trainer.config.ray import RayConfig
+from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.on_ray.cluster import joining_failed, require_reachable
 from lightning_trainer.training.on_ray.hang_detection import Stillness

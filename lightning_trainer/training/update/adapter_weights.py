@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from peft.tuners.lora import LoraLayer
 
-from lightning_trainer.config.policies.lora import LoraConfig
+from lightning_trainer.config.policies.updates import LoraConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.serving.adapter import AdapterShape
 from lightning_trainer.training.update.exporting import whole_values

@@ -15,7 +15,7 @@ from verl.workers.config import (
     TrainingWorkerConfig,
 )
 
-from lightning_trainer.config.policies.lora import LoraConfig
+from lightning_trainer.config.policies.updates import LoraConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.serving.host.weights.weight_file import linear_layers, model_headers
 from lightning_trainer.training.settings import TrainerSettings

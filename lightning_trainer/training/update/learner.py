@@ -19,13 +19,13 @@ from lightning_trainer.config.policies import estimators
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.tree import mini_batches
+from lightning_trainer.training.update import metrics as divergence
 from lightning_trainer.training.update.batch.sampled_from import experts_recorded, require_drawable
 from lightning_trainer.training.update.batch.tensors import TokenValues
 from lightning_trainer.training.update.critic import Critic
 from lightning_trainer.training.update.estimation.advantages import estimate, require_estimator
 from lightning_trainer.training.update.estimation.critic_schemes import value_estimate
 from lightning_trainer.training.update.estimation.estimate import Estimate
-from lightning_trainer.training.update.losses import divergence
 from lightning_trainer.training.update.losses.correction import Correction, correct
 from lightning_trainer.training.update.losses.imitation import demonstration_estimate, preference_estimate
 from lightning_trainer.training.update.metrics import Update, of_step
@@ -174,8 +174,8 @@ class Learner:
             metrics.update(said)
             return found
         if self._algorithm.kl_reward_coef:
-            behaviour = {sample.sample_id: sample.behaviour_logprobs for sample in samples}
-            ours = measured.get("old_log_probs", behaviour)
+            behavior = {sample.sample_id: sample.behavior_logprobs for sample in samples}
+            ours = measured.get("old_log_probs", behavior)
             nats = divergence.divergence(samples, ours, measured["ref_log_prob"], self._algorithm.kl_reward_type)
             coefficient = self._algorithm.kl_reward_coef
             penalties = {sample_id: [coefficient * value for value in row] for sample_id, row in nats.items()}

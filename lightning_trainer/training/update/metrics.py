@@ -8,7 +8,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from tensordict import TensorDict
+from verl.trainer.ppo.core_algos import kl_penalty
 from verl.utils.metric import AggregationType, Metric
+from verl.workers.utils.padding import no_padding_2_padding
+
+from lightning_trainer.training.update.batch.tensors import BEHAVIOR, TokenValues
+from lightning_trainer.types import Sample
 
 _log = logging.getLogger(__name__)
 
@@ -98,3 +103,57 @@ def _number(value: Any) -> float:
     if isinstance(value, list):
         return sum(_number(item) for item in value) / len(value)
     return float(value)
+
+
+# How far the trainer's log-probabilities are from the engine's on the tokens that the engine sampled.
+#
+# Measured inside of the loss, on what the update computes anyway. On fresh samples it is the two implementations'
+# difference; on stale ones the distance that the weights have moved since is in it too.
+
+
+class MeasuresMismatch:
+    """A loss of verl's that also reports ``mismatch/abs_mean`` and ``mismatch/abs_max``, nats a trained token."""
+
+    def __init__(self, loss: Loss) -> None:
+        self._loss = loss
+
+    def __call__(self, model_output: Any, data: TensorDict, dp_group: Any = None) -> tuple[torch.Tensor, dict]:
+        loss, metrics = self._loss(model_output=model_output, data=data, dp_group=dp_group)
+        with torch.no_grad():
+            trainer = no_padding_2_padding(model_output["log_probs"], data)
+            padded = data.select("response_mask", BEHAVIOR).to_padded_tensor()
+            mask = padded["response_mask"].bool()
+            differences = (trainer - padded[BEHAVIOR]).abs()[mask]
+        # Micro-batches hold different numbers of tokens: their sums over the batch's count add up to its mean.
+        share = float(differences.sum()) * data["dp_size"] / data["batch_num_tokens"]
+        metrics["mismatch/abs_mean"] = Metric(AggregationType.SUM, share)
+        metrics["mismatch/abs_max"] = Metric(AggregationType.MAX, float(differences.max()) if len(differences) else 0.0)
+        return loss, metrics
+
+
+# How far the policy is from its reference at every sampled token, in nats: verl's estimators of the divergence.
+
+_estimate: Any = kl_penalty  # typed for a kind of tensor that nothing makes
+
+
+def divergence(
+    samples: Sequence[Sample], log_probs: TokenValues, ref_log_prob: TokenValues, estimator: str
+) -> dict[str, list[float]]:
+    """Return the estimate at every trained token, 0.0 elsewhere, by sample id.
+
+    Args:
+        log_probs: of the policy that sampled.
+        estimator: verl's name (``k1``, ``k2``, ``k3`` ...); Schulman, Approximating KL Divergence (2020).
+    """
+    found = {}
+    for sample in samples:
+        ours, reference = (torch.tensor(values[sample.sample_id]) for values in (log_probs, ref_log_prob))
+        estimate_L = _estimate(ours, reference, estimator) * torch.tensor(sample.loss_mask)
+        found[sample.sample_id] = estimate_L.tolist()
+    return found
+
+
+def mean(samples: Sequence[Sample], values: TokenValues) -> float:
+    """Return the mean over the trained tokens."""
+    tokens = sum(sum(sample.loss_mask) for sample in samples)
+    return sum(sum(values[sample.sample_id]) for sample in samples) / tokens

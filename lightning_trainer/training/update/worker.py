@@ -23,8 +23,7 @@ from lightning_trainer.training.update.batch.tensors import TokenValues, scoring
 from lightning_trainer.training.update.configuration import loss_config, worker_config
 from lightning_trainer.training.update.exporting import as_in_checkpoints, exported_tensors
 from lightning_trainer.training.update.host import ModelHost
-from lightning_trainer.training.update.losses.mismatch import MeasuresMismatch
-from lightning_trainer.training.update.metrics import TokenWeighted, Update
+from lightning_trainer.training.update.metrics import MeasuresMismatch, TokenWeighted, Update
 from lightning_trainer.types import Sample, Segment
 
 _log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ import http.client
 import json
 import sys
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import openai
 import pytest
 from lightning_instrumentation.access import proof as proofs
@@ -17,7 +17,7 @@ TOKEN = "the-token-of-this-users-daemon"
 PROMPT = "a prompt that is nobody else's affair"
 
 
-@lightning.agent("writer")
+@lt.agent("writer")
 def ask(client):
     return client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": PROMPT}])
 
@@ -77,7 +77,7 @@ def test_whoever_took_its_port_gets_a_number_and_nothing_else(begin, daemon, hos
     for _ in range(3):
         ask(client)
     assert len(host.requests) == 3
-    assert not lightning.flush(1.0)
+    assert not lt.flush(1.0)
     sent = every_byte()
     assert b"GET /lightning/challenge?nonce=" in sent
     assert PROMPT.encode() not in sent
@@ -95,13 +95,13 @@ def test_when_the_daemon_is_back_so_are_its_calls_and_spans(begin, daemon, host,
     begin(refresh_s=0.0)
     ask(client)
     daemon.token = TOKEN
-    lightning.flush(10.0)
+    lt.flush(10.0)
     for _ in range(200):
         if daemon.requests:
             break
         ask(client)
     assert daemon.requests
-    assert lightning.flush(20.0)
+    assert lt.flush(20.0)
 
 
 def test_a_claimed_call_that_may_not_go_elsewhere_fails(begin, daemon, host, client, monkeypatch):
@@ -183,9 +183,9 @@ def test_what_was_proven_for_one_connection_is_not_believed_on_the_next(daemon, 
     daemon.token = TOKEN
     ClosesAfterOne(daemon)
     begin(token=TOKEN)
-    with lightning.rollout(PROMPT):
+    with lt.rollout(PROMPT):
         pass
-    assert not lightning.flush(1.0)
+    assert not lt.flush(1.0)
     with pytest.raises(UnprovenDaemonError, match="closes each connection after one answer"):
         Access(daemon.url, TOKEN).open(2.0)
     sent = every_byte()

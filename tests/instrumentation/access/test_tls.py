@@ -7,7 +7,7 @@ import ssl
 import aiohttp
 import httpx
 import httpx2
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import openai
 import pytest
 import requests
@@ -92,7 +92,7 @@ def test_a_routed_call_reaches_the_daemon(shows, begin, daemon, host, authority,
     if left:
         remember(daemon.url, KnownDaemon(TOKEN, shown))
     begin(token=None if left else TOKEN, ca_file=None if left else authority.file)
-    lightning.agent("writer")(CALLERS[library])(host.base_url)
+    lt.agent("writer")(CALLERS[library])(host.base_url)
     assert len(daemon.requests) == 1
     assert not host.requests
     assert daemon.chats()
@@ -104,15 +104,15 @@ def test_who_shows_another_certificate_gets_nothing_and_the_agent_goes_on(
 ):
     remember(daemon.url, KnownDaemon(TOKEN, shows("127.0.0.1")))
     begin()
-    ask = lightning.agent("writer")(CALLERS[library])
+    ask = lt.agent("writer")(CALLERS[library])
     ask(host.base_url)
     assert (len(daemon.requests), len(host.requests)) == (1, 0)
-    assert lightning.flush(10)
+    assert lt.flush(10)
     shows("127.0.0.1", signed_by=authority_class(tmp_path, "Somebody else"))
     for _ in range(2):
         ask(host.base_url)
     assert (len(daemon.requests), len(host.requests)) == (1, 2)
-    assert not lightning.flush(1.0)
+    assert not lt.flush(1.0)
     said = [record.getMessage() for record in caplog.records]
     assert len([one for one in said if "it shows another certificate" in one and "spans wait" in one]) == 1
 

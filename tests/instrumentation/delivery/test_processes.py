@@ -9,19 +9,19 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.delivery.spool import endpoint_folder
 
 PREAMBLE = """
 import os, resource, signal, sys, time
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 from lightning_instrumentation.delivery import outbox, post, sender
 outbox._AT_EXIT_S, post._CONNECT_TIMEOUT_S, post._ANSWER_TIMEOUT_S = 60.0, 30.0, 0.5
 sender._PAUSE_S = (0.02, 0.1)
 def work(number):
-    lightning.agent(f"call-{number}")(lambda: None)()
+    lt.agent(f"call-{number}")(lambda: None)()
 """
 
 
@@ -43,7 +43,7 @@ def names(receiver) -> Counter[str]:
 
 def deliver_what_is_left(receiver, spool_dir: Path) -> None:
     """As any later process with the same endpoint does."""
-    process = start("lightning.init(); work('last'); lightning.flush(30); time.sleep(0.5)", receiver, spool_dir)
+    process = start("lt.init(); work('last'); lt.flush(30); time.sleep(0.5)", receiver, spool_dir)
     finish(process)
     assert list(endpoint_folder(spool_dir, receiver.url).iterdir()) == []
 
@@ -84,13 +84,13 @@ def test_what_returned_before_a_kill_arrives(receiver, tmp_path, daemon_is_up):
 def test_a_forked_child_that_leaves_the_block_does_not_end_its_parents_rollout(receiver, tmp_path):
     process = start(
         """
-        with lightning.rollout("t", attempt_id="a"):
+        with lt.rollout("t", attempt_id="a"):
             child = os.fork()
             work("child" if child == 0 else "parent")
             if child:
                 os.waitpid(child, 0)
                 time.sleep(0.2)
-        lightning.flush(30)
+        lt.flush(30)
         if child == 0:
             os._exit(0)
         """,
@@ -151,10 +151,10 @@ def test_a_disk_that_fills_up_makes_spans_wait_in_memory_and_none_is_lost(receiv
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
         for number in range(600): work(number)
-        stats = lightning.stats()
+        stats = lt.stats()
         print(stats.waiting, stats.dropped, stats.failed.get("spool-not-writable", 0) > 0, flush=True)
-        lightning.flush(60)
-        print(lightning.stats().waiting, flush=True)
+        lt.flush(60)
+        print(lt.stats().waiting, flush=True)
         """,
         receiver,
         tmp_path,
@@ -168,7 +168,7 @@ def test_a_disk_that_fills_up_makes_spans_wait_in_memory_and_none_is_lost(receiv
 
 
 def test_spans_of_an_attempt_are_numbered_without_a_gap_in_every_thread(recording):
-    with lightning.rollout("t", attempt_id="numbered") as rollout:
+    with lt.rollout("t", attempt_id="numbered") as rollout:
         scopes = [threading.Thread(target=lambda: [step() for _ in range(20)]) for _ in range(4)]
         for thread in scopes:
             thread.start()
@@ -182,6 +182,6 @@ def test_spans_of_an_attempt_are_numbered_without_a_gap_in_every_thread(recordin
     assert root.attributes[semconv.SEQUENCE_STARTED] == 81
 
 
-@lightning.agent("step")
+@lt.agent("step")
 def step() -> None:
     pass

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from email.utils import formatdate
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import runtime
 from lightning_instrumentation.delivery import sender as sender_module
@@ -18,7 +18,7 @@ from lightning_instrumentation.delivery.spool import endpoint_folder
 from lightning_instrumentation.settings import checked_endpoint
 
 
-@lightning.agent("a")
+@lt.agent("a")
 def work(size: int = 0) -> None:
     pass
 
@@ -51,15 +51,15 @@ def test_spans_wait_for_a_daemon_that_is_down_and_arrive_when_it_is_up(recording
     with caplog.at_level(logging.WARNING, logger="lightning_instrumentation"):
         for _ in range(5):
             work()
-        assert lightning.flush(0.4) is False
-        assert lightning.stats().waiting == 5
+        assert lt.flush(0.4) is False
+        assert lt.stats().waiting == 5
         receiver.start()
         receiver.wait_for(5)
-        assert lightning.flush()
+        assert lt.flush()
         patient_until = time.monotonic() + 5  # it is said when the answer has been read, a moment after
         while len(caplog.messages) < 2 and time.monotonic() < patient_until:
             time.sleep(0.01)
-    stats = lightning.stats()
+    stats = lt.stats()
     assert (stats.created, stats.delivered, stats.waiting, stats.dropped) == (5, 5, 0, 0)
     assert [("not reachable" in m, "again" in m) for m in caplog.messages] == [(True, False), (False, True)]
 
@@ -104,8 +104,8 @@ def test_a_daemon_that_is_not_there_is_told_from_one_that_refuses_and_from_anoth
         work()
         recording.receiver.wait_for(1)
     assert sentence in caplog.messages[0]
-    assert lightning.flush()
-    assert lightning.stats().waiting == 0
+    assert lt.flush()
+    assert lt.stats().waiting == 0
 
 
 def test_what_is_no_http_server_is_called_one(recording, caplog, tmp_path):
@@ -123,7 +123,7 @@ def test_what_is_no_http_server_is_called_one(recording, caplog, tmp_path):
         threading.Thread(target=greet, daemon=True).start()
         with caplog.at_level(logging.WARNING, logger="lightning_instrumentation"):
             work()
-            assert lightning.flush(0.5) is False
+            assert lt.flush(0.5) is False
     assert "is not a lightning-trainer daemon, it does not speak HTTP" in caplog.messages[0]
 
 
@@ -153,8 +153,8 @@ def test_a_body_that_is_too_large_is_split_until_it_fits(recording):
     receiver.decide = lambda spans: accept if len(spans) <= 3 else too_large
     receiver.start()
     receiver.wait_for(20)
-    assert lightning.flush()
-    assert (lightning.stats().delivered, lightning.stats().rejected) == (20, 0)
+    assert lt.flush()
+    assert (lt.stats().delivered, lt.stats().rejected) == (20, 0)
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
@@ -164,22 +164,22 @@ def test_the_one_span_to_blame_is_put_aside_and_the_rest_arrive(recording, tmp_p
     receiver.stop()
     for _ in range(6):
         work()
-    lightning.agent("poison")(work)()
+    lt.agent("poison")(work)()
     for _ in range(6):
         work()
     receiver.decide = lambda spans: refuse if any("poison" in span.name for span in spans) else accept
-    before = lightning.stats().failed.get("span-rejected", 0)
+    before = lt.stats().failed.get("span-rejected", 0)
     receiver.start()
     receiver.wait_for(13)  # the poisoned call holds an ordinary one
     # One more than there were calls: it says that a span was refused, and may be put just after a flush has returned.
     deadline = time.monotonic() + 10.0
-    while lightning.stats().delivered < 14 and time.monotonic() < deadline:
-        assert lightning.flush()
+    while lt.stats().delivered < 14 and time.monotonic() < deadline:
+        assert lt.flush()
         time.sleep(0.01)
-    stats = lightning.stats()
+    stats = lt.stats()
     assert (stats.created, stats.delivered, stats.rejected, stats.waiting) == (15, 14, 1, 0)
     assert stats.failed["span-rejected"] == before + 1
-    lightning.shutdown()
+    lt.shutdown()
     (file,) = endpoint_folder(tmp_path, receiver.url).glob("*.rejected")
     (line,) = file.read_text().splitlines()
     assert json.loads(line)["reason"] == f"{status}: cannot read it"
@@ -203,13 +203,13 @@ def test_a_token_is_sent_and_large_bodies_are_compressed_where_there_is_a_networ
 
     if not is_local:
         monkeypatch.setattr(post, "LOOPBACK", "nowhere")
-    lightning.shutdown(0.0)
+    lt.shutdown(0.0)
     receiver.token = "t0ken"
-    lightning.init(receiver.url, token="t0ken", spool_dir=tmp_path)
-    with lightning.rollout("t", input="x" * 5000):
+    lt.init(receiver.url, token="t0ken", spool_dir=tmp_path)
+    with lt.rollout("t", input="x" * 5000):
         pass
-    assert lightning.flush()
-    lightning.shutdown()
+    assert lt.flush()
+    lt.shutdown()
     (_, _, headers) = receiver.posts[0]
     headers = {name.lower(): value for name, value in headers.items()}
     assert headers["authorization"] == "Bearer t0ken"
@@ -236,13 +236,13 @@ def test_our_own_requests_are_suppressed_for_every_instrumentation(recording, mo
 
 def test_a_full_spool_drops_the_newest_and_says_so_once(recording, tmp_path, caplog):
     recording.receiver.stop()
-    lightning.shutdown(0.0)
-    lightning.init(recording.receiver.url, spool_dir=tmp_path / "small", spool_limit_bytes=200_000)
+    lt.shutdown(0.0)
+    lt.init(recording.receiver.url, spool_dir=tmp_path / "small", spool_limit_bytes=200_000)
     with caplog.at_level(logging.ERROR, logger="lightning_instrumentation"):
         for _ in range(8):
-            with lightning.rollout("t", input="x" * 40_000):
+            with lt.rollout("t", input="x" * 40_000):
                 pass
-    stats = lightning.stats()
+    stats = lt.stats()
     assert stats.dropped > 0
     assert stats.waiting + stats.dropped == 8
     assert stats.failed["spool-full"] >= stats.dropped
@@ -252,12 +252,12 @@ def test_a_full_spool_drops_the_newest_and_says_so_once(recording, tmp_path, cap
 
 def small_spool(recording, tmp_path, **options):
     recording.receiver.stop()
-    lightning.shutdown(0.0)
-    lightning.init(recording.receiver.url, spool_dir=tmp_path / "small", spool_limit_bytes=200_000, **options)
+    lt.shutdown(0.0)
+    lt.init(recording.receiver.url, spool_dir=tmp_path / "small", spool_limit_bytes=200_000, **options)
 
 
 def large_span() -> None:
-    with lightning.rollout("t", input="x" * 40_000):
+    with lt.rollout("t", input="x" * 40_000):
         pass
 
 
@@ -265,18 +265,18 @@ def test_a_spool_that_was_full_takes_spans_again_when_it_was_emptied(recording, 
     small_spool(recording, tmp_path)
     for _ in range(8):
         large_span()
-    dropped = lightning.stats().dropped
+    dropped = lt.stats().dropped
     assert dropped > 0
     recording.receiver.start()
-    assert lightning.flush(10)
+    assert lt.flush(10)
     running = runtime.runtime()
     assert running is not None
     running.outbox._measure_at = 0.0  # ten seconds later
     recording.receiver.stop()
     large_span()
-    assert lightning.stats().dropped == dropped
+    assert lt.stats().dropped == dropped
     recording.receiver.start()
-    assert lightning.flush(10)
+    assert lt.flush(10)
 
 
 def test_a_full_spool_that_blocks_loses_nothing_while_the_daemon_is_only_slow(recording, tmp_path):
@@ -284,8 +284,8 @@ def test_a_full_spool_that_blocks_loses_nothing_while_the_daemon_is_only_slow(re
     threading.Timer(0.3, recording.receiver.start).start()
     for _ in range(12):
         large_span()
-    assert lightning.flush(10)
-    assert (lightning.stats().dropped, lightning.stats().delivered) == (0, 12)
+    assert lt.flush(10)
+    assert (lt.stats().dropped, lt.stats().delivered) == (0, 12)
 
 
 def test_a_full_spool_that_blocks_waits_no_longer_than_was_said_and_once(recording, tmp_path):
@@ -294,24 +294,24 @@ def test_a_full_spool_that_blocks_waits_no_longer_than_was_said_and_once(recordi
     for _ in range(12):
         large_span()
     assert 0.3 <= time.monotonic() - began < 5
-    stats = lightning.stats()
+    stats = lt.stats()
     assert stats.dropped > 1
     assert stats.dropped + stats.waiting == 12
     recording.receiver.start()
-    assert lightning.flush(10)
+    assert lt.flush(10)
 
 
 def test_where_the_disk_cannot_be_written_spans_wait_in_memory(recording, tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(Losses, "tell", lambda self, runtime: None)  # which would be a fourth span, sooner or later
     recording.receiver.stop()
-    lightning.shutdown(0.0)
+    lt.shutdown(0.0)
     blocked = tmp_path / "file"
     blocked.write_text("a file is no folder")
-    lightning.init(recording.receiver.url, spool_dir=blocked)
+    lt.init(recording.receiver.url, spool_dir=blocked)
     for _ in range(3):
         work()
-    assert lightning.stats().waiting == 3
-    assert lightning.stats().failed["spool-not-writable"] >= 1
+    assert lt.stats().waiting == 3
+    assert lt.stats().failed["spool-not-writable"] >= 1
     recording.receiver.start()
     recording.receiver.wait_for(3)
 
@@ -321,7 +321,7 @@ def test_a_disk_that_fails_later_on_makes_spans_wait_in_memory(recording, monkey
         raise OSError(errno.ENOSPC, "no space left on device")
 
     work()
-    assert lightning.flush()
+    assert lt.flush()
     recording.receiver.stop()
     monkeypatch.setattr("lightning_instrumentation.delivery.segment.os.pwrite", full)
     work()
@@ -341,32 +341,32 @@ def test_many_threads_write_at_once_and_nothing_is_lost(recording):
     for thread in threads:
         thread.join()
     recording.receiver.wait_for(400)
-    assert lightning.flush()
-    assert lightning.stats().delivered == 400
+    assert lt.flush()
+    assert lt.stats().delivered == 400
 
 
 def test_init_says_what_is_wrong_and_use_without_a_usable_endpoint_breaks_nothing(monkeypatch, caplog):
-    lightning.shutdown(0.0)
-    with pytest.raises(lightning.ConfigurationError, match="'localhost:8321'"):
-        lightning.init("localhost:8321")
-    with pytest.raises(lightning.ConfigurationError, match="trusted host 'a:b:c'"):
-        lightning.init("http://localhost:1", trusted_hosts=["a:b:c"])
+    lt.shutdown(0.0)
+    with pytest.raises(lt.ConfigurationError, match="'localhost:8321'"):
+        lt.init("localhost:8321")
+    with pytest.raises(lt.ConfigurationError, match="trusted host 'a:b:c'"):
+        lt.init("http://localhost:1", trusted_hosts=["a:b:c"])
     monkeypatch.setenv("LIGHTNING_ENDPOINT", "nonsense")
-    with caplog.at_level(logging.ERROR, logger="lightning_instrumentation"), lightning.rollout("t"):
+    with caplog.at_level(logging.ERROR, logger="lightning_instrumentation"), lt.rollout("t"):
         work()
-        lightning.reward(1)
+        lt.reward(1)
     assert len(caplog.records) == 1
     assert "'nonsense'" in caplog.text
-    assert lightning.flush() is True
+    assert lt.flush() is True
     monkeypatch.setattr(runtime, "_unusable", False)
 
 
 def test_init_again_changes_nothing_and_warns_about_another_endpoint(recording, caplog):
     with caplog.at_level(logging.WARNING, logger="lightning_instrumentation"):
-        lightning.init()
-        lightning.init(recording.receiver.url)
+        lt.init()
+        lt.init(recording.receiver.url)
         assert caplog.records == []
-        lightning.init("http://127.0.0.1:1")
+        lt.init("http://127.0.0.1:1")
     assert len(caplog.records) == 1
     work()
     recording.receiver.wait_for(1)

@@ -9,7 +9,7 @@ import aiohttp
 import anthropic
 import httpx
 import httpx2
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import openai
 import pytest
 import requests
@@ -76,9 +76,9 @@ async def test_the_async_anthropic_client_is_captured_with_its_agent(recording, 
     async with anthropic.AsyncAnthropic(base_url=model.url, api_key=KEY) as client:
 
         async def one(number):
-            async with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
+            async with lt.rollout(f"t{number}", rollout_id=f"r{number}"):
 
-                @lightning.agent(f"agent{number}")
+                @lt.agent(f"agent{number}")
                 async def speak():
                     asked: list = [{"role": "user", "content": f"question {number}"}]
                     async with client.messages.stream(model="claude", max_tokens=9, messages=asked) as stream:
@@ -185,24 +185,24 @@ def test_a_cut_connection_is_an_error_for_the_caller_and_on_the_span(recording, 
 
 
 def test_compressed_answers_of_strangers_are_read(receiver, model, tmp_path):
-    lightning.shutdown(0.0)
-    lightning.init(receiver.url, spool_dir=tmp_path)
+    lt.shutdown(0.0)
+    lt.init(receiver.url, spool_dir=tmp_path)
     url = f"{model.base_url}/chat/completions"
     with httpx.stream("POST", url, json=chat()) as response:
         assert response.headers["content-encoding"] == "gzip"
         assert b"".join(response.iter_raw())[:2] == b"\x1f\x8b"
     with requests.post(url, json=chat(), stream=True, timeout=9) as response:
         assert response.raw.read()[:2] == b"\x1f\x8b"
-    lightning.shutdown()
+    lt.shutdown()
     for span in receiver.spans("chat"):
         assert "answer0 to hello" in span.attributes[semconv.OUTPUT_MESSAGES]
     assert len(receiver.spans("chat")) == 2
 
 
 def test_bodies_over_the_limit_are_not_read_and_are_counted(receiver, model, tmp_path):
-    lightning.shutdown(0.0)
-    lightning.init(receiver.url, spool_dir=tmp_path, trusted_hosts=[model.url], max_body_bytes=2000)
-    before = lightning.stats().failed
+    lt.shutdown(0.0)
+    lt.init(receiver.url, spool_dir=tmp_path, trusted_hosts=[model.url], max_body_bytes=2000)
+    before = lt.stats().failed
     url = f"{model.base_url}/chat/completions"
     long = "word " * 1000
     assert len(httpx.post(url, json=chat(long)).json()["choices"]) == 1
@@ -212,19 +212,19 @@ def test_bodies_over_the_limit_are_not_read_and_are_counted(receiver, model, tmp
         assert b"".join(response.iter_bytes()).endswith(b"data: [DONE]\n\n")
     client = openai.OpenAI(base_url=model.base_url, api_key=KEY)
     assert client.chat.completions.create(model="m", messages=[{"role": "user", "content": long}]).choices
-    failed = lightning.stats().failed
+    failed = lt.stats().failed
     assert failed["request-over-limit"] - before.get("request-over-limit", 0) == 2
     assert failed["response-over-limit"] - before.get("response-over-limit", 0) == 3
-    lightning.shutdown()
+    lt.shutdown()
     assert len(receiver.spans("chat")) == 3
 
 
 @pytest.mark.parametrize("value", ["0", "many", "-1"])
 def test_a_limit_that_is_none_is_refused_with_its_value(value, monkeypatch, tmp_path):
-    lightning.shutdown(0.0)
+    lt.shutdown(0.0)
     monkeypatch.setenv("LIGHTNING_MAX_BODY_BYTES", value)
-    with pytest.raises(lightning.ConfigurationError, match=f"max_body_bytes is '{value}'.*LIGHTNING_MAX_BODY_BYTES"):
-        lightning.init("http://127.0.0.1:9", spool_dir=tmp_path)
+    with pytest.raises(lt.ConfigurationError, match=f"max_body_bytes is '{value}'.*LIGHTNING_MAX_BODY_BYTES"):
+        lt.init("http://127.0.0.1:9", spool_dir=tmp_path)
 
 
 def test_what_is_no_model_call_is_left_alone(recording, model):
@@ -237,12 +237,12 @@ def test_what_is_no_model_call_is_left_alone(recording, model):
 
 
 def test_a_request_that_is_not_to_be_recorded_is_not_looked_at(recording):
-    before = lightning.stats().failed
+    before = lt.stats().failed
     transport = httpx.MockTransport(lambda request: httpx.Response(200, json={}))
     with silence(), httpx.Client(transport=transport) as client:
         client.post("http://unread/v1/chat/completions", content=iter([b"{}"]))
     assert recording.spans() == []
-    assert lightning.stats().failed == before
+    assert lt.stats().failed == before
 
 
 def test_what_the_user_set_is_never_overwritten(recording, model):

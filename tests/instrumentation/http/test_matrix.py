@@ -13,7 +13,7 @@ import aiohttp
 import anthropic
 import httpx
 import httpx2
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import openai
 import pytest
 import requests
@@ -126,8 +126,8 @@ def run(call, url, documents, stream):
     if asyncio.iscoroutinefunction(call):
 
         async def one(number):
-            async with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
-                speak = lightning.agent(f"agent{number}")(call)
+            async with lt.rollout(f"t{number}", rollout_id=f"r{number}"):
+                speak = lt.agent(f"agent{number}")(call)
                 return await speak(url, documents[number], stream)
 
         async def every():
@@ -136,8 +136,8 @@ def run(call, url, documents, stream):
         return asyncio.run(every())
 
     def one_sync(number):
-        with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
-            return lightning.agent(f"agent{number}")(call)(url, documents[number], stream)
+        with lt.rollout(f"t{number}", rollout_id=f"r{number}"):
+            return lt.agent(f"agent{number}")(call)(url, documents[number], stream)
 
     with ThreadPoolExecutor(len(documents)) as pool:
         return list(pool.map(one_sync, range(len(documents))))
@@ -210,15 +210,15 @@ def test_every_call_is_captured_whole_and_unseen(recording, library, form, strea
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("library", CALLERS)
 def test_a_stranger_gets_what_it_would_get_without_us(receiver, model, tmp_path, library, form, stream):
-    lightning.shutdown(0.0)
-    lightning.init(receiver.url, spool_dir=tmp_path)
+    lt.shutdown(0.0)
+    lt.init(receiver.url, spool_dir=tmp_path)
     call, url, document = CALLERS[library], f"{model.base_url}/{form}", body(form, "hello", stream)
     (seen,) = run(call, url, [document], stream)
     assert seen == without_us(call, url, document, stream)
     (_, headers, sent), (_, headers_without_us, sent_without_us) = model.requests
     assert list(sent.items()) == list(sent_without_us.items())
     assert {**headers, "host": ""} == {**headers_without_us, "host": ""}
-    lightning.shutdown()
+    lt.shutdown()
     (span,) = [*receiver.spans("chat"), *receiver.spans("text_completion")]
     assert "answer" in span.attributes[semconv.OUTPUT_MESSAGES]
     assert semconv.response_token_ids(0) not in span.attributes

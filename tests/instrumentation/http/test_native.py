@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import semconv
 
@@ -214,7 +214,7 @@ def asked(path: str, body: dict, kind: str, answer: bytes, *, streamed: bool) ->
 @pytest.mark.parametrize("way", WAYS)
 def test_what_was_asked_and_answered_is_recorded_and_handed_on_as_it_came(recording, way, streamed):
     path, body, kind, answer, (api, model, messages, parts, reason) = WAYS[way]
-    before = lightning.stats().failed
+    before = lt.stats().failed
     assert asked(path, body, kind, answer, streamed=streamed) == answer
     (span,) = recording.spans()
     read = span.attributes
@@ -227,7 +227,7 @@ def test_what_was_asked_and_answered_is_recorded_and_handed_on_as_it_came(record
     if semconv.TOOL_DEFINITIONS in read:
         assert [tool["name"] for tool in json.loads(read[semconv.TOOL_DEFINITIONS])] == ["calc"]
     assert read.get(semconv.STREAM_COMPLETE, True) is True
-    assert lightning.stats().failed == before
+    assert lt.stats().failed == before
 
 
 def test_results_of_tools_are_messages_of_the_tool(recording):
@@ -256,10 +256,10 @@ def test_results_of_tools_are_messages_of_the_tool(recording):
     ],
 )
 def test_what_only_looks_like_a_call_is_left_alone(recording, path, body):
-    before = lightning.stats().failed
+    before = lt.stats().failed
     asked(path, body, "application/json", b"{}", streamed=False)
     assert recording.spans() == []
-    assert lightning.stats().failed == before
+    assert lt.stats().failed == before
 
 
 @pytest.mark.parametrize(
@@ -271,10 +271,10 @@ def test_what_only_looks_like_a_call_is_left_alone(recording, path, body):
     ],
 )
 def test_what_is_not_read_is_counted_and_said(recording, path, reason):
-    before = lightning.stats().failed.get(f"not-captured:{reason}", 0)
+    before = lt.stats().failed.get(f"not-captured:{reason}", 0)
     asked(path, {"anthropic_version": "x"}, "application/json", b"{}", streamed=False)
     assert recording.spans() == []
-    assert lightning.stats().failed[f"not-captured:{reason}"] == before + 1
+    assert lt.stats().failed[f"not-captured:{reason}"] == before + 1
 
 
 def test_boto3_is_captured(recording, model):
@@ -300,9 +300,9 @@ def test_a_claimed_agents_call_by_boto3_is_counted_as_not_routed(begin, daemon, 
     request = SimpleNamespace(method="POST", url=f"{host.url}/model/a/converse", body=body, stream_output=False)
     response = SimpleNamespace(status_code=200, headers={"content-type": "application/json"}, content=b"{}")
     reason = "not-routed:/converse"
-    before = lightning.stats().failed.get(reason, 0)
+    before = lt.stats().failed.get(reason, 0)
     for name, counted in (("writer", 1), ("judge", 1)):
-        with lightning.agent(name):
+        with lt.agent(name):
             assert botocore._send(lambda request: response, None, (request,), {}) is response
-        assert lightning.stats().failed.get(reason, 0) == before + counted
+        assert lt.stats().failed.get(reason, 0) == before + counted
     assert [span.attributes[semconv.AGENT_NAME] for span in daemon.chats()] == ["writer", "judge"]

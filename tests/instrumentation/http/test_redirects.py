@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import httpx
 import httpx2
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import openai
 import pytest
 import requests
@@ -65,11 +65,9 @@ def servers():
 
 @pytest.fixture
 def begin(receiver, tmp_path):
-    lightning.shutdown(0.0)
-    yield lambda *trusted: lightning.init(
-        receiver.url, spool_dir=tmp_path, trusted_hosts=[server.url for server in trusted]
-    )
-    lightning.shutdown(1.0)
+    lt.shutdown(0.0)
+    yield lambda *trusted: lt.init(receiver.url, spool_dir=tmp_path, trusted_hosts=[server.url for server in trusted])
+    lt.shutdown(1.0)
 
 
 DOCUMENT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hé"}], "temperature": 0.5}
@@ -188,7 +186,7 @@ def test_a_redirect_among_hosts_that_were_named_keeps_the_ids(begin, receiver, s
     ask = CALLERS[caller]
     expected = unwatched(ask, named.url + PATH)
     assert ask(named.url + PATH) == expected
-    assert lightning.flush()
+    assert lt.flush()
     (span,) = receiver.spans("chat")
     assert unpack_token_ids(span.attributes[semconv.response_token_ids(0)])
 
@@ -248,15 +246,15 @@ def test_half_a_surrogate_pair_neither_loses_a_span_nor_changes_what_is_said(beg
     begin(named)
     said = "half \ud83d of é"
     document = {"model": "m", "messages": [{"role": "system", "content": said}, {"role": "user", "content": "hello"}]}
-    before = dict(lightning.stats().failed)
+    before = dict(lt.stats().failed)
     response = requests.post(named.url + PATH, data=json.dumps(document), timeout=9)
     assert response.status_code == 200
     assert json.loads(named.raw[0].partition(b"\n\n")[2])["messages"] == document["messages"]
-    assert lightning.flush()
+    assert lt.flush()
     (span,) = receiver.spans("chat")
     message, _ = json.loads(span.attributes[semconv.INPUT_MESSAGES])
     assert message["parts"][0]["content"] == said
-    assert dict(lightning.stats().failed) == before
+    assert dict(lt.stats().failed) == before
 
 
 @pytest.mark.parametrize("library", [httpx, httpx2])

@@ -8,7 +8,7 @@ import aiohttp
 import anthropic
 import httpx
 import httpx2
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 import requests
 from lightning_instrumentation import semconv
@@ -75,7 +75,7 @@ CALLERS = {
 
 
 def speaking_as(agent, function, *args):
-    return lightning.agent(agent)(function)(*args)
+    return lt.agent(agent)(function)(*args)
 
 
 def said_in(content: bytes) -> str:
@@ -239,7 +239,7 @@ async def test_tasks_with_one_session_keep_their_agents_apart(begin, daemon, hos
     async with aiohttp.ClientSession() as session, httpx.AsyncClient() as client:
 
         async def ask(name, number):
-            @lightning.agent(name)
+            @lt.agent(name)
             async def speak():
                 if number % 4 < 2:
                     await (await session.post(url, json=document(f"{name} {number}"))).read()

@@ -3,7 +3,7 @@
 import json
 
 import httpx
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import openai
 import pytest
 from lightning_instrumentation import semconv
@@ -148,11 +148,11 @@ def test_embeddings_are_no_model_calls(recording, client):
 
 
 def test_a_stranger_gets_what_it_would_get_without_us(receiver, model, client, tmp_path):
-    lightning.shutdown(0.0)
-    lightning.init(receiver.url, spool_dir=tmp_path)
+    lt.shutdown(0.0)
+    lt.init(receiver.url, spool_dir=tmp_path)
     client.responses.create(model="m", input="hello there")
     client.completions.create(model="m", prompt="hello there")
-    lightning.shutdown()
+    lt.shutdown()
     assert [set(body) for _, _, body in model.requests] == [{"model", "input"}, {"model", "prompt"}]
     for _, headers, _ in model.requests:
         assert not {"traceparent", "baggage"} & set(headers)

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import json
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import openai
 import pytest
 from lightning_instrumentation import semconv
@@ -44,7 +44,7 @@ def logprobs(span, choice=0):
 
 
 def test_a_call_is_a_client_span_with_request_answer_usage_and_exact_tokens(recording, client):
-    with lightning.rollout("task-1", rollout_id="r1", attempt_id="a1"):
+    with lt.rollout("task-1", rollout_id="r1", attempt_id="a1"):
         client.chat.completions.create(model="m", messages=HELLO, temperature=0.5, max_tokens=9, seed=3, stop="x")
     span = recording.span("chat")
     words = ["answer0 ", "to ", "hello ", "there "]
@@ -84,12 +84,12 @@ def test_a_call_is_a_client_span_with_request_answer_usage_and_exact_tokens(reco
 
 def test_a_client_made_before_the_first_line_of_ours_is_captured(receiver, model, tmp_path, client):
     completions = client.chat.completions  # holds a bound method of the client from now on
-    lightning.shutdown(0.0)
-    lightning.init(receiver.url, spool_dir=tmp_path)
+    lt.shutdown(0.0)
+    lt.init(receiver.url, spool_dir=tmp_path)
     completions.create(model="m", messages=HELLO)
-    assert lightning.flush()
+    assert lt.flush()
     assert len(receiver.spans("chat")) == 1
-    lightning.shutdown()
+    lt.shutdown()
 
 
 class Parsed(BaseModel):
@@ -134,7 +134,7 @@ def answers(client) -> list:
 def test_answers_are_the_same_with_and_without_us(recording, client):
     watched = answers(client)
     asked = [body for _, _, body in recording.model.requests]
-    lightning.shutdown()
+    lt.shutdown()
     unwatched = answers_without_us(client)
     assert watched == unwatched
     assert sum("return_token_ids" in body for body in asked) > 10
@@ -281,26 +281,26 @@ class TestHosts:
         return headers, body
 
     def test_a_stranger_gets_what_it_would_get_without_us(self, receiver, model, client, tmp_path):
-        lightning.shutdown(0.0)
-        lightning.init(receiver.url, spool_dir=tmp_path)
-        with lightning.rollout("t"):
+        lt.shutdown(0.0)
+        lt.init(receiver.url, spool_dir=tmp_path)
+        with lt.rollout("t"):
             client.chat.completions.create(model="m", messages=HELLO)
         headers, body = self.sent(model)
         assert "traceparent" not in headers
         assert "baggage" not in headers
         assert set(body) == {"model", "messages"}
-        lightning.shutdown()
+        lt.shutdown()
         assert [span.name for span in receiver.spans("chat")] == ["chat m"]
 
     def test_the_endpoint_gets_trace_context_and_is_not_asked_for_ids(self, model, client, tmp_path):
-        lightning.shutdown(0.0)
-        lightning.init(f"http://localhost:{model.port}", spool_dir=tmp_path)
+        lt.shutdown(0.0)
+        lt.init(f"http://localhost:{model.port}", spool_dir=tmp_path)
         with (
-            lightning.rollout("task é, 1", rollout_id="r", attempt_id="a", group_id="g=1", mode="evaluate") as rollout,
+            lt.rollout("task é, 1", rollout_id="r", attempt_id="a", group_id="g=1", mode="evaluate") as rollout,
         ):
-            lightning.agent("sölver, one")(lambda: client.chat.completions.create(model="m", messages=HELLO))()
+            lt.agent("sölver, one")(lambda: client.chat.completions.create(model="m", messages=HELLO))()
         headers, body = self.sent(model)
-        lightning.shutdown(0.0)
+        lt.shutdown(0.0)
         assert set(body) == {"model", "messages"}
         assert headers["traceparent"].startswith(f"00-{rollout.trace_id}-")
         assert headers["traceparent"].endswith("-01")
@@ -350,33 +350,33 @@ def test_a_failure_inside_us_never_reaches_the_caller_and_is_counted(recording, 
     assert len(list(client.chat.completions.create(model="m", messages=HELLO, stream=True))) > 2
     monkeypatch.setattr(sse, "with_data", broken)
     assert len(list(client.chat.completions.create(model="m", messages=HELLO, stream=True))) > 2
-    failed = lightning.stats().failed
+    failed = lt.stats().failed
     assert failed["chat-request"] >= 1
     assert failed["chat-response"] >= 1
     assert failed["stream-chunk"] >= 1
 
 
 def test_content_is_left_out_where_the_user_says_so(receiver, model, client, tmp_path):
-    lightning.shutdown(0.0)
-    lightning.init(receiver.url, spool_dir=tmp_path, capture_content=False, trusted_hosts=[model.url])
-    with lightning.rollout("t", input={"question": "hello there"}):
+    lt.shutdown(0.0)
+    lt.init(receiver.url, spool_dir=tmp_path, capture_content=False, trusted_hosts=[model.url])
+    with lt.rollout("t", input={"question": "hello there"}):
         client.chat.completions.create(model="m", messages=HELLO, tools=[TOOL])
-    lightning.shutdown()
+    lt.shutdown()
     assert "hello there" not in repr(receiver.spans())
     assert "expression" not in repr(receiver.spans())
 
 
 async def test_forty_rollouts_at_once_in_one_process_stay_apart(recording, async_client):
     async def attempt(number: int) -> None:
-        async with lightning.rollout(f"t{number}", rollout_id=f"r{number}"):
+        async with lt.rollout(f"t{number}", rollout_id=f"r{number}"):
 
-            @lightning.agent(f"agent{number}")
+            @lt.agent(f"agent{number}")
             async def speak() -> None:
                 for turn in range(2):
                     await async_client.chat.completions.create(model="m", messages=ask(f"rollout {number} {turn}"))
 
             await speak()
-            lightning.reward(number)
+            lt.reward(number)
 
     await async_client.chat.completions.create(model="m", messages=ask("before"))
     await asyncio.gather(*(attempt(number) for number in range(40)))

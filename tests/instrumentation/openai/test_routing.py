@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import openai
 import pytest
 from lightning_instrumentation import semconv
@@ -19,12 +19,12 @@ from pydantic import BaseModel
 SECRETS = ("sk-secret", "org-secret", "proj-secret", "extra-secret", "default-secret", "cookie-secret", "http-secret")
 
 
-@lightning.agent("writer")
+@lt.agent("writer")
 def writer(function, *args, **kwargs):
     return function(*args, **kwargs)
 
 
-@lightning.agent("judge")
+@lt.agent("judge")
 def judge(function, *args, **kwargs):
     return function(*args, **kwargs)
 
@@ -124,7 +124,7 @@ def test_a_call_that_another_instrumentation_suppresses_is_routed_and_recorded(b
     begin()
     token = context.attach(context.set_value("suppress_instrumentation", True))
     try:
-        lightning.agent("writer")(client.chat.completions.create)(**asking("hello"))
+        lt.agent("writer")(client.chat.completions.create)(**asking("hello"))
     finally:
         context.detach(token)
     assert [body["model"] for body in bodies(daemon)] == ["prose"]
@@ -150,7 +150,7 @@ def test_every_way_of_asking_is_routed(begin, daemon, host, client):
     daemon.select("prose", "writer")
     begin()
 
-    @lightning.agent("writer")
+    @lt.agent("writer")
     def ask_in_every_way():
         create = client.chat.completions.create
         chunks = [chunk.choices[0].delta.content or "" for chunk in create(**asking("a b", stream=True))]
@@ -199,7 +199,7 @@ async def test_async_calls_and_streams_are_routed(begin, daemon, host, async_cli
     daemon.select("prose", "writer")
     begin()
 
-    @lightning.agent("writer")
+    @lt.agent("writer")
     async def ask():
         whole = await async_client.chat.completions.create(**asking("whole"))
         stream = await async_client.chat.completions.create(**asking("pieces", stream=True))
@@ -258,7 +258,7 @@ async def test_azure_clients_are_routed_without_key_deployment_and_version(begin
     judge(sync.chat.completions.create, **asking())
     asynchronous = openai.AsyncAzureOpenAI(azure_ad_token="sk-secret", azure_deployment="d", **azure)
 
-    @lightning.agent("writer")
+    @lt.agent("writer")
     async def ask():
         await asynchronous.chat.completions.create(**asking())
 
@@ -321,7 +321,7 @@ async def test_tasks_with_one_client_object_keep_their_agents_apart(begin, daemo
     begin()
 
     async def ask(name, number):
-        @lightning.agent(name)
+        @lt.agent(name)
         async def speak():
             await asyncio.sleep(0)
             await async_client.chat.completions.create(**asking(f"{name} {number}"))
@@ -339,7 +339,7 @@ def test_one_async_client_in_several_event_loops(begin, daemon, host):
     begin()
     client = openai.AsyncOpenAI(**options_of(host))
 
-    @lightning.agent("writer")
+    @lt.agent("writer")
     async def ask():
         return (await client.chat.completions.create(**asking("again"))).choices[0].message.content
 
@@ -376,13 +376,13 @@ def test_a_daemon_that_goes_lets_the_calls_go_home(begin, daemon, host, client, 
     begin()
     writer(client.chat.completions.create, **asking("routed"))
     daemon.stop()
-    before = lightning.stats().failed.get("route-fallback", 0)
+    before = lt.stats().failed.get("route-fallback", 0)
     answers = [writer(client.chat.completions.create, **asking("home")) for _ in range(3)]
     assert {answer.choices[0].message.content for answer in answers} == {"answer0 to home "}
     assert [body["model"] for body in bodies(host)] == ["gpt-4o"] * 3
     assert host.requests[0][1]["authorization"] == "Bearer sk-secret"
     assert "traceparent" not in host.requests[0][1]
-    assert lightning.stats().failed["route-fallback"] >= before + 1
+    assert lt.stats().failed["route-fallback"] >= before + 1
     daemon.start()
     span = next(span for span in daemon.chats() if semconv.ROUTE_FELL_BACK in span.attributes)
     assert span.attributes[semconv.REQUEST_MODEL] == "gpt-4o"
@@ -394,7 +394,7 @@ async def test_an_async_call_and_a_stream_go_home_too(begin, daemon, host, async
     daemon.select("prose", "writer")
     begin()
 
-    @lightning.agent("writer")
+    @lt.agent("writer")
     async def ask(**changes):
         return await async_client.chat.completions.create(**asking("home", **changes))
 
@@ -533,10 +533,10 @@ def test_routing_can_be_switched_off(begin, daemon, host, client, monkeypatch, o
 
 
 def test_a_switch_that_is_neither_on_nor_off_is_refused(monkeypatch):
-    lightning.shutdown(0.0)
+    lt.shutdown(0.0)
     monkeypatch.setenv("LIGHTNING_ROUTE", "maybe")
-    with pytest.raises(lightning.ConfigurationError, match="LIGHTNING_ROUTE is 'maybe'; write 1 or 0"):
-        lightning.init("http://127.0.0.1:9")
+    with pytest.raises(lt.ConfigurationError, match="LIGHTNING_ROUTE is 'maybe'; write 1 or 0"):
+        lt.init("http://127.0.0.1:9")
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

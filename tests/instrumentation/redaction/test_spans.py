@@ -3,7 +3,7 @@
 import json
 import re
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import openai
 import pytest
 from lightning_instrumentation import runtime, semconv
@@ -19,22 +19,22 @@ def begin(receiver, model, tmp_path):
     """Start the client anew with these options."""
 
     def begin(**options) -> None:
-        lightning.shutdown(0.0)
-        lightning.init(receiver.url, spool_dir=tmp_path, trusted_hosts=[f"localhost:{model.port}"], **options)
+        lt.shutdown(0.0)
+        lt.init(receiver.url, spool_dir=tmp_path, trusted_hosts=[f"localhost:{model.port}"], **options)
 
     yield begin
-    lightning.shutdown(1.0)
+    lt.shutdown(1.0)
 
 
 def say_it_everywhere(model, said: str) -> None:
     """Text in every place that a span has for it."""
     client = openai.OpenAI(base_url=f"http://localhost:{model.port}/v1", api_key="no-key", max_retries=0)
 
-    @lightning.agent("speaker")
+    @lt.agent("speaker")
     def fail() -> None:
         raise ValueError(f"could not do it with {said}")
 
-    with lightning.rollout("t", input={"question": said}) as rollout:
+    with lt.rollout("t", input={"question": said}) as rollout:
         client.chat.completions.create(
             model="m",
             messages=[{"role": "system", "content": f"use {said}"}, {"role": "user", "content": said}],
@@ -57,7 +57,7 @@ def say_it_everywhere(model, said: str) -> None:
 
 
 def everything(receiver) -> str:
-    assert lightning.flush(10)
+    assert lt.flush(10)
     return "\n".join(repr((s.name, s.attributes, s.events, s.error)) for s in receiver.spans())
 
 
@@ -95,14 +95,14 @@ def test_what_a_rule_fails_on_is_left_out_and_counted_and_the_rest_arrives(begin
         raise RuntimeError(text)
 
     begin(redact=fails)
-    before = lightning.stats().failed.get("redaction", 0)
+    before = lt.stats().failed.get("redaction", 0)
     say_it_everywhere(model, "private words")
     assert "private words" not in everything(receiver)
     assert len(receiver.spans()) == 5
     (chat,) = receiver.spans("chat")
     assert not semconv.CONTENT_KEYS & set(chat.attributes)
     assert unpack_token_ids(chat.attributes[semconv.PROMPT_TOKEN_IDS])
-    assert lightning.stats().failed["redaction"] >= before + 9
+    assert lt.stats().failed["redaction"] >= before + 9
     assert "private" not in caplog.text
 
 
@@ -124,9 +124,9 @@ def test_without_content_no_text_is_recorded_and_token_ids_are(begin, receiver, 
 
 def test_names_and_ids_are_never_touched(begin, receiver):
     begin(redact=["emails", lambda text: "x"])
-    with lightning.rollout(ADDRESS, rollout_id=ADDRESS):
-        lightning.agent(ADDRESS)(lambda: None)()
-    assert lightning.flush(10)
+    with lt.rollout(ADDRESS, rollout_id=ADDRESS):
+        lt.agent(ADDRESS)(lambda: None)()
+    assert lt.flush(10)
     (agent,) = receiver.spans("invoke_agent")
     assert agent.attributes[semconv.ROLLOUT_ID] == agent.attributes[semconv.AGENT_NAME] == ADDRESS
 
@@ -137,7 +137,7 @@ def test_rules_come_from_the_environment_too(begin, receiver, model, monkeypatch
     say_it_everywhere(model, ADDRESS)
     assert ADDRESS not in everything(receiver)
     monkeypatch.setenv("LIGHTNING_REDACT", "e-mails")
-    lightning.shutdown(0.0)
-    with pytest.raises(lightning.ConfigurationError, match="e-mails"):
-        lightning.init(receiver.url)
+    lt.shutdown(0.0)
+    with pytest.raises(lt.ConfigurationError, match="e-mails"):
+        lt.init(receiver.url)
     monkeypatch.delenv("LIGHTNING_REDACT")

@@ -159,8 +159,8 @@ class TestRollout:
                 ask("four")
                 sys.exit(0)
             os.wait()
-            import lightning_instrumentation as lightning
-            lightning.reward(1.0)
+            import lightning_instrumentation as lt
+            lt.reward(1.0)
             """
         }
         options = ["--task=t", "--rollout", "r", "--group", "g", "--agent", "a"]

@@ -328,7 +328,7 @@ def test_folders_are_tried_and_left_as_they_were(tmp_path, monkeypatch):
 
 
 def test_the_plan_of_who_gets_which_gpu_is_shown(monkeypatch):
-    from lightning_trainer.cli.doctor import devices
+    from lightning_trainer.cli.doctor import machine as devices
 
     answer = 'printf "0, NVIDIA H100, 81559\\n1, NVIDIA H100, 81559\\n"'
     monkeypatch.setattr(devices, "_QUERY", ("sh", "-c", answer))

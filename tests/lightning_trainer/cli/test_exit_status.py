@@ -3,7 +3,7 @@
 import pytest
 
 from lightning_trainer import errors
-from lightning_trainer.cli.daemon.exit_status import CONFIG, TEMPORARY, exit_status
+from lightning_trainer.cli.daemon.serve import CONFIG, TEMPORARY, exit_status
 
 
 @pytest.mark.parametrize(

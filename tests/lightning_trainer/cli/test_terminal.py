@@ -20,9 +20,8 @@ from lightning_trainer.agents.census import AgentCensus
 from lightning_trainer.agents.losses import ProgramLosses
 from lightning_trainer.agents.report import agents_report
 from lightning_trainer.agents.terminal import show
-from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.cli.terminal.console import TerminalConsole, visible, visible_json
 from lightning_trainer.cli.terminal.one_sentence import one_sentence
-from lightning_trainer.cli.terminal.visible import visible, visible_json
 from lightning_trainer.errors import ConfigError
 
 CLI = Path(__file__).parents[3] / "lightning_trainer" / "cli"

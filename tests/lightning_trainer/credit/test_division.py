@@ -37,7 +37,7 @@ def _play(number: int, outcome: float, agents, *, steps: bool, own: bool) -> lis
                     policy_version=0,
                     prompt_ids=(1, len(transitions) % 2),
                     response_ids=(2,),
-                    behaviour_logprobs=(-1.0,),
+                    behavior_logprobs=(-1.0,),
                     reward=reward if steps else None,
                     start_ns=len(past),
                     parent_id=parent,

@@ -24,13 +24,13 @@ FORMS = ("merged", "tree")
 MAX_TOKENS = 60
 FEW, MANY = 60, 1000
 DROPS = (
-    {"behaviour_logprobs": None},
+    {"behavior_logprobs": None},
     {"complete": False},
     {"policy_version": None},
     {"policy": "another"},
     {"policy_version": -1},
-    {"response_ids": (9,) * 70, "behaviour_logprobs": (-1.0,) * 70},
-    {"prompt_ids": (), "response_ids": (), "behaviour_logprobs": None, "fidelity": Fidelity.TEXT_ONLY},
+    {"response_ids": (9,) * 70, "behavior_logprobs": (-1.0,) * 70},
+    {"prompt_ids": (), "response_ids": (), "behavior_logprobs": None, "fidelity": Fidelity.TEXT_ONLY},
 )
 VALUE_SCHEMES = [name for name, settings in CREDIT_SETTINGS.items() if settings.needs_values]
 
@@ -87,7 +87,7 @@ class World:
                 "end_ns": max(now, begins + 1),
                 "agent": agent,
                 "attempt_id": attempt_id,
-                "behaviour_logprobs": (-0.5,) * len(response),
+                "behavior_logprobs": (-0.5,) * len(response),
                 "parent_span_id": f"{attempt_id}/{agent}" if nested else None,
                 "state": draw.choice((None, None, "hall", "kitchen")),
             }
@@ -105,7 +105,7 @@ class World:
     def _reason(self, call):
         """Whether it cannot be trained, whatever it earned; that it is too long is judged later."""
         return (
-            call.behaviour_logprobs is None
+            call.behavior_logprobs is None
             or not call.complete
             or call.policy_version in (None, -1)
             or call.policy == "another"

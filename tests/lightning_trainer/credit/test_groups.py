@@ -86,7 +86,7 @@ def _turns(make_attempt, name, **credits):
 def test_a_turn_that_only_one_attempt_got_to_is_compared_with_none(make_attempt):
     members = [_turns(make_attempt, "a", t0=1.0, t1=1.0), _turns(make_attempt, "b", t0=0.0)]
     summary = judge_group("g", members, drop_zero_variance=True)
-    assert (summary.verdict, summary.lonely) == (Reason.SAMPLED, {("solver", "t1")})
+    assert (summary.verdict, summary.unpaired) == (Reason.SAMPLED, {("solver", "t1")})
 
 
 def test_a_group_is_flat_when_all_that_is_compared_in_it_is_equal(make_attempt):

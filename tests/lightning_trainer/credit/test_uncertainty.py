@@ -1,7 +1,6 @@
 """The groups whose attempts differ most are kept; nothing that was refused is counted or revived."""
 
-from lightning_trainer.credit.groups import GroupSummary
-from lightning_trainer.credit.uncertainty import keep_most_uncertain
+from lightning_trainer.credit.groups import GroupSummary, keep_most_uncertain
 from lightning_trainer.transitions.reasons import Reason
 
 

@@ -9,7 +9,7 @@ from lightning_instrumentation.access.proof import identity_proof, proof
 
 from lightning_trainer.config import Config
 from lightning_trainer.daemon.service import Daemon
-from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.store import SqliteStore
 
 _POLICY = {"name": "support", "agents": ["support"], "model": "random:tiny"}
@@ -21,7 +21,7 @@ async def client(tmp_path):
         {"policy": [_POLICY], "gateway": {"max_body_bytes": 2**16}, "daemon": {"trusted_hosts": ["gpu-box"]}}
     )
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
-        app = Daemon(config)._app(store, NotifyingSink(store), [], None)
+        app = Daemon(config)._app(store, NotifyingStore(store), [], None)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8321") as opened:
             yield opened
 
@@ -48,7 +48,7 @@ async def test_rollouts_end_and_are_rewarded_here(client: httpx.AsyncClient) -> 
 async def test_every_route_but_health_the_challenge_and_the_style_sheet_needs_the_token(tmp_path) -> None:
     token = "token-of-this-test-0123"
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
-        app = Daemon(Config())._app(store, NotifyingSink(store), [], token, daemon="f" * 32)
+        app = Daemon(Config())._app(store, NotifyingStore(store), [], token, daemon="f" * 32)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8321") as client:
             open_to_all = set()
             for route in app.routes:

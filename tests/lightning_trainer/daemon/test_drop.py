@@ -42,10 +42,10 @@ async def test_a_dropped_attempt_is_accounted_for_by_the_next_step(store, make_p
     dropped = await take_out(store, "a1")
     assert (dropped.kind, dropped.attempts, dropped.already) == (Kind.ROLLOUT, 1, 0)
     assert (await take_out(store, "a1")).already == 1
-    attempts = (await loop._collect()).next_step(2)
+    attempts = (await loop.steps.collect()).next_step(2)
     assert attempts is not None
     assert {one.attempt_id for one in attempts} == {"a0", "a2", "b0", "b1", "b2"}
-    (out,) = loop._worklist.dropped
+    (out,) = loop.steps._worklist.dropped
     assert (out.attempt_id, out.mode) == ("a1", RolloutMode.DROPPED)
     stored = asyncio.Event()
     builder = Builder(policy, store=store, progress=Progress(), rollbacks=RollbackRequests(wake=stored), stored=stored)
@@ -55,15 +55,15 @@ async def test_a_dropped_attempt_is_accounted_for_by_the_next_step(store, make_p
     assert {sample.attempt_id for sample in build.batch.samples} == {"a0", "a2", "b0", "b1", "b2"}
     assert [(row.outcome, row.calls) for row in build.ledger if row.reason == "dropped"] == [(Outcome.DROPPED, 1)]
     await store.assign(build.batch, policy="math", step=1, attempt_ids=["a1"], ledger=build.ledger)
-    await loop._collect()
-    assert loop._worklist.dropped == (), "once"
+    await loop.steps.collect()
+    assert loop.steps._worklist.dropped == (), "once"
 
 
 async def test_a_group_of_which_all_is_dropped_makes_no_step(store, make_policy, collecting_loop):
     loop = collecting_loop(store, make_policy(group_size=2, groups_per_step=1))
     for name in ("a0", "a1", "a2"):
         await take_out(store, name)
-    collection = await loop._collect()
+    collection = await loop.steps.collect()
     assert [group for group, _ in collection.ready] == ["b"]
 
 

@@ -4,8 +4,7 @@ import asyncio
 from typing import Any
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.credit.dynamic_sampling import groups_wanted
-from lightning_trainer.credit.groups import GroupSummary
+from lightning_trainer.credit.groups import GroupSummary, groups_wanted
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.batches import Build
 from lightning_trainer.transitions.reasons import Reason
@@ -46,9 +45,9 @@ async def test_when_no_further_group_comes_the_step_goes_on_with_what_it_has(tmp
         async def built(*_: Any) -> Build:
             return build
 
-        monkeypatch.setattr(loop._builder, "build", built)
+        monkeypatch.setattr(loop.steps._builder, "build", built)
         async with asyncio.timeout(10):
-            assert await loop._filled((), step=1) == ((), build)
+            assert await loop.steps.filled((), step=1) == ((), build)
     assert "dynamic sampling asked for 3 more groups, and none came within group_timeout_s = 0.05" in str(
-        vars(loop._progress)
+        vars(loop.steps._progress)
     )

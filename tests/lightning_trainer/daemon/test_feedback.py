@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app as command_line
-from lightning_trainer.config.rewards.feedback import FeedbackConfig
+from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.daemon.api.feedback import feedback_api
 from lightning_trainer.daemon.rewards.feedback import FeedbackSettler
 from lightning_trainer.feedback.entries import Subject, feedback_span

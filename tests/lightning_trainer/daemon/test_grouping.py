@@ -1,6 +1,6 @@
 import pytest
 
-from lightning_trainer.daemon.loop.grouping import Grouping
+from lightning_trainer.daemon.loop.worklist import Grouping
 from lightning_trainer.store import SqliteStore
 
 

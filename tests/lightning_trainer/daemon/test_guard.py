@@ -11,7 +11,7 @@ import pytest
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.policies.versions import GuardConfig
-from lightning_trainer.daemon.publication import beside
+from lightning_trainer.daemon.publication import candidate_serving
 from lightning_trainer.daemon.publication.guard import PromotionGuard
 from lightning_trainer.daemon.publication.old_versions import Lease, OldVersionBusyError
 from lightning_trainer.daemon.publication.publishing import Publisher
@@ -223,7 +223,7 @@ async def test_without_a_score_nothing_goes_live(make_run):
 
 
 async def test_somebody_who_calls_an_old_version_is_waited_for(make_run, monkeypatch):
-    monkeypatch.setattr(beside, "_LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(candidate_serving, "_LOOK_AGAIN_S", 0.01)
     run = make_run()
     await run.publish(0)
     run.old.busy = 3

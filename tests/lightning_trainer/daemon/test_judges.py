@@ -11,10 +11,10 @@ from lightning_trainer.config.rewards.judges import JudgeConfig
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.building import Builder
 from lightning_trainer.daemon.rewards.judges import PolicyJudges, judges_at_work
-from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.metrics.judges import judge_metrics
+from lightning_trainer.metrics.row import judge_metrics
 from lightning_trainer.store import SqliteStore
 
 SCORES = "import json, sys; told = json.load(sys.stdin); "
@@ -26,7 +26,7 @@ COUNTS = "open('asked', 'a').write('x'); "
 async def daemon(tmp_path, make_policy, attempt_spans):
     """``daemon(program, **settings)``: a builder over two ended attempts of one group, whose judge is the program."""
     async with SqliteStore(tmp_path / "store.sqlite") as store:
-        progress, sink = Progress(), NotifyingSink(store)
+        progress, sink = Progress(), NotifyingStore(store)
         stored = sink.watch("math", progress)
         rollbacks = RollbackRequests(wake=stored)
         for number, attempt in enumerate("ab"):
@@ -152,8 +152,8 @@ async def test_the_loop_asks_while_it_still_collects(daemon, collecting_loop, ma
     """Two groups make a step; the one that is complete is judged while the other is waited for."""
     _, of_policy, store = await daemon(COUNTS + BY_NAME)
     loop = collecting_loop(store, make_policy(reward="judge-0", group_size=2, groups_per_step=2))
-    loop._judges = of_policy
-    collecting = asyncio.create_task(loop._next_attempts(2))
+    loop.steps._judges = of_policy
+    collecting = asyncio.create_task(loop.steps.next_attempts(2))
     while len(read_spans(await store.spans_of_attempts(["a", "b"])).evaluations) < 2:
         await asyncio.sleep(0.02)
     assert not collecting.done()
@@ -167,8 +167,8 @@ async def test_what_is_not_of_the_next_step_is_not_judged_yet(daemon, collecting
     for number, attempt in enumerate("cd"):
         await daemon.sink.append(attempt_spans(attempt, [1, 2], time.time_ns() + number, task="another"))
     loop = collecting_loop(store, make_policy(reward="judge-0", group_size=2, groups_per_step=1))
-    loop._judges = of_policy
-    attempts = await loop._next_attempts(1)
+    loop.steps._judges = of_policy
+    attempts = await loop.steps.next_attempts(1)
     assert {name for _, name in of_policy._asked} == {attempt.attempt_id for attempt in attempts} == {"a", "b"}
 
 

@@ -4,7 +4,7 @@ import pytest
 from lightning_instrumentation import semconv
 
 from lightning_trainer.daemon.loop.late_rewards import late_rewards
-from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store import SqliteStore
@@ -54,7 +54,7 @@ async def test_what_is_in_time_or_no_reward_is_not_reported(store, reward_span):
 
 async def test_the_sink_stores_it_reports_it_once_and_counts_it(store, reward_span):
     progress = Progress()
-    sink = NotifyingSink(store)
+    sink = NotifyingStore(store)
     sink.watch("p", progress)
     late = reward_span(1.0, attempt="a")
     assert [await sink.append([late]), await sink.append([late]), await sink.append([late, _root("d", "q", 40)])] == [

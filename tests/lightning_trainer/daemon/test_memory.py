@@ -5,7 +5,7 @@ import sys
 
 _DELIVERIES = """
 import gc, resource, sys, threading
-from lightning_trainer.daemon.hardware.memory import settle_memory
+from lightning_trainer.daemon.hardware.loan import settle_memory
 
 if sys.argv[1] == "settled":
     settle_memory()

@@ -3,8 +3,8 @@
 import pytest
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.daemon.hardware.engines import engine_groups
-from lightning_trainer.daemon.watching.overlaps import overlaps
+from lightning_trainer.daemon.hardware.dealing import engine_groups
+from lightning_trainer.daemon.watching.selection_watch import overlaps
 
 
 def policies(*agents: tuple[str, ...]) -> list[PolicyConfig]:

@@ -59,7 +59,7 @@ async def store(tmp_path):
 async def collected(make_loop, store: SqliteStore, **changes) -> set[str]:
     """The attempts that the next step is made of, or waits for."""
     loop = make_loop(store, PolicyConfig.model_validate({**POLICY, **changes}))
-    collection = await loop._collect()
+    collection = await loop.steps.collect()
     return {attempt.attempt_id for _, attempts in collection.ready for attempt in attempts}
 
 
@@ -103,10 +103,10 @@ async def test_groups_without_such_a_call_make_no_empty_steps(store, collecting_
 async def test_a_call_that_comes_later_is_seen_too(store, collecting_loop):
     await store.begin_policy("math")
     loop = collecting_loop(store, PolicyConfig.model_validate({**POLICY, **TRUSTED}))
-    assert (await loop._collect()).ready == ()
+    assert (await loop.steps.collect()).ready == ()
     for name in ("a1", "a2"):
         await store.append(attempt_spans(name))
-    ((_, attempts),) = (await loop._collect()).ready
+    ((_, attempts),) = (await loop.steps.collect()).ready
     assert [attempt.attempt_id for attempt in attempts] == ["a1", "a2"]
 
 

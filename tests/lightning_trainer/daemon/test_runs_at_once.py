@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 import uvicorn
 from fastapi import FastAPI
@@ -29,7 +29,7 @@ from lightning_trainer.daemon.api.runs import runs_router
 from lightning_trainer.daemon.api.status import status_router
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
-from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.metrics.recorder import MetricsRecorder
@@ -54,7 +54,7 @@ def tasks_of(step: int) -> list[Task]:
 class Side:
     """One policy's loop, with a trainer that keeps its batches."""
 
-    def __init__(self, policy: PolicyConfig, store: SqliteStore, sink: NotifyingSink, folder: Path) -> None:
+    def __init__(self, policy: PolicyConfig, store: SqliteStore, sink: NotifyingStore, folder: Path) -> None:
         self.policy = policy
         self.batches: list[TrainingBatch] = []
         self.progress = Progress()
@@ -99,7 +99,7 @@ class Daemon:
     async def _serve(self) -> None:
         self._event_loop = asyncio.get_running_loop()
         async with SqliteStore(self._folder / "lightning.sqlite") as self.store:
-            self._sink = NotifyingSink(self.store)
+            self._sink = NotifyingStore(self.store)
             named = [
                 {"name": name, "agents": [name], "model": "random:tiny", "group_size": SIZE, "groups_per_step": GROUPS}
                 for name in POLICIES
@@ -154,11 +154,11 @@ class Daemon:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    lightning.shutdown(0)
+    lt.shutdown(0)
     daemon = Daemon(tmp_path)
-    lightning.init(daemon.url, spool_dir=tmp_path / "spool")
+    lt.init(daemon.url, spool_dir=tmp_path / "spool")
     yield daemon
-    lightning.shutdown(0)
+    lt.shutdown(0)
     daemon.stop()
 
 
@@ -213,10 +213,10 @@ def test_runs_of_the_same_tasks_train_every_token_and_none_waits_for_another(dae
 def test_a_run_that_is_started_again_makes_what_is_left_of_its_own_groups(daemon: Daemon) -> None:
     for name, count in (("mine", 1), ("other", SIZE)):  # an attempt of mine, and the same task done by another run
         for number in range(count):
-            with lightning.rollout("task-0", group_id=f"{name}/step-1/task-0"):
+            with lt.rollout("task-0", group_id=f"{name}/step-1/task-0"):
                 daemon.answer("red")
-                lightning.reward(float(number))
-    assert lightning.flush(20)
+                lt.reward(float(number))
+    assert lt.flush(20)
     made: Counter[str] = Counter()
 
     def attempt(task: Task) -> float:

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from lightning_instrumentation.gateway.selection import Selection, read_selection
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.daemon.api.selection import selection_router
+from lightning_trainer.daemon.api.runs import selection_router
 from lightning_trainer.gateway.auth import require_token
 
 TOKEN = "0123456789abcdef"

@@ -23,7 +23,7 @@ from lightning_trainer.daemon.api.status import status_router
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.participation import concerned
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
-from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.store import SqliteStore
@@ -64,7 +64,7 @@ def attempt_spans(name: str, group: str, agents: tuple[str, ...], reward: float)
 class Side:
     """One policy's loop, with a trainer that keeps its batches."""
 
-    def __init__(self, policy: PolicyConfig, store: SqliteStore, sink: NotifyingSink, folder) -> None:
+    def __init__(self, policy: PolicyConfig, store: SqliteStore, sink: NotifyingStore, folder) -> None:
         self.name = policy.name
         self.batches: list[TrainingBatch] = []
         self.progress = Progress()
@@ -141,7 +141,7 @@ async def test_each_policy_consumes_its_groups_once_and_nothing_is_lost(groups, 
     async with contextlib.AsyncExitStack() as stack:
         folder = tmp_path_factory.mktemp("several")
         store = await stack.enter_async_context(SqliteStore(folder / "lightning.sqlite"))
-        sink = NotifyingSink(store)
+        sink = NotifyingStore(store)
         config = Config.model_validate({"policy": [_policy("planner"), _policy("worker", "*")]})
         sides = [Side(policy, store, sink, folder) for policy in config.policy]
         loops = [asyncio.create_task(side.loop.run()) for side in sides]
@@ -197,7 +197,7 @@ def test_a_group_is_a_policys_with_all_of_its_attempts(took_part, make_attempt):
 
 async def test_a_late_reward_is_said_to_the_policy_that_consumed_its_attempt_alone(tmp_path, reward_span):
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
-        sink = NotifyingSink(store)
+        sink = NotifyingStore(store)
         progress = {name: Progress() for name in TOKENS}
         for name, one in progress.items():
             sink.watch(name, one)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_trainer.daemon.loop.staleness import oldest_allowed, served
+from lightning_trainer.daemon.loop.building import oldest_allowed, served
 
 
 def test_what_was_rolled_back_does_not_count() -> None:

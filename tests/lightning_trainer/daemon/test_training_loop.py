@@ -301,7 +301,7 @@ async def test_an_error_that_nobody_has_thought_of_pauses_training_and_not_the_d
         raise ZeroDivisionError("division by zero")
 
     monkeypatch.setattr(run.store, "waiting_attempts", broken)
-    run.loop._stored.set()
+    run.loop.steps._stored.set()
     await run.until(Phase.PAUSED)
     assert "3 errors in a row, last: ZeroDivisionError: division by zero" in run.progress.detail
     run.rollbacks.end()

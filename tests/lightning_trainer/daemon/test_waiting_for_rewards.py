@@ -7,7 +7,7 @@ import pytest
 
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.building import Builder
-from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.store import SqliteStore
 
@@ -17,7 +17,7 @@ async def daemon(tmp_path, make_policy, attempt_spans, reward_span):
     """Make a loop over two ended attempts of one group, of which only the first has a reward."""
     async with SqliteStore(tmp_path / "store.sqlite") as store:
         progress = Progress()
-        sink = NotifyingSink(store)
+        sink = NotifyingStore(store)
         stored = sink.watch("math", progress)
 
         async def daemon(**settings):

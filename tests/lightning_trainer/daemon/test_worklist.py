@@ -25,7 +25,7 @@ async def test_attempts_of_other_policies_and_lonely_baselines_are_let_go_after_
 ):
     policy = make_policy(group_size=2, group_timeout_s=60.0, algorithm={"advantage": "remax"})
     loop = collecting_loop(store, policy)
-    loop._worklist = worklist = Worklist(policy, store=store, progress=loop._progress, one_of_several=True)
+    loop.steps._worklist = worklist = Worklist(policy, store=store, progress=loop._progress, one_of_several=True)
     now_ns = time.time_ns()
     await worklist.collect(True)
     await store.append(attempt_spans("mine", [1, 2], now_ns, task="m"))
@@ -55,10 +55,10 @@ async def test_a_loop_looks_as_seldom_as_looking_is_dear(store, make_policy, col
         return found
 
     monkeypatch.setattr(loop, "_collect", dear)
-    waiting = asyncio.create_task(loop._next_attempts(1))
+    waiting = asyncio.create_task(loop.steps.next_attempts(1))
     began = time.monotonic()
     while time.monotonic() - began < 1.5:
-        loop._stored.set()  # something comes all the time, and none of it makes a step
+        loop.steps._stored.set()  # something comes all the time, and none of it makes a step
         await asyncio.sleep(0.01)
     waiting.cancel()
     assert len(looks) >= 2
@@ -67,13 +67,13 @@ async def test_a_loop_looks_as_seldom_as_looking_is_dear(store, make_policy, col
 
 async def test_nothing_that_was_taken_is_looked_at_again(store, make_policy, attempt_spans, collecting_loop):
     loop = collecting_loop(store, make_policy(group_size=2, groups_per_step=1))
-    await loop._collect()
+    await loop.steps.collect()
     for number in range(20):
         await store.append(attempt_spans(f"a{number}", [1, 2], time.time_ns() - 10**9, task=f"t{number // 2}"))
-    await loop._collect()
-    assert loop._worklist.waiting == 20
+    await loop.steps.collect()
+    assert loop.steps._worklist.waiting == 20
     await store.assign(
         None, policy="math", step=1, attempt_ids=[f"a{n}" for n in range(20)], ledger=[], state="skipped"
     )
-    await loop._collect()
-    assert loop._worklist.waiting == 0
+    await loop.steps.collect()
+    assert loop.steps._worklist.waiting == 0

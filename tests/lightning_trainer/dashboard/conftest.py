@@ -17,7 +17,7 @@ import pytest
 
 from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon.service import Daemon
-from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.store import SqliteStore
 
 ROOT = Path(__file__).parents[3]
@@ -56,7 +56,7 @@ async def get(run: Path) -> AsyncIterator[Callable[..., Awaitable[httpx.Response
     """``await get("/agents")``: a page of the daemon that has the run in its store, without an engine."""
     config = load_config(run)
     async with SqliteStore(config.daemon.state_dir / "lightning.sqlite") as store:
-        app = Daemon(config)._app(store, NotifyingSink(store), [], None)
+        app = Daemon(config)._app(store, NotifyingStore(store), [], None)
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8321") as client:
             yield client.get
@@ -68,7 +68,7 @@ async def empty(tmp_path: Path, example_run: ModuleType) -> AsyncIterator[Callab
     (tmp_path / "lightning.toml").write_text(example_run.config_text())
     config = load_config(tmp_path / "lightning.toml")
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
-        app = Daemon(config)._app(store, NotifyingSink(store), [], None)
+        app = Daemon(config)._app(store, NotifyingStore(store), [], None)
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8321") as client:
             yield client.get

@@ -7,7 +7,7 @@ import pytest
 
 from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon.service import Daemon
-from lightning_trainer.daemon.watching.notifying import NotifyingSink
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.store import SqliteStore
 
 TOKEN = "token-of-the-dashboards-tests"
@@ -18,7 +18,7 @@ FORM = {"content-type": "application/x-www-form-urlencoded"}
 async def client(run):
     config = load_config(run)
     async with SqliteStore(config.daemon.state_dir / "lightning.sqlite") as store:
-        app = Daemon(config)._app(store, NotifyingSink(store), [], TOKEN)
+        app = Daemon(config)._app(store, NotifyingStore(store), [], TOKEN)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8321") as opened:
             yield opened
 

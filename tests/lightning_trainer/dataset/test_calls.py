@@ -31,7 +31,7 @@ def test_two_attempts_of_a_group_become_samples() -> None:
     )
     assert build.batch is not None
     one, two = build.batch.samples
-    assert (one.token_ids, one.loss_mask, one.behaviour_logprobs) == (
+    assert (one.token_ids, one.loss_mask, one.behavior_logprobs) == (
         (1, 2, 3, 4),
         (0, 0, 1, 1),
         (0.0, 0.0, -0.5, -0.25),

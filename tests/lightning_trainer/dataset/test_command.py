@@ -150,7 +150,7 @@ def test_verl_loads_what_is_written_for_it(folder) -> None:
 def test_words_are_tokenised_again_where_that_is_asked_for(
     folder, tiny_model, otlp_line, attempt_spans, monkeypatch
 ) -> None:
-    from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
+    from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 
     prompt = PolicyTokenizer(tiny_model).prompt_ids([{"role": "user", "content": "2+3?"}], [])
     spans = [*attempt_spans("a1", 1, reward=1.0, exact=False), *attempt_spans("a2", 2, reward=0.0, exact=False)]

@@ -69,7 +69,7 @@ def _samples(draw) -> Sample:
         attempt_id=draw(_names),
         token_ids=tuple(draw(st.lists(st.integers(0, 2**31 - 1), min_size=len(mask), max_size=len(mask)))),
         loss_mask=tuple(mask),
-        behaviour_logprobs=tuple(draw(_logprobs) if bit else 0.0 for bit in mask),
+        behavior_logprobs=tuple(draw(_logprobs) if bit else 0.0 for bit in mask),
         segments=tuple(segments),
         temperature=draw(st.floats(0.1, 2)),
     )

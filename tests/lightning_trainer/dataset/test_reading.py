@@ -3,15 +3,15 @@
 import pytest
 
 from lightning_trainer.dataset.examples import Needs
-from lightning_trainer.dataset.reading import Recording, read_recording, retokenise
+from lightning_trainer.dataset.reading import Recording, read_recording, retokenize
 from lightning_trainer.dataset.selection import demonstrations
-from lightning_trainer.retokenise.tokenizer import PolicyTokenizer
+from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.training.batches import Build, build_batch
 from lightning_trainer.types import AttemptState, Fidelity
 
 
 class Engine:
-    """Serves the model that answered (``m``); a real one scores in ``retokenise/test_engine_scores.py``."""
+    """Serves the model that answered (``m``); a real one scores in ``retokenize/test_engine_scores.py``."""
 
     model = "m"
 
@@ -42,7 +42,7 @@ def test_calls_in_words_are_no_samples(in_words_only, make_policy) -> None:
 
 
 def test_verified_calls_are_no_samples_unless_the_policy_says_so(in_words_only, make_policy, tokenizer) -> None:
-    verified = retokenise(in_words_only, make_policy(), tokenizer, Engine())
+    verified = retokenize(in_words_only, make_policy(), tokenizer, Engine())
     assert {call.fidelity for call in verified.calls} == {Fidelity.VERIFIED}
     refused = build(verified, make_policy())
     assert refused.batch is None
@@ -54,7 +54,7 @@ def test_verified_calls_are_no_samples_unless_the_policy_says_so(in_words_only, 
     for sample, answer in zip(allowed.batch.samples, ("5", "6"), strict=True):
         (segment,) = sample.segments
         assert tokenizer.decoded(sample.token_ids[segment.start : segment.end]) == f"{answer}<|im_end|>"
-        assert sample.behaviour_logprobs[segment.start : segment.end] == (-1.5, -1.5)
+        assert sample.behavior_logprobs[segment.start : segment.end] == (-1.5, -1.5)
         # The model that answered has no version in its name: it is what the policy starts from.
         assert segment.policy_version == 0
 
@@ -64,14 +64,14 @@ def test_without_scores_verified_calls_have_nothing_to_correct_with(attempt_span
     prompt = tokenizer.prompt_ids([{"role": "user", "content": "2+3?"}], [])
     spans[1].attributes.update({"gen_ai.usage.input_tokens": len(prompt), "gen_ai.usage.output_tokens": 2})
     policy = make_policy(allow_retokenised=True)
-    verified = retokenise(read_recording(spans, with_words=True), policy, tokenizer)
+    verified = retokenize(read_recording(spans, with_words=True), policy, tokenizer)
     assert {row.reason for row in build(verified, policy).ledger} == {"no_policy_version"}
 
 
 def test_calls_of_other_agents_and_exact_calls_are_left_as_they_are(attempt_spans, make_policy, tokenizer) -> None:
     spans = [*attempt_spans("a1", 1, reward=1.0), *attempt_spans("a2", 2, reward=0.0, exact=False, agent="stranger")]
     recording = read_recording(spans, with_words=True)
-    assert retokenise(recording, make_policy(), tokenizer, Engine()).calls == recording.calls
+    assert retokenize(recording, make_policy(), tokenizer, Engine()).calls == recording.calls
 
 
 def test_an_attempt_without_its_root_is_running(attempt_spans) -> None:

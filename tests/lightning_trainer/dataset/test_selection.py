@@ -61,7 +61,7 @@ def test_a_demonstration_has_its_words_and_its_ids(recording, make_policy) -> No
         "prompt": [{"role": "user", "content": "2+3?"}],
         "completion": [{"role": "assistant", "content": "5"}],
     }
-    assert trl.tokenised_row(exact) == {"input_ids": [1, 2, 3, 4], "completion_mask": [0, 0, 1, 1]}
+    assert trl.tokenized_row(exact) == {"input_ids": [1, 2, 3, 4], "completion_mask": [0, 0, 1, 1]}
     assert example_row(words)["prompt_ids"] is None
     assert example_row(words)["answer"] == {"role": "assistant", "content": "five"}
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation.scope import current
 
@@ -26,10 +26,10 @@ WORLDS = Path(__file__).with_name("worlds.py")
 @pytest.fixture(autouse=True)
 def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.wait_until_there", lambda _: None)
-    lightning.shutdown(0)
-    lightning.init(ENDPOINT, spool_dir=tmp_path)
+    lt.shutdown(0)
+    lt.init(ENDPOINT, spool_dir=tmp_path)
     yield
-    lightning.shutdown(0)
+    lt.shutdown(0)
 
 
 def bisecting(session: Session) -> None:
@@ -91,7 +91,7 @@ def test_a_broken_environment_is_a_failed_attempt_and_not_a_dead_run(how: str, e
 def test_our_agent_converses_with_the_endpoint_and_the_environment(monkeypatch) -> None:
     given: list[tuple[float, str, str | None]] = []
     monkeypatch.setattr(
-        lightning, "reward", lambda value, name="reward", response_id=None: given.append((value, name, response_id))
+        lt, "reward", lambda value, name="reward", response_id=None: given.append((value, name, response_id))
     )
 
     def model(request: dict) -> dict:

@@ -33,7 +33,7 @@ async def test_no_reward(recorded, explain, attempt):
     assert first.startswith(
         "rollout r-a1 is not trained: no reward: nothing scored attempt a1, and missing is not zero"
     )
-    assert "lightning.reward(...)" in first
+    assert "lt.reward(...)" in first
 
 
 async def test_a_reward_of_another_name(recorded, explain, attempt):
@@ -49,7 +49,7 @@ async def test_a_judge_that_failed(recorded, explain, attempt):
     assert "no reward: evaluation 'reward' of attempt a1 gave no number (None): the judge timed out" in first
 
 
-async def test_retokenised_prompt_whose_text_continues_and_whose_tokens_do_not(recorded, explain, attempt, ask, finish):
+async def test_retokenized_prompt_whose_text_continues_and_whose_tokens_do_not(recorded, explain, attempt, ask, finish):
     rendered_again = (10, 11, 12, 20, 23, 30, 31)  # "<calc>2*3</calc>" in two tokens instead of three
     await recorded(*attempt("a1", turns=(ask, replace(finish, prompt=rendered_again))).spans)
     first = explain("r-a1")[0]
@@ -58,7 +58,7 @@ async def test_retokenised_prompt_whose_text_continues_and_whose_tokens_do_not(r
     assert "they part at token 4 (sampled 21 22, shown 23 30 31)" in first
 
 
-async def test_retokenised_because_only_text_was_recorded(recorded, explain, attempt):
+async def test_retokenized_because_only_text_was_recorded(recorded, explain, attempt):
     a1 = attempt("a1")
     await recorded(*(span for span in a1.spans if span.scope != semconv.GATEWAY_SCOPE))
     first = explain("r-a1")[0]

@@ -28,7 +28,7 @@ def test_everything_about_a_trained_rollout(trained, explain):
         "· 7 spans"
     )
     assert [line.split() for line in lines[3:6]] == [
-        ["call", "after", "agent", "prompt", "sampled", "version", "fate", "credit", "advantage"],
+        ["call", "after", "agent", "prompt", "sampled", "version", "outcome", "credit", "advantage"],
         ["1", "-", "solver", "3", "3", "v3", "trained", "1", "+0.333"],
         ["2", "1", "solver", "8", "2", "v3", "trained", "1", "+0.333"],
     ]

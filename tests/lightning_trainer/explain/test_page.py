@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_trainer.explain.texts import texts_of
+from lightning_trainer.explain.words import texts_of
 
 
 @pytest.fixture

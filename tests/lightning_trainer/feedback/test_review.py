@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_trainer.config.rewards.feedback import FeedbackConfig
+from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.feedback.review import Kept, State, review
 
 HOUR, MINUTE = 3600 * 10**9, 60 * 10**9

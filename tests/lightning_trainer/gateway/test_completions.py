@@ -34,7 +34,7 @@ async def test_every_choice_is_recorded_exactly(gateway, stream: bool) -> None:
     assert "Is it open?" in span.attributes[semconv.INPUT_MESSAGES]
     calls = read_spans([span]).calls
     assert [call.response_ids for call in calls] == [tuple(gateway.engine.tokens(index)) for index in (0, 1)]
-    assert [call.behaviour_logprobs for call in calls] == [tuple(gateway.engine.logprobs(index)) for index in (0, 1)]
+    assert [call.behavior_logprobs for call in calls] == [tuple(gateway.engine.logprobs(index)) for index in (0, 1)]
     assert all(call.complete for call in calls)
 
 

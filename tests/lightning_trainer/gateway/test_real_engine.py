@@ -46,7 +46,7 @@ async def test_ids_are_the_engines_own_and_a_call_is_recorded_once(gateway, engi
     (call,) = read_spans([await gateway.record()]).calls
     assert call.prompt_ids == prompt_ids
     assert call.response_ids == response_ids
-    assert call.behaviour_logprobs == pytest.approx(logprobs, abs=1e-4)
+    assert call.behavior_logprobs == pytest.approx(logprobs, abs=1e-4)
     assert (call.policy, call.policy_version, call.complete) == ("tiny", engine.version(), True)
     assert call.fidelity is Fidelity.EXACT
     assert (_streamed(answer.text) if stream else _text(answer.json())) == _text(same_route)

@@ -57,7 +57,7 @@ async def test_every_choice_is_a_call_of_its_own(gateway, stream: bool) -> None:
     await _read(gateway, stream, n=2)
     calls = read_spans([await gateway.record()]).calls
     assert [call.response_ids for call in calls] == [tuple(gateway.engine.tokens(index)) for index in (0, 1)]
-    assert [call.behaviour_logprobs for call in calls] == [tuple(gateway.engine.logprobs(index)) for index in (0, 1)]
+    assert [call.behavior_logprobs for call in calls] == [tuple(gateway.engine.logprobs(index)) for index in (0, 1)]
     assert {(call.prompt_ids, call.finish_reason, call.complete) for call in calls} == {((11, 12, 13), "stop", True)}
 
 
@@ -178,4 +178,4 @@ async def test_tokens_without_logprobs_are_recorded_without(gateway) -> None:
     await gateway.post()
     (call,) = read_spans([await gateway.record()]).calls
     assert len(call.response_ids) == 5
-    assert call.behaviour_logprobs is None
+    assert call.behavior_logprobs is None

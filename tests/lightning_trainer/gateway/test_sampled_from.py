@@ -18,8 +18,8 @@ from transformers import LlamaForCausalLM
 
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.sampling import Shaping, entries_of
-from lightning_trainer.serving.checksum import file_checksum
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
+from lightning_trainer.serving.shared_memory import file_checksum
 from lightning_trainer.types import Call
 
 pytestmark = pytest.mark.engine
@@ -147,7 +147,7 @@ async def _calls(gateway, asked: dict[str, Any], route: str = "/v1/chat/completi
 async def test_the_recorded_logprobs_are_of_what_the_record_says_was_drawn_from(gateway, model, name, stream) -> None:
     asked = RESTRICTED.get(name) or FREE[name]
     (call,) = await _calls(gateway, {**_CHAT, **asked, "stream": stream})
-    assert call.behaviour_logprobs == pytest.approx(list(_log_q(model, call)), abs=1e-3)
+    assert call.behavior_logprobs == pytest.approx(list(_log_q(model, call)), abs=1e-3)
     assert (call.support is not None) == (name in RESTRICTED)
     assert (call.shaping is not None) == (name in ("everything", "logit_bias", "penalties"))
     if call.support is not None:
@@ -161,7 +161,7 @@ async def test_each_choice_has_its_own(gateway, model, stream: bool) -> None:
     for call in calls:
         assert call.support is not None
         assert set(call.support.sizes_L) == {5}
-        assert call.behaviour_logprobs == pytest.approx(list(_log_q(model, call)), abs=1e-3)
+        assert call.behavior_logprobs == pytest.approx(list(_log_q(model, call)), abs=1e-3)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -179,7 +179,7 @@ async def test_each_choice_has_its_own(gateway, model, stream: bool) -> None:
 async def test_every_api_has_it(gateway, model, route, asked, stream) -> None:
     (call,) = await _calls(gateway, {"model": "tiny", **asked, "max_output_tokens": 12, "stream": stream}, route)
     assert call.support is not None
-    assert call.behaviour_logprobs == pytest.approx(list(_log_q(model, call)), abs=1e-3)
+    assert call.behavior_logprobs == pytest.approx(list(_log_q(model, call)), abs=1e-3)
 
 
 async def test_requests_beside_each_other_keep_theirs_apart(gateway, model) -> None:
@@ -189,7 +189,7 @@ async def test_requests_beside_each_other_keep_theirs_apart(gateway, model) -> N
     assert len(calls) == len(asked)
     for call in calls:
         assert call.sampling_unknown is None
-        assert call.behaviour_logprobs == pytest.approx(list(_log_q(model, call)), abs=1e-3)
+        assert call.behavior_logprobs == pytest.approx(list(_log_q(model, call)), abs=1e-3)
     assert sum(call.support is None for call in calls) == 2
 
 

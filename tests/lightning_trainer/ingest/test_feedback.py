@@ -10,7 +10,7 @@ from lightning_instrumentation import semconv
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-from lightning_trainer.config.rewards.feedback import FeedbackConfig
+from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.feedback.entries import Subject, entries_of, feedback_span
 from lightning_trainer.gateway.auth import require_token
 from lightning_trainer.ingest.http.feedback import feedback_router

@@ -82,7 +82,7 @@ def test_a_gateway_span_is_a_call_with_its_exact_tokens() -> None:
         policy_version=3,
         prompt_ids=(1, 2),
         response_ids=(7, 8),
-        behaviour_logprobs=(-0.5, -0.5),
+        behavior_logprobs=(-0.5, -0.5),
         finish_reason="stop",
         complete=True,
         start_ns=9,
@@ -175,7 +175,7 @@ def test_missing_tokens_are_empty_and_missing_logprobs_are_none() -> None:
         del bare.attributes[name]  # type: ignore[attr-defined]
     reading = read_spans([bare])
     (call,) = reading.calls
-    assert (call.prompt_ids, call.response_ids, call.behaviour_logprobs, call.complete) == ((), (), None, False)
+    assert (call.prompt_ids, call.response_ids, call.behavior_logprobs, call.complete) == ((), (), None, False)
     assert call.fidelity is Fidelity.TEXT_ONLY
     assert reading.problems == ()
 
@@ -184,7 +184,7 @@ def test_bytes_that_are_no_ids_count_as_missing_and_it_is_said() -> None:
     broken = {semconv.response_token_ids(0): b"12345", semconv.response_logprobs(0): "text"}
     reading = read_spans([_gateway(5, attributes=broken)])
     assert reading.calls[0].response_ids == ()
-    assert reading.calls[0].behaviour_logprobs is None
+    assert reading.calls[0].behavior_logprobs is None
     assert len(reading.problems) == 2
     assert "lightning.response.0.token_ids is 5 bytes, not packed" in reading.problems[1]
 

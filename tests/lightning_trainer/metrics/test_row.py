@@ -69,7 +69,7 @@ def _sample(name: str, logprobs: list[float], versions: Sequence[int | None]) ->
         attempt_id=name,
         token_ids=tuple(range(count + 1)),
         loss_mask=(0,) + (1,) * count,
-        behaviour_logprobs=(0.0, *logprobs),
+        behavior_logprobs=(0.0, *logprobs),
         segments=tuple(Segment(i + 1, i + 2, f"{name}/{i}", version, 1.0, name) for i, version in enumerate(versions)),
     )
 

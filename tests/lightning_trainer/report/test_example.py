@@ -17,7 +17,7 @@ SAMPLE = Sample(
     attempt_id="a1",
     token_ids=(10, 11, 12, 13, 14),
     loss_mask=(0, 1, 1, 0, 1),
-    behaviour_logprobs=(0.0, -0.1, -0.2, 0.0, -0.3),
+    behavior_logprobs=(0.0, -0.1, -0.2, 0.0, -0.3),
     segments=(Segment(1, 3, "t1", 4, 1.0, "r"), Segment(4, 5, "t2", 5, None, "r")),
 )
 

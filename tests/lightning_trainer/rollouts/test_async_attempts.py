@@ -10,13 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation.scope import current
 
 from lightning_trainer.rollouts import Runner, awaiting
-from lightning_trainer.rollouts.attempt import AttemptFunction, run_attempt
-from lightning_trainer.rollouts.events import AttemptEnded
+from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, run_attempt
 
 
 @dataclass(frozen=True)
@@ -27,10 +26,10 @@ class Task:
 @pytest.fixture(autouse=True)
 def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.wait_until_there", lambda _: None)
-    lightning.shutdown(0)
-    lightning.init("http://127.0.0.1:9", spool_dir=tmp_path)
+    lt.shutdown(0)
+    lt.init("http://127.0.0.1:9", spool_dir=tmp_path)
     yield
-    lightning.shutdown(0)
+    lt.shutdown(0)
 
 
 def run(attempt: AttemptFunction[Task], timeout_s: float = 30.0) -> AttemptEnded:
@@ -57,7 +56,7 @@ async def never_scored(task: Task) -> None: ...
         (lambda task: half(task), 0.5),
         (functools.partial(half), 0.5),
         (Callable(), 0.5),
-        (lightning.agent("solver")(half), 0.5),
+        (lt.agent("solver")(half), 0.5),
         (never_scored, None),
     ],
     ids=["coroutine function", "function", "partial", "callable", "decorated", "no reward"],

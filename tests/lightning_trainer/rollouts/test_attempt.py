@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 
-from lightning_trainer.rollouts.attempt import run_attempt
-from lightning_trainer.rollouts.events import AttemptEnded
+from lightning_trainer.rollouts.attempt import AttemptEnded, run_attempt
 
 
 @dataclass(frozen=True)
@@ -21,10 +20,10 @@ class Question:
 @pytest.fixture(autouse=True)
 def recording(tmp_path: Path) -> Iterator[None]:
     """The client with nobody to send to: spans wait in a folder of the test's own."""
-    lightning.shutdown(0)
-    lightning.init("http://127.0.0.1:9", spool_dir=tmp_path)
+    lt.shutdown(0)
+    lt.init("http://127.0.0.1:9", spool_dir=tmp_path)
     yield
-    lightning.shutdown(0)
+    lt.shutdown(0)
 
 
 def run(attempt: Callable[[Question], float | None], timeout_s: float = 30.0) -> AttemptEnded:

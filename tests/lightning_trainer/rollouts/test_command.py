@@ -7,13 +7,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import psutil
 import pytest
 
-from lightning_trainer.rollouts.attempt import run_attempt
+from lightning_trainer.rollouts.attempt import AttemptEnded, run_attempt
 from lightning_trainer.rollouts.command import Command, CommandError
-from lightning_trainer.rollouts.events import AttemptEnded
 from lightning_trainer.rollouts.task_file import FileTask
 
 ENDPOINT = "http://127.0.0.1:9"
@@ -22,10 +21,10 @@ TASK = FileTask("t", {"id": "t", "question": "2+2?"})
 
 @pytest.fixture(autouse=True)
 def recording(tmp_path: Path) -> Iterator[None]:
-    lightning.shutdown(0)
-    lightning.init(ENDPOINT, spool_dir=tmp_path)
+    lt.shutdown(0)
+    lt.init(ENDPOINT, spool_dir=tmp_path)
     yield
-    lightning.shutdown(0)
+    lt.shutdown(0)
 
 
 def python(code: str, *arguments: str, **options) -> Command:
@@ -63,7 +62,7 @@ def test_a_reward_that_is_no_number_is_refused_in_a_sentence(said: str) -> None:
 
 def test_named_rewards_are_recorded_beside_it(monkeypatch) -> None:
     given: list[tuple[float, str]] = []
-    monkeypatch.setattr(lightning, "reward", lambda value, name="reward": given.append((value, name)))
+    monkeypatch.setattr(lt, "reward", lambda value, name="reward": given.append((value, name)))
     run(python("""print('{"reward": 1, "rewards": {"score": 0.25, "format": null}}')"""))
     assert given == [(0.25, "score"), (1.0, "reward")]
 

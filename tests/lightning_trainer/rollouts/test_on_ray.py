@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation.scope import current
 
@@ -38,10 +38,10 @@ def ray_session() -> Iterator[None]:
 @pytest.fixture
 def spool(tmp_path: Path, monkeypatch) -> Iterator[Path]:
     monkeypatch.setenv("LIGHTNING_SPOOL_DIR", str(tmp_path))
-    lightning.shutdown(0)
-    lightning.init(ENDPOINT)
+    lt.shutdown(0)
+    lt.init(ENDPOINT)
     yield tmp_path
-    lightning.shutdown(0)
+    lt.shutdown(0)
 
 
 def run(attempt, spool: Path):

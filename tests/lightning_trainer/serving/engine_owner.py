@@ -12,11 +12,10 @@ import httpx
 from safetensors.torch import load_file, save_file
 
 from lightning_trainer.config import EngineConfig
-from lightning_trainer.serving.checksum import file_checksum
 from lightning_trainer.serving.engine import EngineProcess
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
 from lightning_trainer.serving.settings import EngineSettings
-from lightning_trainer.serving.shared_memory import WeightFiles
+from lightning_trainer.serving.shared_memory import WeightFiles, file_checksum
 
 PROBE_IDS = ((5, 6, 7, 8), (9, 10, 11))
 

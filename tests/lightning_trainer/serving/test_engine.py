@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 from lightning_trainer.errors import PublicationError
-from lightning_trainer.serving.checksum import file_checksum
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
+from lightning_trainer.serving.shared_memory import file_checksum
 
 pytestmark = pytest.mark.engine
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.serving.engine_environment import engine_environment
+from lightning_trainer.serving.engine import engine_environment
 from lightning_trainer.serving.settings import EngineSettings
 
 THRESHOLDS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")

@@ -13,11 +13,10 @@ from safetensors.torch import load_file, save_file
 
 from lightning_trainer.config import EngineConfig
 from lightning_trainer.gateway.engine.upstream import Upstream
-from lightning_trainer.serving.checksum import file_checksum
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import EngineSettings, replica_settings
-from lightning_trainer.serving.shared_memory import WeightFiles
+from lightning_trainer.serving.shared_memory import WeightFiles, file_checksum
 from lightning_trainer.serving.supervisor import EngineState, EngineSupervisor
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

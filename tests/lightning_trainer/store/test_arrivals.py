@@ -3,10 +3,10 @@
 import random
 from pathlib import Path
 
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.gateway.propagation import baggage
+from lightning_instrumentation.gateway.hosts import baggage
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import Identity
 
@@ -115,15 +115,15 @@ async def test_a_store_from_before_is_brought_up_to_date(tmp_path: Path, make_ro
 
 @pytest.fixture
 def client(tmp_path: Path):
-    lightning.shutdown(0.0)
-    lightning.init("http://127.0.0.1:9", spool_dir=tmp_path / "spool")
+    lt.shutdown(0.0)
+    lt.init("http://127.0.0.1:9", spool_dir=tmp_path / "spool")
     yield
-    lightning.shutdown(0.0)
+    lt.shutdown(0.0)
 
 
 async def test_what_the_client_writes_is_what_is_counted(store, client) -> None:
-    with lightning.rollout("t", attempt_id="a", rollout_id="r") as rollout:
-        lightning.agent("x")(lambda: None)()
+    with lt.rollout("t", attempt_id="a", rollout_id="r") as rollout:
+        lt.agent("x")(lambda: None)()
         rollout.reward(1.0)
         said = read_caller({"baggage": baggage(Identity("r", "a"), None)}).attributes
     started = runtime()

@@ -29,7 +29,7 @@ def _sample(logprob: float = -0.25, credit: float | None = 1.0) -> Sample:
         attempt_id="a",
         token_ids=(5, 6, 7),
         loss_mask=(0, 1, 1),
-        behaviour_logprobs=(0.0, logprob, -1.5),
+        behavior_logprobs=(0.0, logprob, -1.5),
         segments=(Segment(1, 3, "c/0", 0, credit, "a"),),
     )
 
@@ -163,6 +163,12 @@ def test_a_batch_comes_back_to_the_last_bit(logprob: float, credit: float | None
     assert decode_batch(encode_batch(batch)) == batch
 
 
+def test_a_stored_batch_names_its_fields_as_ever() -> None:
+    (sample,) = json.loads(zlib.decompress(encode_batch(_batch(1, _sample(-0.5, 1.0)))))["batch"]["samples"]
+    assert sample["behaviour_logprobs"] == [0.0, -0.5, -1.5]
+    assert "behavior_logprobs" not in sample
+
+
 async def test_steps_are_read_in_pages_and_advantages_only_where_they_are_asked_for(
     store: SqliteStore, make_root, monkeypatch
 ) -> None:
@@ -238,7 +244,7 @@ def test_a_batch_keeps_what_its_tokens_were_sampled_from() -> None:
     support = support_of(50_000, [range(3, 40_000, 2), [7]])
     experts = RoutedExperts(0, 2, 2, 2, bytes(range(16)))
     segment = replace(_sample().segments[0], shaping=shaping, support=support, routed_experts=experts)
-    sample = replace(_sample(), segments=(segment,), loss_mask=(0, 1, 0), behaviour_logprobs=(0.0, -0.5, 0.0))
+    sample = replace(_sample(), segments=(segment,), loss_mask=(0, 1, 0), behavior_logprobs=(0.0, -0.5, 0.0))
     assert decode_batch(encode_batch(_batch(1, sample))) == _batch(1, sample)
     spoilt = replace(segment, shaping=replace(shaping, logit_bias=((5, math.nan),)))
     with pytest.raises(StoreError, match="logit bias that is NaN"):

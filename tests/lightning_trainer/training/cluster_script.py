@@ -12,7 +12,7 @@ set_ray_environment(cluster=True)
 
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from lightning_trainer.config.ray import RayConfig  # noqa: E402
+from lightning_trainer.config.sections import RayConfig  # noqa: E402
 from lightning_trainer.training.remote import make_trainer, make_trainers  # noqa: E402
 
 

@@ -101,7 +101,7 @@ def make_sample(
         attempt_id=f"attempt-{name}",
         token_ids=tuple(token_ids),
         loss_mask=tuple(mask),
-        behaviour_logprobs=tuple(logprobs or (-5.0 * bit for bit in mask)),
+        behavior_logprobs=tuple(logprobs or (-5.0 * bit for bit in mask)),
         segments=tuple(
             Segment(start, stop, f"{name}/{start}", 0, credit, f"attempt-{name}")
             for start, stop in zip(starts, stops, strict=True)
@@ -209,7 +209,7 @@ def drawn_somehow(samples: Sequence[Sample], seed: int, *, temperatures=(1.0,)) 
     """
     source, made = random.Random(seed), []
     for sample in samples:
-        mask, logprobs = list(sample.loss_mask), list(sample.behaviour_logprobs)
+        mask, logprobs = list(sample.loss_mask), list(sample.behavior_logprobs)
         segments = []
         for segment in sample.segments:
             left = [_left(source, token) for token in sample.token_ids[segment.start : segment.end]]
@@ -220,14 +220,14 @@ def drawn_somehow(samples: Sequence[Sample], seed: int, *, temperatures=(1.0,)) 
             support = source.choice([None, support_of(VOCABULARY, left)])
             if support is None:
                 mask[segment.start : segment.end] = sample.loss_mask[segment.start : segment.end]
-                logprobs[segment.start : segment.end] = sample.behaviour_logprobs[segment.start : segment.end]
+                logprobs[segment.start : segment.end] = sample.behavior_logprobs[segment.start : segment.end]
             shaping = source.choice([None, _shaping(source, sample.token_ids)])
             segments.append(replace(segment, support=support, shaping=shaping))
         made.append(
             replace(
                 sample,
                 loss_mask=tuple(mask),
-                behaviour_logprobs=tuple(logprobs),
+                behavior_logprobs=tuple(logprobs),
                 segments=tuple(segments),
                 temperature=source.choice(temperatures),
             )

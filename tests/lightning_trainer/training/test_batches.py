@@ -21,16 +21,16 @@ QUESTION, TOOL_CALL, TOOL_RESULT, ANSWER, GUESS = (10, 11, 12), (20, 21, 22), (3
 @pytest.fixture
 def rollouts(make_call, make_attempt, make_evaluation):
     calls = [
-        make_call("s1", QUESTION, TOOL_CALL, behaviour_logprobs=(-0.1, -0.2, -0.3), policy_version=3),
+        make_call("s1", QUESTION, TOOL_CALL, behavior_logprobs=(-0.1, -0.2, -0.3), policy_version=3),
         make_call(
             "s2",
             QUESTION + TOOL_CALL + TOOL_RESULT,
             ANSWER,
-            behaviour_logprobs=(-0.4, -0.5),
+            behavior_logprobs=(-0.4, -0.5),
             start=10,
             policy_version=3,
         ),
-        make_call("s3", QUESTION, GUESS, behaviour_logprobs=(-2.5,), policy_version=3, attempt_id="a2"),
+        make_call("s3", QUESTION, GUESS, behavior_logprobs=(-2.5,), policy_version=3, attempt_id="a2"),
     ]
     evaluations = [make_evaluation(1.0, "a1"), make_evaluation(0.0, "a2")]
     return calls, [make_attempt("a1"), make_attempt("a2", state=AttemptState.FAILED)], evaluations
@@ -44,7 +44,7 @@ def test_a_two_call_tool_rollout_token_by_token(rollouts, make_policy):
 
     assert with_tool.token_ids == (10, 11, 12, 20, 21, 22, 30, 31, 40, 41)
     assert with_tool.loss_mask == (0, 0, 0, 1, 1, 1, 0, 0, 1, 1)
-    assert with_tool.behaviour_logprobs == (0.0, 0.0, 0.0, -0.1, -0.2, -0.3, 0.0, 0.0, -0.4, -0.5)
+    assert with_tool.behavior_logprobs == (0.0, 0.0, 0.0, -0.1, -0.2, -0.3, 0.0, 0.0, -0.4, -0.5)
     assert with_tool.segments == (
         Segment(3, 6, "s1/0", policy_version=3, credit=1.0, row_id="a1/solver"),
         Segment(8, 10, "s2/0", policy_version=3, credit=1.0, row_id="a1/solver", follows="s1/0", order=1),
@@ -53,7 +53,7 @@ def test_a_two_call_tool_rollout_token_by_token(rollouts, make_policy):
 
     assert guessed.token_ids == (10, 11, 12, 50)
     assert guessed.loss_mask == (0, 0, 0, 1)
-    assert guessed.behaviour_logprobs == (0.0, 0.0, 0.0, -2.5)
+    assert guessed.behavior_logprobs == (0.0, 0.0, 0.0, -2.5)
     assert guessed.segments == (Segment(3, 4, "s3/0", policy_version=3, credit=0.0, row_id="a2/solver"),)
 
     assert build.ledger == (LedgerRow("solver", "math", 3, Outcome.TRAINED, "sampled", tokens=6, calls=3),)
@@ -82,11 +82,11 @@ def test_the_same_rollout_under_discounted_credit(rollouts, make_policy, make_ev
     ]
 
 
-def _fates(build):
-    fates = Counter()
+def _call_outcomes(build):
+    call_outcomes = Counter()
     for row in build.ledger:
-        fates[f"{row.outcome}/{row.reason}"] += row.tokens
-    return dict(fates)
+        call_outcomes[f"{row.outcome}/{row.reason}"] += row.tokens
+    return dict(call_outcomes)
 
 
 def test_a_failed_judge_is_missing_and_not_zero(rollouts, make_policy, make_evaluation, make_call, make_attempt):
@@ -96,7 +96,7 @@ def test_a_failed_judge_is_missing_and_not_zero(rollouts, make_policy, make_eval
         build = build_batch(calls, [*attempts, make_attempt("a3")], [*evaluations, *judged], make_policy(), step=1)
         assert build.batch is not None
         assert {sample.attempt_id for sample in build.batch.samples} == {"a1", "a2"}
-        assert _fates(build) == {"trained/sampled": 6, "dropped/no_reward": 1}
+        assert _call_outcomes(build) == {"trained/sampled": 6, "dropped/no_reward": 1}
         assert build.groups[0].rewards == (1.0, 0.0, None)
         assert "attempts that lack a reward: 1 (such as a3); credit scheme 'terminal' needs one" in build.problems[0]
 
@@ -114,19 +114,19 @@ def test_a_group_where_all_earned_the_same_is_left_out_and_counted(rollouts, mak
     evaluations = [make_evaluation(1.0, "a1"), make_evaluation(1.0, "a2")]
     build = build_batch(calls, attempts, evaluations, make_policy(), step=1)
     assert build.batch is None
-    assert _fates(build) == {"masked/zero_variance_group": 6}
+    assert _call_outcomes(build) == {"masked/zero_variance_group": 6}
     assert build.groups[0].verdict is Reason.ZERO_VARIANCE_GROUP
     kept = build_batch(
         calls, attempts, evaluations, make_policy(algorithm={"drop_zero_variance_groups": False}), step=1
     )
-    assert _fates(kept) == {"trained/sampled": 6}
+    assert _call_outcomes(kept) == {"trained/sampled": 6}
 
 
 def test_a_group_of_one_is_refused_before_any_advantage(rollouts, make_policy):
     calls, attempts, evaluations = rollouts
     build = build_batch(calls, attempts[:1], evaluations, make_policy(), step=1)
     assert build.batch is None
-    assert _fates(build) == {"dropped/group_too_small": 5, "dropped/unknown_attempt": 1}
+    assert _call_outcomes(build) == {"dropped/group_too_small": 5, "dropped/unknown_attempt": 1}
     assert build.groups[0].refused_reason is not None
     assert build.groups[0].refused_reason in build.problems
 
@@ -135,7 +135,7 @@ def test_an_over_long_turn_is_cut_off_and_the_turns_before_it_are_trained(rollou
     build = build_batch(rollouts[0], rollouts[1], rollouts[2], make_policy(max_sample_tokens=9), step=1)
     assert build.batch is not None
     assert [sample.token_ids for sample in build.batch.samples] == [QUESTION + TOOL_CALL, QUESTION + GUESS]
-    assert _fates(build) == {"trained/sampled": 4, "dropped/over_length": 2}
+    assert _call_outcomes(build) == {"trained/sampled": 4, "dropped/over_length": 2}
     assert "calls not trained (over_length): 1, with 2 sampled tokens." in build.problems[-1]
 
 
@@ -154,7 +154,7 @@ def test_evaluations_and_running_attempts_are_not_trained(rollouts, make_policy,
         make_attempt("a5", state=AttemptState.RUNNING, ended_ns=None),
     ]
     build = build_batch(calls, [*attempts, *others], evaluations, make_policy(), step=1)
-    assert _fates(build) == {"trained/sampled": 6, "dropped/evaluation": 2, "dropped/attempt_running": 2}
+    assert _call_outcomes(build) == {"trained/sampled": 6, "dropped/evaluation": 2, "dropped/attempt_running": 2}
     assert build.groups[0].size == 2
 
 
@@ -163,7 +163,7 @@ def test_agents_that_nobody_claims_are_named(rollouts, make_policy):
     assert build.problems[0] == (
         "policy math claims the agents writer*, and none of 3 calls is theirs; agents seen: solver"
     )
-    assert _fates(build) == {"dropped/not_selected": 6}
+    assert _call_outcomes(build) == {"dropped/not_selected": 6}
 
 
 def test_a_step_without_anything_is_not_a_batch(make_policy):
@@ -184,14 +184,14 @@ def test_a_builder_that_loses_or_repeats_a_sample_is_refused(rollouts, make_poli
 
 def test_a_response_beyond_the_limit_is_left_out_or_cut(rollouts, make_policy):
     """The answer 40 41 comes after eight tokens: with nine, one of it fits; with eight, none does."""
-    for limit, rule, fates in (
+    for limit, rule, call_outcomes in (
         (9, "drop", {"trained/sampled": 4, "dropped/over_length": 2}),
         (9, "cut", {"trained/sampled": 5, "dropped/cut": 1}),
         (8, "cut", {"trained/sampled": 4, "dropped/over_length": 2}),
     ):
         policy = make_policy(max_sample_tokens=limit, over_length=rule)
         build = build_batch(rollouts[0], rollouts[1], rollouts[2], policy, step=1)
-        assert _fates(build) == fates
+        assert _call_outcomes(build) == call_outcomes
         assert build.batch is not None
         assert [len(sample.token_ids) for sample in build.batch.samples] == [
             9 if rule == "cut" and limit == 9 else 6,
@@ -211,19 +211,19 @@ def test_what_is_one_sequence_is_chosen_by_configuration(rollouts, make_policy, 
     build = build_batch(rollouts[0], rollouts[1], rollouts[2], make_policy(samples=samples), step=1)
     assert build.batch is not None
     assert len(build.batch.samples) == count
-    assert _fates(build) == {"trained/sampled": 6}
+    assert _call_outcomes(build) == {"trained/sampled": 6}
 
 
 def test_failed_attempts_are_left_out_where_the_policy_says_so(rollouts, make_policy):
     build = build_batch(rollouts[0], rollouts[1], rollouts[2], make_policy(failed_attempts="drop"), step=1)
-    assert _fates(build) == {"dropped/failed_attempt": 1, "dropped/group_too_small": 5}
+    assert _call_outcomes(build) == {"dropped/failed_attempt": 1, "dropped/group_too_small": 5}
 
 
 def test_prompts_with_pictures_are_left_out_or_become_samples_that_refer_to_them(rollouts, make_policy):
     picture = Media("image", "https://host/cat.png")
     calls = [replace(call, media=(picture,)) if call.span_id == "s3" else call for call in rollouts[0]]
     dropped = build_batch(calls, rollouts[1], rollouts[2], make_policy(), step=1)
-    assert _fates(dropped) == {"dropped/non_text": 1, "dropped/group_too_small": 5}
+    assert _call_outcomes(dropped) == {"dropped/non_text": 1, "dropped/group_too_small": 5}
     kept = build_batch(calls, rollouts[1], rollouts[2], make_policy(non_text="keep"), step=1)
     assert kept.batch is not None
     assert [sample.media for sample in kept.batch.samples] == [(), (picture,)]
@@ -252,7 +252,7 @@ def test_several_rewards_are_weighed_and_a_missing_one_drops_the_attempt(
     build = build_batch(calls, attempts, evaluations, _weighted(make_policy), step=1)
     assert build.batch is not None
     assert build.groups[0].rewards == (1.5, 0.0, None)
-    assert _fates(build) == {"trained/sampled": 6, "dropped/no_reward": 1}
+    assert _call_outcomes(build) == {"trained/sampled": 6, "dropped/no_reward": 1}
     assert build.unscored == {"a3"}
     assert any("reward 'format' is missing where others" in problem for problem in build.problems)
 
@@ -265,7 +265,7 @@ def test_a_group_that_nobody_gave_one_of_the_rewards_is_left_out_whatever_else_i
     evaluations = [make_evaluation(1.0, None, name="score", span_id=f"chat-s{number}") for number in (1, 2, 3)]
     build = build_batch(calls, attempts, evaluations, _weighted(make_policy, credit={"scheme": "discounted"}), step=1)
     assert build.batch is None
-    assert _fates(build) == {"dropped/no_reward": 6}
+    assert _call_outcomes(build) == {"dropped/no_reward": 6}
     assert any("nobody in it was given format" in problem for problem in build.problems)
 
 
@@ -274,7 +274,7 @@ def test_a_turn_that_no_other_attempt_has_is_dropped_with_its_reason(rollouts, m
     calls, attempts, evaluations = rollouts
     build = build_batch(calls, attempts, evaluations, make_policy(credit={"scheme": "magrpo"}), step=1)
     assert build.batch is not None
-    assert _fates(build) == {"trained/sampled": 4, "dropped/no_peers": 2}
+    assert _call_outcomes(build) == {"trained/sampled": 4, "dropped/no_peers": 2}
     assert [segment.peers for sample in build.batch.samples for segment in sample.segments] == ["turn 0", "turn 0"]
 
 

@@ -9,7 +9,7 @@ from lightning_trainer.transitions.reasons import Reason
 DROPS = {
     "over_length": {"prompt_ids": (5,) * 90},
     "stale": {"policy_version": -1},
-    "no_logprobs": {"behaviour_logprobs": None},
+    "no_logprobs": {"behavior_logprobs": None},
     "incomplete_stream": {"complete": False},
     "no_policy_version": {"policy_version": None},
     "other_policy": {"policy": "another"},

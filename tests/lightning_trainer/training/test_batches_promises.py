@@ -55,11 +55,11 @@ NAN_THROUGHOUT = (math.nan,)
 ALL_FORCED, FIRST_FORCED = support_of(16, [[0]]), support_of(16, [[0], None])
 """Stand for a grammar that left one token at every place of the response, or at the first."""
 FLAWS = (
-    {"behaviour_logprobs": None},
-    {"behaviour_logprobs": (-1.0,) * 9},
-    {"behaviour_logprobs": NAN_THROUGHOUT},
+    {"behavior_logprobs": None},
+    {"behavior_logprobs": (-1.0,) * 9},
+    {"behavior_logprobs": NAN_THROUGHOUT},
     {"complete": False},
-    {"response_ids": (), "behaviour_logprobs": ()},
+    {"response_ids": (), "behavior_logprobs": ()},
     {"prompt_ids": ()},
     {"prompt_ids": (), "response_ids": ()},
     {"policy": "another"},
@@ -73,7 +73,7 @@ FLAWS = (
     {"support": ALL_FORCED},
     {"support": FIRST_FORCED},
     {"fidelity": Fidelity.VERIFIED},
-    {"fidelity": Fidelity.TEXT_ONLY, "prompt_ids": (), "response_ids": (), "behaviour_logprobs": None},
+    {"fidelity": Fidelity.TEXT_ONLY, "prompt_ids": (), "response_ids": (), "behavior_logprobs": None},
 )
 OF_DATASETS = (
     Reason.EDITED,
@@ -259,7 +259,7 @@ def _play(attempt, moves, serial: bool, calls: list[Call], evaluations: list[Eva
                 policy_version=seed % 2,
                 prompt_ids=prompt,
                 response_ids=response,
-                behaviour_logprobs=tuple(-0.25 * (i + 1) - number for i in range(len(response))),
+                behavior_logprobs=tuple(-0.25 * (i + 1) - number for i in range(len(response))),
                 finish_reason="stop",
                 complete=True,
                 start_ns=start,
@@ -271,8 +271,8 @@ def _play(attempt, moves, serial: bool, calls: list[Call], evaluations: list[Eva
             made.append(call)
             if flaw < len(FLAWS):
                 call = replace(call, **FLAWS[flaw])
-            if call.behaviour_logprobs is NAN_THROUGHOUT:
-                call = replace(call, behaviour_logprobs=NAN_THROUGHOUT * len(call.response_ids))
+            if call.behavior_logprobs is NAN_THROUGHOUT:
+                call = replace(call, behavior_logprobs=NAN_THROUGHOUT * len(call.response_ids))
             if call.support is not None:
                 forced = len(response) if call.support is ALL_FORCED else 1
                 left = [[token] if place < forced else None for place, token in enumerate(response)]
@@ -462,7 +462,7 @@ def check_samples(world: World, build: Build) -> None:
     seen: set[str] = set()
     assert len({sample.sample_id for sample in samples}) == len(samples)
     for sample in samples:
-        assert len(sample.token_ids) == len(sample.loss_mask) == len(sample.behaviour_logprobs)
+        assert len(sample.token_ids) == len(sample.loss_mask) == len(sample.behavior_logprobs)
         assert len(sample.token_ids) <= world.policy.max_sample_tokens
         sampled = [False] * len(sample.token_ids)
         for segment in sample.segments:
@@ -473,17 +473,17 @@ def check_samples(world: World, build: Build) -> None:
             kept = _kept(world, call)
             assert kept > 0
             assert sample.token_ids[segment.start : segment.end] == call.response_ids[:kept]
-            assert call.behaviour_logprobs is not None
+            assert call.behavior_logprobs is not None
             with_choice = [size > 1 for size in _sizes(call)[:kept]]
             assert any(with_choice)
-            for place, (logprob, chosen) in enumerate(zip(call.behaviour_logprobs, with_choice, strict=False)):
-                assert sample.behaviour_logprobs[segment.start + place] == (logprob if chosen else 0.0)
+            for place, (logprob, chosen) in enumerate(zip(call.behavior_logprobs, with_choice, strict=False)):
+                assert sample.behavior_logprobs[segment.start + place] == (logprob if chosen else 0.0)
             assert segment.policy_version == call.policy_version
             assert sample.temperature == call.temperature
             assert _trained_for(sample, segment) == _owner(call)
             sampled[segment.start : segment.end] = with_choice
         assert [bool(mask) for mask in sample.loss_mask] == sampled
-        assert all(lp == 0.0 for lp, mask in zip(sample.behaviour_logprobs, sample.loss_mask, strict=True) if not mask)
+        assert all(lp == 0.0 for lp, mask in zip(sample.behavior_logprobs, sample.loss_mask, strict=True) if not mask)
         last = calls[sample.segments[-1].transition_id]
         assert sample.token_ids == _path(last)[: len(last.prompt_ids) + _kept(world, last)]
         assert (sample.attempt_id, sample.agent) == _owner(last)
@@ -551,13 +551,13 @@ def check_groups(world: World, build: Build) -> None:
             members = {_trained_for(sample, segment)[0] for sample in own for segment in sample.segments}
             assert len(members) >= 2
             assert {attempts[name].task_id for name in members} == {group.task_id}
-            casts = {
+            agents_by_attempt = {
                 frozenset(
                     call.agent for call in _named(world) if call.attempt_id == name and world.policy.claims(call.agent)
                 )
                 for name in members
             }
-            assert len(casts) == 1
+            assert len(agents_by_attempt) == 1
             compared: dict[tuple[str, str], dict[str, list[float]]] = {}
             for sample in own:
                 for segment in sample.segments:
@@ -605,10 +605,10 @@ def check_arrival(world: World, build: Build) -> None:
     again = replace(world, calls=calls + calls, attempts=attempts + attempts, evaluations=evaluations * 2).build()
     assert (again.batch, again.groups) == (build.batch, build.groups)
 
-    def fates(build: Build):
+    def call_outcomes(build: Build):
         return [row for row in build.ledger if row.outcome is not Outcome.DEDUPLICATED]
 
-    assert fates(again) == fates(build)
+    assert call_outcomes(again) == call_outcomes(build)
 
 
 def check_all(world: World) -> None:
@@ -626,7 +626,7 @@ _quiet = {"deadline": None, "database": None, "suppress_health_check": list(Heal
 
 @settings(max_examples=200, derandomize=True, **_quiet)
 @given(world=worlds())
-def test_promises_hold_for_generated_behaviour(world):
+def test_promises_hold_for_generated_behavior(world):
     check_all(world)
 
 
@@ -635,7 +635,7 @@ def test_promises_hold_for_generated_behaviour(world):
 @pytest.mark.parametrize("part", range(4))
 @settings(max_examples=2_500, **_quiet)
 @given(world=worlds())
-def test_promises_hold_for_ten_thousand_behaviours(world, part):
+def test_promises_hold_for_ten_thousand_behaviors(world, part):
     """Ten thousand in four parts, so that each can be run by itself; each draws its own."""
     check_all(world)
 

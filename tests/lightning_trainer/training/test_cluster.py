@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightning_trainer.config import Config
-from lightning_trainer.config.ray import RayConfig
+from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.on_ray.environment import set_ray_environment
 

@@ -5,7 +5,7 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from lightning_trainer.config.policies.lora import LoraConfig
+from lightning_trainer.config.policies.updates import LoraConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.types import TrainingBatch
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lightning_trainer.config.policies.lora import LoraConfig
+from lightning_trainer.config.policies.updates import LoraConfig
 from lightning_trainer.errors import TrainerDiedError, TrainingError
 from lightning_trainer.training.on_ray.environment import set_ray_environment
 from lightning_trainer.training.on_ray.hang_detection import Stillness

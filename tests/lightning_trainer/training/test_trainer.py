@@ -51,7 +51,7 @@ def test_the_loss_is_clipped_ppo_over_all_trained_tokens(tiny_models, trainer, b
         for t in range(1, len(sample.token_ids)):
             if not sample.loss_mask[t]:
                 continue
-            ratio = math.exp(logprobs[t - 1, sample.token_ids[t]].item() - sample.behaviour_logprobs[t])
+            ratio = math.exp(logprobs[t - 1, sample.token_ids[t]].item() - sample.behavior_logprobs[t])
             advantage = report.advantages[sample.sample_id][t]
             surrogate = max(-advantage * ratio, -advantage * min(max(ratio, 1 - low), 1 + high))
             losses.append(min(surrogate, -advantage * dual) if advantage < 0 else surrogate)
@@ -93,7 +93,7 @@ def test_mismatch_is_measured_on_the_trained_tokens_of_all_micro_batches(tiny_mo
     for sample in step.samples:
         logprobs = model(torch.tensor([sample.token_ids])).logits[0].log_softmax(-1)
         gaps += [
-            abs(logprobs[t - 1, token].item() - sample.behaviour_logprobs[t])
+            abs(logprobs[t - 1, token].item() - sample.behavior_logprobs[t])
             for t, token in enumerate(sample.token_ids)
             if sample.loss_mask[t]
         ]
@@ -198,7 +198,7 @@ def test_the_probe_is_scored_on_the_rounded_values(trainer, batch, tmp_path):
 
 
 def test_a_publication_proves_its_file(trainer, tmp_path):
-    from lightning_trainer.serving.checksum import file_checksum
+    from lightning_trainer.serving.shared_memory import file_checksum
 
     publication = trainer(serving_dtype="bfloat16", probe_max_abs=0.25).publish(tmp_path / "weights", 3)
     assert publication.name == "tiny@v3"

@@ -27,7 +27,7 @@ def _call(name, start, end, above=None, *, agent="solver", prompt=None, trained=
         policy_version=0,
         prompt_ids=prompt,
         response_ids=(0,),
-        behaviour_logprobs=(-1.0,),
+        behavior_logprobs=(-1.0,),
         finish_reason="stop",
         complete=True,
         start_ns=start,

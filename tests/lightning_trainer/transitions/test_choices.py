@@ -37,12 +37,12 @@ def test_a_token_without_a_choice_is_masked_inside_of_its_segment(make_call, mak
     assert build.batch is not None
     for sample in build.batch.samples:
         assert sample.loss_mask == (0, 0, 0, 1, 1)
-        assert sample.behaviour_logprobs == (0.0, 0.0, 0.0, -0.5, -0.5)
+        assert sample.behavior_logprobs == (0.0, 0.0, 0.0, -0.5, -0.5)
         (segment,) = sample.segments
         assert (segment.start, segment.end, segment.shaping) == (2, 5, SHAPING)
         assert list(sample.trained_in(segment)) == [3, 4]
     assert _accounts(build) == {(Outcome.TRAINED, "sampled"): (4, 2), (Outcome.MASKED, "no_choice"): (2, 2)}
-    assert build.fates["a1/0"][0] is Outcome.TRAINED
+    assert build.call_outcomes["a1/0"][0] is Outcome.TRAINED
 
 
 def test_a_response_without_any_choice_has_no_segment_and_is_masked(make_call, make_attempt, make_evaluation):

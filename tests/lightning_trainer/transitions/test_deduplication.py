@@ -15,7 +15,7 @@ def test_the_same_record_twice_is_one_call(make_call):
 
 def test_the_fullest_record_of_a_response_is_kept_whatever_arrives_first(make_call):
     gateway = make_call("gateway", response_id="r")
-    client = make_call("client", response_id="r", policy_version=None, behaviour_logprobs=None)
+    client = make_call("client", response_id="r", policy_version=None, behavior_logprobs=None)
     foreign = make_call("foreign", response_id="r", policy_version=None, attempt_id=None)
     for order in permutations([gateway, client, foreign]):
         deliveries = deduplicate(order)

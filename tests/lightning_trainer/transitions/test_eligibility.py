@@ -20,7 +20,7 @@ from lightning_trainer.types import AttemptState, Fidelity, RolloutMode
         ({"fidelity": Fidelity.TEXT_ONLY, "complete": False}, Reason.INCOMPLETE_STREAM),
         ({"fidelity": Fidelity.TEXT_ONLY, "complete": False, "policy": None}, Reason.FIDELITY_TOO_LOW),
         ({"fidelity": Fidelity.TEXT_ONLY, "agent": "judge"}, Reason.NOT_SELECTED),
-        ({"fidelity": Fidelity.VERIFIED}, Reason.RETOKENISED),
+        ({"fidelity": Fidelity.VERIFIED}, Reason.RETOKENIZED),
         ({"policy_version": None}, Reason.NO_POLICY_VERSION),
         ({"attempt_id": None}, Reason.NO_ATTEMPT),
         ({"attempt_id": "elsewhere"}, Reason.UNKNOWN_ATTEMPT),
@@ -31,12 +31,12 @@ from lightning_trainer.types import AttemptState, Fidelity, RolloutMode
         ({"attempt_id": "failed"}, None),
         ({"prompt_ids": (), "response_ids": ()}, Reason.NO_TOKEN_IDS),
         ({"prompt_ids": ()}, Reason.EMPTY_PROMPT),
-        ({"response_ids": (), "behaviour_logprobs": ()}, Reason.EMPTY_RESPONSE),
-        ({"response_ids": (), "behaviour_logprobs": (), "complete": False}, Reason.INCOMPLETE_STREAM),
-        ({"behaviour_logprobs": None}, Reason.NO_LOGPROBS),
-        ({"behaviour_logprobs": (-1.0,)}, Reason.LOGPROB_COUNT),
-        ({"behaviour_logprobs": (-1.0, math.nan)}, Reason.LOGPROB_NOT_FINITE),
-        ({"behaviour_logprobs": (-1.0, -math.inf)}, Reason.LOGPROB_NOT_FINITE),
+        ({"response_ids": (), "behavior_logprobs": ()}, Reason.EMPTY_RESPONSE),
+        ({"response_ids": (), "behavior_logprobs": (), "complete": False}, Reason.INCOMPLETE_STREAM),
+        ({"behavior_logprobs": None}, Reason.NO_LOGPROBS),
+        ({"behavior_logprobs": (-1.0,)}, Reason.LOGPROB_COUNT),
+        ({"behavior_logprobs": (-1.0, math.nan)}, Reason.LOGPROB_NOT_FINITE),
+        ({"behavior_logprobs": (-1.0, -math.inf)}, Reason.LOGPROB_NOT_FINITE),
         ({"complete": False}, Reason.INCOMPLETE_STREAM),
         ({"sampling_unknown": "top_p = 0.5"}, Reason.SAMPLING_UNKNOWN),
         ({"sampling_unknown": "top_p = 0.5", "complete": False}, Reason.INCOMPLETE_STREAM),
@@ -69,7 +69,7 @@ def test_ids_made_again_are_trained_where_the_policy_says_so(make_call, make_att
     scored = make_call("s", fidelity=Fidelity.VERIFIED)
     assert reason_against(scored, allowing, attempts) is None
     # Without scores there is nothing to correct with.
-    unscored = make_call("s", fidelity=Fidelity.VERIFIED, behaviour_logprobs=None)
+    unscored = make_call("s", fidelity=Fidelity.VERIFIED, behavior_logprobs=None)
     assert reason_against(unscored, allowing, attempts) is Reason.NO_LOGPROBS
 
 

@@ -19,14 +19,14 @@ def _shapes(samples):
 
 
 def test_calls_that_extend_each_other_are_one_sequence(make_transition, make_trajectory):
-    first = make_transition("1", (1, 2), (3, 4), behaviour_logprobs=(-0.1, -0.2))
+    first = make_transition("1", (1, 2), (3, 4), behavior_logprobs=(-0.1, -0.2))
     second = make_transition(
-        "2", (1, 2, 3, 4, 5), (6,), behaviour_logprobs=(-0.3,), policy_version=7, start_ns=1, extends="1"
+        "2", (1, 2, 3, 4, 5), (6,), behavior_logprobs=(-0.3,), policy_version=7, start_ns=1, extends="1"
     )
     (sample,) = samples_of([make_trajectory(first, second)], _credits("1", "2"), AMPLE)
     assert sample.token_ids == (1, 2, 3, 4, 5, 6)
     assert sample.loss_mask == (0, 0, 1, 1, 0, 1)
-    assert sample.behaviour_logprobs == (0.0, 0.0, -0.1, -0.2, 0.0, -0.3)
+    assert sample.behavior_logprobs == (0.0, 0.0, -0.1, -0.2, 0.0, -0.3)
     assert sample.segments == (Segment(2, 4, "1", 0, 1.0, "row"), Segment(5, 6, "2", 7, 1.0, "row", order=1))
     assert (sample.sample_id, sample.group_id, sample.attempt_id) == ("a1/2", "g", "a1")
 
@@ -134,7 +134,7 @@ def test_a_cut_ends_inside_of_the_last_response(make_transition, make_trajectory
     turns = [make_transition("1", (1,), (2,)), make_transition("2", (1, 2, 3), (4, 5, 6), extends="1")]
     (sample,) = samples_of([make_trajectory(*turns)], _credits("1", "2"), Limit(5, "cut"))
     assert (sample.token_ids, sample.loss_mask) == ((1, 2, 3, 4, 5), (0, 1, 0, 1, 1))
-    assert sample.behaviour_logprobs == (0.0, -0.5, 0.0, -0.5, -0.5)
+    assert sample.behavior_logprobs == (0.0, -0.5, 0.0, -0.5, -0.5)
     assert [(segment.start, segment.end) for segment in sample.segments] == [(1, 2), (3, 5)]
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_trainer.config.policies.versions import VersionsConfig
-from lightning_trainer.versions.retention import kept
+from lightning_trainer.versions.archive import kept
 
 NUMBERS = st.sets(st.integers(0, 40), min_size=1)
 

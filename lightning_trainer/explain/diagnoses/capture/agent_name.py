@@ -25,7 +25,7 @@ def diagnose(case: Case) -> Finding | None:
         return Finding(
             Reason.NO_AGENT.value.replace("_", " "),
             f"none of its {counted(len(case.calls), 'call')} carries an agent's name, and policy {case.policy.name} "
-            f"claims {claimed}; put @lightning.agent(...) around the code that makes them",
+            f"claims {claimed}; put @lt.agent(...) around the code that makes them",
         )
     seen = listed(map(repr, others))
     hint = _hint(misspelt, case.policy) if misspelt else f"add {seen} to the policy's agents, or rename the agent"

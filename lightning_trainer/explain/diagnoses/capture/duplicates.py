@@ -9,7 +9,7 @@ from lightning_trainer.types import Outcome
 
 def diagnose(case: Case) -> Finding | None:
     joined = [call for call in case.joined.values() if _recorded_twice(call)]
-    repeats = [call for call in case.own if case.fates[call.call_id].outcome is Outcome.DEDUPLICATED]
+    repeats = [call for call in case.own if case.call_outcomes[call.call_id].outcome is Outcome.DEDUPLICATED]
     if not joined and not repeats:
         return None
     records = sum(len(call.records) for call in joined) + len(repeats)

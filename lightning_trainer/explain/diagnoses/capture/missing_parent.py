@@ -26,7 +26,7 @@ def diagnose(case: Case) -> Finding | None:
             "missing parent",
             f"{counted(len(orphans), 'call')} lie below {_parents(tops)}, which never arrived, and nothing else says "
             f"their {lacks}; deliver the spans of every process of the agent, or name the agent with "
-            "@lightning.agent(...) where it calls",
+            "@lt.agent(...) where it calls",
             blocks=not case.own,
         )
     others = [span for span in case.lost if span.scope != semconv.GATEWAY_SCOPE]

@@ -64,17 +64,17 @@ def keep_sampled_ids(engine: Any) -> None:
     """
     from transformers import PreTrainedTokenizerBase
 
-    keeping = _Keeping(engine)
+    keeper = _TokenKeeper(engine)
     if not isinstance(tokenizer := engine.renderer.tokenizer, PreTrainedTokenizerBase):
         logger.warning(
             "keep_sampled_ids has no effect: the tokenizer is a %s, not one of transformers'", type(tokenizer).__name__
         )
         return
-    engine.renderer._tokenize_prompt_async = keeping.tokenize
-    engine.generate = keeping.generate
+    engine.renderer._tokenize_prompt_async = keeper.tokenize
+    engine.generate = keeper.generate
 
 
-class _Keeping:
+class _TokenKeeper:
     def __init__(self, engine: Any) -> None:
         self._conversations = Conversations()
         self._renderer = engine.renderer

@@ -132,10 +132,10 @@ def use_for_vllm() -> None:
     if hasattr(Scheduler, _NOTED):
         return
     setattr(Scheduler, _NOTED, True)
-    initialise = Scheduler.__init__
+    initialize = Scheduler.__init__
 
     def deliver(self, *args, **kwargs) -> None:
-        initialise(self, *args, **kwargs)
+        initialize(self, *args, **kwargs)
         # Not by vLLM's own switch, which would refuse greedy requests and those without a top_k.
         self.return_sampling_mask = True
 
@@ -198,10 +198,10 @@ def _use_for_runner_v2() -> None:
     from vllm.v1.worker.gpu.sample.output import SamplingMaskTensors
     from vllm.v1.worker.gpu.sample.sampler import Sampler
 
-    initialise = Sampler.__init__
+    initialize = Sampler.__init__
 
     def keep(self, *args, **kwargs) -> None:
-        initialise(self, *args, **{**kwargs, "return_sampling_mask": True})
+        initialize(self, *args, **{**kwargs, "return_sampling_mask": True})
 
     def packed(self: SamplingMaskTensors) -> SamplingMaskLists:
         rows = packed_rows(self.packed_mask.cpu().numpy(), self.counts.tolist(), self.vocab_size)

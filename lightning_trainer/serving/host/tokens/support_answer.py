@@ -24,9 +24,9 @@ import numpy as np
 
 from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.sampling import Support, pattern_of
-from lightning_trainer.serving.host.asgi import App, Message, Receive, Send
 from lightning_trainer.serving.host.tokens.routed_experts import LIMIT_BYTES as EXPERTS_LIMIT_BYTES
 from lightning_trainer.serving.host.tokens.support import LEFT_OUT, LIMIT_BYTES, NEW, SEEN, restricts
+from lightning_trainer.serving.host.weights.version_pinning import App, Message, Receive, Send
 
 HEADER = b"x-lightning-support"
 FIELD = "lightning_support"

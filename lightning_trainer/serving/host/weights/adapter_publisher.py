@@ -17,16 +17,22 @@ from typing import Any
 
 from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.adapter import ADAPTER_WEIGHTS
-from lightning_trainer.serving.host.asgi import Message, Receive, read_body, replaying
-from lightning_trainer.serving.host.probe.agreement import Rows
-from lightning_trainer.serving.host.probe.history import Proof, Verdict
-from lightning_trainer.serving.host.probe.scoring import score
+from lightning_trainer.serving.host.probe.probe_comparison import Rows
+from lightning_trainer.serving.host.probe.probe_history import ProbeHistory, Verdict
+from lightning_trainer.serving.host.probe.probe_scoring import score
 from lightning_trainer.serving.host.weights.adapters import Adapters, LoadedAdapter
-from lightning_trainer.serving.host.weights.reporting import log_outcome, outside, refused
-from lightning_trainer.serving.host.weights.rw_lock import Gate
-from lightning_trainer.serving.host.weights.served_model import ServedModel
+from lightning_trainer.serving.host.weights.rw_lock import RwLock
+from lightning_trainer.serving.host.weights.served_model import ServedModel, log_outcome, outside, refused
 from lightning_trainer.serving.host.weights.sleeping import Sleep
-from lightning_trainer.serving.host.weights.version_pinning import VERSION_HEADER, Passage, Sampler
+from lightning_trainer.serving.host.weights.version_pinning import (
+    VERSION_HEADER,
+    Message,
+    PinnedRequest,
+    Receive,
+    Sampler,
+    read_body,
+    replaying,
+)
 from lightning_trainer.serving.publication import Publication, PublicationReport
 
 logger = logging.getLogger(__name__)
@@ -39,7 +45,7 @@ class _Policy:
     live: LoadedAdapter | None = None
     report: PublicationReport | None = None
     held: dict[int, LoadedAdapter] = field(default_factory=dict)
-    proof: Proof = field(default_factory=Proof)
+    history: ProbeHistory = field(default_factory=ProbeHistory)
 
     @property
     def version(self) -> int:
@@ -63,9 +69,9 @@ class AdapterPublisher:
         self._weights_directory = weights_directory.resolve()
         self._policies = {name: _Policy() for name in model.policies}
         self._one_at_a_time = asyncio.Lock()
-        self._gate = Gate()
+        self._rw_lock = RwLock()
         """Closed while the engine sleeps, never for an adapter."""
-        self._sleep = Sleep(engine, self._gate)
+        self._sleep = Sleep(engine, self._rw_lock)
         self._drain_timeout_s = drain_timeout_s
 
     @property
@@ -74,32 +80,35 @@ class AdapterPublisher:
         return {name: policy.version for name, policy in self._policies.items()}
 
     @asynccontextmanager
-    async def passage(self, scope: Message, receive: Receive) -> AsyncIterator[Passage]:
+    async def pin(self, scope: Message, receive: Receive) -> AsyncIterator[PinnedRequest]:
         """Give a request the newest adapter of the policy that it names as its model, or the old one it asks for."""
         body = await read_body(receive)
-        async with self._gate.reading(), self._adapter_of(scope, body, receive) as passage:
-            yield passage
+        async with self._rw_lock.reading(), self._adapter_of(scope, body, receive) as pinned:
+            yield pinned
 
     @asynccontextmanager
-    async def _adapter_of(self, scope: Message, body: bytes | None, receive: Receive) -> AsyncIterator[Passage]:
+    async def _adapter_of(self, scope: Message, body: bytes | None, receive: Receive) -> AsyncIterator[PinnedRequest]:
         document = _json_object(body)
         policy = self._policies.get(document.get("model", ""))
         if policy is None:
-            yield Passage(replaying(body, receive), None)
+            yield PinnedRequest(replaying(body, receive), None)
             return
         adapter = policy.adapter(_wanted_version(scope))
         if adapter is None:
-            yield Passage(replaying(body, receive), Sampler(document["model"], 0))
+            yield PinnedRequest(replaying(body, receive), Sampler(document["model"], 0))
             return
         async with self._adapters.running_on(adapter):
             renamed = json.dumps({**document, "model": adapter.name}).encode("utf-8")
             publication = adapter.publication
-            yield Passage(replaying(renamed, receive), Sampler(publication.policy, publication.version))
+            yield PinnedRequest(replaying(renamed, receive), Sampler(publication.policy, publication.version))
 
     async def score(self, policy: str, token_ids: Sequence[Sequence[int]]) -> tuple[Sampler, Rows]:
         """Return the log-probabilities under the version that is served, and which one that is."""
         adapter = self._policies[policy].live
-        async with self._gate.reading(), self._adapters.running_on(adapter) if adapter is not None else nullcontext():
+        async with (
+            self._rw_lock.reading(),
+            self._adapters.running_on(adapter) if adapter is not None else nullcontext(),
+        ):
             rows = await score(self._engine, token_ids, adapter and adapter.request)
         return Sampler(policy, adapter.publication.version if adapter is not None else 0), rows
 
@@ -138,7 +147,7 @@ class AdapterPublisher:
             if before is not None:
                 self._adapters.retire(before)
             assert tried.verdict is not None
-            policy.proof.accept(publication, tried.verdict)
+            policy.history.accept(publication, tried.verdict)
             policy.report = tried.report(publication.version, started)
             log_outcome(publication, policy.report)
             return policy.report
@@ -192,7 +201,7 @@ class AdapterPublisher:
         except EngineError as error:
             self._adapters.retire(adapter)
             return _Tried(f"the engine could not score the probe: {error}", update_s=update_s)
-        verdict = policy.proof.judge(publication, rows)
+        verdict = policy.history.judge(publication, rows)
         if verdict.reason is not None:
             self._adapters.retire(adapter)
             return _Tried(verdict.reason, verdict=verdict, update_s=update_s)

@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.serving.host.asgi import Message, Receive
-from lightning_trainer.serving.host.probe.agreement import Rows, compare
-from lightning_trainer.serving.host.probe.history import Proof, Verdict
-from lightning_trainer.serving.host.probe.scoring import score
-from lightning_trainer.serving.host.weights.reporting import log_outcome, outside, refused
-from lightning_trainer.serving.host.weights.rw_lock import DrainTimeout, Gate
-from lightning_trainer.serving.host.weights.served_model import ServedModel
+from lightning_trainer.serving.host.probe.probe_comparison import Rows, compare
+from lightning_trainer.serving.host.probe.probe_history import ProbeHistory, Verdict
+from lightning_trainer.serving.host.probe.probe_scoring import score
+from lightning_trainer.serving.host.weights.rw_lock import DrainTimeout, RwLock
+from lightning_trainer.serving.host.weights.served_model import ServedModel, log_outcome, outside, refused
 from lightning_trainer.serving.host.weights.sleeping import Sleep
-from lightning_trainer.serving.host.weights.version_pinning import Passage, Sampler
+from lightning_trainer.serving.host.weights.version_pinning import Message, PinnedRequest, Receive, Sampler
 from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
 
 logger = logging.getLogger(__name__)
@@ -49,17 +47,17 @@ class Publisher:
     """Replaces the weights of one engine, one publication at a time."""
 
     def __init__(
-        self, engine: Any, gate: Gate, model: ServedModel, weights_directory: Path, drain_timeout_s: float
+        self, engine: Any, rw_lock: RwLock, model: ServedModel, weights_directory: Path, drain_timeout_s: float
     ) -> None:
         self.model = model
         self._engine = engine
-        self._gate = gate
+        self._rw_lock = rw_lock
         self._weights_directory = weights_directory.resolve()
         self._drain_timeout_s = drain_timeout_s
         self._served = _Served(0, model.files, None, None)
-        self._proof = Proof()
+        self._history = ProbeHistory()
         self._one_at_a_time = asyncio.Lock()
-        self._sleep = Sleep(engine, gate)
+        self._sleep = Sleep(engine, rw_lock)
 
     @property
     def version(self) -> int:
@@ -71,15 +69,15 @@ class Publisher:
         return {self.model.policies[0]: self.version}
 
     @asynccontextmanager
-    async def passage(self, scope: Message, receive: Receive) -> AsyncIterator[Passage]:
+    async def pin(self, scope: Message, receive: Receive) -> AsyncIterator[PinnedRequest]:
         """Let a request through between two publications."""
-        async with self._gate.reading():
-            # Read once, inside the gate: it cannot change before the last byte.
-            yield Passage(receive, Sampler(self.model.policies[0], self.version))
+        async with self._rw_lock.reading():
+            # Read once, inside the lock: it cannot change before the last byte.
+            yield PinnedRequest(receive, Sampler(self.model.policies[0], self.version))
 
     async def score(self, policy: str, token_ids: Sequence[Sequence[int]]) -> tuple[Sampler, Rows]:
         """Return the log-probabilities under the version that is served, and which one that is."""
-        async with self._gate.reading():
+        async with self._rw_lock.reading():
             return Sampler(policy, self.version), await score(self._engine, token_ids)
 
     async def publish(self, publication: Publication) -> PublicationReport:
@@ -113,16 +111,16 @@ class Publisher:
         return outside(path, self._weights_directory) or self.model.refusal(publication, path)
 
     async def _replace(self, publication: Publication, started: float) -> PublicationReport:
-        async with self._gate.writing(self._drain_timeout_s, self._abort_running):
-            gate_s = time.monotonic() - started
-            before = self._proof.served_scores(publication.probe)
+        async with self._rw_lock.writing(self._drain_timeout_s, self._abort_running):
+            lock_s = time.monotonic() - started
+            before = self._history.served_scores(publication.probe)
             if before is None:
                 before = await score(self._engine, publication.probe.token_ids)
             tried = await self._try(publication)
             if tried.reason is None:
                 assert tried.verdict is not None
                 self._served = _Served(publication.version, (Path(publication.path),), publication, None)
-                self._proof.accept(publication, tried.verdict)
+                self._history.accept(publication, tried.verdict)
             else:
                 await self._restore(publication.probe, before, tried.reason)
             total_s = time.monotonic() - started
@@ -135,9 +133,9 @@ class Publisher:
                 mean_abs_diff=verdict and verdict.agreement.mean_abs,
                 movement=verdict and verdict.movement and verdict.movement.slope,
                 seconds={
-                    "gate": gate_s,
+                    "gate": lock_s,
                     "update": tried.update_s,
-                    "probe": total_s - gate_s - tried.update_s,
+                    "probe": total_s - lock_s - tried.update_s,
                     "total": total_s,
                 },
             )
@@ -156,7 +154,7 @@ class Publisher:
             logger.exception("loading %s failed", publication.name)
             reason = f"the engine could not load the weights: {type(error).__name__}: {error}"
             return _Tried(reason, None, time.monotonic() - started)
-        verdict = self._proof.judge(publication, engine_scores)
+        verdict = self._history.judge(publication, engine_scores)
         return _Tried(verdict.reason, verdict, update_s)
 
     async def sleep(self, level: int) -> None:
@@ -179,7 +177,7 @@ class Publisher:
             if level == 2:
                 await self._load(served.files, served.version)
             publication = served.publication
-            before = publication and self._proof.served_scores(publication.probe)
+            before = publication and self._history.served_scores(publication.probe)
             if level and publication is not None and before is not None:
                 reason = compare(before, await score(self._engine, publication.probe.token_ids)).refusal(_RESTORED)
                 if reason is not None:
@@ -213,7 +211,7 @@ class Publisher:
             )
 
     async def _abort_running(self) -> None:
-        logger.warning("%d requests still run: aborting them for the next version", self._gate.running)
+        logger.warning("%d requests still run: aborting them for the next version", self._rw_lock.running)
         await self._engine.pause_generation(mode="abort", clear_cache=False)
         await self._engine.resume_generation()
 

@@ -1,6 +1,6 @@
 """Readers and a writer: requests go through together, a publication alone.
 
-Invariant: no token is sampled between the moment a publication holds the gate and the moment it lets go, so one version
+Invariant: no token is sampled between the moment a publication holds the lock and the moment it lets go, so one version
 samples all tokens of a response. A waiting publication goes before requests that come after it, so a stream of requests
 never starves it.
 """
@@ -17,7 +17,7 @@ class DrainTimeout(Exception):
     """Requests were still running after the abort."""
 
 
-class Gate:
+class RwLock:
     """An asynchronous readers-writer lock that prefers the writer. One event loop, no threads."""
 
     def __init__(self) -> None:
@@ -50,10 +50,10 @@ class Gate:
 
         Args:
             drain_timeout_s: after this long ``abort`` is called, which must end them; they get as long again, and
-                ``abort`` is called every second: a request that had passed the gate may reach the engine only after.
+                ``abort`` is called every second: a request that had taken the lock may reach the engine only after.
 
         Raises:
-            DrainTimeout: some would not end; the gate is open again.
+            DrainTimeout: some would not end; the lock is free again.
         """
         async with self._writing:
             self._writers += 1

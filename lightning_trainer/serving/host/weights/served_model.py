@@ -1,12 +1,13 @@
 """What the engine was started with, and everything that can be found out about a publication without touching it."""
 
+import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_trainer.serving.checksum import file_checksum
-from lightning_trainer.serving.host.probe import scoring
+from lightning_trainer.serving.host.probe import probe_scoring as scoring
 from lightning_trainer.serving.host.settings import HostSettings
 from lightning_trainer.serving.host.weights.weight_file import (
     TensorHeader,
@@ -16,7 +17,8 @@ from lightning_trainer.serving.host.weights.weight_file import (
     read_header,
     ties_embeddings,
 )
-from lightning_trainer.serving.publication import Publication
+from lightning_trainer.serving.publication import Publication, PublicationReport
+from lightning_trainer.serving.shared_memory import file_checksum
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +96,27 @@ def served_model(settings: HostSettings, engine: Any) -> ServedModel:
         max_model_len=engine.model_config.max_model_len,
         lora_rank=settings.lora_rank,
     )
+
+
+# What both kinds of publishers say about a publication, in the same words.
+
+logger = logging.getLogger(__name__)
+
+
+def outside(path: Path, weights_directory: Path) -> str | None:
+    """Return why a file is not read, or None."""
+    if weights_directory not in path.resolve().parents:
+        return f"{path} is outside of {weights_directory}, where this engine reads weights"
+    return None
+
+
+def refused(version: int, reason: str | None, started: float) -> PublicationReport:
+    """Report that nothing changed; ``version`` is served as before."""
+    return PublicationReport(False, version, reason, seconds={"total": time.monotonic() - started})
+
+
+def log_outcome(publication: Publication, report: PublicationReport) -> None:
+    if report.accepted:
+        logger.info("serving %s, max |difference| %.3g nats", publication.name, report.max_abs_diff)
+    else:
+        logger.warning("refused %s, serving version %d: %s", publication.name, report.version, report.reason)

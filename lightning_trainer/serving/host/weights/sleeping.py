@@ -1,4 +1,4 @@
-"""The engine's GPU memory, given away for a while: vLLM's sleep mode behind the gate that publications use.
+"""The engine's GPU memory, given away for a while: vLLM's sleep mode behind the lock that publications take.
 
 Invariant: no request is inside the engine while it sleeps. vLLM on the CPU stops scheduling and keeps its memory; on a
 GPU level 1 moves the weights to the machine's memory, level 2 drops them, and both drop the key-value cache.
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from lightning_trainer.serving.host.weights.rw_lock import Gate
+from lightning_trainer.serving.host.weights.rw_lock import RwLock
 
 logger = logging.getLogger(__name__)
 
@@ -18,9 +18,9 @@ logger = logging.getLogger(__name__)
 class Sleep:
     """Of one engine; whoever calls takes care that it is one call at a time."""
 
-    def __init__(self, engine: Any, gate: Gate) -> None:
+    def __init__(self, engine: Any, rw_lock: RwLock) -> None:
         self._engine = engine
-        self._gate = gate
+        self._rw_lock = rw_lock
         self._closed: AsyncExitStack | None = None
         self.level = 0
         """0 while it is awake."""
@@ -35,7 +35,7 @@ class Sleep:
             return
         started = time.monotonic()
         async with AsyncExitStack() as closed:
-            await closed.enter_async_context(self._gate.writing(drain_timeout_s, abort))
+            await closed.enter_async_context(self._rw_lock.writing(drain_timeout_s, abort))
             drained_s = time.monotonic() - started
             await self._engine.sleep(level=level, mode="abort")
             self._closed, self.level = closed.pop_all(), level

@@ -30,7 +30,7 @@ TokenValues: TypeAlias = Mapping[str, Sequence[float]]
 """By sample id: one value a token, of no meaning where the mask is 0."""
 
 
-BEHAVIOUR = "behaviour_log_probs"
+BEHAVIOR = "behaviour_log_probs"
 """The engine's, whatever the ratio is taken against."""
 
 
@@ -60,14 +60,14 @@ def training_tensors(
                 f"sample {sample.sample_id}: its prompt holds {sample.media[0].modality} "
                 f'({sample.media[0].uri}), which the update engine does not see; set non_text = "drop" in [[policy]]'
             )
-        if wrong := [logprob for logprob in sample.behaviour_logprobs if not math.isfinite(logprob)]:
+        if wrong := [logprob for logprob in sample.behavior_logprobs if not math.isfinite(logprob)]:
             raise TrainingError(f"sample {sample.sample_id}: a behaviour logprob is {wrong[0]}; it must be a number")
     prompts = [sample.loss_mask.index(1) for sample in samples]
     cut = list(zip(samples, prompts, strict=True))
     counted = [(masks[sample.sample_id] if masks else sample.loss_mask)[prompt:] for sample, prompt in cut]
     tensors = _token_tensors([tuple(sample.token_ids) for sample in samples], prompts, counted)
-    behaviour = {sample.sample_id: sample.behaviour_logprobs for sample in samples}
-    for name, by_sample in {"old_log_probs": behaviour, BEHAVIOUR: behaviour, **values}.items():
+    behavior = {sample.sample_id: sample.behavior_logprobs for sample in samples}
+    for name, by_sample in {"old_log_probs": behavior, BEHAVIOR: behavior, **values}.items():
         tensors[name] = _jagged([by_sample[sample.sample_id][prompt:] for sample, prompt in cut], torch.float32)
     of_batch: dict[str, Any] = {"global_batch_size": len(samples)}
     temperatures = [sample.temperature for sample in samples]

@@ -15,7 +15,7 @@ from typing import Any
 
 from verl.plugin.platform import set_platform
 
-from lightning_trainer.config.hardware.gpus import Device
+from lightning_trainer.config.hardware import Device
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.update.engines.cpu_platform import CpuPlatform
 

@@ -40,7 +40,7 @@ def correct(samples: Sequence[Sample], old_log_probs: TokenValues, algorithm: Al
 
     proto, mask_BL, metrics = compute_rollout_correction_and_rejection_mask(
         old_log_prob=padded([old_log_probs[sample.sample_id] for sample in samples]),
-        rollout_log_prob=padded([sample.behaviour_logprobs for sample in samples]),
+        rollout_log_prob=padded([sample.behavior_logprobs for sample in samples]),
         response_mask=padded([sample.loss_mask for sample in samples]),
         rollout_is=algorithm.rollout_is,
         rollout_is_threshold=algorithm.rollout_is_threshold,

@@ -21,10 +21,10 @@ from lightning_trainer.daemon.access.token import token_for_clients, token_of_da
 from lightning_trainer.errors import ConfigError
 
 AGENT = """
-import lightning_instrumentation as lightning
-with lightning.rollout("t"):
+import lightning_instrumentation as lt
+with lt.rollout("t"):
     pass
-assert lightning.flush(30), lightning.stats()
+assert lt.flush(30), lt.stats()
 """
 EARLY_AGENT = """
 import socket, sys

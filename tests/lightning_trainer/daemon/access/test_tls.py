@@ -16,10 +16,10 @@ import pytest
 
 TIMEOUT_S = 120
 AGENT = """
-import lightning_instrumentation as lightning
-with lightning.rollout("t"):
+import lightning_instrumentation as lt
+with lt.rollout("t"):
     pass
-print("flushed", lightning.flush(FLUSH_S))
+print("flushed", lt.flush(FLUSH_S))
 """
 RUNNERS_QUESTION = """
 from lightning_trainer.rollouts.daemon_client import DaemonClient

@@ -18,15 +18,15 @@ from lightning_instrumentation.delivery.spool import endpoint_folder
 TIMEOUT_S = 120
 AGENT = """
 import sys
-import lightning_instrumentation as lightning
+import lightning_instrumentation as lt
 for line in sys.stdin:
     word, name = line.split()
     if word == "record":
-        with lightning.rollout(name):
+        with lt.rollout(name):
             pass
         print("recorded", flush=True)
     else:
-        print("flushed", lightning.flush(float(name)), flush=True)
+        print("flushed", lt.flush(float(name)), flush=True)
 """
 
 

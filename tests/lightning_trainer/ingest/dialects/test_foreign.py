@@ -159,7 +159,7 @@ def test_agent_lightnings_calls_are_exact_and_its_rewards_are_read(spans) -> Non
     ]
     first = reading.calls[0]
     assert (list(first.prompt_ids), list(first.response_ids)) == ([1, 2, 3, 4], [7, 8, 9])
-    assert list(first.behaviour_logprobs or ()) == [-0.5, -0.25, -0.125]
+    assert list(first.behavior_logprobs or ()) == [-0.5, -0.25, -0.125]
     assert [(one.name, one.value, one.span_id) for one in reading.evaluations] == [
         ("reward", 0.75, None),
         ("reward", 0.5, None),

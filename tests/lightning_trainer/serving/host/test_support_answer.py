@@ -10,7 +10,7 @@ from vllm.exceptions import VLLMValidationError
 from vllm.outputs import CompletionOutput, RequestOutput, SamplingMask
 from vllm.sampling_params import StructuredOutputsParams
 
-from lightning_trainer.gateway.engine.support import support_in, without_support
+from lightning_trainer.gateway.engine.sse import support_in, without_support
 from lightning_trainer.sampling import Support, pattern_of, support_of
 from lightning_trainer.serving.host.tokens import support_answer
 from lightning_trainer.serving.host.tokens.support import LEFT_OUT, SEEN, new_set

@@ -14,7 +14,7 @@ from lightning_instrumentation import semconv
 from pydantic import ValidationError
 
 from lightning_trainer.config.store import StoreConfig
-from lightning_trainer.daemon.retention import keep_within_limits
+from lightning_trainer.daemon.state_folder import keep_within_limits
 from lightning_trainer.errors import RollbackError, StoreError
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.retention import sweep

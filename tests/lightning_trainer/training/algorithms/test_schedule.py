@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_trainer.cli.doctor.schedule import check_schedule
+from lightning_trainer.cli.doctor.machine import check_schedule
 from lightning_trainer.config import Config
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.algorithms.losses import POLICY_LOSSES

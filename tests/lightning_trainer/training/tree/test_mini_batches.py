@@ -22,7 +22,7 @@ def _sample(name: str, group: str, ids: list[int], trained: int) -> Sample:
         attempt_id=name,
         token_ids=TokenIds(pack_token_ids(ids)),  # as they come off a span
         loss_mask=(0,) * start + (1,) * trained,
-        behaviour_logprobs=(0.0,) * start + (-1.0,) * trained,
+        behavior_logprobs=(0.0,) * start + (-1.0,) * trained,
         segments=(Segment(start, len(ids), name, 0, 1.0, name),),
     )
 

@@ -336,7 +336,7 @@ def test_token_gae_is_verls_before_whitening():
 
 
 def test_gigpos_episode_term_is_verls_grpo(group, advantages):
-    from lightning_trainer.credit.relative import relative
+    from lightning_trainer.credit.schemes.gigpo import relative
 
     found = advantages(group(1.0, 0.0, 0.0, 0.5))
     assert [found[f"g{i}"][1] for i in range(4)] == pytest.approx(

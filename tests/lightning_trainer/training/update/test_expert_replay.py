@@ -135,7 +135,7 @@ def test_gradients_flow_through_the_recorded_experts_and_their_router(
         samples = [
             replace(
                 sample,
-                behaviour_logprobs=tuple(known[t].item() if t in known else 0.0 for t in range(len(sample.token_ids))),
+                behavior_logprobs=tuple(known[t].item() if t in known else 0.0 for t in range(len(sample.token_ids))),
             )
             for sample in samples
             if (known := plain.logprobs(sample))
@@ -190,7 +190,7 @@ def _sampled_in_bfloat16(folder, samples) -> list:
         for segment in sample.segments:
             segments.append(replace(segment, routed_experts=experts.between(begin, segment.end - 1)))
             begin = segment.end - 1
-        made.append(replace(sample, behaviour_logprobs=tuple(logprobs), segments=tuple(segments)))
+        made.append(replace(sample, behavior_logprobs=tuple(logprobs), segments=tuple(segments)))
     return made
 
 
@@ -211,7 +211,7 @@ def test_where_rounding_chooses_other_experts_replay_brings_the_trainer_nearer(
         apart[name] = [
             abs(ours - theirs)
             for sample, found in zip(given, workers(engine).logprobs(given), strict=True)
-            for ours, theirs, bit in zip(found, sample.behaviour_logprobs, sample.loss_mask, strict=True)
+            for ours, theirs, bit in zip(found, sample.behavior_logprobs, sample.loss_mask, strict=True)
             if bit
         ]
     mean = {name: sum(found) / len(found) for name, found in apart.items()}
@@ -332,7 +332,7 @@ def test_a_publication_has_the_names_and_values_of_the_model_folder(folder, sett
 
 
 def test_an_adapter_leaves_experts_and_routers_alone(folder, settings):
-    from lightning_trainer.config.policies.lora import LoraConfig
+    from lightning_trainer.config.policies.updates import LoraConfig
     from lightning_trainer.training.update.adapter_weights import adapter_shape
     from lightning_trainer.training.update.worker import UpdateWorker
 

@@ -40,7 +40,7 @@ def _call(span: str, attempt: str, prompt, response, logprobs, start: int) -> Ca
         policy_version=3,
         prompt_ids=prompt,
         response_ids=response,
-        behaviour_logprobs=logprobs,
+        behavior_logprobs=logprobs,
         finish_reason="stop",
         complete=True,
         start_ns=start,
@@ -74,10 +74,10 @@ def test_the_sample_is_the_whole_conversation_with_a_mask_over_what_the_policy_w
     right, wrong = sorted(batch.samples, key=lambda sample: -len(sample.token_ids))
     assert right.token_ids == (10, 11, 20, 21, 30, 31, 32, 40)
     assert right.loss_mask == (0, 0, 1, 1, 0, 0, 0, 1)
-    assert right.behaviour_logprobs == (0.0, 0.0, -0.5, -0.25, 0.0, 0.0, 0.0, -1.0)
+    assert right.behavior_logprobs == (0.0, 0.0, -0.5, -0.25, 0.0, 0.0, 0.0, -1.0)
     assert wrong.token_ids == (10, 11, 50, 51)
     assert wrong.loss_mask == (0, 0, 1, 1)
-    assert wrong.behaviour_logprobs == (0.0, 0.0, -2.0, -0.125)
+    assert wrong.behavior_logprobs == (0.0, 0.0, -2.0, -0.125)
     written = [_WORDS[token] for token, bit in zip(right.token_ids, right.loss_mask, strict=True) if bit]
     assert written == ["calc(", "6*7)", "42"]
 

@@ -15,9 +15,9 @@ def _noisy(samples):
     return [
         replace(
             sample,
-            behaviour_logprobs=tuple(
+            behavior_logprobs=tuple(
                 logprob - 0.4 * (number % 3) * bit
-                for logprob, bit in zip(sample.behaviour_logprobs, sample.loss_mask, strict=True)
+                for logprob, bit in zip(sample.behavior_logprobs, sample.loss_mask, strict=True)
             ),
         )
         for number, sample in enumerate(samples)

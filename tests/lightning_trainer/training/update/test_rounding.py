@@ -71,7 +71,7 @@ def _samples(answers) -> Iterator[Sample]:
                 attempt_id=name,
                 token_ids=(*prompt, *ids),
                 loss_mask=(0,) * start + (1,) * len(ids),
-                behaviour_logprobs=(0.0,) * start + tuple(choice["logprobs"]["token_logprobs"]),
+                behavior_logprobs=(0.0,) * start + tuple(choice["logprobs"]["token_logprobs"]),
                 segments=(Segment(start, end, name, 0, source.random(), name),),
             )
 

@@ -80,7 +80,7 @@ def _measured(model, samples) -> list:
         with torch.no_grad():
             logq = _plain_logq(model, sample)
         values = [float(logq.get(position, 0.0)) for position in range(len(sample.token_ids))]
-        made.append(replace(sample, behaviour_logprobs=tuple(values)))
+        made.append(replace(sample, behavior_logprobs=tuple(values)))
     return made
 
 
@@ -109,14 +109,14 @@ def test_log_q_loss_and_gradient_are_those_of_plain_pytorch(
     assert any(0 in sample.loss_mask[s.start : s.end] for sample in samples for s in sample.segments)
     worker = workers(engine)
     for sample, found in zip(samples, worker.logprobs(samples), strict=True):
-        assert found == pytest.approx(sample.behaviour_logprobs, abs=_TOLERANCE)
+        assert found == pytest.approx(sample.behavior_logprobs, abs=_TOLERANCE)
 
     advantages = {sample.sample_id: [1.0 - 0.3 * i] * len(sample.token_ids) for i, sample in enumerate(samples)}
     update, gradients = _train(worker, samples, advantages)
     total, tokens = torch.zeros(()), 0
     for sample in samples:
         for position, logq in _plain_logq(model, sample).items():
-            ratio = (logq - sample.behaviour_logprobs[position]).exp()
+            ratio = (logq - sample.behavior_logprobs[position]).exp()
             total = total - advantages[sample.sample_id][position] * ratio
             tokens += 1
     (total / tokens).backward()

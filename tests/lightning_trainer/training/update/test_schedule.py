@@ -16,7 +16,7 @@ import pytest
 
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
-from lightning_trainer.config.policies.lora import LoraConfig
+from lightning_trainer.config.policies.updates import LoraConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.tree.mini_batches import cut, visits
 from lightning_trainer.types import TrainingBatch
@@ -119,7 +119,7 @@ def _plain(folder: Path, batch: TrainingBatch, advantages: dict, algorithm: Algo
         for sample in parts[index]:
             trained = torch.tensor(sample.loss_mask).nonzero()[:, 0]
             log_p = _log_p(model, sample.token_ids)[trained - 1]
-            old = torch.tensor(sample.behaviour_logprobs)[trained]
+            old = torch.tensor(sample.behavior_logprobs)[trained]
             rows.append((log_p, old, torch.tensor(advantages[sample.sample_id])[trained]))
         optimizer.zero_grad()
         _loss(rows, algorithm).backward()
@@ -301,8 +301,8 @@ def test_a_mini_batch_that_is_rejected_as_a_whole_is_no_update(trainer, batch):
 
 
 def _as_if_improbable(sample):
-    logprobs = zip(sample.behaviour_logprobs, sample.loss_mask, strict=True)
-    return replace(sample, behaviour_logprobs=tuple(value - 5.0 * bit for value, bit in logprobs))
+    logprobs = zip(sample.behavior_logprobs, sample.loss_mask, strict=True)
+    return replace(sample, behavior_logprobs=tuple(value - 5.0 * bit for value, bit in logprobs))
 
 
 @pytest.mark.parametrize("attention", ["tree", "stock"])

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_trainer.config.policies.lora import LoraConfig
+from lightning_trainer.config.policies.updates import LoraConfig
 from lightning_trainer.errors import TrainingError
 
 pytestmark = pytest.mark.verl

@@ -135,7 +135,7 @@ def test_and_the_settings(changes, engines_of, samples_of_shape):
 )
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_an_adapters_gradients_are_the_stock_engines(lora, checkpointing, engines_of, samples_of_shape):
-    from lightning_trainer.config.policies.lora import LoraConfig
+    from lightning_trainer.config.policies.updates import LoraConfig
 
     engines = engines_of(lora=LoraConfig(**lora), gradient_checkpointing=checkpointing)
     _assert_equal(engines, samples_of_shape(0, "forks inside responses"))

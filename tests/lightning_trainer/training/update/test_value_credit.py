@@ -80,7 +80,7 @@ def test_a_token_without_a_choice_is_no_part_of_a_turn(sample):
 
     one = sample("a", [1, 2, 3, 4, 5], [0, 1, 1, 1, 1], group="g", credit=2.0)
     segment = replace(one.segments[0], support=support_of(9, [None, [3], None, [5]]))
-    one = replace(one, loss_mask=(0, 1, 0, 1, 0), behaviour_logprobs=(0, -1, 0, -1, 0), segments=(segment,))
+    one = replace(one, loss_mask=(0, 1, 0, 1, 0), behavior_logprobs=(0, -1, 0, -1, 0), segments=(segment,))
     values = {"a": [9.0, 0.5, 9.0, 1.0, 9.0]}
     found = value_estimate([one], values, None, GaeTokensCredit(gamma=0.5, lam=0.5))
     assert found.advantages["a"] == pytest.approx([0.0, 0.25, 0.0, 1.0, 0.0])
@@ -132,7 +132,7 @@ def test_reward_gets_across_a_call_that_is_dropped(samples, make_call, advantage
     """Its value is what followed, 0.25: 0.25 - 0.25 + 0.95 * 0.95 * (1 - 0.25). The history is rendered anew."""
     calls = [
         make_call("1", (1,), (2,)),
-        make_call("sums up", (8,), (9,), start=10, behaviour_logprobs=None),
+        make_call("sums up", (8,), (9,), start=10, behavior_logprobs=None),
         make_call("2", (1, 9), (4,), start=20),
     ]
     assert advantage_of_the_first_call(calls, samples) == pytest.approx(0.676875)

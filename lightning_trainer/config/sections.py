@@ -1,0 +1,139 @@
+"""The base of every section of ``lightning.toml``, units of time and size, and the sections that are small."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors, values are fixed after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "y": 365 * 86400}
+_BYTES = {
+    "B": 1,
+    **{name: 1000**power for power, name in enumerate(("KB", "MB", "GB", "TB"), start=1)},
+    **{name: 1024**power for power, name in enumerate(("KiB", "MiB", "GiB", "TiB"), start=1)},
+}
+
+
+def _measure(units: dict[str, int], example: str):
+    pattern = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(sorted(units, key=len, reverse=True))})")
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError(f'write a number with its unit, like "{example}"; there are {", ".join(units)}')
+        if value == "none":
+            return None
+        if (match := pattern.fullmatch(value.strip())) is None:
+            raise ValueError(f'write a number with its unit, like "{example}", or "none"; there are {", ".join(units)}')
+        return float(match[1]) * units[match[2]]
+
+    return BeforeValidator(read)
+
+
+def duration(example: str) -> BeforeValidator:
+    """Return what reads seconds from a text with a unit."""
+    return _measure(_SECONDS, example)
+
+
+Duration = Annotated[float | None, _measure(_SECONDS, "30d")]
+"""Seconds."""
+Size = Annotated[float | None, _measure(_BYTES, "20GiB")]
+"""Bytes."""
+
+
+class GatewayConfig(Section):
+    """``[gateway]``: the bounds on model calls."""
+
+    max_body_bytes: int = Field(default=16 * 2**20, ge=2**16)
+    """Of a call; more is answered 413."""
+    max_concurrent: int = Field(default=512, ge=1)
+    """Calls in flight; more are answered 429 with Retry-After."""
+    queue_timeout_s: float = Field(default=180.0, gt=0)
+    """How long a call is held while the engine is starting or changing weights; then 503 with Retry-After."""
+    silence_timeout_s: float = Field(default=600.0, gt=0)
+    """How long the engine may send nothing; then 503, or an error that ends the stream."""
+    embeddings: str | None = None
+    """Base URL, with ``/v1``, of the server that embeddings are passed on to; absent: they are refused."""
+    embeddings_key: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """The environment variable that holds its API key."""
+
+    @field_validator("embeddings")
+    @classmethod
+    def _a_url(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ValueError(f"embeddings is {url!r}; write a base URL, like https://api.openai.com/v1")
+        return url
+
+    @model_validator(mode="after")
+    def _a_key_for_somebody(self) -> Self:
+        if self.embeddings_key is not None and self.embeddings is None:
+            raise ValueError(f"embeddings_key = {self.embeddings_key!r} is for nobody: set embeddings, or leave it out")
+        return self
+
+
+class EnvironmentsConfig(Section):
+    """Limits of each environment's process; what exceeds one fails its attempt, with a sentence."""
+
+    folder: Path = Path(".venv-environments")
+    """Of the interpreters that ``lightning-trainer environments install`` makes."""
+    start_timeout_s: float = Field(default=60.0, gt=0, le=3600)
+    """Until its process has imported everything."""
+    reset_timeout_s: float = Field(default=30.0, gt=0, le=3600)
+    step_timeout_s: float = Field(default=5.0, gt=0, le=3600)
+    memory_mib: int = Field(default=2048, ge=64)
+    """Of the process and all that it starts, together."""
+    message_kib: int = Field(default=1024, ge=1, le=65536)
+    """Of one observation or action."""
+
+
+_ADDRESS = re.compile(r"[A-Za-z0-9_.-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
+
+
+class RayConfig(Section):
+    """``[ray]``: without an address a Ray of the daemon's own, on the loopback interface."""
+
+    address: str | None = None
+    """``HOST:PORT`` of the head of a cluster that exists (what ``ray start --head`` prints); None: one of our own."""
+    placement: Literal["spread", "pack"] = "pack"
+    """Processes of a trainer on as many nodes, or on as few, as possible."""
+    start_timeout_s: float = Field(default=300.0, gt=0)
+    """How long a cluster has to give the processes their place."""
+
+    @field_validator("address")
+    @classmethod
+    def _an_address(cls, address: str | None) -> str | None:
+        if address is not None and not _ADDRESS.fullmatch(address):
+            raise ValueError(f"{address!r} is not the address of a Ray cluster; write HOST:PORT, as in 10.0.0.4:6379")
+        return address
+
+
+Source = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class FeedbackConfig(Section):
+    """Feedback waits, is limited by source and by time, and counts by how far its source has been right."""
+
+    quarantine: Annotated[float, duration("10m")] = Field(default=600.0, ge=0, le=30 * 86400)
+    """Seconds that it waits before it counts, so that somebody can take it out, and others can disagree."""
+    trusted: tuple[Source, ...] = ()
+    """Sources, or patterns of them (``crm-*``), that need no quarantine, have no cap and always weigh 1."""
+    verified: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = ()
+    """Names of rewards from 0 to 1 that are right: what sources say is compared with them."""
+    scores: Literal["attempt", "call"] = "attempt"
+    """What feedback on a response is a reward of: the attempt that it is part of, or that call alone."""
+    min_weight: float = Field(default=0.5, gt=0, le=1000)
+    """Of all sources of one answer together; with less, the reward is missing. A source that nobody knows weighs 1."""
+    source_per_hour: int = Field(default=120, ge=1)
+    """What one source says beyond that does not count."""
+    all_per_hour: int = Field(default=20_000, ge=1)
+    """What all sources together say beyond that does not count."""
+    remember: Annotated[float, duration("90d")] = Field(default=90 * 86400.0, ge=3600)
+    """Seconds that it is kept as evidence about its source."""
+    settle_every_s: float = Field(default=5.0, gt=0, le=3600)
+    """How often it is looked at."""

@@ -1,0 +1,169 @@
+"""Collects groups: which attempts are whole, when a group last heard of one, and when a step may start.
+
+Pure: the loop asks again whenever something was stored.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from lightning_trainer.types import Attempt, RolloutMode
+
+# When a step may start: enough groups whose attempts have all ended.
+#
+# Pure: the loop asks again whenever something was stored.
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """Ended attempts that no step has consumed yet, by group."""
+
+    ready: tuple[tuple[str, tuple[Attempt, ...]], ...]
+    """Groups that are complete or that nothing more is expected for, oldest completion first."""
+    waiting: dict[str, int]
+    """Ended training attempts of every group that is still being filled."""
+
+    def next_step(self, groups_per_step: int) -> tuple[Attempt, ...] | None:
+        """Return the attempts of the next step, or None when there are not enough groups yet."""
+        if len(self.ready) < groups_per_step:
+            return None
+        return tuple(attempt for _, attempts in self.ready[:groups_per_step] for attempt in attempts)
+
+
+def collect(
+    attempts: Sequence[Attempt],
+    *,
+    group_size: int,
+    group_timeout_s: float,
+    now_ns: int,
+    heard_ns: Mapping[str, int] | None = None,
+    expecting: Set[str] = frozenset(),
+    needs_baseline: bool = False,
+) -> Collection:
+    """Sort ended attempts into groups that are ready and groups that are waiting for more.
+
+    A group is ready when ``group_size`` of its training attempts (and, where it ``needs_baseline``, one baseline) have
+    ended, or when it has heard nothing for ``group_timeout_s`` seconds: a lost attempt must not hold up the others for
+    ever. ``heard_ns`` says when each last heard something (``arrivals.py``); unless given, that is when its last
+    attempt ended. Groups in ``expecting`` have an attempt that has ended and is held back, so there the waiting has an
+    end of its own. A baseline goes with its group and makes none alone.
+    """
+    heard = heard_ns or {}
+    by_group: dict[str, list[Attempt]] = {}
+    for attempt in sorted(attempts, key=lambda a: (a.ended_ns or 0, a.attempt_id)):
+        by_group.setdefault(attempt.group_id, []).append(attempt)
+    ready: list[tuple[int, str, tuple[Attempt, ...]]] = []
+    waiting: dict[str, int] = {}
+    for group_id, members in by_group.items():
+        last_ns = members[-1].ended_ns or 0
+        trained = [attempt for attempt in members if attempt.mode is RolloutMode.TRAIN]
+        needed = trained[:group_size]
+        if needs_baseline:
+            needed += [attempt for attempt in members if attempt.mode is RolloutMode.BASELINE][:1]
+        if not trained:
+            continue
+        if len(needed) == group_size + needs_baseline:
+            ready.append((max(attempt.ended_ns or 0 for attempt in needed), group_id, tuple(members)))
+        elif group_id not in expecting and now_ns - heard.get(group_id, last_ns) > group_timeout_s * 1e9:
+            ready.append((last_ns, group_id, tuple(members)))
+        else:
+            waiting[group_id] = len(trained)
+    ready.sort(key=lambda entry: entry[:2])
+    return Collection(tuple((group_id, members) for _, group_id, members in ready), waiting)
+
+
+# When a group last heard of one of its attempts, by the daemon's own clock.
+#
+# When an attempt ended says little about that: after an outage, of the daemon or of the network, attempts that ended
+# long ago come one after the other, and a group that was judged by their ends would be torn apart at the first of
+# them.
+
+
+class Arrivals:
+    """Asked again and again, with all ended attempts that no step has consumed; times in nanoseconds since 1970."""
+
+    def __init__(self, now_ns: int) -> None:
+        self._looked_ns = now_ns
+        self._heard: dict[str, tuple[int, int]] = {}
+        """Attempts of each group, and when the last of them came."""
+
+    def last_heard(self, attempts: Sequence[Attempt], now_ns: int) -> Mapping[str, int]:
+        """Return by group when something last came.
+
+        What was not there at the last look came after it, and not before it ended: a loop that trains for an hour does
+        not look, and what was lost meanwhile shall not be waited for anew.
+        """
+        ends: dict[str, int] = {}
+        for attempt in attempts:
+            ends[attempt.group_id] = max(ends.get(attempt.group_id, 0), attempt.ended_ns or 0)
+        counts = Counter(attempt.group_id for attempt in attempts)
+        heard: dict[str, tuple[int, int]] = {}
+        for group_id, count in counts.items():
+            before, since_ns = self._heard.get(group_id, (0, 0))
+            if count != before:
+                since_ns = min(now_ns, max(ends[group_id], self._looked_ns))
+            heard[group_id] = count, since_ns
+        self._heard, self._looked_ns = heard, now_ns
+        return {group_id: since_ns for group_id, (_, since_ns) in heard.items()}
+
+
+# An attempt that has ended is held back until all of its spans have come, or nothing more comes for a while.
+#
+# What the numbers on the spans guarantee, and what they do not, is in docs/delivery.md.
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """Ended attempts, by whether they may be trained on."""
+
+    ready: tuple[Attempt, ...]
+    held: Mapping[str, int]
+    """Attempts that are waited for: how many spans each lacks."""
+    given_up: tuple[str, ...]
+    """One sentence for each attempt that goes on without some of its spans from now on."""
+
+
+class Completeness:
+    """Remembers since when each attempt lacks how many spans; time is the caller's, in seconds."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._lacking: dict[str, tuple[int, float]] = {}
+        self._given_up: set[str] = set()
+
+    def sort(self, attempts: Sequence[Attempt], missing: Mapping[str, int], now_s: float) -> Sorted:
+        """Args:
+        attempts: those that have ended and that no step has consumed.
+        missing: how many spans each of them lacks; absent where none.
+        """
+        known = {attempt.attempt_id for attempt in attempts}
+        self._lacking = {attempt_id: since for attempt_id, since in self._lacking.items() if attempt_id in known}
+        self._given_up &= known
+        ready: list[Attempt] = []
+        held: dict[str, int] = {}
+        sentences: list[str] = []
+        for attempt in attempts:
+            lacks = missing.get(attempt.attempt_id, 0)
+            if not lacks or attempt.attempt_id in self._given_up:
+                ready.append(attempt)
+            elif self._is_worth_waiting(attempt.attempt_id, lacks, now_s):
+                held[attempt.attempt_id] = lacks
+            else:
+                self._given_up.add(attempt.attempt_id)
+                ready.append(attempt)
+                sentences.append(
+                    f"attempt {attempt.attempt_id}: {lacks} of its spans did not arrive and none has come for "
+                    f"{self._timeout_s:g} s; it goes on without them (spans-missing)"
+                )
+        return Sorted(tuple(ready), held, tuple(sentences))
+
+    def gave_up_on(self, attempts: Sequence[Attempt]) -> float:
+        """Return how many of these go on without some of their spans."""
+        return float(sum(attempt.attempt_id in self._given_up for attempt in attempts))
+
+    def _is_worth_waiting(self, attempt_id: str, lacks: int, now_s: float) -> bool:
+        before, since_s = self._lacking.get(attempt_id, (-1, now_s))
+        if lacks != before:
+            since_s = now_s  # something came: more may come
+        self._lacking[attempt_id] = (lacks, since_s)
+        return now_s - since_s < self._timeout_s

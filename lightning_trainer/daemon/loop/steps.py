@@ -1,0 +1,188 @@
+"""One step of a policy, from the attempts that it takes to its record: collect, fill, build, assign, train.
+
+Invariant: a step's batch and the attempts that it consumes are committed in one transaction before the trainer sees
+them, so no attempt is ever in two steps.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.credit.group_collector import Collection
+from lightning_trainer.credit.groups import groups_wanted
+from lightning_trainer.daemon.api.rollback import RollbackRequests
+from lightning_trainer.daemon.loop.building import Builder, oldest_allowed
+from lightning_trainer.daemon.loop.weights import Weights
+from lightning_trainer.daemon.loop.worklist import Worklist
+from lightning_trainer.daemon.rewards.judges import PolicyJudges
+from lightning_trainer.daemon.watching.progress import Phase, Progress
+from lightning_trainer.metrics.recorder import MetricsRecorder
+from lightning_trainer.metrics.row import group_metrics, judge_metrics
+from lightning_trainer.metrics.sampling import sampling_metrics
+from lightning_trainer.store.records import StepState
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.training.batches import Build
+from lightning_trainer.types import Attempt
+
+_LOOK_AGAIN_S = 1.0
+"""Group time-outs are noticed this late where few attempts wait; new spans wake the loop at once."""
+_REST_AFTER_LOOK = 4.0
+"""Times as long as a look at the waiting attempts took: before the next one, whatever has come meanwhile."""
+_REST_WHEN_IDLE = 200.0
+"""Times as long: before the next look where nothing has come, and only a time-out can have passed."""
+
+
+class Steps:
+    """Takes the steps of one policy, each on the weights that the one before it left."""
+
+    def __init__(
+        self,
+        policy: PolicyConfig,
+        weights: Weights,
+        *,
+        store: SqliteStore,
+        progress: Progress,
+        metrics: MetricsRecorder,
+        rollbacks: RollbackRequests,
+        stored: asyncio.Event,
+        one_of_several: bool = False,
+        vocabulary: int | None = None,
+        judges: PolicyJudges | None = None,
+    ) -> None:
+        """See ``TrainingLoop``."""
+        self._policy = policy
+        self._weights = weights
+        self._store = store
+        self._progress = progress
+        self._metrics = metrics
+        self._rollbacks = rollbacks
+        self._stored = stored
+        self._judges = judges
+        self._worklist = Worklist(policy, store=store, progress=progress, one_of_several=one_of_several)
+        self._builder = Builder(
+            policy,
+            store=store,
+            progress=progress,
+            rollbacks=rollbacks,
+            stored=stored,
+            vocabulary=vocabulary,
+            judges=judges,
+        )
+        self._collecting_since = time.monotonic()
+
+    @property
+    def next_step(self) -> int:
+        """The number of the step that is taken next."""
+        return self._weights.step + 1
+
+    async def collect(self) -> Collection:
+        """Look once at the attempts that wait."""
+        return await self._worklist.collect(self._policy.at_step(self.next_step).algorithm.needs_baseline)
+
+    async def next_attempts(self, groups: int) -> tuple[Attempt, ...] | None:
+        """Return the attempts of the next step; None when a rollback or pause comes before there are enough."""
+        self._progress.enter(Phase.COLLECTING)
+        await self._progress.want_groups(groups)
+        self._collecting_since = time.monotonic()
+        while True:
+            self._stored.clear()
+            if self._rollbacks.pending is not None or self._rollbacks.changed or self._rollbacks.paused is not None:
+                return None
+            looking_since = time.monotonic()
+            collection = await self.collect()
+            took_s = time.monotonic() - looking_since
+            self._progress.waiting_groups = collection.waiting
+            self._progress.waiting_attempts = self._worklist.waiting
+            self._progress.ready_groups = len(collection.ready)
+            if self._judges is not None:
+                # Of this step alone: what a judge may spend is a step's.
+                self._judges.begin((members for _, members in collection.ready[:groups]), self.next_step)
+            if attempts := collection.next_step(groups):
+                return attempts
+            # However many attempts wait: nobody looks through them for more than a small share of the time.
+            await asyncio.sleep(_REST_AFTER_LOOK * took_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(_LOOK_AGAIN_S, _REST_WHEN_IDLE * took_s)):
+                    await self._stored.wait()
+
+    async def take(self, attempts: tuple[Attempt, ...]) -> None:
+        """Take a step on these attempts, filled up where the algorithm asks for it."""
+        collecting_since, began = self._collecting_since, time.monotonic()
+        filled = await self.filled((*attempts, *self._worklist.dropped), self.next_step)
+        if filled is None:
+            return
+        attempts, build = filled
+        metrics = {
+            **group_metrics(build.groups),
+            **judge_metrics(build.corrections),
+            **(sampling_metrics(build.batch, await self._weights.served()) if build.batch else {}),
+            "attempts/incomplete": self._worklist.gave_up_on(attempts),
+        }
+        seconds = {"rollout": began - collecting_since, "build": time.monotonic() - began}
+        await self.train(build, metrics, attempts=attempts, seconds=seconds)
+
+    async def train(
+        self,
+        build: Build,
+        metrics: Mapping[str, float],
+        *,
+        attempts: Sequence[Attempt] = (),
+        seconds: Mapping[str, float] | None = None,
+    ) -> None:
+        """Record the next step, train its batch if it has one, and publish what came of it."""
+        step = self.next_step
+        for problem in build.problems:
+            self._progress.say(problem)
+        await self._progress.want_groups(self._policy.groups_per_step)
+        await self._store.assign(
+            build.batch,
+            policy=self._policy.name,
+            step=step,
+            attempt_ids=[attempt.attempt_id for attempt in attempts],
+            ledger=build.ledger,
+            state=StepState.ASSIGNED if build.batch else StepState.SKIPPED,
+            metrics={**metrics, **await self._store.measures()},
+        )
+        self._weights.step = step
+        if self._judges is not None:
+            self._judges.taken(attempts)
+        if build.batch is None:
+            reasons = sorted({group.refused_reason for group in build.groups if group.refused_reason})
+            self._progress.say(
+                f"step {step} trained nothing: {'; '.join(reasons) or 'no group had a spread of rewards'}"
+            )
+        else:
+            await self._weights.train(build.batch, seconds or {})
+        await self._metrics.step_ended(step)
+        await self._progress.finish_step(step)
+
+    async def filled(self, attempts: tuple[Attempt, ...], step: int) -> tuple[tuple[Attempt, ...], Build] | None:
+        """Build, with further groups while the algorithm asks for them and any come; nothing is assigned here.
+
+        None when a rollback is asked for meanwhile.
+        """
+        taken = self._policy.groups_per_step
+        while True:
+            self._progress.enter(Phase.BUILDING, f"step {step}")
+            oldest = oldest_allowed(await self._weights.served(), self._policy.max_staleness)
+            build = await self._builder.build(attempts, step, oldest)
+            if build is None:
+                return None
+            wanted = groups_wanted(self._policy.at_step(step), taken, build.groups)
+            if wanted == taken:
+                return attempts, build
+            await self._progress.want_groups(wanted)
+            try:
+                async with asyncio.timeout(self._policy.group_timeout_s):
+                    more = await self.next_attempts(wanted)
+            except TimeoutError:
+                self._progress.say(
+                    f"step {step}: dynamic sampling asked for {wanted - taken} more groups, and none came within "
+                    f"group_timeout_s = {self._policy.group_timeout_s:g}; the step goes on with what it has"
+                )
+                return attempts, build
+            if more is None:
+                return None
+            attempts, taken = (*more, *self._worklist.dropped), wanted

@@ -1,0 +1,155 @@
+"""The weights that a policy's trainer holds: recovered from the records, moved by a step, saved, published.
+
+Invariant: after a crash the newest checkpoint is loaded and the recorded batches since then are repeated in order,
+which gives the same weights as if nothing had happened.
+"""
+
+import logging
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import replace
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.daemon.api.rollback import RollbackRequests
+from lightning_trainer.daemon.loop.building import served
+from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.loop.recovery import recover
+from lightning_trainer.daemon.publication.publishing import Publisher
+from lightning_trainer.daemon.watching.progress import Phase, Progress
+from lightning_trainer.errors import CheckpointError, PublicationError, TrainingError
+from lightning_trainer.metrics.recorder import MetricsRecorder
+from lightning_trainer.store.records import StepState
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.training.remote import TrainerClient
+from lightning_trainer.types import PolicyVersion, TrainingBatch, VersionState
+
+_log = logging.getLogger(__name__)
+
+_RECENT_VERSIONS = 1000
+"""How far back staleness is counted in versions, beyond max_staleness."""
+
+
+class Weights:
+    """What the trainer holds, and which recorded steps it is made of."""
+
+    def __init__(
+        self,
+        policy: PolicyConfig,
+        *,
+        store: SqliteStore,
+        trainer: TrainerClient,
+        publisher: Publisher,
+        checkpoints: CheckpointFolder,
+        progress: Progress,
+        metrics: MetricsRecorder,
+        rollbacks: RollbackRequests,
+    ) -> None:
+        self._policy = policy
+        self._store = store
+        self._trainer = trainer
+        self._publisher = publisher
+        self._checkpoints = checkpoints
+        self._progress = progress
+        self._metrics = metrics
+        self._rollbacks = rollbacks
+        self.step = 0
+        """The newest that is recorded, trained or not."""
+        self._path: list[int] = [0]
+        """The versions that the present weights are made of, the present one last."""
+        self._settled = False
+        """Whether the trainer holds those weights: not in the middle of a step, nor after one that failed."""
+        self._untouched = True
+        """Whether the trainer holds the model that the run started from; never after a step that was only begun."""
+        self._closed = False
+        """Whether the trainer was closed, because nothing is to be trained."""
+
+    async def recover(self, *, restart: bool) -> PolicyVersion:
+        """Bring the trainer to the weights that the records lead to, and return what came of publishing them."""
+        self._settled = False
+        restart = restart or self._closed
+        if restart:
+            await self._trainer.restart()
+            self._closed = False
+        fresh, self._untouched = restart or self._untouched, False
+        recovered = await recover(
+            self._policy.name,
+            store=self._store,
+            trainer=self._trainer,
+            checkpoints=self._checkpoints,
+            progress=self._progress,
+            fresh=fresh,
+        )
+        self._untouched = recovered.path == (0,)
+        self.step, self._path, self._settled = recovered.step, list(recovered.path), True
+        version = self._path[-1]
+        asked = self._rollbacks.pending
+        published = await self._publish(version, asked_for=asked is not None and asked.recorded)
+        if version == self.step > 0:
+            await self._metrics.step_ended(self.step)
+        await self._progress.finish_step(self.step)
+        return published
+
+    async def train(self, batch: TrainingBatch, seconds: Mapping[str, float]) -> None:
+        """Take the recorded step, save what is due, and publish what came of it."""
+        step = self.step
+        self._progress.enter(Phase.TRAINING, f"step {step}: {len(batch.samples)} samples")
+        self._settled = self._untouched = False
+        report = await self._trainer.step(batch)
+        report = replace(report, seconds={**seconds, **report.seconds})
+        await self._store.finish_step(self._policy.name, report, StepState.TRAINED)
+        self._path.append(step)
+        self._settled = True
+        if step % self._policy.checkpoint_every == 0:
+            await self.save_if_possible()
+        await self._publish(step)
+
+    async def save(self) -> None:
+        """Write a checkpoint of the present weights unless there is one.
+
+        Raises:
+            TrainingError: the trainer is in the middle of something, or cannot.
+        """
+        if self._closed:
+            return
+        if not self._settled:
+            raise TrainingError("the trainer is in the middle of a step")
+        version = self._path[-1]
+        if version > 0 and version not in self._checkpoints.steps():
+            await self._trainer.save(self._checkpoints.path(version), version)
+            self._checkpoints.prune(self._path)
+
+    async def save_if_possible(self) -> None:
+        """A step is recorded by now: where its checkpoint cannot be written, a restart only takes longer."""
+        try:
+            await self.save()
+        except CheckpointError as error:
+            sentence = f"no checkpoint of step {self.step} ({error}); the next one is tried, and training goes on"
+            self._progress.say(sentence)
+            _log.error("%s", sentence)
+
+    async def close(self) -> None:
+        """Give the trainer's memory back: the weights are proven served, and nothing is to be trained."""
+        await self._trainer.close()
+        self._closed = True
+
+    async def served(self) -> tuple[int, ...]:
+        """Return the served versions that the present weights are made of, ascending."""
+        # Of what a rollback took back there may be some among the newest; nothing older than those plays a part.
+        newest = (self._policy.max_staleness or 0) + _RECENT_VERSIONS
+        versions = await self._store.served_versions(self._policy.name, newest=newest)
+        recent = self._path[bisect_left(self._path, versions[0]) :] if versions else []
+        return served(versions, frozenset(recent))
+
+    async def _publish(self, version: int, *, asked_for: bool = False) -> PolicyVersion:
+        self._progress.enter(Phase.PUBLISHING, f"version {version}")
+        published = await self._publisher.publish(version=version, step=version, asked_for=asked_for)
+        if (refused := refusal(published)) is not None:
+            self._progress.say(str(refused))
+        return published
+
+
+def refusal(version: PolicyVersion) -> PublicationError | None:
+    """Return why a version is not served; None where it is live."""
+    if version.state is VersionState.LIVE:
+        return None
+    return PublicationError(f"{version.name} was refused, and what was served before goes on: {version.reason}")

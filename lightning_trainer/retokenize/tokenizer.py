@@ -1,0 +1,110 @@
+"""The policy's own tokenizer and chat template, as the engine uses them.
+
+An answer of words alone is spelled as it is and closed with the end token; one with tool calls is what the template
+writes behind the prompt, since its words were taken apart by the engine's parser. What the model really sampled may
+have been spelled with other ids: that is why ``grading`` checks, and why such ids are never called exact.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning_trainer.errors import MissingExtraError, ModelError
+from lightning_trainer.retokenize.chat import ChatMessage, NoWordsError
+
+
+class PolicyTokenizer:
+    """Made once; reads only files."""
+
+    def __init__(self, folder: Path, chat_template: str | None = None) -> None:
+        """Load it.
+
+        Args:
+            folder: of the model.
+            chat_template: Jinja text of the template that the engine was given; None: the model's own.
+
+        Raises:
+            MissingExtraError: transformers is not installed.
+            ModelError: the folder has no tokenizer, or there is no template.
+        """
+        try:
+            from transformers import AutoTokenizer
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(
+                'tokenising words again needs transformers; run: pip install "lightning-trainer[train]"'
+            ) from error
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        except (OSError, ValueError) as error:
+            raise ModelError(f"the model {folder} has no tokenizer that can be loaded: {error}") from error
+        self._template = chat_template or self._tokenizer.chat_template
+        if not self._template:
+            raise ModelError(f"the model {folder} has no chat template; name one as engine.chat_template")
+
+    def prompt_ids(self, messages: Sequence[ChatMessage], tools: Sequence[dict]) -> tuple[int, ...]:
+        """Return the ids of a chat prompt, up to where the model begins to speak.
+
+        Raises:
+            NoWordsError: the template refuses the messages; the message says why.
+        """
+        return self._ids(self._render(messages, tools, answering=True))
+
+    def text_ids(self, text: str) -> tuple[int, ...]:
+        """Return the ids of the prompt of a text completion.
+
+        Raises:
+            NoWordsError: it is no text that can be encoded.
+        """
+        return self._ids(text, special=True)
+
+    def answers(
+        self, messages: Sequence[ChatMessage], tools: Sequence[dict], answer: ChatMessage, finish_reason: str | None
+    ) -> Iterator[tuple[int, ...]]:
+        """Yield spellings of an answer, the likelier first; every one decodes to the answer's words.
+
+        Raises:
+            NoWordsError: the template cannot write the answer behind the prompt.
+        """
+        if answer.get("tool_calls") or answer.get("reasoning_content"):
+            before = self._render(messages, tools, answering=True)
+            after = self._render([*messages, answer], tools, answering=False)
+            if not after.startswith(before):
+                raise NoWordsError("the chat template does not write the answer behind its prompt")
+            text = after[len(before) :].partition(self._end)[0]
+        else:
+            text = answer["content"]
+        ids = self._ids(text)
+        if self.decoded(ids) != text:
+            return
+        closed = (*ids, self._tokenizer.eos_token_id)
+        # Cut at max_tokens there is no end token; a stop sequence of the user's leaves none either.
+        yield from (ids, closed) if finish_reason == "length" else (closed, ids)
+
+    def decoded(self, ids: Sequence[int]) -> str:
+        """Return the text that ids spell, special tokens included."""
+        return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    @property
+    def _end(self) -> str:
+        return self._tokenizer.eos_token
+
+    def _ids(self, text: str, *, special: bool = False) -> tuple[int, ...]:
+        # A rendered prompt has its special tokens in it; adding them again would double the first one.
+        try:
+            return tuple(self._tokenizer(text, add_special_tokens=special)["input_ids"])
+        except (TypeError, ValueError) as error:  # half of a surrogate pair
+            raise NoWordsError(f"the words are no text that can be encoded: {error}") from error
+
+    def _render(self, messages: Sequence[ChatMessage], tools: Sequence[dict], *, answering: bool) -> str:
+        import jinja2
+
+        try:
+            return self._tokenizer.apply_chat_template(
+                messages,
+                tools=list(tools) or None,
+                chat_template=self._template,
+                add_generation_prompt=answering,
+                tokenize=False,
+            )
+        except (jinja2.TemplateError, TypeError, KeyError) as error:
+            raise NoWordsError(f"the chat template refuses the messages: {error}") from error

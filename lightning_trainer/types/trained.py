@@ -1,0 +1,274 @@
+"""What is made of the records for training: transitions, samples, batches, and the versions that come of them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lightning_trainer.bulk_objects import made_quickly
+from lightning_trainer.experts import RoutedExperts
+from lightning_trainer.sampling import Shaping, Support
+from lightning_trainer.token_ids import Ids
+from lightning_trainer.types.recorded import Attempt, Media
+
+
+@made_quickly
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A call of a selected agent as the learner sees it: state (prompt), action (response), reward."""
+
+    transition_id: str
+    agent: str
+    attempt_id: str
+    policy: str
+    policy_version: int | None
+    """None where ``gap`` is true, and where an engine sampled that is trusted and whose version nobody knows."""
+    prompt_ids: Ids
+    response_ids: Ids
+    behavior_logprobs: tuple[float, ...]
+    reward: float | None
+    """Reward of this step alone; None when nothing scored it."""
+    start_ns: int
+    parent_id: str | None = None
+    """The transition of the same agent and attempt that this one follows; None for the first of a branch."""
+    temperature: float = 1.0
+    """What the logits are divided by in the distribution that ``behavior_logprobs`` come from."""
+    extends: str | None = None
+    """The transition of the same agent and attempt that the prompt begins with in full, token for token."""
+    media: tuple[Media, ...] = ()
+    """What of the prompt is no text."""
+    causes: tuple[str, ...] | None = None
+    """The transitions of the attempt, of any agent, that led to this one directly; None: no scheme asked for them."""
+    shaping: Shaping | None = None
+    """What was done to single logits; None: nothing."""
+    support: Support | None = None
+    """What the response's tokens were drawn from, one entry per response id; None: all of the vocabulary."""
+    state: str | None = None
+    """The state that the agent named; None where it named none."""
+    gap: bool = False
+    """The call was made and there is a reason against training it: no credit is given to it, reward flows across it."""
+    routed_experts: RoutedExperts | None = None
+    """Which experts prompt and response went through when it was sampled; None: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One agent's transitions in one attempt, with the reward of the whole attempt.
+
+    Oldest first, and none before the one that it follows (``transitions/lineage.py``): the order in which they are
+    credited and trained, wherever order counts.
+    """
+
+    attempt: Attempt
+    agent: str
+    policy: str
+    transitions: tuple[Transition, ...]
+    reward: float | None
+    """Terminal reward: of the attempt, not of a step; None when nothing scored it."""
+    own_reward: float | None = None
+    """Of this agent in the attempt, beside the attempt's; None when nothing scored it."""
+
+
+@made_quickly
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """What a credit scheme gives one transition."""
+
+    value: float | None
+    """In reward units; None when a reward that it needs is missing."""
+    row_id: str
+    """What the estimator compares: credits with one row id are one row (an attempt, or a single transition)."""
+    peers: str = ""
+    """Rows are compared with those of the same group, agent and peers; "" is with all of the agent's."""
+
+
+@made_quickly
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of sampled tokens ``[start, end)`` of a sample: the response of one transition.
+
+    Tokens that its ``support`` left no choice about have a loss mask of 0 (``Sample.trained_in``); one at least has 1.
+    """
+
+    start: int
+    end: int
+    transition_id: str
+    policy_version: int | None
+    """None: an engine sampled it that is trusted, and nobody knows which version it served."""
+    credit: float | None
+    """What the credit scheme gives this transition, in reward units."""
+    row_id: str
+    """What the estimator compares: segments with one row id are one row (an attempt, or a single transition)."""
+    peers: str = ""
+    """Rows are compared with those of the same group, agent and peers."""
+    agent: str | None = None
+    """None: the sample's."""
+    attempt_id: str | None = None
+    """None: the sample's."""
+    follows: str | None = None
+    """The transition of the same agent and attempt that this one follows, trained or not; None for the first of a
+    branch."""
+    shaping: Shaping | None = None
+    """What was done to single logits when its tokens were sampled; None: nothing."""
+    support: Support | None = None
+    """What its tokens were drawn from, one entry per token of the segment; None: all of the vocabulary."""
+    routed_experts: RoutedExperts | None = None
+    """Which experts were chosen when it was sampled, at positions of the sample: from where the segment before it ends
+    to its own last token; None: not known."""
+    order: int = 0
+    """Place of the transition among those of its agent in the attempt, by ``Trajectory``'s order; all 0 in batches that
+    were stored without it, which are taken in the order that they are in."""
+
+
+@made_quickly
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A call that is not trained, among those that are: what a critic's schemes pass reward across."""
+
+    transition_id: str
+    credit: float
+    """What it earned itself, in reward units; at the end of a branch with the reward of the attempt."""
+    follows: str | None
+    """The transition of the same agent and attempt that it follows."""
+    agent: str | None = None
+    """None: the sample's."""
+    attempt_id: str | None = None
+    """None: the sample's."""
+
+
+@made_quickly
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One token sequence ready for the trainer; the lengths of ids, mask and logprobs are equal, always.
+
+    Raises:
+        ValueError: the lengths differ, the first token is marked as sampled, mask and segments disagree, or the
+            temperature is not a positive number.
+    """
+
+    sample_id: str
+    policy: str
+    agent: str
+    """Of its last call; a segment of another agent or attempt says so itself."""
+    group_id: str
+    attempt_id: str
+    token_ids: Ids
+    loss_mask: tuple[int, ...]
+    """1 where the policy sampled the token and it is trained, else 0: a token without a choice was sampled, too."""
+    behavior_logprobs: tuple[float, ...]
+    """Of the sampling policy, nats; 0.0 where the mask is 0."""
+    segments: tuple[Segment, ...]
+    temperature: float = 1.0
+    """Of all its sampled tokens; the trainer divides its logits by it too."""
+    media: tuple[Media, ...] = ()
+    """What of the sequence is no text, in order."""
+    baseline: float | None = None
+    """Reward of the group's baseline attempt; None where the estimator asks for none."""
+    gaps: tuple[Gap, ...] = ()
+    """Calls that come after one of its transitions and are trained in no sample; only where a critic's scheme asks."""
+
+    def __post_init__(self) -> None:
+        n = len(self.token_ids)
+        if not len(self.loss_mask) == len(self.behavior_logprobs) == n:
+            raise ValueError(
+                f"sample {self.sample_id}: {n} token ids, {len(self.loss_mask)} mask entries and "
+                f"{len(self.behavior_logprobs)} logprobs; the three must be equal"
+            )
+        if n == 0 or self.loss_mask[0]:
+            raise ValueError(f"sample {self.sample_id}: a sample starts with at least one prompt token")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"sample {self.sample_id}: temperature {self.temperature}; it must be a positive number")
+        named = 0
+        for segment in self.segments:
+            trained = sum(self.loss_mask[segment.start : segment.end])
+            whole = segment.support is not None or trained == segment.end - segment.start
+            named += trained if trained and whole else math.inf
+        if named != sum(self.loss_mask):
+            raise ValueError(f"sample {self.sample_id}: the mask and the segments name different tokens")
+
+    def trained_in(self, segment: Segment) -> Sequence[int]:
+        """Return the positions of a segment's tokens that are trained, ascending."""
+        run = range(segment.start, segment.end)
+        if segment.support is None:
+            return run
+        return [position for position in run if self.loss_mask[position]]
+
+
+class Outcome(StrEnum):
+    """What became of a sampled token."""
+
+    TRAINED = "trained"
+    MASKED = "masked"
+    DEDUPLICATED = "deduplicated"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """So many sampled tokens of one agent and policy version met one outcome for one reason."""
+
+    agent: str
+    policy: str | None
+    policy_version: int | None
+    outcome: Outcome
+    reason: str
+    tokens: int
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingBatch:
+    """What one step trains on: stored before the step, so that a crash can repeat it exactly."""
+
+    policy: str
+    step: int
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What the trainer did with a batch."""
+
+    step: int
+    metrics: Mapping[str, float]
+    """By verl's own names (``actor/pg_loss``, ``actor/grad_norm`` ...)."""
+    advantages: Mapping[str, tuple[float, ...]]
+    """By sample id, one value a token, 0.0 where the mask is 0."""
+    tokens_trained: int
+    tokens_computed: int
+    """Positions that went through the model: the nodes of the token tree."""
+    tokens_sequential: int
+    """Positions without sharing: the sum of the samples' lengths."""
+    seconds: Mapping[str, float]
+
+
+class VersionState(StrEnum):
+    """Life of a policy version: trained -> live -> retired, or refused. A restart offers the newest once more."""
+
+    TRAINED = "trained"
+    LIVE = "live"
+    REFUSED = "refused"
+    RETIRED = "retired"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyVersion:
+    """An immutable publication of a policy. Version 0 is the model that the run started from."""
+
+    policy: str
+    version: int
+    step: int
+    state: VersionState
+    created_ns: int
+    checksum: str | None = None
+    probe_max_abs: float | None = None
+    """Largest |trainer - engine| over the probe's log-probabilities, nats."""
+    probe_mean_abs: float | None = None
+    publish_s: float | None = None
+    """From the trainer's tensors to the first request let through to them."""
+    reason: str | None = None
+    """Why it was refused."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.policy}@v{self.version}"

@@ -1,0 +1,83 @@
+"""How the house is built, held in numbers: sizes of files and folders, and names that were settled."""
+
+import ast
+import re
+import statistics
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("lightning_trainer", "instrumentation/lightning_instrumentation", "adapters/lightning_adapters")
+LONG = {"lightning_trainer/store/sqlite.py"}
+"""One class that is the store's whole interface."""
+ONE_OF_A_KIND = (
+    "adapters/lightning_adapters/",
+    "instrumentation/lightning_instrumentation/hooks/",
+    "instrumentation/lightning_instrumentation/redaction/",
+    "instrumentation/lightning_instrumentation/wire/native/",
+    "instrumentation/lightning_instrumentation/zero_code/",
+    "lightning_trainer/config/",
+    "lightning_trainer/credit/schemes/",
+    "lightning_trainer/dashboard/",
+    "lightning_trainer/environments/",
+    "lightning_trainer/explain/diagnoses/",
+    "lightning_trainer/gateway/protocols/",
+    "lightning_trainer/ingest/",
+    "lightning_trainer/metrics/",
+    "lightning_trainer/serving/host/patches/",
+    "lightning_trainer/store/",
+    "lightning_trainer/training/update/",
+)
+"""Folders of one scheme, section, hook, page, table, dialect, diagnosis, sink or patch a file, however short it is."""
+SHORT = {
+    "instrumentation/lightning_instrumentation/delivery/deferred.py",  # below everything that ends spans
+    "instrumentation/lightning_instrumentation/errors.py",  # the client's errors, for its users to import
+    "lightning_trainer/__main__.py",
+    "lightning_trainer/dataset/atomic.py",  # below every format
+    "lightning_trainer/explain/finding.py",  # below every diagnosis
+    "lightning_trainer/explain/ledger_table.py",  # of two commands
+    "lightning_trainer/gateway/errors.py",  # below the whole gateway
+    "lightning_trainer/judges/registry.py",
+    "lightning_trainer/serving/host/plugin.py",  # an entry point of vLLM
+    "lightning_trainer/training/on_ray/environment.py",  # imported before Ray
+}
+SETTLED = (
+    r"[Dd]oor|Tries|Settlement|Passage|Lifeline|Gate|Crew|Fate|CallFate|fates|lonely|casts|speaker|speaking|goes_home"
+    r"|STRANGER|CutAnswer|cut_out|do_later|NotifyingSink|Shown|build_shown|read_shown|\w*behaviour\w*|BEHAVIOUR"
+    r"|\w*(token|normal|serial|recogn|summar|initial|organ|general)is(e|es|ed|ing|ation)\w*|\w*colour\w*|centred?"
+)
+"""Names that gave way to the field's, and British spelling, as whole identifiers."""
+SPELLED_ON_DISK = {"allow_retokenised", "recognised_by"}
+
+
+def _modules() -> dict[str, str]:
+    found = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in found}
+
+
+def test_files_are_as_large_as_a_thought() -> None:
+    lengths = {name: text.count("\n") for name, text in _modules().items() if not name.endswith("__init__.py")}
+    assert {name: length for name, length in lengths.items() if length >= 400 and name not in LONG} == {}
+    assert 90 <= statistics.median(lengths.values()) <= 200
+    short = {name for name, length in lengths.items() if length < 40 and not name.startswith(ONE_OF_A_KIND)}
+    assert short - SHORT == set()
+
+
+def test_no_folder_has_more_files_than_one_looks_through() -> None:
+    folders = Counter(
+        path.parent.relative_to(ROOT)
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.name not in ("__init__.py", "py.typed")
+    )
+    assert {str(folder): files for folder, files in folders.items() if files > 15} == {}
+
+
+def test_names_that_were_settled_do_not_come_back() -> None:
+    settled = re.compile(SETTLED)
+    found = set()
+    for name, text in _modules().items():
+        for node in ast.walk(ast.parse(text)):
+            own = {getattr(node, kind, None) for kind in ("id", "name", "arg", "attr")}
+            found |= {(name, one) for one in own if isinstance(one, str) and settled.fullmatch(one)}
+    assert {(name, one) for name, one in found if one not in SPELLED_ON_DISK} == set()

@@ -1,0 +1,130 @@
+"""Demonstrations and pairs as ids: recorded ones where they are the policy's, else the words by its template."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lightning_trainer.dataset.demonstrations import read_demonstrations
+from lightning_trainer.dataset.forms import Form, write_demonstrations, write_preferences
+from lightning_trainer.dataset.reading import read_recording
+from lightning_trainer.dataset.selection import demonstrations, preferences
+from lightning_trainer.errors import DatasetError
+from lightning_trainer.models.resolve import model_cache, resolve_model
+from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
+
+TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+TEMPLATE += "{% if add_generation_prompt %}<|im_start|>assistant: {% endif %}"
+PROMPT = [{"role": "user", "content": "2+3?"}]
+YES, NO = {"role": "assistant", "content": "five"}, {"role": "assistant", "content": "six"}
+NOTHING = {"role": "assistant", "content": None}
+VOCABULARY = 320
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    made = PolicyTokenizer(resolve_model("random:tiny", model_cache()), TEMPLATE)
+    return lambda: made
+
+
+@pytest.fixture
+def write(tmp_path):
+    def make(*rows: dict) -> Path:
+        path = tmp_path / "shown.jsonl"
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        return path
+
+    return make
+
+
+def _never():
+    raise AssertionError("there are no words")
+
+
+def test_recorded_ids_are_shown_as_they_are(write):
+    path = write({"schema": "examples/1", "agent": "solver", "prompt_ids": [1, 2], "response_ids": [3, 4]})
+    (row,) = read_demonstrations(path, "sft", VOCABULARY, _never)
+    assert (row.name, row.agent) == ("shown.jsonl/1", "solver")
+    assert (list(row.prompt_ids), [list(ids) for ids in row.answers]) == ([1, 2], [[3, 4]])
+
+
+def test_words_are_written_by_the_template_and_closed(write, tokenizer):
+    for row in (
+        {"schema": "examples/1", "prompt": PROMPT, "answer": YES, "tools": []},
+        {"prompt": PROMPT, "completion": [YES]},  # TRL's
+        {"prompt": PROMPT, "answer": YES, "prompt_ids": [9], "response_ids": [9, 9]},  # ids of another tokenizer
+    ):
+        (shown,) = read_demonstrations(write(row), "sft", VOCABULARY, tokenizer)
+        spelled = tokenizer().decoded([*shown.prompt_ids, *shown.answers[0]])
+        assert spelled == "<|im_start|>user: 2+3?<|im_end|><|im_start|>assistant: five<|im_end|>"
+        assert tokenizer().decoded(shown.answers[0]) == "five<|im_end|>"
+
+
+def test_ids_that_spell_the_words_stay_exact(write, tokenizer):
+    """However the engine rendered the prompt: here without any template."""
+    ids = list(tokenizer().text_ids("five"))
+    row = {"prompt": PROMPT, "answer": YES, "prompt_ids": [7, 8], "response_ids": ids}
+    (shown,) = read_demonstrations(write(row), "sft", VOCABULARY, tokenizer)
+    assert (list(shown.prompt_ids), list(shown.answers[0])) == ([7, 8], ids)
+
+
+def test_pairs_of_ours_and_of_trl(write, tokenizer):
+    ours = {"schema": "pairs/1", "prompt_ids": [1], "chosen_ids": [2], "rejected_ids": [3, 4], "agent": "a"}
+    (row,) = read_demonstrations(write(ours), "dpo", VOCABULARY, _never)
+    assert [list(ids) for ids in row.answers] == [[2], [3, 4]]
+    (row,) = read_demonstrations(
+        write({"prompt": PROMPT, "chosen": [YES], "rejected": [NO]}), "dpo", VOCABULARY, tokenizer
+    )
+    assert [tokenizer().decoded(ids) for ids in row.answers] == ["five<|im_end|>", "six<|im_end|>"]
+
+
+def test_trls_ids_and_mask(write):
+    (row,) = read_demonstrations(
+        write({"input_ids": [5, 6, 7], "completion_mask": [0, 1, 1]}), "sft", VOCABULARY, _never
+    )
+    assert (list(row.prompt_ids), list(row.answers[0])) == ([5], [6, 7])
+
+
+@pytest.mark.parametrize(
+    ("row", "objective", "said"),
+    [
+        ({"schema": "pairs/1"}, "sft", "has the schema 'pairs/1', and sft reads examples/1; make it with lightning"),
+        ({"schema": "examples/1"}, "dpo", "and dpo reads pairs/1"),
+        ({"prompt_ids": [1], "response_ids": [320]}, "sft", "row 1 holds the token id 320, and the policy has 320"),
+        ({"prompt_ids": [1]}, "sft", "row 1 has neither ids nor words that can be shown"),
+        ({"prompt_ids": [1], "chosen_ids": [2]}, "dpo", "row 1 has neither ids nor words"),
+        ({"input_ids": [5, 6, 7], "completion_mask": [0, 1, 0]}, "sft", "row 1: its completion_mask is not zeros"),
+        ({"input_ids": [5], "completion_mask": [1]}, "sft", "row 1: its completion_mask is not zeros"),
+        ({"prompt": PROMPT, "completion": [YES, PROMPT[0]]}, "sft", "row 1: its answer is not one message"),
+        ({"prompt": PROMPT, "answer": NOTHING}, "sft", "row 1: the words are no text"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_by_its_row(row, objective, said, write, tokenizer):
+    with pytest.raises(DatasetError, match=said):
+        read_demonstrations(write(row), objective, VOCABULARY, tokenizer)
+
+
+def test_an_empty_file_is_refused(write):
+    with pytest.raises(DatasetError, match=r"has no rows; make some with lightning-trainer build --for sft"):
+        read_demonstrations(write(), "sft", VOCABULARY, _never)
+
+
+@pytest.mark.parametrize(("name", "form"), [("x.parquet", Form.PARQUET), ("x.jsonl", Form.JSONL)])
+def test_what_the_command_builds_can_be_shown(name, form, attempt_spans, make_policy, tokenizer, tmp_path):
+    five, six = (list(tokenizer().text_ids(text)) for text in ("five", "six"))
+    spans = [
+        *attempt_spans("a1", 1, reward=1.0, answer="five", response=five),
+        *attempt_spans("a2", 2, reward=0.0, answer="six", response=six),
+    ]
+    recording, path = read_recording(spans, with_words=True), tmp_path / name
+    write_demonstrations(demonstrations(recording, make_policy()), path, form, tokens=False)
+    rows = read_demonstrations(path, "sft", VOCABULARY, tokenizer)
+    assert [(row.agent, list(row.prompt_ids), list(row.answers[0])) for row in rows] == [
+        ("solver", [1, 2], five),
+        ("solver", [1, 2], six),
+    ]
+    write_preferences(preferences(recording, make_policy()), path, form)
+    (row,) = read_demonstrations(path, "dpo", VOCABULARY, tokenizer)
+    assert [list(ids) for ids in row.answers] == [five, six]
+    with pytest.raises(DatasetError, match=r"schema .?pairs/1"):
+        read_demonstrations(path, "sft", VOCABULARY, tokenizer)

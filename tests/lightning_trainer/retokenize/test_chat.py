@@ -1,0 +1,59 @@
+"""Messages of the GenAI conventions as chat messages: nothing is left out in silence."""
+
+import pytest
+
+from lightning_trainer.retokenize.chat import NoWordsError, chat_answer, chat_messages, chat_tools
+
+
+def text(words: str) -> dict:
+    return {"type": "text", "content": words}
+
+
+def test_roles_and_texts() -> None:
+    messages = [{"role": "system", "parts": [text("be brief")]}, {"role": "user", "parts": [text("a"), text("b")]}]
+    assert chat_messages(messages) == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "a\nb"},
+    ]
+
+
+def test_tool_calls_keep_their_arguments_as_objects() -> None:
+    part = {"type": "tool_call", "id": "c1", "name": "add", "arguments": {"a": 2}}
+    assert chat_answer({"parts": [part]}) == {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"a": 2}}}],
+    }
+
+
+def test_answers_of_several_tools_are_several_messages() -> None:
+    parts = [{"type": "tool_call_response", "id": f"c{n}", "response": str(n)} for n in (1, 2)]
+    assert chat_messages([{"role": "tool", "parts": parts}]) == [
+        {"role": "tool", "tool_call_id": "c1", "content": "1"},
+        {"role": "tool", "tool_call_id": "c2", "content": "2"},
+    ]
+
+
+def test_reasoning_is_kept_apart() -> None:
+    answer = chat_answer({"role": "assistant", "parts": [{"type": "reasoning", "content": "hm"}, text("5")]})
+    assert answer == {"role": "assistant", "content": "5", "reasoning_content": "hm"}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "parts": [{"type": "uri", "modality": "image", "uri": "http://x"}]},
+        {"role": "user", "parts": ["words"]},
+        {"parts": [text("x")]},
+    ],
+)
+def test_what_is_not_words_is_refused(message: dict) -> None:
+    with pytest.raises(NoWordsError):
+        chat_messages([message])
+
+
+def test_tools_are_written_as_a_request_has_them() -> None:
+    tool = {"type": "function", "name": "add", "description": "adds", "parameters": {"type": "object"}}
+    assert chat_tools([tool]) == [
+        {"type": "function", "function": {"name": "add", "description": "adds", "parameters": {"type": "object"}}}
+    ]
