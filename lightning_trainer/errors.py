@@ -65,7 +65,7 @@ class CheckpointError(TrainingError):
 
 
 class TrainerDiedError(TrainingError):
-    """A trainer's process ended without a word: it was killed, or it crashed. Another one may live."""
+    """A trainer's process ended without a word or was not started in time: another one may live."""
 
 
 class PublicationError(LightningError, RuntimeError):

@@ -39,6 +39,7 @@ from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.versions.archive import VersionArchive, archive_root
 
 _log = logging.getLogger(__name__)
+_LONGEST_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,18 +183,30 @@ class PolicyRuntime:
         await self.metrics.close()
 
 
-async def start_trainer(trainer: TrainerClient, say: Callable[[str], None]) -> None:
+async def start_trainer(trainer: TrainerClient, say: Callable[[str], None], first_wait_s: float = 1.0) -> None:
     """Start a trainer, and another one where it is killed meanwhile: what is wrong with a start, it would have said.
 
+    Calls are served and recorded while it waits, each time twice as long, a minute at most.
+
     Raises:
-        TrainingError: it did not start.
+        TrainingError: it did not start, and said why.
     """
-    try:
-        async with trainer.gpu:
-            await trainer.start()
-    except TrainerDiedError as error:
-        say(f"the trainer did not live to its start and another one is started ({error})")
-        await trainer.restart()
+    start, wait_s = partial(_start_on_its_gpu, trainer), first_wait_s
+    while True:
+        try:
+            return await start()
+        except TrainerDiedError as error:
+            sentence = f"the trainer did not live to its start and another one is started in {wait_s:.0f} s ({error})"
+        say(sentence)
+        _log.error("%s", sentence)
+        await asyncio.sleep(wait_s)
+        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+        start = trainer.restart
+
+
+async def _start_on_its_gpu(trainer: TrainerClient) -> None:
+    async with trainer.gpu:
+        await trainer.start()
 
 
 def _old_versions(

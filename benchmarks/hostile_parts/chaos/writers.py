@@ -92,6 +92,8 @@ class Writers:
         What a damaged spool held is not promised: the messages are given again.
         """
         writer = self._rng.choice(self.writers)
+        if writer.process.poll() is not None:
+            return False  # dead already, and not yet started again
         os.kill(writer.process.pid, signal.SIGSTOP)
         files = [file for file in self._spool.rglob(f"*{SUFFIX}") if file.name.startswith(f"{writer.process.pid}-")]
         damaged = [file for file in files if _flip(file, self._rng)]

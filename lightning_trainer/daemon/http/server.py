@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,8 @@ from fastapi import FastAPI
 from lightning_trainer.daemon.http.connections import BoundedProtocol
 from lightning_trainer.daemon.http.sockets import listen
 from lightning_trainer.daemon.http.tls_listener import TlsListener
+
+_ENDED_WITH_US = "timeout graceful shutdown exceeded"
 
 
 class _Server(uvicorn.Server):
@@ -77,8 +80,25 @@ async def serving(
     try:
         yield
     finally:
-        server.should_exit = True
-        await task
+        with _open_requests_may_end():
+            server.should_exit = True
+            await task
+
+
+@contextlib.contextmanager
+def _open_requests_may_end() -> Iterator[None]:
+    """Keep uvicorn quiet about requests that wait for something (runs, pages, long polls) and end with the daemon."""
+
+    def is_an_error(record: logging.LogRecord) -> bool:
+        error = record.exc_info and record.exc_info[1]
+        return not isinstance(error, asyncio.CancelledError) and _ENDED_WITH_US not in record.getMessage()
+
+    log = logging.getLogger("uvicorn.error")
+    log.addFilter(is_an_error)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_an_error)
 
 
 @contextlib.contextmanager

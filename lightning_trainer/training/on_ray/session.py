@@ -24,7 +24,7 @@ import psutil
 import ray
 
 from lightning_trainer.config.sections import RayConfig
-from lightning_trainer.errors import TrainingError
+from lightning_trainer.errors import TrainerDiedError, TrainingError
 from lightning_trainer.training.on_ray.cluster import joining_failed, require_reachable
 from lightning_trainer.training.on_ray.hang_detection import Stillness
 
@@ -143,7 +143,8 @@ class RaySession:
                 type(error) is Exception and tries > 1
             ):  # its servers took longer than its fixed 30 s: the machine is busy
                 return self._begin(tries - 1)
-            raise TrainingError(f'Ray did not start ({error}); set backend = "inprocess" in [training]') from error
+            told = TrainerDiedError if type(error) is Exception else TrainingError  # another try may do better
+            raise told(f'Ray did not start ({error}); set backend = "inprocess" in [training]') from error
         self._servers = [process for process in _processes_in(self._folder) if _is_server(process)]
 
     def _gpus_named(self) -> AbstractContextManager[None]:

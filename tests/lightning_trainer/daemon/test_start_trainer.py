@@ -25,9 +25,16 @@ class Starting:
 
 async def test_one_that_was_killed_is_replaced_and_said():
     trainer, said = Starting(TrainerDiedError("its process died")), []
-    await start_trainer(trainer, said.append)  # pyright: ignore[reportArgumentType]
+    await start_trainer(trainer, said.append, first_wait_s=0.0)  # pyright: ignore[reportArgumentType]
     assert trainer.restarts == 1
     assert "its process died" in said[0]
+
+
+async def test_one_that_does_not_live_for_long_is_waited_for():
+    """Ray's servers on a busy machine: the daemon serves and records until they are there."""
+    trainer, said = Starting(*[TrainerDiedError("Ray did not start")] * 7), []
+    await start_trainer(trainer, said.append, first_wait_s=0.0)  # pyright: ignore[reportArgumentType]
+    assert (trainer.restarts, len(said)) == (7, 7)
 
 
 async def test_one_that_says_what_is_wrong_is_not():

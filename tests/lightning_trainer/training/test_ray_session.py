@@ -125,7 +125,7 @@ def test_a_daemon_outlives_the_server_however_long_it_stays_away():
 @pytest.mark.parametrize(("failures", "starts"), [(1, 2), (3, 4), (9, 4)])
 def test_servers_that_took_too_long_on_a_busy_machine_are_started_again(monkeypatch, failures, starts):
     set_ray_environment()
-    from lightning_trainer.errors import TrainingError
+    from lightning_trainer.errors import TrainerDiedError
     from lightning_trainer.training.on_ray import session as ray_session
 
     begun = []
@@ -141,7 +141,7 @@ def test_servers_that_took_too_long_on_a_busy_machine_are_started_again(monkeypa
         session.start()
         session.stop()
     else:
-        with pytest.raises(TrainingError, match=r"Ray did not start .*timed out.*backend"):
+        with pytest.raises(TrainerDiedError, match=r"Ray did not start .*timed out.*backend"):
             session.start()
     assert len(begun) == starts
 
