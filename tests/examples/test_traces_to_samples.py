@@ -51,7 +51,7 @@ AGENTS = {
     "openai": {"plain"},
 }
 PLAIN = """
-import sys, lightning_instrumentation as lightning
+import sys, lightning_instrumentation as lt
 from openai import OpenAI
 
 @lt.agent("plain")
@@ -63,7 +63,7 @@ def speak(topic):
 speak(sys.argv[1])
 """
 ATTEMPT = """
-import runpy, sys, lightning_instrumentation as lightning
+import runpy, sys, lightning_instrumentation as lt
 lt.init()
 _, program, question, attempt, reward = sys.argv
 sys.argv = [program, question]

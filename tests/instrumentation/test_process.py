@@ -83,7 +83,7 @@ def test_an_unreachable_daemon_does_not_delay_the_end_and_spans_wait(receiver, t
     assert orphan.rows == 1
     orphan.close()
     receiver.start()
-    run("work()\nlightning.flush(10)\ntime.sleep(0.2)", receiver.url, tmp_path)
+    run("work()\nlt.flush(10)\ntime.sleep(0.2)", receiver.url, tmp_path)
     assert len(receiver.wait_for(2)) == 2
 
 
