@@ -12,7 +12,7 @@ OUT ?=
 ARGS ?=
 # tests/conftest.py says what runs beside what.
 TWO_AT_A_TIME := -n 2 --dist loadscope
-BENCH ?= $(filter-out benchmarks/frameworks.py,$(wildcard benchmarks/*.py))
+BENCH ?= $(filter-out frameworks,$(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/*/__main__.py)))
 
 .PHONY: help setup quickstart test test-fast test-slow bench check format doctor crewai frameworks docs screenshots clean
 
@@ -21,7 +21,7 @@ help:
 	@echo 'make test [ARGS="-k words"]                           all tests, with real engines and a tiny model'
 	@echo 'make test-fast [ARGS="-k words"]                      those that start no engine, trainer or Ray and need no torch'
 	@echo 'make test-slow [ARGS="tests/loop/test_team.py"]       the tests that take too long for make test'
-	@echo 'make bench [BENCH=benchmarks/loop.py]                 benchmarks; each prints a table'
+	@echo 'make bench [BENCH=loop]                               benchmarks; each prints a table'
 	@echo 'make crewai                                           CrewAI adapter and example, in .venv-crewai'
 	@echo 'make frameworks [ARGS="--only agno_agent"]            frameworks without an adapter; writes docs/frameworks.md'
 	@echo 'make docs                                             the documentation as a site, with the API; build/site'
@@ -53,11 +53,11 @@ test-slow: setup
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
 
 bench: setup
-	@set -e; for file in $(BENCH); do echo "== $$file"; $(BIN)/python "$$file" $(ARGS); done
+	@set -e; for name in $(BENCH); do echo "== $$name"; $(BIN)/python -m "benchmarks.$$name" $(ARGS); done
 
 # Of every page with ARGS="--out FOLDER"; without it the few that the documentation shows.
 screenshots: setup
-	PYTHONPATH=benchmarks $(BIN)/python -m dashboard_parts.screenshots $(ARGS)
+	$(BIN)/python -m benchmarks.dashboard.screenshots $(ARGS)
 
 # CrewAI cannot share our environment: it wants openai < 3 and pydantic < 2.13.
 .venv-crewai/installed: environment/crewai-py311.txt | setup
@@ -75,7 +75,7 @@ crewai: .venv-crewai/installed
 # In environments of their own: these requirements exclude each other. Without npm the rows of Node's packages say so.
 frameworks: setup
 	@$(BIN)/python environment/frameworks.py
-	$(BIN)/python benchmarks/frameworks.py --write docs/frameworks.md $(ARGS)
+	$(BIN)/python -m benchmarks.frameworks --write docs/frameworks.md $(ARGS)
 
 # MkDocs in an environment of its own; it reads the code and does not import it.
 .venv-docs/installed: environment/docs-py311.txt | setup

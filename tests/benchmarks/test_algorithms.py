@@ -1,4 +1,4 @@
-"""``benchmarks/algorithms.py``: estimators, losses and presets are within 1e-4 of implementations by others."""
+"""``benchmarks/algorithms``: estimators, losses and presets are within 1e-4 of implementations by others."""
 
 import ast
 import json
@@ -13,13 +13,13 @@ from lightning_trainer.config.algorithms.presets import PRESETS
 from lightning_trainer.config.policies.estimators import ESTIMATORS
 
 ROOT = Path(__file__).parents[2]
-PARTS = ROOT / "benchmarks" / "algorithms_parts"
+PARTS = ROOT / "benchmarks" / "algorithms"
 REFERENCE = ("papers", "estimators", "losses", "imitation", "value_schemes", "plain", "peer_process")
 """What the trainer is compared with."""
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "benchmarks/algorithms.py", *arguments]
+    command = [sys.executable, "-m", "benchmarks.algorithms", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
 
 
@@ -31,7 +31,7 @@ def test_what_is_compared_with_shares_no_code_with_the_project_or_verl(name):
     # The samples are what both are given.
     foreign = {module for module in imported if module.split(".")[0] in ("lightning_trainer", "verl")}
     assert foreign <= {"lightning_trainer.types"}
-    own = {module.rpartition(".")[2] for module in imported if module.startswith("algorithms_parts.")}
+    own = {module.rpartition(".")[2] for module in imported if module.startswith("benchmarks.algorithms.")}
     assert own <= set(REFERENCE)
 
 

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_few_deployments_end_as_claimed():
     done = subprocess.run(
-        [sys.executable, "benchmarks/canary.py", "--deployments", "2"],
+        [sys.executable, "-m", "benchmarks.canary", "--deployments", "2"],
         cwd=ROOT,
         capture_output=True,
         text=True,

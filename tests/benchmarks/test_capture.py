@@ -1,4 +1,4 @@
-"""``benchmarks/capture.py`` keeps working: its cheapest sections at tiny sizes, counts only, never times."""
+"""``benchmarks/capture`` keeps working: its cheapest sections at tiny sizes, counts only, never times."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ def capture(tmp_path: Path, *arguments: str) -> dict[str, dict]:
     """Run it and return its rows by what they say."""
     out = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, "benchmarks/capture.py", "--tiny", *arguments, "--json", str(out)],
+        [sys.executable, "-m", "benchmarks.capture", "--tiny", *arguments, "--json", str(out)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -63,7 +63,7 @@ def test_the_cost_of_a_call_is_measured_on_calls_that_were_captured(tmp_path: Pa
 @pytest.mark.parametrize("arguments", [["--only", "speed"], ["--only", ""]])
 def test_an_unknown_section_is_refused_with_the_ones_that_exist(arguments: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "benchmarks/capture.py", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "benchmarks.capture", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2
     assert "choose from cost, loss, ingest, gateway, absent, matrix" in done.stderr

@@ -1,4 +1,4 @@
-"""``benchmarks/environments.py`` keeps working, and no attempt fails in it and no process stays."""
+"""``benchmarks/environments`` keeps working, and no attempt fails in it and no process stays."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_sixty_four_play_and_leave_nothing(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
-    command = [sys.executable, "benchmarks/environments.py", "--quick", "--only", "steps,many", "--json", str(out)]
+    command = [sys.executable, "-m", "benchmarks.environments", "--quick", "--only", "steps,many", "--json", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     rows = {row["what"]: row for row in json.loads(out.read_text())["rows"]}

@@ -1,4 +1,4 @@
-"""``benchmarks/frameworks.py`` keeps working, its verdicts can be bad ones, and the page shows what was tried."""
+"""``benchmarks/frameworks`` keeps working, its verdicts can be bad ones, and the page shows what was tried."""
 
 import ast
 import os
@@ -22,18 +22,13 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture(autouse=True)
-def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-
-
 def part(name: str) -> Any:
-    return import_module(f"frameworks_parts.{name}")
+    return import_module(f"benchmarks.frameworks.{name}")
 
 
 def tried(*arguments: str) -> list[str]:
     """Run it and return the cells of the one row that it prints."""
-    command = [sys.executable, "benchmarks/frameworks.py", *arguments]
+    command = [sys.executable, "-m", "benchmarks.frameworks", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = [line for line in done.stdout.splitlines() if line.startswith("| ")]
@@ -195,7 +190,7 @@ def test_the_page_has_a_row_for_every_framework() -> None:
 def test_what_the_page_says_of_other_instrumentations_was_tried() -> None:
     """Every import and call in its Python blocks is one of the programs'."""
     made = set()
-    for program in (ROOT / "benchmarks" / "frameworks_parts" / "programs").glob("*.py"):
+    for program in (ROOT / "benchmarks" / "frameworks" / "programs").glob("*.py"):
         made |= calls(program.read_text(encoding="utf-8"))
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
     assert len(blocks) == 6

@@ -1,4 +1,4 @@
-"""``benchmarks/hostile.py``: what it sends stays harmless, at a small size; the faults of its chaos are a slow test.
+"""``benchmarks/hostile``: what it sends stays harmless, at a small size; the faults of its chaos are a slow test.
 
 pytest -m slow tests/benchmarks/test_hostile.py -s                        # 40 faults: most of an hour on two cores
 FAULTS=200 FAULTS_SEED=3 FAULTS_A_STEP=10 pytest -m slow tests/benchmarks/test_hostile.py -s
@@ -16,7 +16,7 @@ def hostile(tmp_path: Path, *arguments: str) -> dict[str, dict]:
     """Run it and return its rows by what they say."""
     out = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, "benchmarks/hostile.py", *arguments, "--json", str(out)],
+        [sys.executable, "-m", "benchmarks.hostile", *arguments, "--json", str(out)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,4 +1,4 @@
-"""``benchmarks/redaction.py`` keeps working, and what it says of finding secrets holds."""
+"""``benchmarks/redaction`` keeps working, and what it says of finding secrets holds."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_secrets_are_found_and_other_texts_left_alone(tmp_path):
     out = tmp_path / "figures.json"
-    command = [sys.executable, "benchmarks/redaction.py", "--quick", "--json", str(out)]
+    command = [sys.executable, "-m", "benchmarks.redaction", "--quick", "--json", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = json.loads(out.read_text())["rows"]

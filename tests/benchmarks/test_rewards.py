@@ -9,7 +9,11 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_few_runs_print_both_tables():
     done = subprocess.run(
-        [sys.executable, "benchmarks/rewards.py", "--runs", "9"], cwd=ROOT, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "benchmarks.rewards", "--runs", "9"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     judges, sources = done.stdout.split("\n\n")
     assert [line.split()[0] for line in judges.splitlines()[1:]] == ["0%", "10%", "20%", "30%"], done.stderr

@@ -1,4 +1,4 @@
-"""``benchmarks/sampling.py`` keeps working: the section ``cost``, small. ``learning`` trains a real model, by hand."""
+"""``benchmarks/sampling`` keeps working: the section ``cost``, small. ``learning`` trains a real model, by hand."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_way_of_sampling_is_measured(tmp_path):
     out = tmp_path / "figures.json"
-    command = [sys.executable, "benchmarks/sampling.py", "--quick", "--only", "cost", "--json", str(out)]
+    command = [sys.executable, "-m", "benchmarks.sampling", "--quick", "--only", "cost", "--json", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = json.loads(out.read_text())["rows"]

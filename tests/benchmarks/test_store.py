@@ -1,4 +1,4 @@
-"""``benchmarks/store.py`` keeps working, small."""
+"""``benchmarks/store`` keeps working, small."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_answer_is_measured_beside_a_history_and_the_size_is_held(tmp_path):
     out = tmp_path / "figures.json"
-    command = [sys.executable, "benchmarks/store.py", "--quick", "--folder", str(tmp_path), "--json", str(out)]
+    command = [sys.executable, "-m", "benchmarks.store", "--quick", "--folder", str(tmp_path), "--json", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     rows = {row["what"]: row for row in json.loads(out.read_text())["rows"]}

@@ -1,4 +1,4 @@
-"""``benchmarks/training.py``: its sections run as they stand and fill their rows.
+"""``benchmarks/training``: its sections run as they stand and fill their rows.
 
 The sections ``trl`` and ``schedule`` train real models for an hour and are run by
 hand; ``test_trl`` has what is written down.
@@ -11,14 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.training import tree
 from lightning_trainer.models.resolve import resolve_model
 
 pytestmark = pytest.mark.verl
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from training_parts import tree  # noqa: E402
 
 
 @pytest.mark.slow
@@ -43,7 +41,7 @@ def test_an_update_that_trains_nothing_is_not_a_measurement(tmp_path, monkeypatc
 @pytest.mark.slow
 @pytest.mark.parametrize("section", ["tree", "asynchronous", "publish"])
 def test_a_section_fills_its_rows(tmp_path, section):
-    command = [sys.executable, "benchmarks/training.py", "--quick", "--only", section]
+    command = [sys.executable, "-m", "benchmarks.training", "--quick", "--only", section]
     command += ["--json", str(tmp_path / "rows.json")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""``benchmarks/transitions.py`` keeps working: its sections at small sizes, counts only, never times."""
+"""``benchmarks/transitions`` keeps working: its sections at small sizes, counts only, never times."""
 
 import json
 import subprocess
@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+from benchmarks.transitions import speed
 
-from transitions_parts import speed  # noqa: E402
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def rows(tmp_path):
 
     def run(*arguments: str) -> dict[str, dict]:
         out = tmp_path / "figures.json"
-        command = [sys.executable, "benchmarks/transitions.py", *arguments, "--json", str(out)]
+        command = [sys.executable, "-m", "benchmarks.transitions", *arguments, "--json", str(out)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return {row["what"]: row for row in json.loads(out.read_text())["rows"]}

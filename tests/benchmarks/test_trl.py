@@ -1,4 +1,4 @@
-"""The section ``trl`` of ``benchmarks/training.py``: both sides have the same tool, and what is written down adds up.
+"""The section ``trl`` of ``benchmarks/training``: both sides have the same tool, and what is written down adds up.
 
 The section itself trains two real models for minutes and is run by hand.
 """
@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "examples" / "calculator")]
+sys.path.insert(0, str(ROOT / "examples" / "calculator"))
 
 from agent import calculator as ours  # noqa: E402  # pyright: ignore[reportMissingImports]
-from training_parts.trl import _before_question, _beside, _rows, _searched  # noqa: E402
-from trl_parts.calculator import calculator as theirs  # noqa: E402
-from trl_parts.ours import _configuration  # noqa: E402
-from trl_parts.record import Plan, Record, Step  # noqa: E402
 
+from benchmarks.training.trl import _before_question, _beside, _rows, _searched  # noqa: E402
+from benchmarks.training.trl_sides.calculator import calculator as theirs  # noqa: E402
+from benchmarks.training.trl_sides.ours import _configuration  # noqa: E402
+from benchmarks.training.trl_sides.record import Plan, Record, Step  # noqa: E402
 from lightning_trainer.config import Config  # noqa: E402
 
 PLAN = Plan("model", str(ROOT / "examples" / "calculator"), [], run_steps=3)

@@ -30,8 +30,7 @@ def commands(block: int) -> list[str]:
 
 @pytest.fixture
 async def run(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    example = import_module("dashboard_parts.example_run")
+    example = import_module("benchmarks.dashboard.example_run")
     (tmp_path / "lightning.toml").write_text(example.config_text(token="a-token-of-this-test"))
     await example.fill(tmp_path, steps=4, now_ns=1_790_000_000_000_000_000)
     monkeypatch.chdir(tmp_path)
@@ -127,4 +126,4 @@ def test_the_routes_that_it_names_are_the_daemons(tmp_path):
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make here")
 def test_the_pictures_are_made_by_a_command_that_there_is():
     done = subprocess.run(["make", "-n", "screenshots"], cwd=ROOT, capture_output=True, text=True)
-    assert "dashboard_parts.screenshots" in done.stdout
+    assert "benchmarks.dashboard.screenshots" in done.stdout

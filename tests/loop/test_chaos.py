@@ -1,6 +1,6 @@
 """Faults at random over every process, disk and store: the run ends where an undisturbed one does.
 
-What happens, and what is compared, is in ``benchmarks/hostile_parts/chaos/run.py``.
+What happens, and what is compared, is in ``benchmarks/hostile/chaos/run.py``.
 
     pytest -m slow tests/loop/test_chaos.py -s            # about an hour on two cores
     FAULTS=200 FAULTS_SEED=3 FAULTS_A_STEP=10 pytest -m slow tests/loop/test_chaos.py -s
@@ -24,7 +24,7 @@ FAULTS_A_STEP = os.environ.get("FAULTS_A_STEP", "8")
 
 def test_the_run_ends_where_an_undisturbed_one_does(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
-    command = [sys.executable, "benchmarks/hostile.py", "--only", "chaos", "--faults", str(FAULTS), "--seed", SEED]
+    command = [sys.executable, "-m", "benchmarks.hostile", "--only", "chaos", "--faults", str(FAULTS), "--seed", SEED]
     command += ["--faults-a-step", FAULTS_A_STEP, "--json", str(out)]
     subprocess.run(command, cwd=ROOT, check=True)
     rows = {row["what"]: row for row in json.loads(out.read_text())["rows"]}

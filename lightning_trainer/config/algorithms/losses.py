@@ -1,7 +1,7 @@
 """verl's policy losses: the formula, where it comes from, and which settings each reads.
 
 One place for the contract, free of torch. The formulas stay verl's (``verl.trainer.ppo.core_algos``, 0.9.1) and so do
-the names; ``benchmarks/algorithms.py`` compares each with plain PyTorch. In them ``r`` is the ratio of the present
+the names; ``benchmarks/algorithms`` compares each with plain PyTorch. In them ``r`` is the ratio of the present
 policy to the old one at a token, ``A`` the advantage, ``sg`` stops gradients. A sequence is a sample: the turns of an
 attempt that extend each other token for token are one. Where ``r`` is 1, as in the first update of a step on fresh
 samples, all but two have the gradient of ``-A log p``; they differ from the second update on.

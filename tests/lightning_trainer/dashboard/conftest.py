@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,9 +24,7 @@ TOKEN = "token-of-the-dashboards-tests"
 
 
 def _part(name: str) -> ModuleType:
-    if str(ROOT / "benchmarks") not in sys.path:
-        sys.path.insert(0, str(ROOT / "benchmarks"))
-    return import_module(f"dashboard_parts.{name}")
+    return import_module(f"benchmarks.dashboard.{name}")
 
 
 @pytest.fixture(scope="session")

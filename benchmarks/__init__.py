@@ -1,0 +1,1 @@
+"""Benchmarks, a package each: ``python -m benchmarks.capture``. What they share is in ``common``."""

@@ -1,0 +1,1 @@
+"""Algorithms: formulas in plain PyTorch, and the updates that are held to them."""

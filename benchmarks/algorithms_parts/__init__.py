@@ -1,1 +1,0 @@
-"""The parts of ``benchmarks/algorithms.py``: formulas in plain PyTorch, and the updates that are held to them."""

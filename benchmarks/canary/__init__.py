@@ -1,0 +1,1 @@
+"""Simulated deployments, guarded by a canary."""

@@ -1,1 +1,0 @@
-"""Simulated deployments for ``canary.py``."""

@@ -1,0 +1,1 @@
+"""Programs that the benchmark of capture starts and measures."""

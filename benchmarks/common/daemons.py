@@ -1,0 +1,85 @@
+"""Daemons of benchmarks, in processes of their own."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from benchmarks.common.history import POLICY
+from benchmarks.common.processes import ROOT
+
+
+@contextmanager
+def running_daemon(folder: Path, policy: str) -> Iterator[str]:
+    """Yield the daemon's URL once it is ready to train; the client in this process is told where it is."""
+    command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(folder / "lightning.toml")]
+    with (folder / "daemon.log").open("wb") as log:
+        daemon = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        url = _wait_until_collecting(daemon, folder, policy)
+        os.environ |= {
+            "LIGHTNING_ENDPOINT": url,
+            "LIGHTNING_SPOOL_DIR": str(folder / "spool"),
+            "OPENAI_BASE_URL": f"{url}/v1",
+            "OPENAI_API_KEY": "unused",
+            "OPENAI_MODEL": policy,
+        }
+        yield url
+    finally:
+        daemon.terminate()
+        daemon.wait(120)
+
+
+@contextmanager
+def policy_process(state_dir: Path, retention_size: str = "none") -> Iterator[tuple[str, psutil.Process, float]]:
+    """Yield the URL of ``policy_process.py``, the process, and the seconds that it took to answer."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", "benchmarks.common.policy_process", str(state_dir)]
+    command += ["--retention-size", retention_size]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        if not url:
+            sys.exit("the policy's process did not start; what it said is above")
+        with urllib.request.urlopen(f"{url}/lightning/policies/{POLICY}", timeout=60) as answer:
+            answer.read()
+        yield url, psutil.Process(process.pid), time.monotonic() - began
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def policy_status(url: str, policy: str) -> dict:
+    with urllib.request.urlopen(f"{url}/lightning/policies/{policy}", timeout=30) as response:
+        return json.load(response)
+
+
+def cpu_s_of_all() -> float:
+    """CPU-seconds of this process and of those that it began (agent, daemon, engine and trainer) up to now."""
+    total = 0.0
+    for process in (me := psutil.Process(), *me.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total
+
+
+def _wait_until_collecting(daemon: subprocess.Popen, folder: Path, policy: str) -> str:
+    announced = folder / "state" / "daemon.json"
+    while daemon.poll() is None:
+        if announced.exists():
+            url = json.loads(announced.read_text())["url"]
+            if policy_status(url, policy)["phase"] == "collecting":
+                return url
+        time.sleep(0.5)
+    sys.exit(f"the daemon ended with {daemon.returncode}: {(folder / 'daemon.log').read_text()[-500:]}")

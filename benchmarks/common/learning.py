@@ -1,0 +1,72 @@
+"""The quickstart's agent and configuration, trained for some steps: rewards, metrics and CPU time of each."""
+
+import json
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.daemons import cpu_s_of_all, running_daemon
+
+_EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
+_POLICY = "calculator"
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    name: str
+    steps: int
+    tasks: int
+    """Groups of a step, of 7 attempts each."""
+    forced_tool: bool = False
+    """Whether the agent's first answer has to be a call of its tool."""
+    policy: str = ""
+    """Lines that end the policy's section of ``lightning.toml``."""
+
+
+def learned(learning: Learning) -> list[dict[str, Any]]:
+    """Train, and return each step's row of metrics with ``cpu_s``: CPU-seconds of all processes from the first step on.
+
+    It has a process of its own: a client stays with the daemon that it was started with.
+    """
+    began = time.perf_counter()
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        rows = pool.submit(_train, learning).result()
+    print(f"{learning.name}: {learning.steps} steps in {time.perf_counter() - began:.0f} s", flush=True)
+    return rows
+
+
+def _train(learning: Learning) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory(prefix="lightning-bench-") as name:
+        folder = Path(name)
+        text = (_EXAMPLE / "lightning.toml").read_text()
+        text = text.replace('state_dir = ".lightning"', 'state_dir = "state"\nport = 0\ntoken = "none"')
+        text = text.replace("groups_per_step = 10", f"groups_per_step = {learning.tasks}")
+        (folder / "lightning.toml").write_text(f"{text}{learning.policy}\n")
+        with running_daemon(folder, _POLICY):
+            cpu_s = _steps(learning)
+        lines = (folder / "state" / "metrics" / f"{_POLICY}.jsonl").read_text().splitlines()
+    rows = sorted(map(json.loads, lines), key=lambda row: row["step"])
+    return [{**row, "cpu_s": cpu_s[row["step"]] - cpu_s[0]} for row in rows if row["step"] < len(cpu_s)]
+
+
+def _steps(learning: Learning) -> list[float]:
+    """CPU-seconds of all processes at the beginning and after each step."""
+    sys.path.insert(0, str(_EXAMPLE))
+    from agent import solve  # pyright: ignore[reportMissingImports]
+    from tasks import score, train_tasks  # pyright: ignore[reportMissingImports]
+
+    from lightning_trainer.rollouts import Runner
+
+    def attempt(task: Any) -> float:
+        return score(solve(task.question, temperature=1.0, forced_tool=learning.forced_tool), task)
+
+    runner, cpu_s = Runner(_POLICY, attempt), [cpu_s_of_all()]
+    for step in range(1, learning.steps + 1):
+        runner.train(lambda number: train_tasks(number, learning.tasks), steps=step)
+        cpu_s.append(cpu_s_of_all())
+    return cpu_s

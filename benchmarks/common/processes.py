@@ -1,0 +1,151 @@
+"""Processes of the benchmark: started, spoken to a line of JSON at a time, measured and stopped by id."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+
+
+class Child:
+    """``python -m benchmarks.{module} arguments``; as a context manager it is killed at the end."""
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: object,
+        python: Path | str = sys.executable,
+        environment: Mapping[str, str] | None = None,
+        errors: Path | None = None,
+    ) -> None:
+        """``errors`` is the file that takes its standard error; this process's own where there is none."""
+        self.module = module
+        paths = [str(ROOT / folder) for folder in ("", "instrumentation", "adapters")]
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", **(environment or {})}
+        self._errors = errors
+        log = errors.open("ab") if errors else None
+        self.process = subprocess.Popen(
+            [str(python), "-m", f"benchmarks.{module}", *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environ,
+            cwd=ROOT,
+            text=True,
+        )
+        if log is not None:
+            log.close()
+        self._seen = psutil.Process(self.process.pid)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def read(self) -> Any:
+        """Return the next line that it prints, read as JSON.
+
+        Raises:
+            RuntimeError: it ended instead; the message has the end of what it complained about.
+        """
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            said = self._errors.read_text(errors="replace")[-1500:] if self._errors else "see above"
+            raise RuntimeError(f"benchmarks.{self.module} ended with {self.process.wait()}: {said}")
+        return json.loads(line)
+
+    def lines(self) -> list[str]:
+        """Return all that it prints until it ends."""
+        assert self.process.stdout is not None
+        printed = self.process.stdout.read().splitlines()
+        self.process.wait()
+        return printed
+
+    def ask(self, *words: object) -> Any:
+        """Say a line and return the answer."""
+        assert self.process.stdin is not None
+        print(*words, file=self.process.stdin, flush=True)
+        return self.read()
+
+    def cpu_s(self) -> float:
+        """Return CPU-seconds of all its threads until now."""
+        used = self._seen.cpu_times()
+        return used.user + used.system
+
+    def rss_mib(self) -> float:
+        return self._seen.memory_info().rss / 2**20
+
+    def peak_mib(self) -> float:
+        return _status_mib(self.pid, "VmHWM")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """End it politely, or after ten seconds not."""
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._close()
+
+    def _close(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        self._close()
+
+
+def _status_mib(pid: int | str, field: str) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"/proc/{pid}/status has no {field}")
+
+
+def own_peak_mib() -> float:
+    """Peak resident memory of the process that asks."""
+    return _status_mib("self", "VmHWM")
+
+
+def own_cpu_s() -> float:
+    used = os.times()
+    return used.user + used.system
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that is free at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def end_with_parent() -> None:
+    """End this process when the one that started it ends, however that ended: standard input closes then.
+
+    For processes that read nothing from their standard input.
+    """
+
+    def wait() -> None:
+        sys.stdin.read()
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()

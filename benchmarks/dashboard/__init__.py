@@ -1,0 +1,1 @@
+"""The dashboard, and the run that the dashboard's tests and pictures show."""

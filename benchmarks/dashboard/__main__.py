@@ -1,0 +1,135 @@
+"""How soon the dashboard's pages are there beside a long history, and what an open page costs the daemon.
+
+    python -m benchmarks.dashboard               # 1,000,000 spans, 100,000 rollouts, 20,000 steps: 2 GB of disk
+    python -m benchmarks.dashboard --quick       # a small one
+    python -m benchmarks.dashboard --json FILE   # figures, goals and verdicts, for machines
+
+The store is that of ``benchmarks/store``. The daemon is the real one, without a policy. Pages are asked for over
+HTTP (first byte: the slowest of four, and one before them beside it) and drawn in Chromium where there is one. The exit
+status is 0 even where a goal is missed: the table says so.
+"""
+
+import argparse
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psutil
+
+from benchmarks.common import history
+from benchmarks.common.rows import Row, as_json, at_most, print_table
+from benchmarks.dashboard.browser import browser
+
+_FIRST_BYTE_MS, _DRAWN_MS, _OPEN_PAGE_PER_CENT = 150.0, 1000.0, 1.0
+_ASKED = 5
+_PAGES = (
+    *("/", "/rollouts", "/rollouts?agent=nobody*", "/rollouts?outcome=failed&mode=evaluate", "/rollouts?step={middle}"),
+    *("/rollout?id={rollout}", "/group?id={group}", "/agents", "/versions?policy=support"),
+    *("/versions/compare?policy=support&a=1&b=2", "/charts", "/charts?first={middle}", "/costs", "/setup", "/metrics"),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--spans", type=int, default=1_000_000)
+    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--quick", action="store_true", help="20,000 spans and 300 steps")
+    parser.add_argument("--json", type=Path, help="write figures, goals and verdicts to this file")
+    options = parser.parse_args()
+    if options.quick:
+        options.spans, options.steps = 20_000, 300
+    folder = Path(tempfile.mkdtemp(prefix="lightning-dashboard-"))
+    try:
+        made = history.make(folder / "state", spans=options.spans, steps=options.steps)
+        rows = [*made.rows, *_measure(folder, made, quick=options.quick)]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print_table(f"\nthe dashboard over {options.spans:,} spans and {options.steps:,} steps", rows)
+    if options.json:
+        options.json.write_text(json.dumps({"rows": as_json(rows)}, indent=1) + "\n")
+
+
+def _measure(folder: Path, made: history.History, *, quick: bool) -> Iterator[Row]:
+    pages = [page.format(**_places(made)) for page in _PAGES]
+    with _daemon(folder, made) as (url, process):
+        for page in pages:
+            times = [_first_byte_ms(url + page) for _ in range(_ASKED)]
+            note = f"the first {times[0]:.0f} ms"
+            yield at_most("dashboard", f"first byte of {page}", max(times[1:]), _FIRST_BYTE_MS, "ms", note)
+        with browser() as chromium:
+            if chromium is None:
+                yield Row("dashboard", "drawn in Chromium", None, "ms", note="there is no Chromium here")
+                return
+            page = chromium.new_page()
+            for path in pages[:-1]:
+                page.goto(url + path, wait_until="load")
+                drawn = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
+                yield at_most("dashboard", f"drawn: {path}", drawn, _DRAWN_MS, "ms")
+            page.goto(url)
+            seconds = 5.0 if quick else 20.0
+            time.sleep(2)
+            before = _cpu_s(process)
+            time.sleep(seconds)
+            share = 100 * (_cpu_s(process) - before) / seconds
+            yield at_most(
+                "dashboard", "CPU of the daemon while a page is open", share, _OPEN_PAGE_PER_CENT, "% of a core"
+            )
+
+
+def _places(made: history.History) -> dict[str, object]:
+    with closing(sqlite3.connect(made.state_dir / "lightning.sqlite")) as connection:
+        rollout, group = connection.execute(
+            """SELECT rollout_id, coalesce(group_id, task_id, rollout_id)
+               FROM attempts JOIN assignments USING (attempt_id) ORDER BY step DESC LIMIT 1"""
+        ).fetchone()
+    quote = urllib.parse.quote
+    return {"rollout": quote(rollout, safe=""), "group": quote(group, safe=""), "middle": max(1, made.steps // 2)}
+
+
+@contextmanager
+def _daemon(folder: Path, made: history.History) -> Iterator[tuple[str, psutil.Process]]:
+    (folder / "lightning.toml").write_text(
+        f'[daemon]\nport = 0\ntoken = "none"\nstate_dir = "{made.state_dir}"\n[store]\nretention_size = "none"\n'
+    )
+    command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(folder / "lightning.toml")]
+    with (folder / "daemon.log").open("wb") as log:
+        daemon = subprocess.Popen(command, stdout=log, stderr=log)
+    announced = made.state_dir / "daemon.json"
+    began = time.monotonic()
+    try:
+        while not (text := announced.read_text() if announced.exists() else ""):
+            if daemon.poll() is not None or time.monotonic() - began > 120:
+                sys.exit(f"the daemon did not start: {(folder / 'daemon.log').read_text()[-500:]}")
+            time.sleep(0.02)
+        time.sleep(3)  # the first census
+        yield json.loads(text)["url"], psutil.Process(daemon.pid)
+    finally:
+        daemon.terminate()
+        daemon.wait(60)
+
+
+def _first_byte_ms(url: str) -> float:
+    began = time.monotonic()
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        answer.read(1)
+        took = time.monotonic() - began
+        answer.read()
+    return 1000 * took
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Pictures of every page at two widths, light and dark: ``make screenshots [ARGS="--out FOLDER"]``.
+
+Without ``--out`` the few that the documentation shows are written to ``docs/images``.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.dashboard.browser import browser
+from benchmarks.dashboard.example_run import Encode, letters
+from benchmarks.dashboard.live_example import served
+from lightning_trainer.models.resolve import found_model, model_cache
+
+PAGES = {
+    "overview": "/",
+    "rollouts": "/rollouts?agent=support",
+    "rollout": "/rollout?id=r-006-0-1",
+    "group": "/group?id=step-6/order-4742",
+    "agents": "/agents",
+    "versions": "/versions",
+    "compare": "/versions/compare?a=2&b=22",
+    "rollback": "/versions/rollback?version=3",
+    "charts": "/charts",
+    "costs": "/costs",
+    "setup": "/setup",
+    "empty": "/rollouts?text=nothing+has+this",
+    "hostile": "/rollout?id=r-a%3Cb%3E%22'%26",
+}
+SHOWN = {"overview": "dashboard-overview", "rollout": "dashboard-rollout", "versions": "dashboard-versions"}
+WIDTHS = {"wide": 1280, "narrow": 390}
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+MODEL = "embedded:smollm2-135m-instruct"
+
+
+def tokens_of(model: str) -> Encode:
+    """Return how the model's tokenizer encodes; words of no model where it is not here."""
+    folder = found_model(model, model_cache())
+    if folder is None or not (folder / "tokenizer.json").is_file():
+        return letters
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="a folder for every page, width and scheme")
+    parser.add_argument("--only", nargs="*", choices=list(PAGES), help="these pages alone")
+    given = parser.parse_args()
+    root = Path(__file__).parents[2]
+    with tempfile.TemporaryDirectory() as folder, browser() as chromium:
+        if chromium is None:
+            print("there is no Chromium: apt-get install chromium, and pip install playwright", file=sys.stderr)
+            return 1
+        encode = tokens_of(MODEL)
+        with served(Path(folder), steps=24, encode=encode, model=MODEL) as site:
+            wanted = given.only or (list(PAGES) if given.out else list(SHOWN))
+            for name in wanted:
+                for scheme in SCHEMES if given.out else SCHEMES[:1]:
+                    for width in WIDTHS if given.out else ("wide",):
+                        context = chromium.new_context(
+                            viewport={"width": WIDTHS[width], "height": 820}, color_scheme=scheme, locale="en-GB"
+                        )
+                        page = context.new_page()
+                        page.goto(site.url + PAGES[name], wait_until="load")
+                        if given.out:
+                            given.out.mkdir(parents=True, exist_ok=True)
+                            target = given.out / f"{name}-{width}-{scheme}.png"
+                        else:
+                            target = root / "docs" / "images" / f"{SHOWN[name]}.png"
+                            target.parent.mkdir(exist_ok=True)
+                        page.screenshot(path=str(target), full_page=given.out is not None)
+                        print(target)
+                        context.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""instructor: structured answers, whole and as they grow."""
+
+from typing import Any
+
+import instructor
+import openai
+from pydantic import BaseModel
+
+from benchmarks.frameworks.program import KEY, MODEL, Task
+
+
+class Forecast(BaseModel):
+    city: str
+    weather: str
+
+
+def play(task: Task) -> None:
+    client = instructor.from_openai(openai.OpenAI(base_url=task.base_url, api_key=KEY))
+    messages: Any = [{"role": "system", "content": task.system}, {"role": "user", "content": task.question}]
+    if task.stream:
+        for _ in client.create_partial(model=MODEL, messages=messages, response_model=Forecast):
+            pass
+    else:
+        client.create(model=MODEL, messages=messages, response_model=Forecast)

@@ -1,0 +1,1 @@
+"""What strangers send, and faults: one package a section."""

@@ -1,0 +1,158 @@
+"""Slow, half-open, deaf and flooding clients at once, on a daemon with few descriptors; a good client beside them.
+
+The daemon is a process of its own that only records. The good client sends what an agent sends and comes again when it
+is told to, as the client of ours does; what it waits for is counted from the first try to the acceptance.
+"""
+
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from benchmarks.common.rows import Row, at_least, at_most
+from benchmarks.hostile.fuzz import otlp_bodies
+from benchmarks.hostile.fuzz.sending import OverSockets
+from lightning_trainer.store.sqlite import SqliteStore
+
+_SECTION = "storm"
+_FILES = 512
+"""Descriptors of the daemon: fewer than there are clients."""
+_P99_S = 3.0
+_MEMORY_MIB = 768
+_PAUSE_S = 0.1
+
+
+def run(folder: Path, clients: int, seconds: float) -> list[Row]:
+    """Let so many hostile clients loose for so long.
+
+    Raises:
+        RuntimeError: the daemon does not start.
+    """
+    with _daemon(folder) as (daemon, port):
+        hostile = [sys.executable, "-m", "benchmarks.hostile.storm.clients", str(port), str(clients)]
+        here = Path(__file__).parents[2]
+        path = os.pathsep.join((str(here), *filter(None, (os.environ.get("PYTHONPATH"),))))
+        storm = subprocess.Popen(hostile, cwd=here, env=os.environ | {"PYTHONPATH": path}, stdin=subprocess.PIPE)
+        try:
+            good = asyncio.run(_good(port, seconds, psutil.Process(daemon.pid)))
+        finally:
+            storm.kill()
+            storm.wait()
+        alive = daemon.poll() is None
+    log = (folder / "daemon.log").read_text(errors="replace")
+    stored = asyncio.run(_stored(folder / "state" / "lightning.sqlite", good.accepted))
+    waits_s = sorted(good.waits_s)
+    return [
+        Row(
+            _SECTION,
+            "hostile clients at once",
+            clients,
+            "",
+            note=f"for {seconds:g} s; {_FILES} descriptors in the daemon",
+        ),
+        at_least(_SECTION, "the daemon lives", int(alive), 1, ""),
+        at_most(_SECTION, "good requests not accepted", good.failed, 0, f"of {len(waits_s)}", good.said),
+        at_most(
+            _SECTION,
+            "good attempts accepted and not stored",
+            len(good.accepted) - stored,
+            0,
+            f"of {len(good.accepted)}",
+        ),
+        Row(
+            _SECTION,
+            "good requests, median",
+            waits_s[len(waits_s) // 2],
+            "s",
+            note=f"told to come again {good.again} times",
+        ),
+        at_most(_SECTION, "good requests, p99", waits_s[int(0.99 * (len(waits_s) - 1))], _P99_S, "s"),
+        at_most(
+            _SECTION, "peak memory of the daemon", good.peak_mib, _MEMORY_MIB, "MiB", f"{good.first_mib:.0f} MiB before"
+        ),
+        at_most(
+            _SECTION,
+            "tracebacks in its log",
+            log.count("Traceback"),
+            0,
+            "",
+            log[log.find("Traceback") :][:400] if "Traceback" in log else "",
+        ),
+    ]
+
+
+class _Good:
+    def __init__(self) -> None:
+        self.waits_s: list[float] = []
+        self.accepted: list[str] = []
+        self.failed = self.again = 0
+        self.said = ""
+        self.first_mib = self.peak_mib = 0.0
+
+
+async def _good(port: int, seconds: float, daemon: psutil.Process) -> _Good:
+    good, sockets = _Good(), OverSockets(port)
+    good.first_mib = good.peak_mib = daemon.memory_info().rss / 2**20
+    until, number = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        name, number = f"good-{number}", number + 1
+        body = otlp_bodies.attempt(name, task=name).SerializeToString()
+        began = time.monotonic()
+        status, said = await _accepted(sockets, body, good)
+        good.waits_s.append(time.monotonic() - began)
+        if status == 200:
+            good.accepted.append(name)
+        else:
+            good.failed, good.said = good.failed + 1, f"{status}: {said[:200]}"
+        good.peak_mib = max(good.peak_mib, daemon.memory_info().rss / 2**20)
+        await asyncio.sleep(_PAUSE_S)
+    return good
+
+
+async def _accepted(sockets: OverSockets, body: bytes, good: _Good) -> tuple[int, str]:
+    deadline = time.monotonic() + 60
+    while True:
+        status, said = await sockets.post("/v1/traces", body, {"content-type": "application/x-protobuf"})
+        if status not in (0, 408, 503) or time.monotonic() > deadline:
+            return status, said
+        good.again += 1
+        await asyncio.sleep(0.25)
+
+
+async def _stored(path: Path, attempts: list[str]) -> int:
+    async with SqliteStore(path) as store:
+        return sum([await store.attempt(attempt) is not None for attempt in attempts])
+
+
+@contextmanager
+def _daemon(folder: Path) -> Iterator[tuple[subprocess.Popen, int]]:
+    config = folder / "lightning.toml"
+    config.write_text(f'[daemon]\nport = 0\ntoken = "none"\nstate_dir = "{folder / "state"}"\n')
+    command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(config)]
+    with (folder / "daemon.log").open("wb") as log:
+        daemon = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, preexec_fn=_few_files)
+    try:
+        announced, deadline = folder / "state" / "daemon.json", time.monotonic() + 120
+        while not announced.exists() or not announced.read_text():
+            if daemon.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError((folder / "daemon.log").read_text(errors="replace")[-2000:])
+            time.sleep(0.1)
+        yield daemon, int(json.loads(announced.read_text())["url"].rpartition(":")[2])
+    finally:
+        daemon.terminate()
+        try:
+            daemon.wait(60)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+
+
+def _few_files() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES, _FILES))

@@ -1,1 +1,0 @@
-"""What the benchmarks of the whole loop share."""

@@ -1,0 +1,1 @@
+"""Simulated judges, and sources of feedback."""

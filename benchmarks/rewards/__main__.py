@@ -1,0 +1,63 @@
+"""Rewards that are partly wrong, by simulation: judges that err, and sources of feedback that collude. No engine.
+
+    python -m benchmarks.rewards               # about a minute
+    python -m benchmarks.rewards --runs 20     # quicker
+
+Judges: one gives a yes or no that is wrong at the given rates; the rates are estimated from labels by the daemon's own
+code, and its corrected reward is compared with the right one, in the mean over all attempts, where a second reward
+(0.5 for a right format, which half of the attempts have) is added to it. Printed are the error of the estimated rates
+and how far the mean of the whole reward is from the right one, corrected and not.
+
+Feedback: 300 sources each say something of answers by chance; one in ten colludes, and calls every answer of one wrong
+kind right. A tenth of the attempts has a verified reward. Printed are how far the reward is from the right one on
+answers of that kind and on the others, with every source worth the same and by the daemon's weights, and how many of
+the colluding sources are named as mostly wrong, or are among the tenth that weighs least.
+
+The claims, each of which ends the program with 1 where it fails: a rate is within 0.03 of the right one with 200 labels
+of each kind (the median over the runs of the two rates' mean error); a corrected mean is nearer to the right one than
+one that is not, from 10 % noise on; weights make the rewards of what was praised wrongly better, and the others by no
+more than 0.01 worse.
+"""
+
+import argparse
+import sys
+from statistics import median as middle
+
+from benchmarks.rewards.feedback import Poisoning, poisoned
+from benchmarks.rewards.judges import noisy
+
+NOISE = (0.0, 0.1, 0.2, 0.3)
+
+
+def main() -> None:
+    runs = _runs()
+    print(f"{'judge noise':>12} {'labels':>7} {'rates off by':>13} {'mean off, plain':>16} {'mean off, corrected':>20}")
+    good = True
+    for rate in NOISE:
+        found = [noisy(rate, labels=200, attempts=4000, seed=seed) for seed in range(runs)]
+        rates, plain, fixed = (middle([one[place] for one in found]) for place in range(3))
+        print(f"{rate:12.0%} {2 * 200:7} {rates:13.3f} {plain:16.3f} {fixed:20.3f}", flush=True)
+        good &= rates < 0.03 and (rate == 0 or fixed < plain)
+    print(
+        f"\n{'colluding':>10} {'praised, plain':>15} {'weighed':>8} {'others, plain':>14} {'weighed':>8} {'named':>12}"
+    )
+    for share in (0.0, 0.1):
+        results = [poisoned(share, seed=seed) for seed in range(max(3, runs // 10))]
+        told = [middle([getattr(one, name) for one in results]) for name in Poisoning.__annotations__]
+        praised, praised_weighed, others, others_weighed, named = told
+        print(
+            f"{share:10.0%} {praised:15.3f} {praised_weighed:8.3f} {others:14.3f} {others_weighed:8.3f} {named:12.0%}",
+            flush=True,
+        )
+        good &= others_weighed <= others + 0.01 and (not share or praised_weighed < praised)
+    sys.exit(0 if good else "a claim of this benchmark does not hold")
+
+
+def _runs() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=int, default=100, help="of each kind")
+    return parser.parse_args().runs
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Simulated judges and sources for ``rewards.py``."""

@@ -1,0 +1,1 @@
+"""What is recorded of each token: cost and use."""

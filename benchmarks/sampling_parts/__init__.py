@@ -1,1 +1,0 @@
-"""Sections of ``benchmarks/sampling.py``."""

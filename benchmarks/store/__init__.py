@@ -1,0 +1,1 @@
+"""The store at its largest."""

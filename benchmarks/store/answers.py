@@ -1,0 +1,110 @@
+"""How soon it is up, what it does when nobody asks, and how long each answer takes, beside a long history."""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import psutil
+
+from benchmarks.common.daemons import policy_process
+from benchmarks.common.history import POLICY, History
+from benchmarks.common.rows import Row, at_most
+
+_START_S, _IDLE_PER_CENT, _ANSWER_MS = 5.0, 1.0, 200.0
+_ASKED = 5
+"""Times each question is asked; the longest answer counts."""
+_QUESTIONS = (
+    "/lightning/status",
+    "/lightning/agents",
+    "/lightning/policies/{policy}",
+    "/lightning/policies/{policy}?before={middle}",
+    "/lightning/policies/{policy}/groups?prefix=run/",
+    "/lightning/policies/{policy}/groups?prefix=run/step-5&after=run/step-50/t3",
+    "/lightning/policies/{policy}/groups?prefix=run/&taken_after={last}&taken_until={steps}",
+    "/lightning/policies/{policy}/versions",
+    "/lightning/policies/{policy}/versions?before={middle}",
+    "/lightning/policies/{policy}/metrics",
+    "/lightning/policies/{policy}/metrics?after={middle}",
+)
+
+
+def measure(folder: Path, history: History, *, idle_s: float) -> list[Row]:
+    rows = _recording(folder, history, idle_s)
+    with policy_process(history.state_dir) as (url, process, start_s):
+        rows.append(at_most("store", "start of a policy's share, to the first answer", start_s, _START_S, "s"))
+        settled_s = _settle(process)  # the first look, the first census and the metrics of the newest steps
+        rows.append(
+            Row("store", "CPU of all that, until it is idle", _cpu_s(process), "s", note=f"{settled_s:.0f} s in all")
+        )
+        rows.append(at_most("store", "idle CPU, a policy collecting", _idle(process, idle_s), _IDLE_PER_CENT, "%"))
+        places = {"policy": POLICY, "middle": max(1, history.steps // 2), "steps": history.steps}
+        places["last"] = history.steps - 1
+        for question in _QUESTIONS:
+            slowest = max(_answer_s(f"{url}{question.format(**places)}") for _ in range(_ASKED))
+            rows.append(at_most("store", f"GET {question.format(**places)}", 1000 * slowest, _ANSWER_MS, "ms"))
+        rows.append(Row("store", "resident memory, a policy collecting", process.memory_info().rss / 2**20, "MiB"))
+    return rows
+
+
+def _recording(folder: Path, history: History, idle_s: float) -> list[Row]:
+    """The daemon as it is, without a policy."""
+    (folder / "lightning.toml").write_text(
+        f'[daemon]\nport = 0\ntoken = "none"\nstate_dir = "{history.state_dir}"\n[store]\nretention_size = "none"\n'
+    )
+    command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(folder / "lightning.toml")]
+    announced = history.state_dir / "daemon.json"
+    began = time.monotonic()
+    with (folder / "daemon.log").open("wb") as log:
+        daemon = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        while not (text := announced.read_text() if announced.exists() else ""):
+            if daemon.poll() is not None or time.monotonic() - began > 120:
+                sys.exit(f"the daemon did not start: {(folder / 'daemon.log').read_text()[-500:]}")
+            time.sleep(0.02)
+        url = json.loads(text)["url"]
+        _answer_s(f"{url}/healthz")
+        start_s = time.monotonic() - began
+        process = psutil.Process(daemon.pid)
+        start_cpu_s = _cpu_s(process)
+        _settle(process)
+        idle = _idle(process, idle_s)
+        slowest = max(_answer_s(f"{url}/lightning/{path}") for path in ("status", "agents") for _ in range(_ASKED))
+    finally:
+        daemon.terminate()
+        daemon.wait(60)
+    return [
+        at_most("store", "start of a daemon that records, to the first answer", start_s, _START_S, "s"),
+        Row("store", "CPU of that, most of it Python's imports", start_cpu_s, "s"),
+        at_most("store", "idle CPU, recording", idle, _IDLE_PER_CENT, "%"),
+        at_most("store", "GET /lightning/status and /lightning/agents, recording", 1000 * slowest, _ANSWER_MS, "ms"),
+    ]
+
+
+def _answer_s(url: str) -> float:
+    began = time.monotonic()
+    with urllib.request.urlopen(url, timeout=60) as response:
+        response.read()
+    return time.monotonic() - began
+
+
+def _idle(process: psutil.Process, seconds: float) -> float:
+    """Return the CPU that a process takes, in per cent of one core."""
+    before = _cpu_s(process)
+    time.sleep(seconds)
+    return 100 * (_cpu_s(process) - before) / seconds
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def _settle(process: psutil.Process) -> float:
+    """Wait until what a start brings with it is done, at most two minutes; return the seconds that it took."""
+    began = time.monotonic()
+    while _idle(process, 3.0) > 5.0 and time.monotonic() - began < 120:
+        pass
+    return time.monotonic() - began

@@ -1,0 +1,1 @@
+"""Training: each section has ``TITLE`` and ``run(quick) -> rows``."""

@@ -1,1 +1,0 @@
-"""The sections of ``benchmarks/training.py``: each has ``TITLE`` and ``run(quick) -> rows``."""

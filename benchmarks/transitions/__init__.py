@@ -1,0 +1,1 @@
+"""Transitions: workloads, one section a file, and the peer."""
