@@ -17,8 +17,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from benchmarks.common import history
 from benchmarks.common.rows import Row, as_json, print_table
-from benchmarks.store import answers, history, retention
+from benchmarks.store import answers, retention
 
 
 def main() -> None:

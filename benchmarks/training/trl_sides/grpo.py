@@ -18,7 +18,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
-from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
+from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
 from trl.chat_template_utils import qwen3_schema  # pyright: ignore[reportMissingImports]
 
 from benchmarks.training.trl_sides.calculator import calculator
