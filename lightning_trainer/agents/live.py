@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from lightning_instrumentation import semconv
 
 from lightning_trainer.agents.census import AgentCensus, count_agents, slim
-from lightning_trainer.agents.losses import ProgramLosses, count_losses
+from lightning_trainer.agents.uncaptured import ProgramLosses, count_losses
 from lightning_trainer.store.scan import named, traces
 
 NEWEST = 5_000

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from lightning_trainer.agents.census import AgentCensus
-from lightning_trainer.agents.losses import ProgramLosses
+from lightning_trainer.agents.uncaptured import ProgramLosses
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.types import Fidelity
 

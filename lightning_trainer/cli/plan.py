@@ -10,8 +10,8 @@ from rich.table import Table
 
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.plan.fitting import Plan, fit, fragment, least_hardware
+from lightning_trainer.plan.footprint import EngineMemory, TrainerMemory
 from lightning_trainer.plan.hardware import GIB, Hardware, hardware
-from lightning_trainer.plan.memory import EngineMemory, TrainerMemory
 from lightning_trainer.plan.shape import Shape
 from lightning_trainer.plan.source import find_shape
 

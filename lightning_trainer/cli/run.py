@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.settings import checked_endpoint
-from lightning_instrumentation.zero_code.environment import ProgramRollout, with_site, write_rollout
+from lightning_instrumentation.zero_code.environ import ProgramRollout, with_site, write_rollout
 
 from lightning_trainer.cli import other_languages
 

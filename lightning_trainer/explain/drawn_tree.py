@@ -8,9 +8,9 @@ from enum import StrEnum
 from html import escape
 
 from lightning_trainer.explain import words
+from lightning_trainer.explain.call_tree import in_order
 from lightning_trainer.explain.explanation import ExplainedAttempt, ExplainedCall, Explanation
 from lightning_trainer.explain.finding import counted
-from lightning_trainer.explain.tree import in_order
 from lightning_trainer.explain.words import TextOf
 from lightning_trainer.report.markup import folded, paragraph, table
 from lightning_trainer.report.tokens import advantage_css, surprise_css, token_html

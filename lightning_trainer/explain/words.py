@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TypeAlias
 
+from lightning_trainer.explain.call_tree import CallNode
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.explanation import ExplainedAttempt, ExplainedCall
 from lightning_trainer.explain.finding import counted, seconds
-from lightning_trainer.explain.tree import CallNode
 from lightning_trainer.models.resolve import found_model, model_cache
 from lightning_trainer.types import Outcome
 

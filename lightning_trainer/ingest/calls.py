@@ -222,3 +222,17 @@ def _compare(client: Span, gateway: Span, problems: list[str]) -> None:
             f"response {gateway.attributes.get(semconv.RESPONSE_ID)}: the client's token ids (span {client.span_id}) "
             f"are not the gateway's (span {gateway.span_id}); the gateway's count"
         )
+
+
+def without_abandoned(calls: Iterable[Call], spans: Iterable[Span]) -> tuple[Call, ...]:
+    """Return the calls, in order, with those whose answer nobody read to the end marked as not complete.
+
+    A committed record cannot be changed, so the gateway writes a span below it (``lightning.call.abandoned``) when the
+    caller turns out to have given the call up.
+    """
+    given_up = {
+        (span.trace_id, span.parent_span_id) for span in spans if span.attributes.get(semconv.CALL_ABANDONED) is True
+    }
+    if not given_up:
+        return tuple(calls)
+    return tuple(replace(call, complete=False) if (call.trace_id, call.span_id) in given_up else call for call in calls)

@@ -14,9 +14,8 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.reward import LARGEST_REWARD
 
 from lightning_trainer.bulk_objects import without_garbage_collection
-from lightning_trainer.ingest.abandoned import without_abandoned
 from lightning_trainer.ingest.ancestry import Identity, SpanKey, key_of, resolve_identities, unique
-from lightning_trainer.ingest.calls import joined_calls, read_calls
+from lightning_trainer.ingest.calls import joined_calls, read_calls, without_abandoned
 from lightning_trainer.ingest.dialects import agentops, lightning
 from lightning_trainer.store.tables.attempts import attempt_of
 from lightning_trainer.types import Attempt, Call, Evaluation, Span, SpanEvent

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 from lightning_trainer.errors import ModelError
-from lightning_trainer.models.building import build_once, put_chat_template
 from lightning_trainer.models.folder import check_folder
 from lightning_trainer.models.hub import cached_folder, hub_folder
+from lightning_trainer.models.writing import build_once, put_chat_template
 
 _log = logging.getLogger(__name__)
 

@@ -7,14 +7,14 @@ daemon, on one node, and other nodes are the trainer's (``[ray] address``); wher
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lightning_trainer.plan.hardware import GIB, Hardware, card
-from lightning_trainer.plan.memory import (
+from lightning_trainer.plan.footprint import (
     EngineMemory,
     TrainerMemory,
     cached_tokens,
     engine_memory,
     trainer_memory,
 )
+from lightning_trainer.plan.hardware import GIB, Hardware, card
 from lightning_trainer.plan.shape import Shape
 
 _MICRO_BATCHES = (32768, 16384, 8192, 4096, 2048)

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import lightning_instrumentation as lt
 from lightning_instrumentation.scope import current
-from lightning_instrumentation.zero_code.environment import BEGUN, ProgramRollout, with_site, write_rollout
+from lightning_instrumentation.zero_code.environ import BEGUN, ProgramRollout, with_site, write_rollout
 
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.run_name import command_label

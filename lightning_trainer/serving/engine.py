@@ -19,8 +19,8 @@ import httpx
 import lightning_trainer
 from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.serving.host.settings import HostSettings
+from lightning_trainer.serving.host_processes import end_group
 from lightning_trainer.serving.ownership import owner_tag, remove_orphans
-from lightning_trainer.serving.process_group import end_group
 from lightning_trainer.serving.publication import Publication, PublicationReport
 from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.serving.startup_failure import explain

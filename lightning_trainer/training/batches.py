@@ -19,7 +19,7 @@ from lightning_trainer.rewards.reliability import Correction
 from lightning_trainer.rewards.table import RewardTable, read_rewards
 from lightning_trainer.training import problems
 from lightning_trainer.training.best_of_n import as_the_model_itself, choose_imitated
-from lightning_trainer.training.judging import judge_groups
+from lightning_trainer.training.group_credit import judge_groups
 from lightning_trainer.transitions.causes import with_causes
 from lightning_trainer.transitions.deduplication import by_trace, deduplicate
 from lightning_trainer.transitions.eligibility import reason_against, took_part, with_names

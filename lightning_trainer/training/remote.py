@@ -19,7 +19,7 @@ from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.errors import LightningError, TrainingError
 from lightning_trainer.serving.publication import Publication
 from lightning_trainer.training import device
-from lightning_trainer.training.on_ray.environment import set_ray_environment
+from lightning_trainer.training.on_ray.environ import set_ray_environment
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import StepReport, TrainingBatch
 

@@ -1,8 +1,8 @@
-"""Calls to trajectories: one for each agent of each attempt, in the order and with the edges of ``lineage.py``."""
+"""Calls to trajectories: one for each agent of each attempt, in the order and with the edges of ``call_graph.py``."""
 
 from collections.abc import Container, Iterable, Mapping
 
-from lightning_trainer.transitions.lineage import Lineage, lineage_of
+from lightning_trainer.transitions.call_graph import CallGraph, call_graph
 from lightning_trainer.types import Attempt, Call, Trajectory, Transition
 
 
@@ -42,7 +42,7 @@ def trajectories_of(
         _trajectory(
             attempts[attempt_id],
             agent,
-            lineage_of(own, trainable.get((attempt_id, agent))),
+            call_graph(own, trainable.get((attempt_id, agent))),
             trainable.get((attempt_id, agent)),
             attempt_rewards.get(attempt_id),
             (agent_rewards or {}).get((attempt_id, agent)),
@@ -55,13 +55,13 @@ def trajectories_of(
 def _trajectory(
     attempt: Attempt,
     agent: str,
-    lineage: Lineage,
+    graph: CallGraph,
     trainable: Container[str] | None,
     reward: float | None,
     own_reward: float | None,
     call_rewards: Mapping[str, float],
 ) -> Trajectory:
-    calls = lineage.calls
+    calls = graph.calls
     transitions = [
         _transition(
             call,
@@ -70,7 +70,7 @@ def _trajectory(
             None if extended is None else calls[extended].call_id,
             gap=trainable is not None and call.call_id not in trainable,
         )
-        for call, parent, extended in zip(calls, lineage.parents, lineage.extends, strict=True)
+        for call, parent, extended in zip(calls, graph.parents, graph.extends, strict=True)
     ]
     policy = next((step.policy for step in transitions if not step.gap), "")
     return Trajectory(attempt, agent, policy, tuple(transitions), reward, own_reward)

@@ -55,7 +55,7 @@ class Transition:
 class Trajectory:
     """One agent's transitions in one attempt, with the reward of the whole attempt.
 
-    Oldest first, and none before the one that it follows (``transitions/lineage.py``): the order in which they are
+    Oldest first, and none before the one that it follows (``transitions/call_graph.py``): the order in which they are
     credited and trained, wherever order counts.
     """
 

@@ -39,7 +39,7 @@ SHORT = {
     "lightning_trainer/gateway/errors.py",  # below the whole gateway
     "lightning_trainer/judges/registry.py",
     "lightning_trainer/serving/host/plugin.py",  # an entry point of vLLM
-    "lightning_trainer/training/on_ray/environment.py",  # imported before Ray
+    "lightning_trainer/training/on_ray/environ.py",  # imported before Ray
 }
 SETTLED = (
     r"[Dd]oor|Tries|Settlement|Passage|Lifeline|Gate|Crew|Fate|CallFate|fates|lonely|casts|speaker|speaking|goes_home"

@@ -30,7 +30,7 @@ from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.routes import gateway_router
 from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.retokenize.chat import chat_answer
-from lightning_trainer.retokenize.words import words_of
+from lightning_trainer.retokenize.texts import words_of
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import Outcome
 

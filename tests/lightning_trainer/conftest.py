@@ -12,7 +12,7 @@ import pytest
 from lightning_instrumentation import semconv
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.training.on_ray.environment import set_ray_environment
+from lightning_trainer.training.on_ray.environ import set_ray_environment
 from lightning_trainer.types import (
     Attempt,
     AttemptState,

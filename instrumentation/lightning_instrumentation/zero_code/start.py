@@ -10,7 +10,7 @@ from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.hooks.registry import install_hooks
 from lightning_instrumentation.rollout import Rollout
 from lightning_instrumentation.scope import Identity, Scope, use_scope
-from lightning_instrumentation.zero_code.environment import BEGUN, ProgramRollout, read_rollout
+from lightning_instrumentation.zero_code.environ import BEGUN, ProgramRollout, read_rollout
 
 
 def start() -> None:

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from lightning_trainer.agents.console import show
 from lightning_trainer.agents.live import see
 from lightning_trainer.agents.report import agents_report
-from lightning_trainer.agents.terminal import show
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_config

@@ -16,9 +16,9 @@ from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.dataset.sources import read_source
 from lightning_trainer.errors import ConfigError, StoreError
 from lightning_trainer.explain.as_json import as_json
+from lightning_trainer.explain.console import show, show_list, show_problems
 from lightning_trainer.explain.explanation import Explanation, explain
 from lightning_trainer.explain.gathering import Gathering
-from lightning_trainer.explain.terminal import show, show_list, show_problems
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store.memory import in_memory
 from lightning_trainer.store.scan import read_only

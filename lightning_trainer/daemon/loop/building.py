@@ -17,7 +17,7 @@ from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.rewards.reliability import Correction
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.training.batches import Build, build_batch
-from lightning_trainer.training.judging import quarantined
+from lightning_trainer.training.group_credit import quarantined
 from lightning_trainer.transitions.causes import span_parents
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Attempt, Span

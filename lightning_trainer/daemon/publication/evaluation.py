@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lightning_trainer.errors import EvaluationError
-from lightning_trainer.serving.process_group import end_group
+from lightning_trainer.serving.host_processes import end_group
 
 _GRACE_S = 5.0
 _TAIL_BYTES = 4096

@@ -1,21 +1,28 @@
-"""Looks, until there is a first step, whether the policy claims any agent that calls: else there will be none."""
+"""Which agents policies claim: patterns that overlap, and a policy that claims none of the agents that call.
+
+The second is looked for until there is a first step: a run that claims no calling agent never has one.
+"""
 
 import asyncio
 import logging
 from collections.abc import Sequence
 
 from lightning_trainer.agents.live import LiveCensus
-from lightning_trainer.agents.report import agents_report
+from lightning_trainer.agents.report import AgentsReport, agents_report
 from lightning_trainer.config import PolicyConfig, matches
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.errors import StoreError
-from lightning_trainer.metrics.selection import nothing_claimed
 
-# What to say at the start where patterns of two policies overlap: the first policy that matches has the agent.
+_log = logging.getLogger(__name__)
+
+_LONGEST_PAUSE_S = 600.0
+_NAMED = 5
 
 
 def overlaps(policies: Sequence[PolicyConfig]) -> dict[str, list[str]]:
-    """Return sentences by the name of the later policy.
+    """Return what to say at the start where patterns of two policies overlap: sentences by the later policy's name.
+
+    The first policy that matches has the agent.
 
     Two patterns overlap where one matches the other as it is written. Others may have a name in common as well
     (``a*`` and ``*b``); ``lightning-trainer agents`` says for each name that was seen who has it.
@@ -43,9 +50,20 @@ def _listed(patterns: Sequence[str]) -> str:
     return ", ".join(map(repr, patterns))
 
 
-_log = logging.getLogger(__name__)
+def nothing_claimed(report: AgentsReport, policy: PolicyConfig) -> str | None:
+    """Return what to say when agents made calls and the policy claims none of them.
 
-_LONGEST_PAUSE_S = 600.0
+    Those that another policy claims tell nothing of it: this one's may come later.
+    """
+    calling = [row for row in report["agents"] if row["calls"] and row["policy"] in (None, policy.name)]
+    if not calling or any(row["policy"] == policy.name for row in calling):
+        return None
+    names = [repr(row["agent"]) if row["agent"] is not None else "calls without a name" for row in calling]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (
+        f"nothing matches the selection: policy {policy.name!r} claims {', '.join(map(repr, policy.agents))}, and seen "
+        f"were {', '.join(names[:_NAMED])}{more}; put the names into agents, or name the agents in the program"
+    )
 
 
 async def watch_selection(

@@ -14,7 +14,7 @@ import torch
 
 from lightning_trainer.dataset.atomic import replacing
 from lightning_trainer.errors import DatasetError
-from lightning_trainer.training.on_ray.environment import set_ray_environment
+from lightning_trainer.training.on_ray.environ import set_ray_environment
 from lightning_trainer.types import Sample
 
 set_ray_environment()  # verl imports Ray, which reads its environment then

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.serving.host.environment import prepare
+from lightning_trainer.serving.host.environ import prepare
 from lightning_trainer.serving.host.settings import HostSettings
 
 

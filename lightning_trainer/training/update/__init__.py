@@ -3,7 +3,7 @@
 import os
 import sys
 
-from lightning_trainer.training.on_ray.environment import set_ray_environment
+from lightning_trainer.training.on_ray.environ import set_ray_environment
 
 if "ray" not in sys.modules:  # verl imports it; in one of its processes all is set
     set_ray_environment()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.gateway.selection import Selection, SelectionError
-from lightning_instrumentation.zero_code.environment import SITE, with_site
+from lightning_instrumentation.zero_code.environ import SITE, with_site
 
 from lightning_trainer.cli import other_languages
 

@@ -12,8 +12,8 @@ from lightning_instrumentation import semconv
 from rich.console import Console
 from typer.testing import CliRunner
 
+from lightning_trainer.agents.console import show
 from lightning_trainer.agents.report import AgentRow, AgentsReport
-from lightning_trainer.agents.terminal import show
 from lightning_trainer.cli.app import app
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import Span

@@ -17,9 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_trainer.agents.census import AgentCensus
-from lightning_trainer.agents.losses import ProgramLosses
+from lightning_trainer.agents.console import show
 from lightning_trainer.agents.report import agents_report
-from lightning_trainer.agents.terminal import show
+from lightning_trainer.agents.uncaptured import ProgramLosses
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible, visible_json
 from lightning_trainer.cli.terminal.one_sentence import one_sentence
 from lightning_trainer.errors import ConfigError

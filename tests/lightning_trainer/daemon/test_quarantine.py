@@ -11,7 +11,7 @@ from lightning_trainer.daemon.loop.building import Builder
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.errors import DamagedStoreError, StoreError
 from lightning_trainer.store import SqliteStore
-from lightning_trainer.training import judging
+from lightning_trainer.training import group_credit
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Outcome
 
@@ -32,14 +32,14 @@ async def step(tmp_path, make_policy, attempt_spans, reward_span):
 
 async def test_a_group_whose_credit_cannot_be_worked_out_is_set_aside(step, monkeypatch):
     builder, attempts = step
-    assign = judging.assign
+    assign = group_credit.assign
 
     def overflowing(trajectories, *args, **options):
         if trajectories[0].attempt.group_id == "a":
             raise OverflowError("intermediate overflow in fsum")
         return assign(trajectories, *args, **options)
 
-    monkeypatch.setattr(judging, "assign", overflowing)
+    monkeypatch.setattr(group_credit, "assign", overflowing)
     build = await builder.build(attempts, 1)
     assert {sample.group_id for sample in build.batch.samples} == {"b"}
     assert {group.group_id: group.verdict for group in build.groups} == {"a": Reason.QUARANTINED, "b": Reason.SAMPLED}

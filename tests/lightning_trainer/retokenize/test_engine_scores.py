@@ -7,8 +7,8 @@ from lightning_instrumentation.telemetry.messages import input_messages, output_
 from lightning_trainer.errors import EngineError
 from lightning_trainer.retokenize.grading import UnscorableError, retokenized
 from lightning_trainer.retokenize.scoring import EngineScorer
+from lightning_trainer.retokenize.texts import Words
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
-from lightning_trainer.retokenize.words import Words
 from lightning_trainer.types import Fidelity
 
 pytestmark = pytest.mark.engine

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from lightning_trainer.retokenize.grading import UnscorableError, retokenized
+from lightning_trainer.retokenize.texts import Words
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
-from lightning_trainer.retokenize.words import Words
 from lightning_trainer.types import Fidelity
 
 QUESTION = {"role": "user", "parts": [{"type": "text", "content": "2+3?"}]}

@@ -11,7 +11,7 @@ import pytest
 from lightning_trainer.config import Config
 from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.errors import TrainingError
-from lightning_trainer.training.on_ray.environment import set_ray_environment
+from lightning_trainer.training.on_ray.environ import set_ray_environment
 
 pytestmark = pytest.mark.ray
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from lightning_trainer.training.on_ray.environment import set_ray_environment
+from lightning_trainer.training.on_ray.environ import set_ray_environment
 
 pytestmark = pytest.mark.ray
 
 SCRIPT = """
 import asyncio, os, sys, threading, time
 from types import SimpleNamespace
-from lightning_trainer.training.on_ray.environment import set_ray_environment
+from lightning_trainer.training.on_ray.environ import set_ray_environment
 set_ray_environment()
 import ray
 from lightning_trainer.errors import TrainingError
@@ -72,7 +72,7 @@ def test_a_server_that_dies_fails_what_waits_and_the_next_start_is_a_new_ray(ser
 STOPPED = """
 import asyncio, signal, sys, time
 from types import SimpleNamespace
-from lightning_trainer.training.on_ray.environment import set_ray_environment
+from lightning_trainer.training.on_ray.environ import set_ray_environment
 set_ray_environment()
 import psutil, ray
 from lightning_trainer.training.on_ray.session import RaySession
@@ -148,7 +148,7 @@ def test_servers_that_took_too_long_on_a_busy_machine_are_started_again(monkeypa
 
 TERMINATED = """
 import asyncio, os, signal, time
-from lightning_trainer.training.on_ray.environment import set_ray_environment
+from lightning_trainer.training.on_ray.environ import set_ray_environment
 set_ray_environment()
 from lightning_trainer.training.on_ray.session import RaySession
 
@@ -227,7 +227,7 @@ def test_what_a_killed_daemons_ray_left_running_is_ended_by_the_next_start(tmp_p
 
 THREADS = """
 from concurrent.futures import ThreadPoolExecutor
-from lightning_trainer.training.on_ray.environment import set_ray_environment
+from lightning_trainer.training.on_ray.environ import set_ray_environment
 set_ray_environment()
 import ray
 from lightning_trainer.training.on_ray.session import RaySession

@@ -11,7 +11,7 @@ import pytest
 
 from lightning_trainer.config.policies.updates import LoraConfig
 from lightning_trainer.errors import TrainerDiedError, TrainingError
-from lightning_trainer.training.on_ray.environment import set_ray_environment
+from lightning_trainer.training.on_ray.environ import set_ray_environment
 from lightning_trainer.training.on_ray.hang_detection import Stillness
 from lightning_trainer.training.remote import make_trainer, make_trainers
 from lightning_trainer.types import TrainingBatch

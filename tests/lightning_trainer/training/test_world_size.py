@@ -9,7 +9,7 @@ import pytest
 
 from lightning_trainer.config import TrainingConfig
 from lightning_trainer.errors import TrainingError
-from lightning_trainer.training.on_ray.environment import set_ray_environment
+from lightning_trainer.training.on_ray.environ import set_ray_environment
 from lightning_trainer.training.remote import make_trainer
 from lightning_trainer.types import TrainingBatch
 

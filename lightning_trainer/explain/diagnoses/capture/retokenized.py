@@ -8,9 +8,9 @@ own at the first token that differs.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from lightning_trainer.explain.call_tree import call_tree, shared_length
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding, counted
-from lightning_trainer.explain.tree import call_tree, shared_length
 from lightning_trainer.ingest.dialects.record import Conversation
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.transitions.deduplication import call_choice

@@ -37,7 +37,7 @@ _by_time = attrgetter("start_ns", "call_id")
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage:
+class CallGraph:
     """The steps of one agent in one attempt."""
 
     calls: tuple[Call, ...]
@@ -48,7 +48,7 @@ class Lineage:
     """For each call that can be trained the place of the one of them that its prompt begins with in full."""
 
 
-def lineage_of(calls: Iterable[Call], trainable: Container[str] | None = None) -> Lineage:
+def call_graph(calls: Iterable[Call], trainable: Container[str] | None = None) -> CallGraph:
     """Return the steps of one agent in one attempt.
 
     Args:
@@ -65,7 +65,7 @@ def lineage_of(calls: Iterable[Call], trainable: Container[str] | None = None) -
         _fill_in_by_time(steps, parents)
     order = _parents_first(parents)
     place = {index: number for number, index in enumerate(order)}
-    return Lineage(
+    return CallGraph(
         calls=tuple(steps[index] for index in order),
         parents=tuple(_placed(parents[index], place) for index in order),
         extends=tuple(_placed(extends[index], place) for index in order),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lightning_instrumentation import semconv
 
-from lightning_trainer.agents.losses import count_losses, in_words
+from lightning_trainer.agents.uncaptured import count_losses, in_words
 from lightning_trainer.types import Span
 
 SPAN = Span("0" * 32, "0" * 16, None, semconv.LOSSES_SPAN, 0, 0, {})

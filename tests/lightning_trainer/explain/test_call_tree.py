@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_trainer.explain.tree import CallNode, call_tree, in_order, shared_length
+from lightning_trainer.explain.call_tree import CallNode, call_tree, in_order, shared_length
 from lightning_trainer.types import Call
 
 

@@ -7,8 +7,8 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
-from lightning_trainer.agents.losses import in_words
 from lightning_trainer.agents.report import AgentRow, AgentsReport
+from lightning_trainer.agents.uncaptured import in_words
 from lightning_trainer.types import Fidelity
 
 _WIDEST = 10_000

@@ -1,10 +1,10 @@
-from lightning_trainer.transitions.lineage import lineage_of
+from lightning_trainer.transitions.call_graph import call_graph
 
 
 def _parents(calls):
-    lineage = lineage_of(calls)
-    assert list(lineage.calls) == calls
-    return list(lineage.parents)
+    graph = call_graph(calls)
+    assert list(graph.calls) == calls
+    return list(graph.parents)
 
 
 def test_calls_one_after_the_other_form_a_chain_even_when_the_history_is_rendered_anew(make_call):
@@ -54,9 +54,9 @@ def test_a_try_that_was_given_up_is_no_step(make_call):
         make_call("next", (7,), (7,), start=40),
         make_call("cut off", (6,), (7,), start=50, complete=False),
     ]
-    lineage = lineage_of(calls)
-    assert [call.span_id for call in lineage.calls] == ["start", "again", "next", "cut off"]
-    assert lineage.parents == (None, 0, 1, 2)
+    graph = call_graph(calls)
+    assert [call.span_id for call in graph.calls] == ["start", "again", "next", "cut off"]
+    assert graph.parents == (None, 0, 1, 2)
 
 
 def test_a_call_without_tokens_is_a_step_by_time_alone(make_call):
@@ -72,8 +72,8 @@ def test_a_call_without_tokens_is_a_step_by_time_alone(make_call):
 def test_another_record_of_a_call_is_no_step(make_call):
     around = make_call("words", (), (), start=0, end_ns=9)
     calls = [make_call("1", (1,), (2,), start=1), make_call("2", (5,), (4,), start=20)]
-    lineage = lineage_of([around, *calls])
-    assert (list(lineage.calls), lineage.parents) == (calls, (None, 0))
+    graph = call_graph([around, *calls])
+    assert (list(graph.calls), graph.parents) == (calls, (None, 0))
 
 
 def test_parallel_branches_are_joined_by_tokens_only(make_call):
@@ -98,17 +98,17 @@ def test_a_clock_that_contradicts_the_tokens_is_not_believed(make_call):
     late = make_call("late", (1, 2, 3), (4,), start=0)
     early = make_call("early", (1,), (2,), start=10)
     other = make_call("other", (9,), (9,), start=20)
-    lineage = lineage_of([late, early, other])
-    assert lineage.calls == (early, late, other)
-    assert lineage.parents == lineage.extends == (None, 0, None)
+    graph = call_graph([late, early, other])
+    assert graph.calls == (early, late, other)
+    assert graph.parents == graph.extends == (None, 0, None)
 
 
 def test_of_equal_answers_one_that_can_be_trained_is_extended(make_call):
     calls = [make_call("stale", (1,), (2,), start=0), make_call("trained", (1,), (2,), start=10)]
     calls.append(make_call("next", (1, 2, 3), (4,), start=20))
-    assert lineage_of(calls).extends == (None, None, 0)
-    lineage = lineage_of(calls, {"trained/0", "next/0"})
-    assert (lineage.extends, lineage.parents) == ((None, None, 1), (None, None, 1))
+    assert call_graph(calls).extends == (None, None, 0)
+    graph = call_graph(calls, {"trained/0", "next/0"})
+    assert (graph.extends, graph.parents) == ((None, None, 1), (None, None, 1))
 
 
 def test_nothing_follows_nothing():

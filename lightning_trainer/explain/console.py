@@ -8,10 +8,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from lightning_trainer.explain import words
+from lightning_trainer.explain.call_tree import in_order
 from lightning_trainer.explain.explanation import ExplainedAttempt, ExplainedCall, Explanation, Verdict
 from lightning_trainer.explain.finding import counted
 from lightning_trainer.explain.ledger_table import ledger_table
-from lightning_trainer.explain.tree import in_order
 from lightning_trainer.store.tables.rollouts import RolloutRow
 from lightning_trainer.types import Outcome, RolloutMode
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lightning_trainer.metrics.selection import nothing_claimed
+from lightning_trainer.daemon.watching.selection_watch import nothing_claimed
 
 
 def report(*agents: tuple[str | None, str | None, int]) -> Any:

@@ -6,8 +6,8 @@ from lightning_trainer.config import Config
 from lightning_trainer.daemon.hardware.dealing import deal
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.plan.fitting import fit, fragment, least_hardware
+from lightning_trainer.plan.footprint import cached_tokens, engine_memory, kept_bytes, trainer_memory
 from lightning_trainer.plan.hardware import GIB, hardware
-from lightning_trainer.plan.memory import cached_tokens, engine_memory, kept_bytes, trainer_memory
 from lightning_trainer.plan.source import find_shape
 
 SMOLLM2 = find_shape("embedded:smollm2-135m-instruct")[0]
