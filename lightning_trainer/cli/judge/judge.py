@@ -34,7 +34,7 @@ from lightning_trainer.store.scan import read_only
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import spans as span_table
-from lightning_trainer.store.tables.late import select_consumed
+from lightning_trainer.store.tables.steps import select_consumed
 from lightning_trainer.store.tables.rollouts import nearest_names, select_named
 from lightning_trainer.types import Attempt, AttemptState, Span, SpanSink
 

@@ -74,8 +74,8 @@ class SummaryCache:
 def _mark(connection: sqlite3.Connection, attempt: Attempt) -> tuple[int, int]:
     """What changes when something of the attempt comes, or a step takes it."""
     (newest,) = connection.execute(
-        """SELECT max(coalesce((SELECT max(seq) FROM spans WHERE attempt_id = ?), 0),
-                      coalesce((SELECT max(seq) FROM spans WHERE rollout_id = ?), 0))""",
+        """SELECT coalesce(max(seq), 0) FROM (SELECT max(seq) AS seq FROM spans WHERE attempt_id = ?
+           UNION ALL SELECT max(seq) FROM spans WHERE rollout_id = ?) AS newest""",
         (attempt.attempt_id, attempt.rollout_id),
     ).fetchone()
     (steps,) = connection.execute(
