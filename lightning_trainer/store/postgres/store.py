@@ -28,10 +28,10 @@ class PostgresStore(Store):
         """
         size = PostgresSize()
         super().__init__(shown(url), Retention(shown(url), retention or StoreConfig(), size.measure, most_log=0))
-        self._url = url
+        self.url = url
 
     def _open(self) -> tuple[GroupCommitWriter, ReaderPool]:
-        connection = PostgresConnection(self._url, writes=True)
+        connection = PostgresConnection(self.url, writes=True)
         try:
             migrate(connection)
             self.retention.size = self.retention.measure(connection)
@@ -39,7 +39,7 @@ class PostgresStore(Store):
             connection.close()
             raise
         writer = GroupCommitWriter(connection, after_commit=self.retention.after_commit)
-        return writer, ReaderPool(lambda: PostgresConnection(self._url))
+        return writer, ReaderPool(lambda: PostgresConnection(self.url))
 
     def _release(self) -> None:
         """Nothing is held beside the connections."""
