@@ -21,10 +21,11 @@ from lightning_trainer.explain.explanation import Explanation, explain
 from lightning_trainer.explain.gathering import Gathering
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store.memory import in_memory
-from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.places import StorePlace, place_of, reading
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import spans as span_table
 from lightning_trainer.store.tables.rollouts import RolloutRow, has_part, nearest_names, select_named, select_recent
+from lightning_trainer.store.upkeep.files import STORE
 from lightning_trainer.types import Call, Span
 
 _LISTED = 20
@@ -106,8 +107,9 @@ def explain_rollouts(options: Options) -> None:
 @contextmanager
 def _source(options: Options) -> Iterator[_Source]:
     if not options.spans:
-        store = (options.state_dir or load_usual_config(options.config).daemon.state_dir) / "lightning.sqlite"
-        with read_only(store) as connection:
+        folder = options.state_dir
+        store = StorePlace(folder / STORE) if folder is not None else place_of(load_usual_config(options.config))
+        with reading(store) as connection:
             yield _Source(connection, f"the store {store}")
         return
     if options.state_dir is not None:
