@@ -35,10 +35,13 @@ def read_versions(
     config: Config, policy: PolicyConfig, *, limit: int | None = None, before: int | None = None
 ) -> list[VersionRow]:
     """Return the versions of a policy from the configuration's state folder: all, or a page of them."""
-    state_dir = config.daemon.state_dir
     with reading(place_of(config)) as connection:
         return list_versions(
-            connection, policy, stored_versions(archive_root(state_dir, policy.name)), before=before, newest=limit
+            connection,
+            policy,
+            stored_versions(archive_root(config.shared_dir, policy.name)),
+            before=before,
+            newest=limit,
         )
 
 

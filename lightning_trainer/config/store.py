@@ -13,8 +13,13 @@ class StoreConfig(Section):
 
     url: SecretStr | None = None
     """``postgresql://USER@HOST:PORT/DATABASE``: a PostgreSQL server, which several daemons may share; absent: a SQLite
-    file in ``state_dir``, one daemon's alone. A password is best left to ``PGPASSWORD`` or ``~/.pgpass``; one in the URL
-    is shown nowhere."""
+    file in ``state_dir``, one daemon's alone. A password is best left to ``PGPASSWORD`` or ``~/.pgpass``; one that is
+    in the URL is shown nowhere."""
+    shared_dir: Path | None = None
+    """Of daemons that share a store: the folder that all of them see (a network file system), for checkpoints and the
+    weights of versions; absent: ``state_dir``, which is enough for one daemon."""
+    turn_s: float = Field(default=15.0, ge=2, le=3600)
+    """Of daemons that share a store: how long one that trains a policy may be silent before another one trains it."""
     retention_time: Duration = None
     """Spans and batches that came longer ago are deleted (``"30d"``, ``"12h"``); ``"none"``: age deletes nothing."""
     retention_size: Size = Field(default=20 * 2**30, ge=16 * 2**20)
@@ -31,6 +36,5 @@ class StoreConfig(Section):
     @classmethod
     def _of_postgresql(cls, url: SecretStr | None) -> SecretStr | None:
         if url is not None and not url.get_secret_value().startswith(("postgresql://", "postgres://")):
-            scheme = url.get_secret_value().partition(":")[0][:20]
-            raise ValueError(f"it begins with postgresql://, and this one with {scheme!r}; leave it out for SQLite")
+            raise ValueError("it has to begin with postgresql://; leave it out for SQLite")  # it may hold a password
         return url

@@ -110,7 +110,7 @@ class Daemon:
                 make_upstream=self._upstream,
             )
             store.retention.wanted_by = lambda: [one.policy.name for one in policies if one.takes_attempts]
-            store.retention.repeatable_from = partial(oldest_checkpoints, state_dir / "checkpoints")
+            store.retention.repeatable_from = partial(oldest_checkpoints, config.shared_dir / "checkpoints")
             self.url = url
             redacting = RedactingSink(
                 sink, redactor(config.daemon.redact), drop_tokens=config.daemon.redact_tokens == "drop"

@@ -6,13 +6,13 @@ by everything that queued up meanwhile (see ``writer.py``).
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.batch_codec import encode_batch
 from lightning_trainer.store.connection import Connection
-from lightning_trainer.store.database import Database
+from lightning_trainer.store.database import Database, Result
 from lightning_trainer.store.records import Rollback, StepRecord, StepState
 from lightning_trainer.store.tables import arrivals as arrival_table
 from lightning_trainer.store.tables import attempts as attempt_table
@@ -39,6 +39,30 @@ from lightning_trainer.types import (
 
 class Store(Database):
     """What is asked of a store; see ``SqliteStore`` and ``PostgresStore``."""
+
+    # -- whose turn it is to train a policy ---------------------------------------------------------------------------
+
+    shared = False
+    """Whether several daemons may have it open; of a store that is not, every turn is its one daemon's."""
+
+    async def take_turn(self, policy: str, holder: str) -> str | None:
+        """Take the turn to train a policy, for some seconds; None where it is ours, else who has it.
+
+        Args:
+            holder: who asks, for people: the daemon's URL.
+        """
+        return None
+
+    async def renew_turn(self, policy: str) -> bool:
+        """Let our turn go on; False where it is another's by now, whose it stays."""
+        return True
+
+    async def give_up_turn(self, policy: str) -> None:
+        """End our turn, so that nobody has to wait for the next one."""
+
+    def _fenced(self, policy: str, operation: Callable[[Connection], Result]) -> Callable[[Connection], Result]:
+        """Return an operation that is refused to a daemon whose turn it is not."""
+        return operation
 
     # -- spans and attempts ------------------------------------------------------------------------------------------
 
@@ -222,7 +246,7 @@ class Store(Database):
             ledger=tuple(ledger),
             metrics=metrics or {},
         )
-        await self._write(lambda connection: step_table.assign(connection, assignment))
+        await self._write(self._fenced(policy, lambda connection: step_table.assign(connection, assignment)))
 
     async def finish_step(self, policy: str, report: StepReport, state: StepState | str = StepState.TRAINED) -> None:
         """Record how a step ended.
@@ -231,7 +255,7 @@ class Store(Database):
             StoreError: it was never assigned, or its state does not lead there.
         """
         ended = StepState(state)
-        await self._write(lambda connection: step_table.finish(connection, policy, report, ended))
+        await self._write(self._fenced(policy, lambda connection: step_table.finish(connection, policy, report, ended)))
 
     async def steps(
         self,
@@ -298,7 +322,7 @@ class Store(Database):
         Raises:
             StoreError: its recorded state does not lead to the new one.
         """
-        await self._write(lambda connection: version_table.put(connection, version))
+        await self._write(self._fenced(version.policy, lambda connection: version_table.put(connection, version)))
 
     async def versions(
         self, policy: str, *, before: int | None = None, newest: int | None = None, oldest: int | None = None
@@ -321,7 +345,9 @@ class Store(Database):
 
     async def put_rollback(self, policy: str, version: int, *, at_ns: int) -> Rollback:
         """Record that the next step goes on from the weights of ``version``."""
-        return await self._write(lambda connection: version_table.put_rollback(connection, policy, version, at_ns))
+        return await self._write(
+            self._fenced(policy, lambda connection: version_table.put_rollback(connection, policy, version, at_ns))
+        )
 
     async def rollbacks(self, policy: str) -> list[Rollback]:
         return await self._read(lambda connection: version_table.select_rollbacks(connection, policy))

@@ -85,6 +85,6 @@ def _reason(answer: httpx.Response) -> str:
 
 async def _record(config: Config, policy: str, version: int) -> None:
     place = recorded_place(config)
-    checkpoints = CheckpointFolder(config.daemon.state_dir / "checkpoints" / policy, keep=1).steps()
+    checkpoints = CheckpointFolder(config.shared_dir / "checkpoints" / policy, keep=1).steps()
     async with store_at(place, config.store) as store:
         await record_rollback(store, policy, version, checkpoints=checkpoints)

@@ -23,7 +23,7 @@ async def versions(site: Site, asked: Asked) -> dict[str, Any]:
         return {"policy": None, "others": others, "rows": [], "may_act": False}
     if site.live is not None:
         await site.live.refresh_scores()
-    stored = stored_versions(archive_root(site.state_dir, policy.name))
+    stored = stored_versions(archive_root(site.config.shared_dir, policy.name))
     rows = await site.store.scan(
         lambda connection: list_versions(
             connection, policy, stored, before=before, newest=_PAGE, fresh=site.live is None
