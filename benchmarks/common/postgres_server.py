@@ -69,6 +69,7 @@ class PostgresServer:
 
     def start(self) -> None:
         with socket.socket() as free:
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             free.bind(("127.0.0.1", self.port))
             self.port = free.getsockname()[1]
         told = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", **self._settings}

@@ -24,7 +24,7 @@ _NEWEST_TRACES = """SELECT spans.trace_id, spans.body, spans.scope, spans.resour
 
 
 @contextmanager
-def read_only(path: Path) -> Iterator[Connection]:
+def read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a store's file for reading, whether or not a daemon has it open.
 
     Raises:
@@ -43,7 +43,7 @@ def read_only(path: Path) -> Iterator[Connection]:
         raise unreadable(error, f"the store {path}") from error
 
 
-def _connect(path: Path) -> Connection:
+def _connect(path: Path) -> sqlite3.Connection:
     log = path.with_name(path.name + "-wal")
     for options in ("mode=ro", "mode=ro&immutable=1"):
         connection = sqlite3.connect(

@@ -68,15 +68,10 @@ class PostgresConnection:
         cursor = psycopg.Cursor(raw)
         try:
             if (in_one := IN_ONE.get(sql)) is not None:
-                columns = [list(column) for column in zip(*given, strict=True)]
-                try:
-                    return cursor.execute(in_one, columns)
-                except psycopg.DataError:  # raised before anything is sent
-                    return cursor.execute(in_one, [_without_nul(column) for column in columns])
+                return cursor.execute(in_one.encode(), [list(column) for column in zip(*given, strict=True)])
             if len(given) == 1:
                 return self._run(translated(sql), given[0])
-            statement = translated(sql)
-            cursor.executemany(statement, _without_nul(given))
+            cursor.executemany(translated(sql).encode(), given)
         except psycopg.Error as error:
             raise failure(error, self.url) from error
         return cursor
@@ -133,12 +128,7 @@ class PostgresConnection:
 
         raw = self._connected()
         try:
-            try:
-                return raw.execute(statement, parameters or None)
-            except psycopg.DataError:
-                if raw.info.transaction_status == psycopg.pq.TransactionStatus.INERROR:
-                    raise
-                return raw.execute(statement, _without_nul(parameters))  # nothing was sent: a text had a character 0
+            return raw.execute(statement.encode(), parameters or None)
         except psycopg.Error as error:
             raise failure(error, self.url) from error
 
@@ -150,6 +140,7 @@ class PostgresConnection:
     def _connect(self) -> psycopg.Connection:
         try:
             import psycopg
+            from psycopg.conninfo import conninfo_to_dict
         except ImportError as error:
             raise MissingExtraError(
                 "[store] url names a PostgreSQL server, and psycopg is not installed: "
@@ -159,7 +150,7 @@ class PostgresConnection:
         if self._writes:
             settings.append(f"-cidle_in_transaction_session_timeout={_SILENCE_S}s")
         try:
-            given = psycopg.conninfo.conninfo_to_dict(self.url)
+            given = conninfo_to_dict(self.url)
             options = " ".join((str(given.get("options") or ""), *settings)).strip()
             raw = psycopg.connect(
                 self.url,
@@ -188,16 +179,11 @@ _NOTHING = _Nothing()
 
 
 def _plain(value: Any) -> Any:
-    return int(value) if isinstance(value, bool) else value
-
-
-def _without_nul(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.replace("\0", _NUL).replace("\\u0000", "\\u2400")
-    if isinstance(value, Mapping):
-        return {name: _without_nul(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nul(one) for one in value]
+    """Return a value as PostgreSQL takes it; in a text that is a list (JSON), a character 0 is written out."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str) and ("\0" in value or "\\u0000" in value):
+        return value.replace("\0", _NUL).replace("\\u0000", _NUL)
     return value
 
 

@@ -24,7 +24,10 @@ _ADVICE = {
 
 def shown(url: str) -> str:
     """Return a URL of PostgreSQL without its password and settings."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "postgresql://"  # whatever it is, a password may be in it
     user = f"{parts.username}@" if parts.username else ""
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{user}{host}{parts.path}"
@@ -32,7 +35,7 @@ def shown(url: str) -> str:
 
 def without_password(text: str, url: str) -> str:
     """Return a text in which nothing is left of the URL's password."""
-    netloc = urlsplit(url).netloc
+    netloc = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0]
     password = netloc.rpartition("@")[0].partition(":")[2]
     in_query = re.findall(r"[?&]password=([^&]*)", url)
     for one in (password, *in_query):

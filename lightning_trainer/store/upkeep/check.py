@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.batch_codec import decode_batch, decode_report
-from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.upkeep.readable import Reading
 
 _NAMED = 5
@@ -26,7 +25,7 @@ class Finding:
     """Of what is damaged."""
 
 
-def check(connection: Connection, *, quick: bool = False) -> Iterator[Finding]:
+def check(connection: sqlite3.Connection, *, quick: bool = False) -> Iterator[Finding]:
     """Yield what each part finds, as it ends.
 
     Args:
@@ -45,7 +44,7 @@ def _finding(what: str, looked_at: int | None, damaged: list[str]) -> Finding:
     return Finding(what, looked_at, tuple(damaged[:_NAMED]), len(damaged))
 
 
-def _said_by_sqlite(connection: Connection, pragma: str) -> Iterator[str]:
+def _said_by_sqlite(connection: sqlite3.Connection, pragma: str) -> Iterator[str]:
     try:
         for (line,) in connection.execute(f"PRAGMA {pragma}(100)"):
             if line != "ok":
@@ -54,7 +53,7 @@ def _said_by_sqlite(connection: Connection, pragma: str) -> Iterator[str]:
         yield str(error)
 
 
-def _broken_relations(connection: Connection) -> Iterator[str]:
+def _broken_relations(connection: sqlite3.Connection) -> Iterator[str]:
     try:
         for table, row, other, _ in connection.execute("PRAGMA foreign_key_check"):
             yield f"row {row} of {table} names what is not in {other}"
@@ -62,7 +61,7 @@ def _broken_relations(connection: Connection) -> Iterator[str]:
         yield str(error)
 
 
-def _spans(connection: Connection) -> Finding:
+def _spans(connection: sqlite3.Connection) -> Finding:
     has_checksums = any(row[1] == "checksum" for row in connection.execute("PRAGMA table_info(spans)"))
     reading = Reading(connection, "spans", "trace_id, span_id, body, " + ("checksum" if has_checksums else "NULL"))
     wrong = [
@@ -73,7 +72,7 @@ def _spans(connection: Connection) -> Finding:
     return _finding("spans", reading.read, [*reading.damaged, *wrong])
 
 
-def _steps(connection: Connection, column: str, what: str, decode: Callable[[bytes], object]) -> Finding:
+def _steps(connection: sqlite3.Connection, column: str, what: str, decode: Callable[[bytes], object]) -> Finding:
     reading = Reading(connection, "steps", f"policy, step, {column}")
     wrong = []
     for _, policy, step, body in reading.by_number():
