@@ -30,6 +30,7 @@ from lightning_trainer.errors import (
     TurnLostError,
 )
 from lightning_trainer.metrics.recorder import MetricsRecorder
+from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.store.tables import pauses
 from lightning_trainer.training.remote import TrainerClient
@@ -221,6 +222,11 @@ class TrainingLoop:
         self._rollbacks.end(RollbackError(asked))
         await self._weights.close()
         await self._publisher.follow()
+        newest = await self._store.steps(self._policy.name, newest=2)
+        await self._progress.want_groups(self._policy.groups_per_step)
+        await self._progress.finish_step(
+            max((one.step for one in newest if one.state is not StepState.ASSIGNED), default=0)
+        )
         await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _rest(self, longest_s: float | None = None) -> None:
