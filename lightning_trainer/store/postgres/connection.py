@@ -93,6 +93,17 @@ class PostgresConnection:
             ):
                 self._run(f"CLOSE {name}", ())
 
+    def copy(self, table: str, columns: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Write many rows into a table, inside a transaction."""
+        import psycopg
+
+        try:
+            with psycopg.Cursor(self._connected()).copy(f"COPY {table}({columns}) FROM STDIN".encode()) as copy:
+                for row in rows:
+                    copy.write_row(row)
+        except psycopg.Error as error:
+            raise failure(error, self.url) from error
+
     def script(self, statements: str) -> None:
         """Run statements that are PostgreSQL's own, as they are."""
         self._run(statements, ())
@@ -185,6 +196,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str) and ("\0" in value or "\\u0000" in value):
         return value.replace("\0", _NUL).replace("\\u0000", _NUL)
     return value
+
+
+def as_postgres_keeps(row: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a row as it can be read back."""
+    return tuple(map(_plain, row))
 
 
 def _number_loader() -> type:
