@@ -33,5 +33,5 @@ class PostgresSize:
             self._ask_again_s = now + _SHARE * (now - began)
             if spans:
                 self._densest = min(self._densest, self._bytes / spans)
-        used = min(self._bytes, int(spans * self._densest)) if spans else 0
+        used = int(min(self._bytes, spans * self._densest)) if spans else 0
         return StoreSize(file=self._bytes, free=self._bytes - used, log=0)

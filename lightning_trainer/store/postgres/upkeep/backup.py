@@ -91,8 +91,8 @@ def restore(url: str, backup: Path, shared_dir: Path, *, journal: Path | None = 
             raise StoreError(f"{others} connections of daemons are open to {shown(url)}: stop the daemons first")
     if schema != made_of["schema"]:
         raise StoreError(
-            f"the backup {backup} is of schema {made_of['schema']!r}, and {shown(url)} has {schema!r}: name that schema "
-            "in [store] url (?options=-csearch_path%3D...)"
+            f"the backup {backup} is of schema {made_of['schema']!r}, and {shown(url)} has {schema!r}: name that "
+            "schema in [store] url (?options=-csearch_path%3D...)"
         )
     dump = str(backup / DUMP)
     whole = ("--single-transaction", "--clean", "--if-exists", "--no-owner", "--no-privileges", "--exit-on-error")
@@ -118,9 +118,7 @@ def _run(url: str, program: str, *arguments: str) -> str:
             f"{program} is not on PATH, and it backs up a store on PostgreSQL and restores it: install the server's "
             "client programs (apt-get install postgresql-client), or run it where they are"
         )
-    command = (
-        [found, *arguments] if program == "pg_restore" else [found, *arguments, "--dbname", _without_password(url)]
-    )
+    command = [found, f"--dbname={_without_password(url)}", *arguments]
     done = subprocess.run(command, env=os.environ | _password(url), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         said = without_password(" ".join(done.stderr.split()), url)
