@@ -35,7 +35,7 @@ from lightning_trainer.models.folder import vocabulary_of
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.serving.shared_memory import WeightFolder
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.versions.archive import VersionArchive, archive_root
 
@@ -66,7 +66,7 @@ class PolicyRuntime:
         policy: PolicyConfig,
         config: Config,
         *,
-        store: SqliteStore,
+        store: Store,
         sink: NotifyingStore,
         engine: PolicyEngine,
         trainer: TrainerClient,

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from sqlite3 import Connection
 from typing import TypeVar
 
 import httpx
@@ -30,6 +29,7 @@ from lightning_trainer.judges.judging import Judged, Judging
 from lightning_trainer.judges.models.budget import Budget, estimated_tokens
 from lightning_trainer.judges.recording import known_verdicts, question_digest
 from lightning_trainer.judges.registry import make_judge
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.places import StorePlace, place_of, reading, store_at
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import spans as span_table

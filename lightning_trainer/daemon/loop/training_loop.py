@@ -31,7 +31,7 @@ from lightning_trainer.errors import (
 )
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.store.records import StepState
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import pauses
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.versions.rollback import record_rollback
@@ -85,7 +85,7 @@ class TrainingLoop:
         self,
         policy: PolicyConfig,
         *,
-        store: SqliteStore,
+        store: Store,
         trainer: TrainerClient,
         publisher: Publisher,
         checkpoints: CheckpointFolder,

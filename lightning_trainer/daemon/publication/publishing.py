@@ -14,7 +14,7 @@ from lightning_trainer.errors import PublicationError
 from lightning_trainer.serving.publication import Publication, PublicationReport
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.shared_memory import WeightFolder
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import PolicyVersion, VersionState
 
@@ -31,7 +31,7 @@ class Publisher:
         self,
         policy: str,
         *,
-        store: SqliteStore,
+        store: Store,
         trainer: TrainerClient,
         engine: EngineReplicas,
         weights: WeightFolder,

@@ -1,10 +1,10 @@
 """The store of a stopped run: every question opens it for reading, so nothing is written and nobody is kept out."""
 
 import asyncio
-import sqlite3
 from collections.abc import Callable
 from typing import TypeVar
 
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.places import StorePlace, reading
 from lightning_trainer.store.tables import spans as span_table
 
@@ -20,7 +20,7 @@ class StoppedStore:
     async def last_span(self) -> int:
         return await self.scan(span_table.last)
 
-    async def scan(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
+    async def scan(self, query: Callable[[Connection], Result]) -> Result:
         def read() -> Result:
             with reading(self._place) as connection:
                 return query(connection)
