@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import psycopg
@@ -40,7 +41,7 @@ class PostgresServer:
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
-        self._user: dict[str, str | int] = {}
+        self._user: dict[str, Any] = {}
         if os.geteuid() == 0:
             names = {entry.pw_name for entry in pwd.getpwall()}
             entry = pwd.getpwnam("postgres" if "postgres" in names else "nobody")
@@ -61,7 +62,7 @@ class PostgresServer:
         password = self.folder / "password"
         password.write_text(self.password)
         if self._user:
-            os.chown(password, int(self._user["user"]), int(self._user["group"]))
+            os.chown(password, self._user["user"], self._user["group"])
         self._run(
             *("initdb", "--pgdata", str(self.folder / "data"), "--username", "lightning", "--encoding", "UTF8"),
             *("--locale", "C.UTF-8", "--auth", "scram-sha-256", "--pwfile", str(password)),
@@ -81,7 +82,7 @@ class PostgresServer:
             stdout=subprocess.DEVNULL,
             stderr=(self.folder / "log").open("ab"),
             cwd=self.folder,
-            **self._user,  # pyright: ignore[reportArgumentType]
+            **self._user,
         )
         give_up = time.monotonic() + _START_S
         while True:
@@ -113,7 +114,7 @@ class PostgresServer:
             capture_output=True,
             text=True,
             check=False,
-            **self._user,  # pyright: ignore[reportArgumentType]
+            **self._user,
         )
         if done.returncode != 0:
             raise RuntimeError(f"{program} failed: {done.stderr}")

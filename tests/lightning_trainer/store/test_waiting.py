@@ -1,6 +1,5 @@
 """The list of attempts that steps are made of is what looking through all of history would give, in whatever order."""
 
-import sqlite3
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -127,7 +126,7 @@ async def test_no_question_of_a_loop_or_a_route_reads_a_whole_table(tmp_path: Pa
     class Spy:
         """Keeps the statements."""
 
-        def __init__(self, connection: sqlite3.Connection) -> None:
+        def __init__(self, connection: Connection) -> None:
             self.connection, self.plans = connection, []
 
         def execute(self, sql: str, parameters=()):
@@ -136,7 +135,7 @@ async def test_no_question_of_a_loop_or_a_route_reads_a_whole_table(tmp_path: Pa
 
     async with SqliteStore(tmp_path / "s.sqlite") as store:
 
-        def look(connection: sqlite3.Connection) -> list[str]:
+        def look(connection: Connection) -> list[str]:
             spy = Spy(connection)
             asked(spy)  # pyright: ignore[reportArgumentType]
             return spy.plans
