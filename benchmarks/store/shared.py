@@ -132,8 +132,8 @@ def cut(
     note += f"deliveries were sent again; {still} of {processes} processes were still sending when the last one came"
     return [
         at_most("cut", "acknowledged spans that are lost", sent - distinct, 0, f"of {sent:,}", note),
-        at_most("cut", "spans that are there twice", stored - distinct, 0),
-        at_most("cut", "spans that were counted wrongly", abs(counted - stored), 0),
+        at_most("cut", "spans that are there twice", stored - distinct, 0, f"of {sent:,}"),
+        at_most("cut", "spans that were counted wrongly", abs(counted - stored), 0, f"of {sent:,}"),
     ]
 
 
