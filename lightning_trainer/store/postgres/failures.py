@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
-from lightning_trainer.errors import StoreError
+from lightning_trainer.errors import LightningError, MalformedTelemetryError, StoreError
 
 if TYPE_CHECKING:
     import psycopg
@@ -20,6 +20,7 @@ _ADVICE = {
     "25P03": "this daemon was silent in the middle of a transaction, which the server has ended",
 }
 """By SQLSTATE."""
+_TOO_LONG = "54000"
 
 
 def shown(url: str) -> str:
@@ -45,8 +46,12 @@ def without_password(text: str, url: str) -> str:
     return text
 
 
-def failure(error: psycopg.Error, url: str, *, connecting: bool = False) -> StoreError:
+def failure(error: psycopg.Error, url: str, *, connecting: bool = False) -> LightningError:
     """Return the error that the store's callers know."""
+    if error.sqlstate == _TOO_LONG:
+        return MalformedTelemetryError(
+            "an id, a name or a source is longer than the 2,700 bytes that an index can hold"
+        )
     said = without_password(" ".join(str(error).split()), url)
     if connecting:
         return StoreError(

@@ -1,13 +1,18 @@
 """What is PostgreSQL's alone: what goes wrong is one sentence without the password, and a restart loses nothing."""
 
 import asyncio
+import contextlib
 import logging
+import os
+import random
 import signal
+import subprocess
+from collections.abc import Callable, Iterator
 
 import pytest
 from lightning_instrumentation import semconv
 
-from lightning_trainer.errors import StoreError
+from lightning_trainer.errors import MalformedTelemetryError, StoreError
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.failures import shown, without_password
 from lightning_trainer.store.postgres.store import PostgresStore
@@ -106,3 +111,53 @@ async def test_a_daemon_that_stops_with_the_lock_in_its_hand_loses_it(
         with pytest.raises(StoreError):
             silent.execute("COMMIT")
         silent.close()
+
+
+async def test_an_id_that_no_index_holds_is_refused_for_good_and_alone(postgres_url: str, make_root) -> None:
+    long = "".join(random.Random(1).choices("0123456789abcdef", k=20_000))
+    async with PostgresStore(postgres_url) as store:
+        results = await asyncio.gather(
+            store.append([make_root(1, long)]), store.append([make_root(2, "short")]), return_exceptions=True
+        )
+        assert isinstance(results[0], MalformedTelemetryError)
+        assert results[1] == 1
+
+
+async def test_a_full_disk_is_one_sentence_and_what_comes_later_is_stored(postgres, make_span, caplog) -> None:
+    caplog.set_level(logging.CRITICAL)
+    with small_disk(postgres) as (url, room):
+        async with PostgresStore(url) as store:
+            stored = 0
+
+            async def fill() -> None:
+                nonlocal stored
+                while stored < 100:
+                    long = {"x": "y" * 20_000}
+                    await store.append([make_span(n, trace=stored + 1, attributes=long) for n in range(1, 30)])
+                    stored += 1
+
+            with pytest.raises(StoreError, match="the disk of the PostgreSQL server is full") as raised:
+                await fill()
+            assert "\n" not in str(raised.value)
+            assert (await store.counts())["spans"] == 29 * stored
+            room()
+            assert await store.append([make_span(1, trace=500)]) == 1
+
+
+@contextlib.contextmanager
+def small_disk(postgres) -> Iterator[tuple[str, Callable[[], None]]]:
+    """A schema whose tables lie on a disk of 24 MiB; and what makes it larger."""
+    folder = postgres.folder / "small"
+    folder.mkdir()
+    mounted = ["mount", "-t", "tmpfs", "-o", f"size=24m,mode=700,uid={postgres.folder.stat().st_uid}", "small"]
+    if os.geteuid() or subprocess.run([*mounted, str(folder)], capture_output=True).returncode:
+        pytest.skip("only root can mount a small disk")
+    try:
+        postgres.execute(f"CREATE TABLESPACE small LOCATION '{folder}'", "CREATE SCHEMA small")
+        yield (
+            postgres.url("small") + "%20-cdefault_tablespace%3Dsmall",
+            lambda: subprocess.run(["mount", "-o", "remount,size=200m", str(folder)], check=True),
+        )
+        postgres.execute("DROP SCHEMA small CASCADE", "DROP TABLESPACE small")
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
