@@ -44,6 +44,8 @@ quickstart: setup
 test: setup
 	@command -v chromium chromium-browser google-chrome >/dev/null || \
 	    echo 'left out: the dashboard in a real browser; apt-get install chromium gets it'
+	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || \
+	    echo 'left out: the store on PostgreSQL; apt-get install postgresql gets it'
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(TWO_AT_A_TIME) $(ARGS)
 
 test-fast: setup

@@ -48,6 +48,10 @@ class DamagedStoreError(StoreError):
     """A part of the store's file cannot be read; the rest can."""
 
 
+class TurnLostError(StoreError):
+    """Another daemon trains the policy; nothing was written."""
+
+
 class LedgerImbalanceError(LightningError, ValueError):
     """The tokens that went in are not the tokens accounted for (promise 1)."""
 

@@ -4,6 +4,7 @@ import asyncio
 import ipaddress
 import itertools
 import json
+import os
 import re
 import shutil
 import threading
@@ -284,3 +285,29 @@ def recorded() -> Callable[..., list[Span]]:
         return list(decode_request(request.SerializeToString()).spans)
 
     return read
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Any]:
+    """A PostgreSQL server of the session's own."""
+    from benchmarks.common.postgres_server import postgres_server, programs
+
+    if programs() is None:
+        missing = "there is no PostgreSQL here: apt-get install postgresql"
+        if os.environ.get("LIGHTNING_TESTS_NEED_POSTGRES"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    # A test that kills processes loses nothing without fsync; benchmarks run with it.
+    with postgres_server(fsync="off") as server:
+        yield server
+
+
+_SCHEMAS = itertools.count(1)
+
+
+@pytest.fixture
+def postgres_url(postgres: Any) -> str:
+    """The URL of a schema of the test's own."""
+    schema = f"test_{next(_SCHEMAS)}"
+    postgres.execute(f"CREATE SCHEMA {schema}")
+    return postgres.url(schema)

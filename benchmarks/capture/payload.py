@@ -60,11 +60,11 @@ class Bodies:
             response=b"r%015d" % number,
         )
 
-    def requests(self, spans: int, *, at_once: int = 512) -> Iterator[tuple[int, bytes]]:
-        """Return (number of spans, gzipped body) until there were so many spans."""
-        for first in range(0, spans, at_once):
-            count = min(at_once, spans - first)
-            body = b"".join(self.span(first + offset) for offset in range(count))
+    def requests(self, spans: int, *, at_once: int = 512, first: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Return (number of spans, gzipped body) until there were so many spans, numbered from ``first``."""
+        for begin in range(0, spans, at_once):
+            count = min(at_once, spans - begin)
+            body = b"".join(self.span(first + begin + offset) for offset in range(count))
             yield count, gzip.compress(body, compresslevel=1)
 
 

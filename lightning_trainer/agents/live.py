@@ -4,7 +4,6 @@ Whoever asks gets an answer soon: while a count takes longer than that, the one 
 """
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.agents.census import AgentCensus, count_agents, slim
 from lightning_trainer.agents.uncaptured import ProgramLosses, count_losses
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.scan import named, traces
 
 NEWEST = 5_000
@@ -34,7 +34,7 @@ class Seen:
     spans_held: int = 0
 
 
-def see(connection: sqlite3.Connection, *, newest: int | None = None) -> Seen:
+def see(connection: Connection, *, newest: int | None = None) -> Seen:
     """Count what is in a store: of its newest spans, or of all."""
     held = connection.execute("SELECT count(*) FROM spans" if newest is None else _HELD).fetchone()[0]
     return Seen(
@@ -51,7 +51,7 @@ _HELD = "SELECT coalesce((SELECT value FROM totals WHERE name = 'spans'), (SELEC
 class ScannableStore(Protocol):
     async def last_span(self) -> int: ...
 
-    async def scan(self, query: Callable[[sqlite3.Connection], Result]) -> Result: ...
+    async def scan(self, query: Callable[[Connection], Result]) -> Result: ...
 
 
 class LiveCensus:

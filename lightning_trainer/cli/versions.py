@@ -8,7 +8,7 @@ from rich.table import Table
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.file import load_config
-from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.places import place_of, reading
 from lightning_trainer.versions.archive import archive_root, stored_versions
 from lightning_trainer.versions.listing import CanaryRow, VersionRow, list_versions
 
@@ -35,10 +35,13 @@ def read_versions(
     config: Config, policy: PolicyConfig, *, limit: int | None = None, before: int | None = None
 ) -> list[VersionRow]:
     """Return the versions of a policy from the configuration's state folder: all, or a page of them."""
-    state_dir = config.daemon.state_dir
-    with read_only(state_dir / "lightning.sqlite") as connection:
+    with reading(place_of(config)) as connection:
         return list_versions(
-            connection, policy, stored_versions(archive_root(state_dir, policy.name)), before=before, newest=limit
+            connection,
+            policy,
+            stored_versions(archive_root(config.shared_dir, policy.name)),
+            before=before,
+            newest=limit,
         )
 
 

@@ -17,7 +17,7 @@ from lightning_trainer.errors import ConfigError
 
 USUAL_CONFIG = Path("lightning.toml")
 
-_SECRET = frozenset({"token", "api_key_env", "base_url"})
+_SECRET = frozenset({"token", "api_key_env", "base_url", "url"})
 """Settings whose values are not repeated: one is a secret, and into the others somebody may have written one."""
 
 
@@ -93,8 +93,9 @@ def _resolve_paths(config: Config, base: Path) -> Config:
     )
     judges = tuple(_judge(judge, base) for judge in config.judge)
     store = config.store
-    if store.journal is not None:
-        store = store.model_copy(update={"journal": (base / store.journal).absolute()})
+    folders = {name: getattr(store, name) for name in ("journal", "shared_dir")}
+    found = {name: (base / folder).absolute() for name, folder in folders.items() if folder is not None}
+    store = store.model_copy(update=found)
     changed = {"daemon": daemon, "engine": engine, "store": store, "policy": policies, "judge": judges}
     return config.model_copy(update=changed)
 

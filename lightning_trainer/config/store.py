@@ -1,16 +1,25 @@
-"""``[store]``: how much of what was recorded is kept."""
+"""``[store]``: where what was recorded is kept, and how much of it."""
 
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, SecretStr, field_validator
 
 from lightning_trainer.config.sections import Duration, Section, Size, duration
 
 
 class StoreConfig(Section):
-    """``[store]``: what is deleted of what was recorded; never what a step still can want."""
+    """``[store]``: where what was recorded is, and what of it is deleted; never what a step still can want."""
 
+    url: SecretStr | None = None
+    """``postgresql://USER@HOST:PORT/DATABASE``: a PostgreSQL server, which several daemons may share; absent: a SQLite
+    file in ``state_dir``, one daemon's alone. A password is best left to ``PGPASSWORD`` or ``~/.pgpass``; one that is
+    in the URL is shown nowhere."""
+    shared_dir: Path | None = None
+    """Of daemons that share a store: the folder that all of them see (a network file system), for checkpoints and the
+    weights of versions; absent: ``state_dir``, which is enough for one daemon."""
+    turn_s: float = Field(default=15.0, ge=2, le=3600)
+    """Of daemons that share a store: how long one that trains a policy may be silent before another one trains it."""
     retention_time: Duration = None
     """Spans and batches that came longer ago are deleted (``"30d"``, ``"12h"``); ``"none"``: age deletes nothing."""
     retention_size: Size = Field(default=20 * 2**30, ge=16 * 2**20)
@@ -22,3 +31,10 @@ class StoreConfig(Section):
     idempotency_window: Annotated[float, duration("30d")] = Field(default=30 * 86400.0, ge=60)
     """For so long after its spans were deleted an attempt is known: what is delivered again of it is not stored, and
     never trained."""
+
+    @field_validator("url")
+    @classmethod
+    def _of_postgresql(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not url.get_secret_value().startswith(("postgresql://", "postgres://")):
+            raise ValueError("it has to begin with postgresql://; leave it out for SQLite")  # it may hold a password
+        return url

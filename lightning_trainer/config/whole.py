@@ -1,5 +1,6 @@
 """The whole of ``lightning.toml``."""
 
+from pathlib import Path
 from typing import Self
 
 from pydantic import field_validator, model_validator
@@ -96,6 +97,11 @@ class Config(Section):
                 return judge
         known = f"it has {', '.join(one.name for one in self.judge)}" if self.judge else "it has none; docs/rewards.md"
         raise ConfigError(f"there is no [[judge]] {name!r} in the configuration: {known}")
+
+    @property
+    def shared_dir(self) -> Path:
+        """The folder of checkpoints and of the weights of versions: that which all daemons of a store see."""
+        return self.store.shared_dir or self.daemon.state_dir
 
     @property
     def only_policy(self) -> PolicyConfig:

@@ -22,7 +22,7 @@ from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import engine_settings, replica_settings
 from lightning_trainer.serving.shared_memory import WeightFiles
 from lightning_trainer.serving.supervisor import EngineSupervisor
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.training.remote import make_trainers
 from lightning_trainer.training.settings import schedule_notes, trainer_settings
 
@@ -31,7 +31,7 @@ async def compose(
     config: Config,
     stack: AsyncExitStack,
     *,
-    store: SqliteStore,
+    store: Store,
     sink: NotifyingStore,
     census: LiveCensus,
     url: str,

@@ -10,7 +10,7 @@ from lightning_trainer.daemon.policy_runtime import PolicyRuntime
 from lightning_trainer.dashboard.site import PolicyNow
 from lightning_trainer.errors import ConfigError, LightningError, RollbackError
 from lightning_trainer.ingest.http.json_bodies import JsonBodyError
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.store.worklist.drops import Kind, drop
 from lightning_trainer.types import SpanSink
 from lightning_trainer.versions.held_out import refresh_verdicts
@@ -24,7 +24,7 @@ _READ_FOR_A_PAGE = 20
 class LiveDaemon:
     """Implements ``dashboard.site.Live``."""
 
-    def __init__(self, policies: Sequence[PolicyRuntime], store: SqliteStore, sink: SpanSink) -> None:
+    def __init__(self, policies: Sequence[PolicyRuntime], store: Store, sink: SpanSink) -> None:
         self._policies = {one.policy.name: one for one in policies}
         self._store = store
         self._sink = sink

@@ -14,6 +14,7 @@ from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
+from lightning_trainer.daemon.loop.turn import Turn
 from lightning_trainer.daemon.publication.canary import Canary
 from lightning_trainer.daemon.publication.guard import PromotionGuard
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
@@ -34,7 +35,7 @@ from lightning_trainer.models.folder import vocabulary_of
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.serving.shared_memory import WeightFolder
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.versions.archive import VersionArchive, archive_root
 
@@ -65,7 +66,7 @@ class PolicyRuntime:
         policy: PolicyConfig,
         config: Config,
         *,
-        store: SqliteStore,
+        store: Store,
         sink: NotifyingStore,
         engine: PolicyEngine,
         trainer: TrainerClient,
@@ -91,12 +92,14 @@ class PolicyRuntime:
         self.upstream = make_upstream(engine.replicas)
         self.progress = Progress()
         self.metrics = MetricsRecorder(policy.name, store, folder=state_dir, config=config.metrics)
-        self.old_versions = _old_versions(policy, engine, state_dir, make_upstream)
+        self.old_versions = _old_versions(policy, engine, config.shared_dir, make_upstream)
         stored = sink.watch(policy.name, self.progress)
         self.rollbacks = RollbackRequests(wake=stored)
         self._keeper = VersionKeeper(
             policy, store=store, archive=self.old_versions.archive, in_use=lambda: self.old_versions.in_use
         )
+        self._turn = Turn(policy.name, store=store, holder=url, rollbacks=self.rollbacks)
+        self._turn_s = config.store.turn_s
         canary = policy.canary
         self.canary_route = canary and CanaryRoute(policy.name, share=canary.share, by=canary.by)
         publisher = Publisher(
@@ -126,11 +129,12 @@ class PolicyRuntime:
             store=store,
             trainer=trainer,
             publisher=publisher,
-            checkpoints=CheckpointFolder(state_dir / "checkpoints" / policy.name, keep=policy.keep_checkpoints),
+            checkpoints=CheckpointFolder(config.shared_dir / "checkpoints" / policy.name, keep=policy.keep_checkpoints),
             progress=self.progress,
             metrics=self.metrics,
             rollbacks=self.rollbacks,
             stored=stored,
+            turn=self._turn,
             demonstrations=demonstrations,
             one_of_several=len(config.policy) > 1,
             vocabulary=vocabulary_of(engine.model_dir),
@@ -154,13 +158,15 @@ class PolicyRuntime:
 
     async def run(self) -> None:
         """Train until cancelled."""
-        watching = asyncio.create_task(self._watch())
+        beside = [asyncio.create_task(self._watch()), asyncio.create_task(self._turn.keep(self._turn_s))]
         try:
             await self._loop.run()
         finally:
-            watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await watching
+            for task in beside:
+                task.cancel()
+            for task in beside:
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await task
 
     async def save(self) -> None:
         """Write a last checkpoint, so that the next start repeats nothing; a busy trainer is not waited for."""
@@ -176,6 +182,7 @@ class PolicyRuntime:
 
     async def stop(self) -> None:
         """Take down what is its own; the loop has ended."""
+        await self._turn.give_up()
         await self._judges.close()
         await self._keeper.settled()
         await self.old_versions.stop()
@@ -212,10 +219,10 @@ async def _start_on_its_gpu(trainer: TrainerClient) -> None:
 def _old_versions(
     policy: PolicyConfig,
     engine: PolicyEngine,
-    state_dir: Path,
+    shared_dir: Path,
     make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream],
 ) -> OldVersionEngine | OldAdapters:
-    archive = VersionArchive(archive_root(state_dir, policy.name), model_dir=engine.model_dir)
+    archive = VersionArchive(archive_root(shared_dir, policy.name), model_dir=engine.model_dir)
     idle_s = policy.versions.idle_timeout_s
     if policy.lora is None:
         return OldVersionEngine(archive, engine.settings, idle_timeout_s=idle_s, make_upstream=make_upstream)

@@ -54,7 +54,8 @@ from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.ingest.http.rewards import rewards_router
 from lightning_trainer.ingest.http.rollouts import rollouts_router
 from lightning_trainer.ingest.redacting import RedactingSink
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.places import place_of, store_at
+from lightning_trainer.store.store import Store
 from lightning_trainer.types import SpanSink
 
 _log = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class Daemon:
             url = config.daemon.url(listener.getsockname()[1])
             identity = identity_of_daemon(state_dir, url, token)
             await asyncio.to_thread(leave_to_its_owner, url, identity)
-            store = await stack.enter_async_context(SqliteStore(state_dir / "lightning.sqlite", config.store))
+            store = await stack.enter_async_context(store_at(place_of(config), config.store))
             sink = NotifyingStore(store)
             census = LiveCensus(store)
             self.policies = policies = await compose(
@@ -109,7 +110,7 @@ class Daemon:
                 make_upstream=self._upstream,
             )
             store.retention.wanted_by = lambda: [one.policy.name for one in policies if one.takes_attempts]
-            store.retention.repeatable_from = partial(oldest_checkpoints, state_dir / "checkpoints")
+            store.retention.repeatable_from = partial(oldest_checkpoints, config.shared_dir / "checkpoints")
             self.url = url
             redacting = RedactingSink(
                 sink, redactor(config.daemon.redact), drop_tokens=config.daemon.redact_tokens == "drop"
@@ -153,7 +154,7 @@ class Daemon:
 
     def _app(
         self,
-        store: SqliteStore,
+        store: Store,
         sink: SpanSink,
         policies: Sequence[PolicyRuntime],
         token: str | None,

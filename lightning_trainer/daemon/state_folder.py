@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from lightning_trainer.errors import ConfigError, StoreError
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _REST = 4.0
 """Times as long as a slice took, until the next one: others write, too."""
 
 
-async def keep_within_limits(store: SqliteStore, *, every_s: float = _EVERY_S) -> None:
+async def keep_within_limits(store: Store, *, every_s: float = _EVERY_S) -> None:
     """For ever; a store that cannot be written is tried again."""
     while True:
         try:

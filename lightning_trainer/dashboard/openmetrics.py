@@ -5,7 +5,6 @@ What was not measured is absent, never zero. Source: OpenMetrics 1.0 (https://pr
 """
 
 import re
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from lightning_trainer import __version__
 from lightning_trainer.dashboard.reading.progress import PolicyPast, known_policies, read_past
 from lightning_trainer.dashboard.site import PolicyNow, Site
 from lightning_trainer.metrics.catalog import ABOUT, describe
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import totals
 from lightning_trainer.store.tables.totals import StoreCounts
 
@@ -101,7 +101,7 @@ class _Now(Collector):
 async def openmetrics(site: Site) -> bytes:
     """Return the text."""
 
-    def read(connection: sqlite3.Connection) -> tuple[StoreCounts, dict[str, PolicyPast]]:
+    def read(connection: Connection) -> tuple[StoreCounts, dict[str, PolicyPast]]:
         return totals.count(connection), {name: read_past(connection, name, 1) for name in known_policies(connection)}
 
     counts, pasts = await site.store.scan(read)

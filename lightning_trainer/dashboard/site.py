@@ -1,6 +1,5 @@
 """What the pages are given: a store to read, a configuration, and a daemon that is asked, where one runs."""
 
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Protocol, TypeVar
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig, any_agent
 from lightning_trainer.dashboard.reading.summaries import SummaryCache
+from lightning_trainer.store.connection import Connection
 
 Result = TypeVar("Result")
 
@@ -18,7 +18,7 @@ class Snapshots(Protocol):
 
     async def last_span(self) -> int: ...
 
-    async def scan(self, query: Callable[[sqlite3.Connection], Result]) -> Result: ...
+    async def scan(self, query: Callable[[Connection], Result]) -> Result: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ What a step consumed is judged together, as it was then; what still waits is jud
 comes from files is judged all together. Each such set is judged once, however many of its rollouts are asked for.
 """
 
-import sqlite3
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from lightning_trainer.errors import ConfigError
 from lightning_trainer.explain.case import Case, Judged
 from lightning_trainer.ingest.reading import Reading, read_spans
 from lightning_trainer.judges.reliability.report import corrections
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import StepRecord
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import feedback, participations
@@ -50,7 +50,7 @@ class Gathering:
 
     def __init__(
         self,
-        connection: sqlite3.Connection,
+        connection: Connection,
         policy: PolicyConfig,
         others: Sequence[str] = (),
         *,

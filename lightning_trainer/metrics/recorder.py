@@ -15,7 +15,7 @@ from lightning_trainer.metrics.to_jsonl import JsonLines, MetricsSink
 from lightning_trainer.metrics.to_tensorboard import TensorBoard, installed
 from lightning_trainer.metrics.to_wandb import WeightsAndBiases
 from lightning_trainer.metrics.warnings import warnings_of
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _RECENT = 500
 class MetricsRecorder:
     """The rows of one policy: of its first steps and of its newest ones, however long the run is."""
 
-    def __init__(self, policy: str, store: SqliteStore, *, folder: Path, config: MetricsConfig | None = None) -> None:
+    def __init__(self, policy: str, store: Store, *, folder: Path, config: MetricsConfig | None = None) -> None:
         """``folder``: of the state folder; its ``metrics`` gets the files."""
         self._policy = policy
         self._store = store

@@ -4,13 +4,13 @@ A row is a function of what the store holds of its step, so it can be made again
 absent, never zero.
 """
 
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lightning_trainer.credit.groups import GroupSummary
 from lightning_trainer.rewards.reliability import Correction
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import StepRecord, StepState
 from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.tables import versions as version_table
@@ -110,7 +110,7 @@ def judge_metrics(corrections: Mapping[str, Correction]) -> dict[str, float]:
 
 
 def select_rows(
-    connection: sqlite3.Connection,
+    connection: Connection,
     policy: str,
     *,
     only: int | None = None,

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from lightning_trainer.errors import DamagedStoreError, StoreError
+from lightning_trainer.store.connection import Connection
 
 Result = TypeVar("Result")
 
@@ -15,17 +16,17 @@ Result = TypeVar("Result")
 class ReaderPool:
     """Runs queries off the event loop; every query sees one consistent snapshot."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], *, threads: int = 4) -> None:
+    def __init__(self, connect: Callable[[], Connection], *, threads: int = 4) -> None:
         self._connect = connect
         self._local = threading.local()
-        self._opened: list[sqlite3.Connection] = []
+        self._opened: list[Connection] = []
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="store-reader", initializer=self._open)
 
-    async def run(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
+    async def run(self, query: Callable[[Connection], Result]) -> Result:
         """Run a query in a snapshot.
 
         Raises:
-            StoreError: the store is closed, or SQLite cannot read it.
+            StoreError: the store is closed, or its database cannot read it.
         """
         try:
             future = self._executor.submit(self._query, query)
@@ -42,14 +43,15 @@ class ReaderPool:
         self._local.connection = self._connect()
         self._opened.append(self._local.connection)
 
-    def _query(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
-        connection: sqlite3.Connection = self._local.connection
+    def _query(self, query: Callable[[Connection], Result]) -> Result:
+        connection: Connection = self._local.connection
         try:
             connection.execute("BEGIN")
             try:
                 return query(connection)
             finally:
-                connection.execute("COMMIT")
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise unreadable(error) from error
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.otlp.span_codec import decode_resource, decode_span
+from lightning_trainer.store.connection import Connection, stream
 from lightning_trainer.store.readers import unreadable
 from lightning_trainer.store.schema import MIGRATIONS, supply_tables
 from lightning_trainer.types import AttributeValue, Span
@@ -19,7 +20,7 @@ from lightning_trainer.types import AttributeValue, Span
 _TRACES = """SELECT spans.trace_id, spans.body, spans.scope, spans.resource_id FROM spans
     ORDER BY spans.trace_id, spans.span_id"""
 _NEWEST_TRACES = """SELECT spans.trace_id, spans.body, spans.scope, spans.resource_id FROM spans
-    WHERE seq > ? ORDER BY +spans.trace_id, spans.span_id"""
+    WHERE seq > ? ORDER BY spans.trace_id || '', spans.span_id"""
 
 
 @contextmanager
@@ -67,10 +68,11 @@ def _connect(path: Path) -> sqlite3.Connection:
     raise StoreError(f"the store {path} cannot be opened for reading")
 
 
-def named(connection: sqlite3.Connection, name: str, *, newest: int | None = None) -> Iterator[Span]:
+def named(connection: Connection, name: str, *, newest: int | None = None) -> Iterator[Span]:
     """Yield every span of one name, in the order in which they came; of the ``newest`` spans where that is given."""
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
-    rows = connection.execute(
+    rows = stream(
+        connection,
         "SELECT spans.body, scope, resources.body FROM spans JOIN resources ON resources.id = resource_id "
         "WHERE name = ? AND seq > ? ORDER BY seq",
         (name, 0 if newest is None else last - newest),
@@ -80,7 +82,7 @@ def named(connection: sqlite3.Connection, name: str, *, newest: int | None = Non
 
 
 def traces(
-    connection: sqlite3.Connection, slim: Callable[[Span], Span] = lambda span: span, *, newest: int | None = None
+    connection: Connection, slim: Callable[[Span], Span] = lambda span: span, *, newest: int | None = None
 ) -> Iterator[list[Span]]:
     """Yield every trace's spans, one trace at a time, in an order that depends on nothing but the spans.
 
@@ -90,7 +92,7 @@ def traces(
     """
     resources: dict[int, dict[str, AttributeValue]] = {}
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
-    rows = connection.execute(_TRACES) if newest is None else connection.execute(_NEWEST_TRACES, (last - newest,))
+    rows = stream(connection, _TRACES) if newest is None else stream(connection, _NEWEST_TRACES, (last - newest,))
     for _, trace in groupby(rows, key=lambda row: row[0]):
         spans = []
         for _, body, scope, resource_id in trace:

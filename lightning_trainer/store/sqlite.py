@@ -1,406 +1,38 @@
-"""SqliteStore: the embedded store of one daemon.
+"""SqliteStore: the embedded store of one daemon, in one file.
 
-Durability: WAL with ``synchronous=FULL``: the log is fsynced at every commit, and an ``append`` returns only after its
-commit, so an acknowledged span survives ``kill -9`` of the daemon and the loss of power. The price, one fsync a
-transaction, is shared by everything that queued up meanwhile (see ``writer.py``).
+WAL with ``synchronous=FULL``: the log is fsynced at every commit.
 """
 
-import asyncio
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
 
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.errors import StoreError
-from lightning_trainer.store.batch_codec import encode_batch
 from lightning_trainer.store.lock import FileLock
 from lightning_trainer.store.readers import ReaderPool, is_damage
-from lightning_trainer.store.records import Rollback, StepRecord, StepState
 from lightning_trainer.store.retention.retention import Retention
-from lightning_trainer.store.retention.size import measure
+from lightning_trainer.store.retention.size import give_back, measure
 from lightning_trainer.store.schema import migrate
-from lightning_trainer.store.tables import arrivals as arrival_table
-from lightning_trainer.store.tables import attempts as attempt_table
-from lightning_trainer.store.tables import participations as participation_table
-from lightning_trainer.store.tables import spans as span_table
-from lightning_trainer.store.tables import steps as step_table
-from lightning_trainer.store.tables import totals
-from lightning_trainer.store.tables import versions as version_table
-from lightning_trainer.store.tables.late import select_consumed
-from lightning_trainer.store.tables.steps import Assignment
-from lightning_trainer.store.tables.totals import StoreCounts, count
-from lightning_trainer.store.upkeep.journal import Journal
-from lightning_trainer.store.worklist import waiting
-from lightning_trainer.store.worklist.waiting import WaitingAttempt
+from lightning_trainer.store.store import Store
 from lightning_trainer.store.writer import GroupCommitWriter
-from lightning_trainer.types import (
-    Attempt,
-    AttemptState,
-    LedgerRow,
-    PolicyVersion,
-    RolloutMode,
-    Span,
-    StepReport,
-    TrainingBatch,
-)
 
-Result = TypeVar("Result")
 _ADVICE_ON_DAMAGE = "; `lightning-trainer store check` says what is damaged, `store repair` keeps everything else"
 
 
-class SqliteStore:
-    """A store in one file; use it as an async context manager, or call :meth:`open` and :meth:`close`."""
+class SqliteStore(Store):
+    """One daemon's alone: a lock beside the file says so."""
 
     def __init__(self, path: Path | str, retention: StoreConfig | None = None) -> None:
         """``retention``: the limits that it is kept within; the defaults' unless given."""
         self.path = Path(path)
-        self.retention = Retention(self.path, retention or StoreConfig())
+        super().__init__(
+            str(path),
+            Retention(str(path), retention or StoreConfig(), partial(measure, path=self.path), give_back=give_back),
+        )
         self._lock: FileLock | None = None
-        self._writer: GroupCommitWriter | None = None
-        self._readers: ReaderPool | None = None
-        self._journal: Journal | None = None
 
-    async def open(self) -> Self:
-        """Create or open the file and bring it to the newest schema.
-
-        Raises:
-            StoreError: another daemon has it open, a newer lightning-trainer wrote it, or it is not a SQLite file.
-        """
-        if self._writer is not None:
-            raise StoreError(f"the store {self.path} is already open")
-        await asyncio.to_thread(self._open)
-        return self
-
-    async def close(self) -> None:
-        """Commit what is queued and let go of the file; closing twice does nothing."""
-        writer, readers = self._writer, self._readers
-        self._writer = self._readers = None
-        if writer is not None and readers is not None:
-            await asyncio.to_thread(self._close, writer, readers)
-
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    # -- spans and attempts ------------------------------------------------------------------------------------------
-
-    async def append(self, spans: Sequence[Span]) -> int:
-        """Commit spans, and what they say of their attempts; return how many were new.
-
-        Raises:
-            MalformedTelemetryError: a span cannot be written as OTLP; none of them was written.
-            StoreError: the commit failed; none of them was written.
-        """
-        return len(await self.append_new(spans))
-
-    async def append_new(self, spans: Sequence[Span]) -> list[Span]:
-        """Commit spans as :meth:`append` does and return those that were new."""
-        if not spans:
-            return []
-        if self._journal is not None:
-            await asyncio.to_thread(self._journal.append, spans)
-        return await self._write(lambda connection: span_table.insert(connection, spans))
-
-    async def has_rollout(self, rollout_id: str) -> bool:
-        return await self._read(lambda connection: span_table.has_rollout(connection, rollout_id))
-
-    async def has_response(self, response_id: str, *, attempt_id: str | None = None) -> bool:
-        return await self._read(lambda connection: span_table.has_response(connection, response_id, attempt_id))
-
-    async def attempts_of_response(self, response_id: str) -> list[str]:
-        """Return the first attempts whose calls have the response id; more than one where a server repeats its ids."""
-        return await self._read(lambda connection: span_table.attempts_of_response(connection, response_id))
-
-    async def consumed(
-        self,
-        *,
-        attempt_ids: Collection[str] = (),
-        rollout_ids: Collection[str] = (),
-        response_ids: Collection[str] = (),
-        policy: str | None = None,
-    ) -> dict[str, int]:
-        """Return by attempt id the step that consumed it; see :func:`late.select_consumed`."""
-        return await self._read(
-            lambda connection: select_consumed(
-                connection,
-                attempt_ids=attempt_ids,
-                rollout_ids=rollout_ids,
-                response_ids=response_ids,
-                policy=policy,
-            )
-        )
-
-    async def last_span(self) -> int:
-        """Return a number that is another one when spans were stored."""
-        return await self._read(span_table.last)
-
-    async def counts(self) -> StoreCounts:
-        return await self._read(count)
-
-    async def scan(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Run a long query of the caller's (see ``scan.py``) in a reader's thread, on one snapshot."""
-        return await self._read(query)
-
-    async def spans_of_attempts(self, attempt_ids: Sequence[str]) -> list[Span]:
-        """Return everything that belongs to the attempts, oldest first; see :func:`spans.select_of_attempts`."""
-        return await self._read(lambda connection: span_table.select_of_attempts(connection, attempt_ids))
-
-    async def spans_of_trace(self, trace_id: str) -> list[Span]:
-        return await self._read(lambda connection: span_table.select_of_trace(connection, trace_id))
-
-    async def write(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Run a short operation of the caller's in the writer's thread; it returns after its commit."""
-        return await self._write(operation)
-
-    async def ended_attempts(
-        self, *, mode: RolloutMode | str | None = RolloutMode.TRAIN, policy: str | None = None
-    ) -> list[Attempt]:
-        """Return all ended attempts that no step has consumed (of ``policy``, or of any), oldest end first.
-
-        It looks through history: loops ask for :meth:`waiting_attempts`.
-        """
-        wanted = None if mode is None else RolloutMode(mode)
-        return await self._read(lambda connection: attempt_table.select_ended(connection, mode=wanted, policy=policy))
-
-    async def enroll(self, policy: str, *, earlier: bool = False) -> None:
-        """Begin to keep the list of attempts that wait for a policy; see :func:`waiting.enroll`."""
-        await self._write(lambda connection: waiting.enroll(connection, policy, earlier=earlier))
-
-    async def waiting_attempts(self, policy: str) -> list[WaitingAttempt]:
-        """Return the ended attempts that a step of an enrolled policy may take, oldest end first."""
-        return await self._read(lambda connection: waiting.select(connection, policy))
-
-    async def let_go(self, policy: str, attempt_ids: Collection[str]) -> None:
-        """Leave waiting attempts alone until their group or task is heard of again."""
-        if attempt_ids:
-            await self._write(lambda connection: waiting.let_go(connection, policy, attempt_ids))
-
-    async def take_part(self, policy: str, attempt_ids: Collection[str]) -> None:
-        """Note that a policy's calls are among those of the attempts."""
-        if attempt_ids:
-
-            def put(connection: sqlite3.Connection) -> None:
-                new = participation_table.put(connection, [(policy, one) for one in attempt_ids])
-                waiting.heard_of(connection, new)
-
-            await self._write(put)
-
-    async def begin_policy(self, policy: str) -> int | None:
-        """Note that a policy is started; the first time return how many rollouts were recorded before, later None."""
-        return await self._write(lambda connection: participation_table.begin(connection, policy))
-
-    async def ended_by_group(
-        self,
-        prefix: str,
-        *,
-        mode: RolloutMode = RolloutMode.TRAIN,
-        policy: str | None = None,
-        taken: tuple[str, int, int] | None = None,
-        after: str | None = None,
-        limit: int | None = None,
-    ) -> dict[str, int]:
-        """Return how many attempts of a mode have ended of each group whose id begins with ``prefix``, by that id: of
-        those that ``policy`` took part in, and with ``taken``, a policy and two steps, that its steps beyond the first
-        and up to the second have taken; of those behind ``after`` the first ``limit``."""
-        return await self._read(
-            lambda connection: attempt_table.count_ended(
-                connection, prefix, mode=mode, policy=policy, taken=taken, after=after, limit=limit
-            )
-        )
-
-    async def missing_spans(self, policy: str | None = None) -> dict[str, int]:
-        """Return how many spans have not come, of every ended attempt that lacks some and that no step (of that policy,
-        or of any) has consumed."""
-        return await self._read(lambda connection: arrival_table.select_missing(connection, policy))
-
-    async def attempts(
-        self,
-        *,
-        attempt_ids: Sequence[str] | None = None,
-        rollout_id: str | None = None,
-        group_id: str | None = None,
-        mode: RolloutMode | str | None = None,
-        state: AttemptState | str | None = None,
-        limit: int | None = None,
-    ) -> list[Attempt]:
-        """Return the attempts that meet every condition given, oldest start first; with a limit, the newest ones."""
-        return await self._read(
-            lambda connection: attempt_table.select(
-                connection,
-                attempt_ids=attempt_ids,
-                rollout_id=rollout_id,
-                group_id=group_id,
-                mode=None if mode is None else RolloutMode(mode),
-                state=None if state is None else AttemptState(state),
-                limit=limit,
-            )
-        )
-
-    async def attempt(self, attempt_id: str) -> Attempt | None:
-        """Return one attempt, or None when no span named it."""
-        found = await self.attempts(attempt_ids=[attempt_id])
-        return found[0] if found else None
-
-    # -- steps, batches, ledger --------------------------------------------------------------------------------------
-
-    async def assign(
-        self,
-        batch: TrainingBatch | None,
-        *,
-        policy: str,
-        step: int,
-        attempt_ids: Sequence[str],
-        ledger: Sequence[LedgerRow],
-        state: StepState | str = StepState.ASSIGNED,
-        metrics: Mapping[str, float] | None = None,
-    ) -> None:
-        """Record a step with its batch, ledger and metrics and mark its attempts as consumed, in one transaction.
-
-        Raises:
-            StoreError: the step exists, or an attempt is unknown or already consumed; nothing was written.
-        """
-        if batch is not None and (batch.policy, batch.step) != (policy, step):
-            raise StoreError(f"the batch is step {batch.step} of policy {batch.policy!r}, not {step} of {policy!r}")
-        if batch is None and StepState(state) is not StepState.SKIPPED:
-            raise StoreError(f"step {step} of policy {policy!r} has no batch; record it as skipped")
-        assignment = Assignment(
-            policy=policy,
-            step=step,
-            state=StepState(state),
-            attempt_ids=tuple(attempt_ids),
-            batch=None if batch is None else await asyncio.to_thread(encode_batch, batch),
-            ledger=tuple(ledger),
-            metrics=metrics or {},
-        )
-        await self._write(lambda connection: step_table.assign(connection, assignment))
-
-    async def finish_step(self, policy: str, report: StepReport, state: StepState | str = StepState.TRAINED) -> None:
-        """Record how a step ended.
-
-        Raises:
-            StoreError: it was never assigned, or its state does not lead there.
-        """
-        ended = StepState(state)
-        await self._write(lambda connection: step_table.finish(connection, policy, report, ended))
-
-    async def steps(
-        self,
-        policy: str,
-        *,
-        before: int | None = None,
-        after: int | None = None,
-        newest: int | None = None,
-        oldest: int | None = None,
-        advantages: bool = False,
-    ) -> list[StepRecord]:
-        """Return steps, first to last: all, those before or after one, of these the last or first so many; reports
-        without advantages unless they are asked for."""
-        return await self._read(
-            lambda connection: step_table.select_steps(
-                connection, policy, before=before, after=after, newest=newest, oldest=oldest, advantages=advantages
-            )
-        )
-
-    async def step_states(self, policy: str) -> dict[int, StepState]:
-        return await self._read(lambda connection: step_table.select_states(connection, policy))
-
-    async def step(self, policy: str, step: int) -> StepRecord:
-        """Return one step.
-
-        Raises:
-            StoreError: it was never assigned.
-        """
-        found = await self._read(
-            lambda connection: step_table.select_steps(connection, policy, only=step, advantages=True)
-        )
-        if not found:
-            raise StoreError(f"step {step} of policy {policy!r} is not in the store {self.path}")
-        return found[0]
-
-    async def batch(self, policy: str, step: int) -> TrainingBatch:
-        """Return the batch of one step.
-
-        Raises:
-            StoreError: the step was never assigned, or was skipped.
-        """
-        found = await self._read(lambda connection: step_table.select_batches(connection, policy, only=step))
-        if not found:
-            raise StoreError(f"step {step} of policy {policy!r} has no batch in the store {self.path}")
-        return found[0]
-
-    async def without_batch(self, policy: str, steps: Collection[int]) -> list[int]:
-        """Return those of some steps whose batches retention has deleted, ascending."""
-        return await self._read(lambda connection: step_table.select_without_batch(connection, policy, steps))
-
-    async def ledger(
-        self, policy: str, step: int | None = None, *, since: int = 0, before: int | None = None
-    ) -> list[LedgerRow]:
-        """Return the rows of one step, or of the steps from ``since`` to the one before ``before``."""
-        return await self._read(
-            lambda connection: step_table.select_ledger(connection, policy, step, since=since, before=before)
-        )
-
-    # -- policy versions ---------------------------------------------------------------------------------------------
-
-    async def put_version(self, version: PolicyVersion) -> None:
-        """Insert or update a version; making one live retires the one that was, in the same transaction.
-
-        Raises:
-            StoreError: its recorded state does not lead to the new one.
-        """
-        await self._write(lambda connection: version_table.put(connection, version))
-
-    async def versions(
-        self, policy: str, *, before: int | None = None, newest: int | None = None, oldest: int | None = None
-    ) -> list[PolicyVersion]:
-        """Return versions, first to last: all, those before one, and of these the last or first so many."""
-        return await self._read(
-            lambda connection: version_table.select(connection, policy, before=before, newest=newest, oldest=oldest)
-        )
-
-    async def version(self, policy: str, version: int) -> PolicyVersion | None:
-        """Return one version, or None where there is none of that number."""
-        return await self._read(lambda connection: version_table.select_one(connection, policy, version))
-
-    async def served_versions(self, policy: str, *, newest: int) -> list[int]:
-        """Return the newest versions that are or were live, first to last."""
-        return await self._read(lambda connection: version_table.select_served(connection, policy, newest))
-
-    async def live_version(self, policy: str) -> PolicyVersion | None:
-        return await self._read(lambda connection: version_table.select_live(connection, policy))
-
-    async def put_rollback(self, policy: str, version: int, *, at_ns: int) -> Rollback:
-        """Record that the next step goes on from the weights of ``version``."""
-        return await self._write(lambda connection: version_table.put_rollback(connection, policy, version, at_ns))
-
-    async def rollbacks(self, policy: str) -> list[Rollback]:
-        return await self._read(lambda connection: version_table.select_rollbacks(connection, policy))
-
-    # -- how much is kept --------------------------------------------------------------------------------------------
-
-    async def sweep(self) -> bool:
-        """Delete a slice of what the limits of age and use let go; True where there may be more."""
-        return await self._write(self.retention.sweep)
-
-    async def holds(self) -> dict[str, Any]:
-        """Return what the store holds and what retention has deleted; see :meth:`Retention.holds`."""
-        return await self._read(self.retention.holds)
-
-    async def measures(self) -> dict[str, float]:
-        """Return what a step's metrics say of the store."""
-        held = await self._read(totals.select)
-        return {
-            "store/bytes": float(self.retention.size.total),
-            "store/spans": float(held.get("spans", 0)),
-            "store/deleted_spans": float(held.get(f"{totals.DELETED}spans", 0)),
-        }
-
-    # -- the file ----------------------------------------------------------------------------------------------------
-
-    def _open(self) -> None:
+    def _open(self) -> tuple[GroupCommitWriter, ReaderPool]:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(self.path.with_name(self.path.name + ".lock"))
@@ -424,19 +56,9 @@ class SqliteStore:
         except BaseException:
             self._release()
             raise
-        if self.retention.config.journal is not None:
-            self._journal = Journal(self.retention.config.journal)
         self.retention.size = measure(connection, self.path)
-        self._writer = GroupCommitWriter(connection, after_commit=self.retention.after_commit)
-        self._readers = ReaderPool(self._connect_reader)
-
-    def _close(self, writer: GroupCommitWriter, readers: ReaderPool) -> None:
-        readers.close()
-        writer.close()
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
-        self._release()
+        writer = GroupCommitWriter(connection, after_commit=self.retention.after_commit)
+        return writer, ReaderPool(self._connect_reader)
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -453,13 +75,3 @@ class SqliteStore:
         connection = self._connect()
         connection.execute("PRAGMA query_only=ON")
         return connection
-
-    async def _write(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
-        if self._writer is None:
-            raise StoreError(f"the store {self.path} is not open")
-        return await asyncio.wrap_future(self._writer.submit(operation))
-
-    async def _read(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
-        if self._readers is None:
-            raise StoreError(f"the store {self.path} is not open")
-        return await self._readers.run(query)

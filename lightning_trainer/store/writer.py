@@ -7,7 +7,6 @@ savepoint of its own: one that is refused leaves the others of its group alone.
 
 import logging
 import queue
-import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from lightning_trainer.errors import LightningError, StoreError
+from lightning_trainer.store.connection import Connection
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class _Operation:
-    run: Callable[[sqlite3.Connection], Any]
+    run: Callable[[Connection], Any]
     future: Future = field(default_factory=Future)
     result: Any = None
     error: Exception | None = None
@@ -39,10 +39,10 @@ class GroupCommitWriter:
 
     def __init__(
         self,
-        connection: sqlite3.Connection,
+        connection: Connection,
         *,
         max_group: int = 256,
-        after_commit: Callable[[sqlite3.Connection], None] = lambda _: None,
+        after_commit: Callable[[Connection], None] = lambda _: None,
     ) -> None:
         self._connection = connection
         self._after_commit = after_commit
@@ -53,7 +53,7 @@ class GroupCommitWriter:
         self._thread = threading.Thread(target=self._work, name="store-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, run: Callable[[sqlite3.Connection], Result]) -> "Future[Result]":
+    def submit(self, run: Callable[[Connection], Result]) -> "Future[Result]":
         """Queue an operation; the future resolves after its commit.
 
         Raises:

@@ -6,7 +6,6 @@ once, not once a question.
 """
 
 import json
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -14,7 +13,8 @@ from statistics import fmean
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.rewards.table import read_rewards
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import cursors, evaluations
 from lightning_trainer.store.tables.spans import select_of_attempts
@@ -68,7 +68,7 @@ class _Slice:
     found: dict[str, Verdict]
 
 
-async def refresh_verdicts(store: SqliteStore, policy: PolicyConfig, *, most: int | None = None) -> None:
+async def refresh_verdicts(store: Store, policy: PolicyConfig, *, most: int | None = None) -> None:
     """Read the evaluations of which something has come since the last time, and keep what they say.
 
     Args:
@@ -85,9 +85,7 @@ async def refresh_verdicts(store: SqliteStore, policy: PolicyConfig, *, most: in
             return
 
 
-def select_scores(
-    connection: sqlite3.Connection, policy: PolicyConfig, first: int, last: int
-) -> dict[int, HeldOutScore]:
+def select_scores(connection: Connection, policy: PolicyConfig, first: int, last: int) -> dict[int, HeldOutScore]:
     """Return the scores of the versions from ``first`` to ``last``, as they were kept; see ``refresh_verdicts``."""
     rows = connection.execute(
         """SELECT version, avg(reward), count(*) FROM verdicts WHERE policy = ? AND version BETWEEN ? AND ?
@@ -97,7 +95,7 @@ def select_scores(
     return {version: HeldOutScore(mean, attempts) for version, mean, attempts in rows}
 
 
-def select_verdicts(connection: sqlite3.Connection, policy: PolicyConfig) -> dict[str, Verdict]:
+def select_verdicts(connection: Connection, policy: PolicyConfig) -> dict[str, Verdict]:
     """Return the verdicts of all evaluations, those included that nobody has read yet: they are read and not kept."""
     position = _position(connection, policy)
     rows = connection.execute("SELECT attempt_id, version, reward FROM verdicts WHERE policy = ?", (policy.name,))
@@ -117,7 +115,7 @@ def held_out_scores(found: Mapping[str, Verdict]) -> dict[int, HeldOutScore]:
     return {version: HeldOutScore(fmean(values), len(values)) for version, values in rewards.items()}
 
 
-def _next_slice(connection: sqlite3.Connection, policy: PolicyConfig, position: int, most: int = _AT_ONCE) -> _Slice:
+def _next_slice(connection: Connection, policy: PolicyConfig, position: int, most: int = _AT_ONCE) -> _Slice:
     changed = evaluations.select_changed(connection, position, most)
     ids = tuple(attempt_id for _, attempt_id in changed)
     if not ids:
@@ -126,7 +124,7 @@ def _next_slice(connection: sqlite3.Connection, policy: PolicyConfig, position: 
     return _Slice(ids, changed[-1][0], verdicts(attempts, select_of_attempts(connection, ids), policy))
 
 
-def _keep(connection: sqlite3.Connection, policy: PolicyConfig, read: _Slice) -> None:
+def _keep(connection: Connection, policy: PolicyConfig, read: _Slice) -> None:
     if not _position(connection, policy):  # the first time, or with other rewards than before
         connection.execute("DELETE FROM verdicts WHERE policy = ?", (policy.name,))
     connection.executemany(
@@ -139,7 +137,7 @@ def _keep(connection: sqlite3.Connection, policy: PolicyConfig, read: _Slice) ->
     cursors.move(connection, _cursor(policy), read.position, about=_settings(policy))
 
 
-def _position(connection: sqlite3.Connection, policy: PolicyConfig) -> int:
+def _position(connection: Connection, policy: PolicyConfig) -> int:
     return cursors.position(connection, _cursor(policy), about=_settings(policy))
 
 

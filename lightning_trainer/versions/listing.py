@@ -1,11 +1,11 @@
 """A policy's versions as ``lightning-trainer versions`` shows them, read from a store on one snapshot."""
 
-import sqlite3
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any, TypedDict
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import canaries
 from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.tables import versions as version_table
@@ -61,7 +61,7 @@ class VersionRow(TypedDict):
 
 
 def list_versions(
-    connection: sqlite3.Connection,
+    connection: Connection,
     policy: PolicyConfig,
     stored: Collection[int],
     *,
@@ -109,7 +109,7 @@ def list_versions(
     return rows
 
 
-def _family(connection: sqlite3.Connection, policy: str, first: int, last: int) -> tuple[Lineage, list[int]]:
+def _family(connection: Connection, policy: str, first: int, last: int) -> tuple[Lineage, list[int]]:
     """Return where the versions from ``first`` to ``last`` and their children came from, and the steps that may be
     their children: those among and behind them, and those that follow a rollback to one of them."""
     rollbacks = version_table.select_rollbacks(connection, policy)

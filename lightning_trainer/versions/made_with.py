@@ -1,9 +1,9 @@
 """Which versions were trained with something: those of the steps that took it, and all that go on from these."""
 
-import sqlite3
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.tables import versions as version_table
@@ -42,7 +42,7 @@ class MadeWith:
         return said
 
 
-def made_with(connection: sqlite3.Connection, steps: Collection[TrainedStep]) -> list[MadeWith]:
+def made_with(connection: Connection, steps: Collection[TrainedStep]) -> list[MadeWith]:
     """Return by policy what the steps made."""
     found = []
     for policy in sorted({one.policy for one in steps}):

@@ -5,20 +5,18 @@ from collections.abc import Collection
 
 from lightning_trainer.errors import RollbackError
 from lightning_trainer.store.records import Rollback, StepState
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.types import VersionState
 from lightning_trainer.versions.lineage import Lineage
 
 
-async def read_lineage(store: SqliteStore, policy: str) -> Lineage:
+async def read_lineage(store: Store, policy: str) -> Lineage:
     """Return where every version of a policy came from."""
     steps = [step for step, state in (await store.step_states(policy)).items() if state is not StepState.SKIPPED]
     return Lineage(steps, await store.rollbacks(policy))
 
 
-async def record_rollback(
-    store: SqliteStore, policy: str, version: int, *, checkpoints: Collection[int] = ()
-) -> Rollback:
+async def record_rollback(store: Store, policy: str, version: int, *, checkpoints: Collection[int] = ()) -> Rollback:
     """Make the weights of ``version`` those that the next step goes on from.
 
     Args:
@@ -48,6 +46,6 @@ async def record_rollback(
     return await store.put_rollback(policy, version, at_ns=time.time_ns())
 
 
-async def _listed(store: SqliteStore, policy: str) -> str:
+async def _listed(store: Store, policy: str) -> str:
     oldest, newest = await store.versions(policy, oldest=1), await store.versions(policy, newest=1)
     return f"{oldest[0].version} to {newest[0].version}" if oldest and newest else "none yet"

@@ -23,7 +23,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 pytestmark = pytest.mark.slow
 
-EXTRAS = ("daemon", "dataset", "train", "engine-cpu", "wandb", "quickstart", "environments", "examples", "dev")
+EXTRAS = (
+    *("daemon", "dataset", "train", "engine-cpu", "wandb", "quickstart", "environments", "examples", "postgres"),
+    "dev",
+)
 _WAIT_S = 300
 POLICY = '[daemon]\nport = 0\nstate_dir = "trained"\n\n[[policy]]\nname = "s"\nagents = ["*"]\nmodel = "random:tiny"\n'
 RECORDING = '[daemon]\ntoken = "none"\nport = 0\nstate_dir = "recorded"\n'

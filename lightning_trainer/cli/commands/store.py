@@ -8,7 +8,7 @@ import typer
 
 from lightning_trainer.cli.terminal.one_sentence import Configuration, one_sentence
 
-store = typer.Typer(no_args_is_help=True, help="Check, back up, restore, repair or compact the store.")
+store = typer.Typer(no_args_is_help=True, help="Check, back up, restore, repair, compact or move the store.")
 
 
 @store.command("check")
@@ -62,5 +62,14 @@ def store_compact(config: Configuration = None) -> None:
     """Make the store's file as small as what it holds; it takes as much free disk twice, and no running daemon."""
     with one_sentence():
         from lightning_trainer.cli.daemon.store import compact as run
+
+        run(config)
+
+
+@store.command("migrate")
+def store_migrate(config: Configuration = None) -> None:
+    """Copy the SQLite store to the empty PostgreSQL of [store] url, and compare every row; no daemon may run."""
+    with one_sentence():
+        from lightning_trainer.cli.daemon.store import migrate as run
 
         run(config)

@@ -17,7 +17,7 @@ from lightning_trainer.errors import ConfigError, LightningError, StoreError
 from lightning_trainer.ingest.http.json_bodies import JsonBodyError
 from lightning_trainer.ingest.redacting import RedactingSink
 from lightning_trainer.rollouts.daemon_client import refusal
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.places import recorded_place, store_at
 from lightning_trainer.store.tables import pauses
 
 
@@ -81,8 +81,7 @@ def label_rollout(
 async def _label(config: Config, rollout: str, body: LabelBody) -> str:
     from lightning_instrumentation.redaction.rules import redactor
 
-    path = _store_of(config)
-    async with SqliteStore(path, config.store) as store:
+    async with store_at(recorded_place(config), config.store) as store:
         try:
             return await label(store, RedactingSink(store, redactor(config.daemon.redact)), rollout, body)
         except JsonBodyError as error:
@@ -90,15 +89,8 @@ async def _label(config: Config, rollout: str, body: LabelBody) -> str:
 
 
 async def _write(config: Config, operation: Any) -> Any:
-    async with SqliteStore(_store_of(config), config.store) as store:
+    async with store_at(recorded_place(config), config.store) as store:
         return await store.write(operation)
-
-
-def _store_of(config: Config) -> Path:
-    path = config.daemon.state_dir / "lightning.sqlite"
-    if not path.is_file():
-        raise StoreError(f"there is no store {path}: nothing was recorded here yet")
-    return path
 
 
 def _ask(url: str, config: Config, path: str, body: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.errors import DropError, StoreError
 from lightning_trainer.rollouts.daemon_client import refusal
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.places import recorded_place, store_at
 from lightning_trainer.store.worklist import drops
 
 
@@ -40,10 +40,7 @@ def drop(config_path: Path | None, name: str, *, kind: drops.Kind | None, policy
 
 
 async def _record(config: Config, name: str, kind: drops.Kind | None, policy: str | None, reason: str) -> drops.Dropped:
-    path = config.daemon.state_dir / "lightning.sqlite"
-    if not path.is_file():
-        raise StoreError(f"there is no store {path}: nothing was recorded here yet")
-    async with SqliteStore(path, config.store) as store:
+    async with store_at(recorded_place(config), config.store) as store:
         return await store.write(
             lambda connection: drops.drop(connection, name, reason=reason, kind=kind, policy=policy)
         )

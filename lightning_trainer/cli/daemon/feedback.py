@@ -17,8 +17,7 @@ from lightning_trainer.daemon.api.feedback import forget_and_say
 from lightning_trainer.errors import ForgetError, StoreError
 from lightning_trainer.feedback.report import feedback_report
 from lightning_trainer.rollouts.daemon_client import refusal
-from lightning_trainer.store.scan import read_only
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.places import place_of, reading, recorded_place, store_at
 from lightning_trainer.store.worklist.settling import look
 
 _SHOWN = 30
@@ -31,7 +30,7 @@ def feedback(config_path: Path | None, *, as_json: bool) -> None:
         LightningError: the configuration or the store cannot be read.
     """
     config = load_usual_config(config_path)
-    with read_only(config.daemon.state_dir / "lightning.sqlite") as connection:
+    with reading(place_of(config)) as connection:
         report = feedback_report(look(connection, config.feedback, time.time_ns()), config.feedback)
     if as_json:
         print(visible_json(report))
@@ -96,10 +95,7 @@ def forget(config_path: Path | None, *, source: str | None, rollout: str | None)
 
 
 async def _erase(config: Config, source: str | None, rollout: str | None) -> dict[str, Any]:
-    path = config.daemon.state_dir / "lightning.sqlite"
-    if not path.is_file():
-        raise StoreError(f"there is no store {path}: nothing was recorded here yet")
-    async with SqliteStore(path, config.store) as store:
+    async with store_at(recorded_place(config), config.store) as store:
         return await store.write(lambda connection: forget_and_say(connection, source, rollout))
 
 

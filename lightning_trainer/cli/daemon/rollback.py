@@ -11,8 +11,8 @@ from lightning_trainer.cli.versions import read_versions
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
-from lightning_trainer.errors import RollbackError, StoreError
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.errors import RollbackError
+from lightning_trainer.store.places import recorded_place, store_at
 from lightning_trainer.versions.rollback import record_rollback
 
 _BEST = "best"
@@ -84,9 +84,7 @@ def _reason(answer: httpx.Response) -> str:
 
 
 async def _record(config: Config, policy: str, version: int) -> None:
-    path = config.daemon.state_dir / "lightning.sqlite"
-    if not path.is_file():
-        raise StoreError(f"there is no store {path}: nothing was trained here yet")
-    checkpoints = CheckpointFolder(config.daemon.state_dir / "checkpoints" / policy, keep=1).steps()
-    async with SqliteStore(path, config.store) as store:
+    place = recorded_place(config)
+    checkpoints = CheckpointFolder(config.shared_dir / "checkpoints" / policy, keep=1).steps()
+    async with store_at(place, config.store) as store:
         await record_rollback(store, policy, version, checkpoints=checkpoints)

@@ -1,6 +1,8 @@
-"""``lightning-trainer store check | backup | restore | repair | compact``, and what they print."""
+"""``lightning-trainer store check | backup | restore | repair | compact | migrate``, and what they print."""
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +15,13 @@ from rich.table import Table
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
-from lightning_trainer.store.scan import read_only
+from lightning_trainer.errors import StoreError
+from lightning_trainer.store.places import place_of, reading
+from lightning_trainer.store.postgres.upkeep.backup import back_up as back_up_postgres
+from lightning_trainer.store.postgres.upkeep.backup import restore as restore_postgres
+from lightning_trainer.store.postgres.upkeep.checking import check as check_postgres
+from lightning_trainer.store.postgres.upkeep.compacting import compact as compact_postgres
+from lightning_trainer.store.postgres.upkeep.copying import copy_to_postgres
 from lightning_trainer.store.upkeep import check as checking
 from lightning_trainer.store.upkeep.backup import back_up
 from lightning_trainer.store.upkeep.compact import compact as compact_store
@@ -33,9 +41,9 @@ def check(config_path: Path | None, *, quick: bool, as_json: bool) -> int:
     Raises:
         LightningError: there is no store, or nothing of it can be read.
     """
-    store = load_usual_config(config_path).daemon.state_dir / STORE
-    with read_only(store) as connection:
-        found = list(checking.check(connection, quick=quick))
+    store = place_of(load_usual_config(config_path))
+    with reading(store) as connection:
+        found = list((check_postgres if store.url else checking.check)(connection, quick=quick))  # pyright: ignore
     damaged = sum(finding.number for finding in found)
     if as_json:
         print(json.dumps({"store": str(store), "findings": [asdict(finding) for finding in found]}, indent=2))
@@ -49,7 +57,10 @@ def check(config_path: Path | None, *, quick: bool, as_json: bool) -> int:
     console = TerminalConsole()
     console.print(table)
     if damaged:
-        _say(console, f"{store} is damaged; `lightning-trainer store repair` keeps everything else")
+        keeps = "`lightning-trainer store restore` goes back to a backup"
+        if store.url is None:
+            keeps = "`lightning-trainer store repair` keeps everything else"
+        _say(console, f"{store} is damaged; {keeps}")
     return int(damaged > 0)
 
 
@@ -59,22 +70,19 @@ def backup(config_path: Path | None, folder: Path) -> None:
     Raises:
         LightningError: it cannot be copied.
     """
-    config = load_usual_config(config_path)
-    state_dir, console = config.daemon.state_dir, TerminalConsole()
+    config, console = load_usual_config(config_path), TerminalConsole()
     checkpoints = {
         policy: folder_of.path(steps[-1])
-        for policy, folder_of in _checkpoints(state_dir).items()
+        for policy, folder_of in _checkpoints(config.shared_dir).items()
         if (steps := folder_of.steps())
     }
-    with Progress(TextColumn("copying"), BarColumn(), console=TerminalConsole(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=1.0)
-        made = back_up(
-            state_dir,
-            folder,
-            checkpoints,
-            journal=config.store.journal,
-            on_progress=lambda share: progress.update(task, completed=share),
-        )
+    url, journal = place_of(config).url, config.store.journal
+    with _progress() as on_progress:
+        if url is not None:
+            made = back_up_postgres(url, folder, checkpoints, journal=journal)
+        else:
+            state_dir = config.daemon.state_dir
+            made = back_up(state_dir, folder, checkpoints, journal=journal, on_progress=on_progress)
     of_policies = "".join(f", checkpoint {step} of {policy}" for policy, step in made.checkpoints.items())
     _say(console, f"backed up {made.spans:,} spans ({made.bytes / _MIB:,.0f} MiB){of_policies} in {made.folder}")
     if config.store.journal is None:
@@ -88,7 +96,11 @@ def restore(config_path: Path | None, folder: Path) -> None:
         LightningError: it cannot be restored; then everything is as it was.
     """
     config, console = load_usual_config(config_path), TerminalConsole()
-    restored = restore_store(folder, config.daemon.state_dir, journal=config.store.journal)
+    url, journal = place_of(config).url, config.store.journal
+    if url is not None:
+        restored = restore_postgres(url, folder, config.shared_dir, journal=journal)
+    else:
+        restored = restore_store(folder, config.daemon.state_dir, journal=journal)
     at = f"{datetime.fromtimestamp(restored.at_ns / 1e9):%Y-%m-%d %H:%M:%S}"
     _say(console, f"restored the backup of {at}: {restored.spans:,} spans, {restored.from_journal:,} from the journal")
     for problem in restored.problems:
@@ -111,8 +123,13 @@ def repair(config_path: Path | None) -> None:
         LightningError: nothing can be read, or a daemon runs.
     """
     config, console = load_usual_config(config_path), TerminalConsole()
+    if config.store.url is not None:
+        raise StoreError(
+            "repair is for a SQLite file: what PostgreSQL cannot read, its own tools look at (pg_amcheck), and "
+            "`lightning-trainer store restore` goes back to a backup"
+        )
     newest = {
-        policy: folder.steps()[-1] for policy, folder in _checkpoints(config.daemon.state_dir).items() if folder.steps()
+        policy: folder.steps()[-1] for policy, folder in _checkpoints(config.shared_dir).items() if folder.steps()
     }
     repaired = repair_store(config.daemon.state_dir, newest)
     shown = ("spans", "attempts", "steps")
@@ -133,8 +150,34 @@ def compact(config_path: Path | None) -> None:
         LightningError: there is no room for it, or a daemon runs.
     """
     config, console = load_usual_config(config_path), TerminalConsole()
-    done = compact_store(config.daemon.state_dir)
+    url = place_of(config).url
+    done = compact_store(config.daemon.state_dir) if url is None else compact_postgres(url)
     _say(console, f"compacted: {done.before / _MIB:,.1f} MiB before, {done.after / _MIB:,.1f} MiB now")
+
+
+def migrate(config_path: Path | None) -> None:
+    """Copy the state folder's SQLite store into the PostgreSQL that the configuration names; no daemon may run.
+
+    Raises:
+        LightningError: there is no such URL or file, the database is not empty, or the copy is not alike.
+    """
+    config, console = load_usual_config(config_path), TerminalConsole()
+    url = place_of(config).url
+    if url is None:
+        raise StoreError('there is no [store] url = "postgresql://..." in the configuration: it says where to copy to')
+    with _progress() as on_progress:
+        copied = copy_to_postgres(config.daemon.state_dir / STORE, url, on_progress=on_progress)
+    shown = ("spans", "attempts", "steps", "versions")
+    kept = ", ".join(f"{copied.rows[table]:,} {table}" for table in shown)
+    _say(console, f"copied {sum(copied.rows.values()):,} rows to {copied.store} ({kept}); all were read back alike")
+    _say(console, f"{config.daemon.state_dir / STORE} stays as it is: delete it when you do not need it any more")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[float], None]]:
+    with Progress(TextColumn("copying"), BarColumn(), console=TerminalConsole(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=1.0)
+        yield lambda share: progress.update(task, completed=share)
 
 
 def _checkpoints(state_dir: Path) -> dict[str, CheckpointFolder]:

@@ -23,7 +23,7 @@ from lightning_trainer.dashboard.reading.read_only import StoppedStore
 from lightning_trainer.dashboard.routes import Dashboard
 from lightning_trainer.dashboard.site import Site
 from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
-from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.places import place_of, reading
 
 _HOST = "127.0.0.1"
 
@@ -43,7 +43,7 @@ def ui(config_path: Path | None, state_dir: Path | None, port: int) -> None:
     if url is not None:
         _say(console, f"a daemon runs on {config.daemon.state_dir}, and its dashboard is live: {url}/")
         return
-    with read_only(config.daemon.state_dir / "lightning.sqlite"):
+    with reading(place_of(config)):
         pass  # what is wrong with it is said before anything listens
     asyncio.run(_serve(config, port, console))
 
@@ -71,7 +71,7 @@ def dashboard_app(config: Config, url: str, token: str | None) -> FastAPI:
     app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
     answer_in_the_callers_shape(app)
     app.add_middleware(TrustedHosts, host=_HOST)
-    store = StoppedStore(config.daemon.state_dir / "lightning.sqlite")
+    store = StoppedStore(place_of(config))
     site = Site(config, store, LiveCensus(store), url, live=None, checks=lambda: run_checks(config))
     app.include_router(Dashboard(site, token).router())
     return app

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from sqlite3 import Connection
 from typing import TypeVar
 
 import httpx
@@ -30,12 +29,12 @@ from lightning_trainer.judges.judging import Judged, Judging
 from lightning_trainer.judges.models.budget import Budget, estimated_tokens
 from lightning_trainer.judges.recording import known_verdicts, question_digest
 from lightning_trainer.judges.registry import make_judge
-from lightning_trainer.store.scan import read_only
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.places import StorePlace, place_of, reading, store_at
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import spans as span_table
-from lightning_trainer.store.tables.late import select_consumed
 from lightning_trainer.store.tables.rollouts import nearest_names, select_named
+from lightning_trainer.store.tables.steps import select_consumed
 from lightning_trainer.types import Attempt, AttemptState, Span, SpanSink
 
 Read = TypeVar("Read")
@@ -76,14 +75,14 @@ def judge(options: Options) -> None:
         return
     if options.shuffle and not options.again:
         raise ConfigError("--shuffle tells attempts in another order than before: it goes with --again")
-    store = config.daemon.state_dir / "lightning.sqlite"
-    with read_only(store) as connection:
+    store = place_of(config)
+    with reading(store) as connection:
         groups = _groups(connection, options, whole=make_judge(by).whole_group)
     if options.dry_run:
         asyncio.run(_dry_run(by, store, groups, options))
         return
     judged, budget = asyncio.run(_judge(config, by, store, groups, options))
-    with read_only(store) as connection:
+    with reading(store) as connection:
         late = select_consumed(connection, attempt_ids=[one.attempt_id for one in judged])
     if options.as_json:
         spent = {"calls": budget.calls, "input_tokens": budget.input_tokens, "output_tokens": budget.output_tokens}
@@ -96,7 +95,7 @@ def judge(options: Options) -> None:
 
 
 async def _judge(
-    config: Config, by: AnyJudge, store: Path, groups: Sequence[Sequence[Attempt]], options: Options
+    config: Config, by: AnyJudge, store: StorePlace, groups: Sequence[Sequence[Attempt]], options: Options
 ) -> tuple[list[Judged], Budget]:
     budget = Budget(by.budget if isinstance(by, ModelJudge) else None)
     places = asyncio.Semaphore(_GROUPS_AT_ONCE)
@@ -115,7 +114,7 @@ async def _judge(
     return [judged for of_group in found for judged in of_group], budget
 
 
-async def _dry_run(by: AnyJudge, store: Path, groups: Sequence[Sequence[Attempt]], options: Options) -> None:
+async def _dry_run(by: AnyJudge, store: StorePlace, groups: Sequence[Sequence[Attempt]], options: Options) -> None:
     judge = make_judge(by)
     judging = Judging(judge, _Nowhere(), partial(_spans_of_trace, store))
     questions: list[str] = []
@@ -146,11 +145,11 @@ async def _dry_run(by: AnyJudge, store: Path, groups: Sequence[Sequence[Attempt]
 
 
 @asynccontextmanager
-async def _sink(config: Config, store: Path) -> AsyncIterator[SpanSink]:
+async def _sink(config: Config, store: StorePlace) -> AsyncIterator[SpanSink]:
     """Where verdicts go: to the daemon that has the store open, else into the store itself."""
     url = running_daemon(config)
     if url is None:
-        async with SqliteStore(store) as opened:
+        async with store_at(store) as opened:
             yield opened
         return
     async with async_daemon_client(url, config, timeout_s=60.0) as client:
@@ -179,15 +178,15 @@ class _Nowhere:
         raise AssertionError("nothing is stored")
 
 
-async def _read(store: Path, query: Callable[[Connection], Read]) -> Read:
+async def _read(store: StorePlace, query: Callable[[Connection], Read]) -> Read:
     def read() -> Read:
-        with read_only(store) as connection:
+        with reading(store) as connection:
             return query(connection)
 
     return await asyncio.to_thread(read)
 
 
-async def _spans_of_trace(store: Path, trace_id: str) -> list[Span]:
+async def _spans_of_trace(store: StorePlace, trace_id: str) -> list[Span]:
     return await _read(store, lambda connection: span_table.select_of_trace(connection, trace_id))
 
 

@@ -7,7 +7,7 @@ from lightning_trainer.config import Config
 from lightning_trainer.config.rewards.judges import AnyJudge
 from lightning_trainer.judges.reliability.report import JudgeReport, judge_report
 from lightning_trainer.rewards.reliability import Estimate
-from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.places import place_of, reading
 
 
 def report(config: Config, by: AnyJudge, *, as_json: bool) -> None:
@@ -16,7 +16,7 @@ def report(config: Config, by: AnyJudge, *, as_json: bool) -> None:
     Raises:
         LightningError: the store cannot be read.
     """
-    with read_only(config.daemon.state_dir / "lightning.sqlite") as connection:
+    with reading(place_of(config)) as connection:
         known = judge_report(connection, by)
     if as_json:
         print(visible_json(known.as_json()))

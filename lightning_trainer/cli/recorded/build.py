@@ -35,7 +35,8 @@ from lightning_trainer.judges.reliability.report import corrections
 from lightning_trainer.retokenize.scoring import EngineScorer
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.rewards.reliability import Correction
-from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.places import StorePlace, place_of, reading
+from lightning_trainer.store.scan import traces
 from lightning_trainer.store.worklist.settling import not_released
 from lightning_trainer.training.batches import Build, build_batch
 from lightning_trainer.types import LedgerRow, Span
@@ -140,9 +141,13 @@ def _build(options: Options, config: Config, policy: PolicyConfig, errors: Conso
 def _recording(options: Options, config: Config, policy: PolicyConfig, errors: Console) -> Recording:
     problems: list[str] = []
     spans: list[Span] = []
-    for path in options.spans or (config.daemon.state_dir,):
-        with _progress(path, errors) as watch:
-            spans += read_source(path, problems, watch)
+    for source in _sources(options, config):
+        if isinstance(source, StorePlace):
+            with reading(source) as connection:
+                spans += [span for trace in traces(connection) for span in trace]
+            continue
+        with _progress(source, errors) as watch:
+            spans += read_source(source, problems, watch)
     again = options.retokenize or options.engine is not None
     recording = read_recording(spans, with_words=again or options.purpose is not Purpose.RL)
     recording = _without_unreleased(recording, options, config)
@@ -157,14 +162,27 @@ def _recording(options: Options, config: Config, policy: PolicyConfig, errors: C
         return retokenize(recording, policy, _tokenizer(config, policy), scorer)
 
 
+def _sources(options: Options, config: Config) -> Sequence[Path | StorePlace]:
+    """What was named; else the configuration's own store, a file of which is read as any other."""
+    usual = place_of(config)
+    return options.spans or [usual if usual.path is None else config.daemon.state_dir]
+
+
+def _stores(options: Options, config: Config) -> list[StorePlace]:
+    """Those of the sources that are stores: what judges and feedback are worth is known there."""
+    files = [
+        source if isinstance(source, StorePlace) else StorePlace(source / STORE_FILE if source.is_dir() else source)
+        for source in _sources(options, config)
+    ]
+    return [one for one in files if one.path is None or one.path.suffix == Path(STORE_FILE).suffix]
+
+
 def _corrections(options: Options, config: Config, policy: PolicyConfig) -> dict[str, Correction]:
     """Return how judges are corrected, by what a store knows of them; of files of spans nothing is known."""
     found: dict[str, Correction] = {}
-    for path in options.spans or (config.daemon.state_dir,):
-        store = path / STORE_FILE if path.is_dir() else path
-        if policy.corrected_rewards and store.suffix == Path(STORE_FILE).suffix:
-            with read_only(store) as connection:
-                found |= corrections(connection, policy.corrected_rewards, config.judge)
+    for store in _stores(options, config) if policy.corrected_rewards else ():
+        with reading(store) as connection:
+            found |= corrections(connection, policy.corrected_rewards, config.judge)
     unknown = policy.corrected_rewards - found.keys()
     why = "is corrected by what a daemon's store knows of its judge, and files of spans have no store"
     return {**found, **{name: Correction(refused=f"reward {name!r} {why}") for name in sorted(unknown)}}
@@ -175,11 +193,9 @@ def _without_unreleased(recording: Recording, options: Options, config: Config) 
     if not recording.edits:
         return recording
     held: set[tuple[str, str]] = set()
-    for path in options.spans or (config.daemon.state_dir,):
-        store = path / STORE_FILE if path.is_dir() else path
-        if store.suffix == Path(STORE_FILE).suffix:
-            with read_only(store) as connection:
-                held |= not_released(connection, config.feedback, time.time_ns())
+    for store in _stores(options, config):
+        with reading(store) as connection:
+            held |= not_released(connection, config.feedback, time.time_ns())
     edits = tuple(edit for edit in recording.edits if edit.key not in held)
     left_out = len(recording.edits) - len(edits)
     said = (f"{left_out} edited answers do not count (yet): `lightning-trainer feedback` says why",) if left_out else ()

@@ -1,7 +1,6 @@
 """``lightning-trainer explain``: why a rollout was trained or not, from the store, or from files of spans."""
 
 import os
-import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,11 +19,13 @@ from lightning_trainer.explain.console import show, show_list, show_problems
 from lightning_trainer.explain.explanation import Explanation, explain
 from lightning_trainer.explain.gathering import Gathering
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.memory import in_memory
-from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.places import StorePlace, place_of, reading
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import spans as span_table
 from lightning_trainer.store.tables.rollouts import RolloutRow, has_part, nearest_names, select_named, select_recent
+from lightning_trainer.store.upkeep.files import STORE
 from lightning_trainer.types import Call, Span
 
 _LISTED = 20
@@ -53,7 +54,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    connection: sqlite3.Connection
+    connection: Connection
     place: str
     """For sentences: what was read."""
     problems: Sequence[str] = ()
@@ -106,8 +107,9 @@ def explain_rollouts(options: Options) -> None:
 @contextmanager
 def _source(options: Options) -> Iterator[_Source]:
     if not options.spans:
-        store = (options.state_dir or load_usual_config(options.config).daemon.state_dir) / "lightning.sqlite"
-        with read_only(store) as connection:
+        folder = options.state_dir
+        store = StorePlace(folder / STORE) if folder is not None else place_of(load_usual_config(options.config))
+        with reading(store) as connection:
             yield _Source(connection, f"the store {store}")
         return
     if options.state_dir is not None:
@@ -147,9 +149,7 @@ def _named(source: _Source, options: Options, policy: PolicyConfig | None) -> li
     raise StoreError(f"there is no rollout, attempt or task {rollout!r} in {source.place}: {hint}")
 
 
-def _newest(
-    connection: sqlite3.Connection, count: int, policy: PolicyConfig | None, agent: str | None
-) -> list[RolloutRow]:
+def _newest(connection: Connection, count: int, policy: PolicyConfig | None, agent: str | None) -> list[RolloutRow]:
     if policy is None and agent is None:
         return select_recent(connection, count)
     newest = (
@@ -161,16 +161,16 @@ def _newest(
     return list(islice(newest, count))
 
 
-def _speaks(connection: sqlite3.Connection, rollout_id: str, agent: str) -> bool:
+def _speaks(connection: Connection, rollout_id: str, agent: str) -> bool:
     return any(call.agent is not None and matches(call.agent, [agent]) for call in _calls(connection, rollout_id))
 
 
-def _calls(connection: sqlite3.Connection, rollout_id: str) -> Sequence[Call]:
+def _calls(connection: Connection, rollout_id: str) -> Sequence[Call]:
     attempts = [one.attempt_id for one in attempt_table.select(connection, rollout_id=rollout_id)]
     return read_spans(span_table.select_of_attempts(connection, attempts)).calls
 
 
-def _concerns(connection: sqlite3.Connection, rollout_id: str, policy: PolicyConfig) -> bool:
+def _concerns(connection: Connection, rollout_id: str, policy: PolicyConfig) -> bool:
     if has_part(connection, rollout_id, policy.name):
         return True
     # It answered none of the calls; what it claims may still be among them, and then that is what there is to explain.

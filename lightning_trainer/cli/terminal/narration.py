@@ -12,6 +12,7 @@ from lightning_trainer.daemon.policy_runtime import PolicyRuntime
 from lightning_trainer.daemon.service import Daemon
 from lightning_trainer.daemon.watching.progress import Phase
 from lightning_trainer.metrics.row import StepMetrics
+from lightning_trainer.store.places import StorePlace, place_of
 
 _LOOK_AGAIN_S = 0.2
 
@@ -25,7 +26,7 @@ async def narrate(daemon: Daemon, console: Console, config_path: Path | None = N
     while daemon.url is None:
         await asyncio.sleep(_LOOK_AGAIN_S)
     if not daemon.config.policy:
-        _say_what_is_recorded(daemon.url, daemon.config.daemon.state_dir, config_path, console)
+        _say_what_is_recorded(daemon.url, place_of(daemon.config), config_path, console)
         return
     console.print(f"listening on {daemon.url}; engine and trainer are starting, calls wait until then", markup=False)
     console.print(f"dashboard: {daemon.url}/", markup=False, highlight=False)
@@ -37,13 +38,13 @@ async def narrate(daemon: Daemon, console: Console, config_path: Path | None = N
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 
-def _say_what_is_recorded(url: str, state_dir: Path, config_path: Path | None, console: Console) -> None:
+def _say_what_is_recorded(url: str, store: StorePlace, config_path: Path | None, console: Console) -> None:
     """What somebody needs to know who looks before they train, in one screen."""
     named = "" if config_path is None else f" --config {config_path}"
     lines = (
         ("", f"listening on {url} and recording; there is no [[policy]], so nothing is routed, served or trained"),
         ("what", "model calls, agents, tool calls and rewards of every program that sends its spans here"),
-        ("where", str(state_dir / "lightning.sqlite")),
+        ("where", str(store)),
         ("begin", f"LIGHTNING_ENDPOINT={url} lightning-trainer run --agent NAME -- python agent.py"),
         ("look", f"{url}/ in a browser; `lightning-trainer token{named}` prints the token to log in"),
         ("", f"lightning-trainer agents{named}: who made which calls, and what was not captured"),

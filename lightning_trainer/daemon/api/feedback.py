@@ -11,7 +11,7 @@ from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.errors import ForgetError, StoreError
 from lightning_trainer.feedback.report import feedback_report
 from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.store.worklist.forgetting import forget_rollout, forget_source
 from lightning_trainer.store.worklist.settling import look
 from lightning_trainer.versions.made_with import made_with
@@ -47,7 +47,7 @@ def forget_and_say(connection, source: str | None, rollout: str | None) -> dict:
     return {**asdict(forgotten), "made_with": [{**asdict(one), "sentence": one.sentence} for one in made]}
 
 
-def feedback_api(store: SqliteStore, config: FeedbackConfig) -> APIRouter:
+def feedback_api(store: Store, config: FeedbackConfig) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lightning_trainer.daemon.api.rollback import RollbackRequests, no_policy
 from lightning_trainer.errors import StoreError
 from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import pauses
 
 
@@ -31,7 +31,7 @@ class ResumeBody(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-async def pause(store: SqliteStore, asked: RollbackRequests, policy: str, reason: str) -> str:
+async def pause(store: Store, asked: RollbackRequests, policy: str, reason: str) -> str:
     """Record that a policy is paused, wake its loop, and say so."""
     await store.write(lambda connection: pauses.put(connection, policy, reason))
     asked.paused = reason
@@ -39,7 +39,7 @@ async def pause(store: SqliteStore, asked: RollbackRequests, policy: str, reason
     return f"training of {policy} is paused after the present step; serving and capture go on"
 
 
-async def resume(store: SqliteStore, asked: RollbackRequests, policy: str) -> str:
+async def resume(store: Store, asked: RollbackRequests, policy: str) -> str:
     """Record that a policy goes on, wake its loop, and say so."""
     was = await store.write(lambda connection: pauses.remove(connection, policy))
     asked.paused = None
@@ -47,7 +47,7 @@ async def resume(store: SqliteStore, asked: RollbackRequests, policy: str) -> st
     return f"training of {policy} goes on" if was else f"training of {policy} was not paused"
 
 
-def pausing_router(store: SqliteStore, requests: Mapping[str, RollbackRequests]) -> APIRouter:
+def pausing_router(store: Store, requests: Mapping[str, RollbackRequests]) -> APIRouter:
     """Return the routes; ``requests``: by the name of the policy."""
     router = APIRouter()
 

@@ -23,7 +23,7 @@ from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.metrics.row import select_rows
 from lightning_trainer.serving.replicas import EngineReplicas
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import RolloutMode
 from lightning_trainer.versions.held_out import refresh_verdicts
@@ -51,7 +51,7 @@ class WatchedPolicy(Protocol):
 def status_router(
     policies: Sequence[WatchedPolicy],
     *,
-    store: SqliteStore,
+    store: Store,
     not_kept: Mapping[str, int] | None = None,
     census: LiveCensus | None = None,
 ) -> APIRouter:
@@ -164,7 +164,7 @@ def status_router(
     return router
 
 
-async def _everything(watched: WatchedPolicy, store: SqliteStore, before: int | None, limit: int) -> dict:
+async def _everything(watched: WatchedPolicy, store: Store, before: int | None, limit: int) -> dict:
     policy, progress, name = watched.policy, watched.progress, watched.policy.name
     live = await store.live_version(name)
     steps = await store.steps(name, before=before, newest=limit)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.errors import DropError, StoreError
 from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.store.worklist.drops import Kind, drop
 
 
@@ -25,7 +25,7 @@ class DropBody(BaseModel):
     reason: str = Field(default="somebody dropped it", min_length=1, max_length=1000)
 
 
-def store_router(store: SqliteStore, rollbacks: Mapping[str, RollbackRequests]) -> APIRouter:
+def store_router(store: Store, rollbacks: Mapping[str, RollbackRequests]) -> APIRouter:
     """Return the route; ``rollbacks``, by policy, wake a loop that rests."""
     router = APIRouter()
 

@@ -15,7 +15,7 @@ from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.errors import DamagedStoreError, StoreError
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.rewards.reliability import Correction
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.training.batches import Build, build_batch
 from lightning_trainer.training.group_credit import quarantined
 from lightning_trainer.transitions.causes import span_parents
@@ -55,7 +55,7 @@ class Builder:
         self,
         policy: PolicyConfig,
         *,
-        store: SqliteStore,
+        store: Store,
         progress: Progress,
         rollbacks: RollbackRequests,
         stored: asyncio.Event,

@@ -8,15 +8,13 @@ from collections.abc import Sequence
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.types import AttributeValue, Span
 
 _NAMED = 3
 
 
-async def late_rewards(
-    store: SqliteStore, spans: Sequence[Span], *, policy: str | None = None
-) -> tuple[int, str | None]:
+async def late_rewards(store: Store, spans: Sequence[Span], *, policy: str | None = None) -> tuple[int, str | None]:
     """Return how many attempts got a reward too late, and one sentence on them.
 
     Args:

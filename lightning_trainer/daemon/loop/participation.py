@@ -12,7 +12,7 @@ from functools import partial
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.ingest.calls import server_of
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import cursors, participations
 from lightning_trainer.transitions.trusted import with_trusted
 from lightning_trainer.types import Attempt, Span
@@ -34,7 +34,7 @@ class TrustedCalls:
     How far it has come is stored; with other trusted engines in the configuration it begins anew with all there is.
     """
 
-    def __init__(self, policy: PolicyConfig, store: SqliteStore) -> None:
+    def __init__(self, policy: PolicyConfig, store: Store) -> None:
         self._policy = policy
         self._store = store
         self._cursor = f"trusted/{policy.name}"

@@ -8,7 +8,7 @@ from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.errors import CheckpointError
 from lightning_trainer.store.records import StepState
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.versions.lineage import Lineage
 
@@ -26,7 +26,7 @@ class Recovered:
 async def recover(
     policy: str,
     *,
-    store: SqliteStore,
+    store: Store,
     trainer: TrainerClient,
     checkpoints: CheckpointFolder,
     progress: Progress,

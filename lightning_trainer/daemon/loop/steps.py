@@ -22,7 +22,7 @@ from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.metrics.row import group_metrics, judge_metrics
 from lightning_trainer.metrics.sampling import sampling_metrics
 from lightning_trainer.store.records import StepState
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.training.batches import Build
 from lightning_trainer.types import Attempt
 
@@ -42,7 +42,7 @@ class Steps:
         policy: PolicyConfig,
         weights: Weights,
         *,
-        store: SqliteStore,
+        store: Store,
         progress: Progress,
         metrics: MetricsRecorder,
         rollbacks: RollbackRequests,

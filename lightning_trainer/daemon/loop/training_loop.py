@@ -15,13 +15,23 @@ from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.loop.steps import Steps
+from lightning_trainer.daemon.loop.turn import Turn
 from lightning_trainer.daemon.loop.weights import Weights, refusal
 from lightning_trainer.daemon.publication.publishing import Publisher
 from lightning_trainer.daemon.rewards.judges import PolicyJudges
 from lightning_trainer.daemon.watching.progress import Phase, Progress
-from lightning_trainer.errors import EngineError, LightningError, StoreError, TrainerDiedError, TrainingError
+from lightning_trainer.errors import (
+    EngineError,
+    LightningError,
+    RollbackError,
+    StoreError,
+    TrainerDiedError,
+    TrainingError,
+    TurnLostError,
+)
 from lightning_trainer.metrics.recorder import MetricsRecorder
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.records import StepState
+from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import pauses
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.versions.rollback import record_rollback
@@ -49,13 +59,16 @@ class LoopState(StrEnum):
     """Paused by a person until it is resumed."""
     IMITATING = "imitating"
     """The next step is shown a file."""
+    FOLLOWING = "following"
+    """Another daemon of the store trains; what it publishes is served here too."""
     SAMPLING = "sampling"
     """The next step takes attempts, which are collected."""
 
 
 TRANSITIONS: Mapping[LoopState, frozenset[LoopState]] = {
     LoopState.RECOVERING: frozenset(LoopState),
-    LoopState.ENDED: frozenset({LoopState.ENDED, LoopState.RECOVERING}),
+    LoopState.ENDED: frozenset({LoopState.ENDED, LoopState.RECOVERING, LoopState.FOLLOWING}),
+    LoopState.FOLLOWING: frozenset({LoopState.FOLLOWING, LoopState.RECOVERING}),
     LoopState.HELD: frozenset(LoopState) - {LoopState.ENDED},
     LoopState.IMITATING: frozenset(LoopState),
     LoopState.SAMPLING: frozenset(LoopState),
@@ -72,7 +85,7 @@ class TrainingLoop:
         self,
         policy: PolicyConfig,
         *,
-        store: SqliteStore,
+        store: Store,
         trainer: TrainerClient,
         publisher: Publisher,
         checkpoints: CheckpointFolder,
@@ -80,6 +93,7 @@ class TrainingLoop:
         metrics: MetricsRecorder,
         rollbacks: RollbackRequests,
         stored: asyncio.Event,
+        turn: Turn | None = None,
         demonstrations: Demonstrations | None = None,
         one_of_several: bool = False,
         vocabulary: int | None = None,
@@ -89,6 +103,7 @@ class TrainingLoop:
 
         Args:
             stored: set by whoever commits spans; the loop clears it.
+            turn: of a store that other daemons share; None: it is always ours.
             vocabulary: entries of the model's; None where it is not known.
             judges: give rewards that attempts lack; None: nobody does.
             one_of_several: other policies have loops over the same store; attempts that they alone answered are theirs.
@@ -99,6 +114,7 @@ class TrainingLoop:
         self._progress = progress
         self._checkpoints = checkpoints
         self._rollbacks = rollbacks
+        self._turn = turn or Turn(policy.name, store=store, holder="", rollbacks=rollbacks)
         self._demonstrations = demonstrations or Demonstrations(policy)
         self._weights = Weights(
             policy,
@@ -128,6 +144,7 @@ class TrainingLoop:
             LoopState.HELD: self._rest_while_held,
             LoopState.IMITATING: self._imitate,
             LoopState.SAMPLING: self._sample,
+            LoopState.FOLLOWING: self._follow,
         }
         self.state = LoopState.RECOVERING
         self._recovered = False
@@ -147,6 +164,10 @@ class TrainingLoop:
                 await self._actions[following]()
             except TrainingError as error:
                 await self._trainer_failed(error)
+            except TurnLostError as error:
+                self._recovered = False
+                self._turn.lose()
+                self._progress.say(str(error))
             except StoreError as error:
                 # Unless it was only looked at, nobody knows how far the step has come: the records do.
                 self._recovered = self._recovered and self._progress.phase is Phase.COLLECTING
@@ -169,9 +190,14 @@ class TrainingLoop:
         Raises:
             TrainingError: the trainer is in the middle of something, or cannot.
         """
-        await self._weights.save()
+        if self._turn.ours:
+            await self._weights.save()
 
     async def _next_state(self) -> LoopState:
+        if not self._turn.ours:
+            self._recovered = False
+            if not await self._turn.take():
+                return LoopState.FOLLOWING
         if await self._go_back() or self._rollbacks.changed:
             self._recovered = self._rollbacks.changed = False
         if not self._recovered:
@@ -188,6 +214,20 @@ class TrainingLoop:
         published = await self._weights.recover(restart=self._failures > 0)
         self._recovered = True
         self._rollbacks.end(refusal(published))
+
+    async def _follow(self) -> None:
+        holder = self._turn.other
+        self._progress.enter(Phase.FOLLOWING, f"the daemon {holder} trains this policy; this one records and serves")
+        asked = f"policy {self._policy.name!r} is trained by the daemon {holder}: ask that one"
+        self._rollbacks.end(RollbackError(asked))
+        await self._weights.close()
+        await self._publisher.follow()
+        newest = await self._store.steps(self._policy.name, newest=2)
+        await self._progress.want_groups(self._policy.groups_per_step)
+        await self._progress.finish_step(
+            max((one.step for one in newest if one.state is not StepState.ASSIGNED), default=0)
+        )
+        await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _rest(self, longest_s: float | None = None) -> None:
         """Return when a rollback was asked for and recorded, a recorded step was taken out, or after that time."""

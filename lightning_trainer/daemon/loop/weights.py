@@ -19,7 +19,7 @@ from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.errors import CheckpointError, PublicationError, TrainingError
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.store.records import StepState
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import PolicyVersion, TrainingBatch, VersionState
 
@@ -36,7 +36,7 @@ class Weights:
         self,
         policy: PolicyConfig,
         *,
-        store: SqliteStore,
+        store: Store,
         trainer: TrainerClient,
         publisher: Publisher,
         checkpoints: CheckpointFolder,

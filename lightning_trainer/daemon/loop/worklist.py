@@ -11,7 +11,7 @@ from lightning_trainer.credit.grouping import no_prompt_key, prompt_keys, regrou
 from lightning_trainer.daemon.loop.participation import TrustedCalls, concerned
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.store.worklist.waiting import WaitingAttempt, of_policy
 from lightning_trainer.types import Attempt, RolloutMode
 
@@ -24,7 +24,7 @@ from lightning_trainer.types import Attempt, RolloutMode
 class Grouping:
     """Remembers the prompt keys of attempts that wait for their group."""
 
-    def __init__(self, policy: PolicyConfig, store: SqliteStore) -> None:
+    def __init__(self, policy: PolicyConfig, store: Store) -> None:
         self._policy = policy
         self._store = store
         self._keys: dict[str, str] = {}
@@ -50,9 +50,7 @@ _MOST_DROPPED = 1000
 class Worklist:
     """What waits for one policy; each look costs as much as there waits, and nothing for what was or never will be."""
 
-    def __init__(
-        self, policy: PolicyConfig, *, store: SqliteStore, progress: Progress, one_of_several: bool = False
-    ) -> None:
+    def __init__(self, policy: PolicyConfig, *, store: Store, progress: Progress, one_of_several: bool = False) -> None:
         """``one_of_several``: attempts that other policies alone answered are theirs."""
         self._policy = policy
         self._store = store

@@ -17,7 +17,7 @@ from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
 from lightning_trainer.errors import LightningError
 from lightning_trainer.gateway.canary import CanaryRoute
 from lightning_trainer.serving.publication import Publication
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import canaries
 from lightning_trainer.store.tables.canaries import CanaryRecord
@@ -52,7 +52,7 @@ class Canary:
         policy: PolicyConfig,
         config: CanaryConfig,
         *,
-        store: SqliteStore,
+        store: Store,
         route: CanaryRoute,
         old_versions: OldVersionEngine | OldAdapters,
         say: Callable[[str], None],

@@ -14,7 +14,7 @@ from lightning_trainer.errors import PublicationError
 from lightning_trainer.serving.publication import Publication, PublicationReport
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.shared_memory import WeightFolder
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import PolicyVersion, VersionState
 
@@ -31,7 +31,7 @@ class Publisher:
         self,
         policy: str,
         *,
-        store: SqliteStore,
+        store: Store,
         trainer: TrainerClient,
         engine: EngineReplicas,
         weights: WeightFolder,
@@ -100,7 +100,19 @@ class Publisher:
         """
         await self._engine.ready(timeout_s)
 
-    async def serve_kept(self, version: int) -> None:
+    async def follow(self) -> None:
+        """Serve what another daemon made live, from the weights that it keeps; where they are not kept, what was served
+        before goes on.
+
+        Raises:
+            EngineError: the engine stayed away.
+            PublicationError: what is kept cannot be read.
+        """
+        live = await self._store.live_version(self._policy)
+        if live is not None and live.version != self._served():
+            await self.serve_kept(live.version, record=False)
+
+    async def serve_kept(self, version: int, *, record: bool = True) -> None:
         """Serve a version from its kept weights at once; nothing changes where they are not kept or not accepted.
 
         Raises:
@@ -115,7 +127,9 @@ class Publisher:
         publication = replace(kept, path=str(self._weights.path(version)))
         await asyncio.to_thread(shutil.copyfile, kept.path, publication.path)
         report = await self._engine.publish(publication)
-        if report.accepted:
+        if report.accepted and not record:
+            _log.info("%s, which another daemon published, is served here too", publication.name)
+        elif report.accepted:
             await self._record(publication, report, version, time.time_ns(), time.monotonic() - began)
         else:
             _log.warning("the kept weights of %s were refused: %s", publication.name, report.reason)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.errors import LightningError
 from lightning_trainer.serving.publication import Publication
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.versions.archive import VersionArchive, kept
 from lightning_trainer.versions.held_out import refresh_verdicts, select_scores
 
@@ -21,7 +21,7 @@ class VersionKeeper:
         self,
         policy: PolicyConfig,
         *,
-        store: SqliteStore,
+        store: Store,
         archive: VersionArchive,
         in_use: Callable[[], Collection[int]] = tuple,
     ) -> None:

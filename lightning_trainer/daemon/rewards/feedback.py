@@ -10,7 +10,7 @@ import time
 
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.errors import StoreError
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import feedback as feedback_table
 from lightning_trainer.store.worklist.settling import changes, spans_of
 from lightning_trainer.types import SpanSink
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 class FeedbackSettler:
     """Looks at feedback when there is some that it has not seen, or some leaves quarantine."""
 
-    def __init__(self, config: FeedbackConfig, store: SqliteStore, sink: SpanSink) -> None:
+    def __init__(self, config: FeedbackConfig, store: Store, sink: SpanSink) -> None:
         self._config = config
         self._store = store
         self._sink = sink

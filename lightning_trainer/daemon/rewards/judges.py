@@ -20,7 +20,7 @@ from lightning_trainer.judges.models.client import key_that_lacks
 from lightning_trainer.judges.registry import make_judge
 from lightning_trainer.judges.reliability.report import corrections
 from lightning_trainer.rewards.reliability import Correction
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.types import Attempt, AttemptState, SpanSink
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _LOOK_AGAIN_S = 1.0
 
 @asynccontextmanager
 async def judges_at_work(
-    judges: Iterable[AnyJudge], *, store: SqliteStore, sink: SpanSink
+    judges: Iterable[AnyJudge], *, store: Store, sink: SpanSink
 ) -> AsyncIterator[dict[str, Judging]]:
     """Yield the judges by name; all policies of a daemon share them, so that nothing is asked twice."""
     at_work = {judge.name: Judging(make_judge(judge), sink, store.spans_of_trace) for judge in judges}
@@ -46,7 +46,7 @@ class PolicyJudges:
     """Those that a policy's rewards name; each attempt is asked about once a run of the daemon."""
 
     def __init__(
-        self, policy: PolicyConfig, judges: Mapping[str, Judging], *, store: SqliteStore, progress: Progress
+        self, policy: PolicyConfig, judges: Mapping[str, Judging], *, store: Store, progress: Progress
     ) -> None:
         self._policy = policy
         self._judges = judges

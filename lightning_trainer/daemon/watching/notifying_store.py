@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lightning_trainer.daemon.loop.late_rewards import late_rewards
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.errors import StoreError
-from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.types import Span
 
 _log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class _Watcher:
 class NotifyingStore:
     """A span sink."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._watchers: list[_Watcher] = []
 

@@ -1,7 +1,6 @@
 """Metrics: a chart for every metric that was measured, policies and runs overlaid, steps chosen."""
 
 import asyncio
-import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from lightning_trainer.dashboard.site import Site
 from lightning_trainer.metrics.catalog import ABOUT, GROUPS, describe, group_of
 from lightning_trainer.metrics.row import StepMetrics
 from lightning_trainer.report.curves import Curve, curve_chart, legend
+from lightning_trainer.store.connection import Connection
 
 _ORDER = {name: place for place, name in enumerate(ABOUT)}
 
@@ -20,7 +20,7 @@ _ORDER = {name: place for place, name in enumerate(ABOUT)}
 async def charts(site: Site, asked: Asked) -> dict[str, Any]:
     first, last, wanted = asked.number("first"), asked.number("last"), asked.text("policy")
 
-    def read(connection: sqlite3.Connection) -> dict[str, tuple[list[StepMetrics], int]]:
+    def read(connection: Connection) -> dict[str, tuple[list[StepMetrics], int]]:
         names = known_policies(connection)
         return {name: spread_rows(connection, name, first, last) for name in names if wanted in (None, name)}
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from lightning_trainer.dashboard.pages.overview import STAGES
 from lightning_trainer.dashboard.reading.progress import SHOWN_STEPS, AgentTokens, known_policies, tokens_by_agent
 from lightning_trainer.dashboard.site import PolicyNow, Site
 from lightning_trainer.metrics.row import StepMetrics, select_rows
+from lightning_trainer.store.connection import Connection
 
 _LISTED = 30
 
@@ -46,7 +46,7 @@ class ProcessCost:
 
 
 async def costs(site: Site, asked: Asked) -> dict[str, Any]:
-    def read(connection: sqlite3.Connection) -> list[PolicyCost]:
+    def read(connection: Connection) -> list[PolicyCost]:
         return [
             _cost(name, select_rows(connection, name, newest=SHOWN_STEPS), tokens_by_agent(connection, name))
             for name in known_policies(connection)

@@ -1,7 +1,6 @@
 """Overview: each policy's phase, served version, curves, pace, where the time goes, and what is wrong, in words."""
 
 import asyncio
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from lightning_trainer.metrics.row import StepMetrics
 from lightning_trainer.metrics.warnings import warnings_of
 from lightning_trainer.report.curves import Curve, curve_chart, legend
 from lightning_trainer.report.svg import Series, stacked_bars
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import rollouts as rollout_queries
 from lightning_trainer.store.tables import totals
 
@@ -54,7 +54,7 @@ class Card:
 
 
 async def overview(site: Site, asked: Asked) -> dict[str, Any]:
-    def read(connection: sqlite3.Connection) -> dict[str, Any]:
+    def read(connection: Connection) -> dict[str, Any]:
         names = [policy.name for policy in site.policies]
         names += [name for name in known_policies(connection) if name not in names]
         return {

@@ -1,6 +1,5 @@
 """Rollouts: attempts that are looked for, and a group's attempts side by side."""
 
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +15,7 @@ from lightning_trainer.explain import words
 from lightning_trainer.explain.explanation import ExplainedAttempt
 from lightning_trainer.explain.gathering import Gathering
 from lightning_trainer.report.curves import histogram
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.types import AttemptState, RolloutMode, Span
 
@@ -105,7 +105,7 @@ class Member:
 async def group(site: Site, asked: Asked) -> dict[str, Any]:
     group_id = asked.needed("id")
 
-    def read(connection: sqlite3.Connection) -> tuple[list[Member], int]:
+    def read(connection: Connection) -> tuple[list[Member], int]:
         attempts = attempt_table.select(connection, group_id=group_id, limit=_SIDE_BY_SIDE + 1)
         summaries = site.summaries.of(connection, attempts[-_SIDE_BY_SIDE:], site.policies)
         members = []

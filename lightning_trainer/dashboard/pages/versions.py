@@ -1,6 +1,5 @@
 """Versions: where each came from, how good it is, two compared on the same tasks, and the way back."""
 
-import sqlite3
 from typing import Any
 
 from lightning_trainer.config import PolicyConfig
@@ -10,6 +9,7 @@ from lightning_trainer.dashboard.reading.progress import compare_versions, known
 from lightning_trainer.dashboard.rendering import both_widths
 from lightning_trainer.dashboard.site import Site
 from lightning_trainer.report.curves import Curve, curve_chart, legend
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.versions.archive import archive_root, stored_versions
 from lightning_trainer.versions.listing import list_versions
 
@@ -23,7 +23,7 @@ async def versions(site: Site, asked: Asked) -> dict[str, Any]:
         return {"policy": None, "others": others, "rows": [], "may_act": False}
     if site.live is not None:
         await site.live.refresh_scores()
-    stored = stored_versions(archive_root(site.state_dir, policy.name))
+    stored = stored_versions(archive_root(site.config.shared_dir, policy.name))
     rows = await site.store.scan(
         lambda connection: list_versions(
             connection, policy, stored, before=before, newest=_PAGE, fresh=site.live is None
@@ -86,7 +86,7 @@ async def confirm_rollback(site: Site, asked: Asked) -> dict[str, Any]:
 async def _policy(site: Site, asked: Asked) -> tuple[PolicyConfig | None, list[str]]:
     """Return the policy that is asked for, else the first, and the names of all."""
 
-    def read(connection: sqlite3.Connection) -> list[str]:
+    def read(connection: Connection) -> list[str]:
         return known_policies(connection)
 
     names = [policy.name for policy in site.policies]

@@ -1,6 +1,5 @@
 """Everything that is known of one rollout, of one snapshot: why it was trained or not, first."""
 
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from lightning_trainer.config import PolicyConfig, any_agent
 from lightning_trainer.errors import LightningError
 from lightning_trainer.explain.explanation import Explanation, explain
 from lightning_trainer.explain.gathering import Gathering
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import rollouts as rollout_queries
 from lightning_trainer.store.tables import spans as span_table
@@ -35,7 +35,7 @@ class OneRollout:
 
 
 def read_rollout(
-    connection: sqlite3.Connection,
+    connection: Connection,
     rollout_id: str,
     policies: Sequence[PolicyConfig],
     gatherings: dict[str, Gathering] | None = None,
@@ -70,7 +70,7 @@ def read_rollout(
 
 
 def _policy_of(
-    connection: sqlite3.Connection, attempts: Sequence[Attempt], spans: Sequence[Span], policies: Sequence[PolicyConfig]
+    connection: Connection, attempts: Sequence[Attempt], spans: Sequence[Span], policies: Sequence[PolicyConfig]
 ) -> PolicyConfig:
     """The policy whose step took it, else whose agent spoke, else the first."""
     if not policies:

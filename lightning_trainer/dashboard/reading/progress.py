@@ -1,12 +1,12 @@
 """Rows of steps for curves, held-out scores by version, and what became of tokens: of the newest steps."""
 
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from lightning_trainer.metrics.row import StepMetrics, select_rows
 from lightning_trainer.report.difference import PairedDifference, paired_difference
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.tables import versions as version_table
 from lightning_trainer.types import PolicyVersion
@@ -47,7 +47,7 @@ class TaskScores:
     attempts: tuple[int, int]
 
 
-def read_past(connection: sqlite3.Connection, policy: str, newest: int = SHOWN_STEPS) -> PolicyPast:
+def read_past(connection: Connection, policy: str, newest: int = SHOWN_STEPS) -> PolicyPast:
     rows = connection.execute(
         "SELECT version, avg(reward), count(*) FROM verdicts WHERE policy = ? GROUP BY version ORDER BY version DESC "
         "LIMIT ?",
@@ -62,7 +62,7 @@ def read_past(connection: sqlite3.Connection, policy: str, newest: int = SHOWN_S
 
 
 def spread_rows(
-    connection: sqlite3.Connection, policy: str, first: int | None = None, last: int | None = None
+    connection: Connection, policy: str, first: int | None = None, last: int | None = None
 ) -> tuple[list[StepMetrics], int]:
     """Return rows of the steps from ``first`` to ``last``, and how many steps there are: all of them, or of many some
     that are evenly spread, the newest among them."""
@@ -84,12 +84,12 @@ def spread_rows(
     return [row for step in wanted for row in select_rows(connection, policy, only=step)], steps
 
 
-def known_policies(connection: sqlite3.Connection) -> list[str]:
+def known_policies(connection: Connection) -> list[str]:
     """Return the names of the policies that the store knows."""
     return [name for (name,) in connection.execute("SELECT policy FROM policies ORDER BY policy")]
 
 
-def tokens_by_agent(connection: sqlite3.Connection, policy: str, newest: int = SHOWN_STEPS) -> list[AgentTokens]:
+def tokens_by_agent(connection: Connection, policy: str, newest: int = SHOWN_STEPS) -> list[AgentTokens]:
     """Return what became of the sampled tokens of the newest steps, by agent."""
     last = step_table.last_step(connection, policy)
     found: dict[str, AgentTokens] = {}
@@ -101,7 +101,7 @@ def tokens_by_agent(connection: sqlite3.Connection, policy: str, newest: int = S
 
 
 def compare_versions(
-    connection: sqlite3.Connection, policy: str, one: int, other: int
+    connection: Connection, policy: str, one: int, other: int
 ) -> tuple[list[TaskScores], PairedDifference | None]:
     """Return the tasks that evaluations of both versions tried, and the difference over those that were tried once
     by each and scored 0 or 1 (exact McNemar); None where there is none such."""

@@ -1,29 +1,28 @@
 """The store of a stopped run: every question opens it for reading, so nothing is written and nobody is kept out."""
 
 import asyncio
-import sqlite3
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
-from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.places import StorePlace, reading
 from lightning_trainer.store.tables import spans as span_table
 
 Result = TypeVar("Result")
 
 
 class StoppedStore:
-    """Raises StoreError where the file is not there or is not a store."""
+    """Raises StoreError where it is not there or is not a store."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, place: StorePlace) -> None:
+        self._place = place
 
     async def last_span(self) -> int:
         return await self.scan(span_table.last)
 
-    async def scan(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
+    async def scan(self, query: Callable[[Connection], Result]) -> Result:
         def read() -> Result:
-            with read_only(self._path) as connection:
+            with reading(self._place) as connection:
                 return query(connection)
 
         return await asyncio.to_thread(read)

@@ -5,7 +5,6 @@ until the page is full or enough were looked at, and the answer says how far it 
 old store than in a new one.
 """
 
-import sqlite3
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from fnmatch import fnmatchcase
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.dashboard.reading.summaries import Summary, SummaryCache
 from lightning_trainer.report.curves import Bin, ticks_between
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import attempts as attempt_table
 
 PAGE = 50
@@ -82,9 +82,7 @@ class Found:
     """Start of the oldest attempt that was looked at."""
 
 
-def search(
-    connection: sqlite3.Connection, wanted: Search, cache: SummaryCache, policies: Sequence[PolicyConfig]
-) -> Found:
+def search(connection: Connection, wanted: Search, cache: SummaryCache, policies: Sequence[PolicyConfig]) -> Found:
     """Return a page of attempts."""
     began = time.monotonic()
     rows: list[Summary] = []
@@ -113,7 +111,7 @@ def search(
     return Found(rows, rewards, looked_at, full_at or (at if more else None), oldest)
 
 
-def _next(connection: sqlite3.Connection, wanted: Search) -> list:
+def _next(connection: Connection, wanted: Search) -> list:
     conditions = ["(started_ns, attempt_id) < (?, ?)", "started_ns <= ?"]
     values: list[object] = [*(wanted.before or (2**63 - 1, _LAST)), wanted.before[0] if wanted.before else 2**63 - 1]
     if wanted.until_ns is not None:

@@ -3,7 +3,6 @@
 A summary is made again when something of its attempt has come since; the cache holds the newest few thousand.
 """
 
-import sqlite3
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.explain.words import version_name
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.rewards.table import read_rewards
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables.spans import select_of_attempts
 from lightning_trainer.types import Attempt, Call, Evaluation, Span
 
@@ -52,7 +52,7 @@ class SummaryCache:
         self._kept: OrderedDict[str, tuple[tuple[int, int], Summary]] = OrderedDict()
 
     def of(
-        self, connection: sqlite3.Connection, attempts: Sequence[Attempt], policies: Sequence[PolicyConfig]
+        self, connection: Connection, attempts: Sequence[Attempt], policies: Sequence[PolicyConfig]
     ) -> list[Summary]:
         """Return the summaries of some attempts, in their order."""
         marks = {one.attempt_id: _mark(connection, one) for one in attempts}
@@ -71,11 +71,11 @@ class SummaryCache:
         return entry[1]
 
 
-def _mark(connection: sqlite3.Connection, attempt: Attempt) -> tuple[int, int]:
+def _mark(connection: Connection, attempt: Attempt) -> tuple[int, int]:
     """What changes when something of the attempt comes, or a step takes it."""
     (newest,) = connection.execute(
-        """SELECT max(coalesce((SELECT max(seq) FROM spans WHERE attempt_id = ?), 0),
-                      coalesce((SELECT max(seq) FROM spans WHERE rollout_id = ?), 0))""",
+        """SELECT coalesce(max(seq), 0) FROM (SELECT max(seq) AS seq FROM spans WHERE attempt_id = ?
+           UNION ALL SELECT max(seq) FROM spans WHERE rollout_id = ?) AS newest""",
         (attempt.attempt_id, attempt.rollout_id),
     ).fetchone()
     (steps,) = connection.execute(
@@ -84,9 +84,7 @@ def _mark(connection: sqlite3.Connection, attempt: Attempt) -> tuple[int, int]:
     return newest, steps
 
 
-def _summaries(
-    connection: sqlite3.Connection, attempts: Sequence[Attempt], policies: Sequence[PolicyConfig]
-) -> list[Summary]:
+def _summaries(connection: Connection, attempts: Sequence[Attempt], policies: Sequence[PolicyConfig]) -> list[Summary]:
     if not attempts:
         return []
     by_id = {one.attempt_id: one for one in attempts}
@@ -147,6 +145,6 @@ def _texts(spans: Sequence[Span], evaluations: Sequence[Evaluation], attempt_of:
     return {attempt_id: " ".join(found)[:_SEARCHED_CHARACTERS] for attempt_id, found in texts.items()}
 
 
-def _step(connection: sqlite3.Connection, attempt_id: str) -> int | None:
+def _step(connection: Connection, attempt_id: str) -> int | None:
     (step,) = connection.execute("SELECT max(step) FROM assignments WHERE attempt_id = ?", (attempt_id,)).fetchone()
     return step

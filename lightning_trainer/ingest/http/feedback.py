@@ -8,7 +8,6 @@ Source: Langfuse public API, ``POST /api/public/scores`` (CreateScoreRequest, Cr
 import math
 import time
 from collections.abc import Callable
-from sqlite3 import Connection
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from fastapi import APIRouter, Request
@@ -20,6 +19,7 @@ from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.errors import StoreError
 from lightning_trainer.feedback.entries import LONGEST_NAME, LONGEST_TEXT, Subject, feedback_span
 from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import feedback as feedback_table
 from lightning_trainer.types import Attempt, Span, SpanSink
 

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -16,6 +15,7 @@ from lightning_trainer.rewards.reliability import (
     reliability,
     wilson,
 )
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import scores
 from lightning_trainer.store.tables.scores import Score
 
@@ -44,7 +44,7 @@ class JudgeReport:
         return {**asdict(self), "informedness": None if informed is None else asdict(informed)}
 
 
-def judge_report(connection: sqlite3.Connection, judge: AnyJudge) -> JudgeReport:
+def judge_report(connection: Connection, judge: AnyJudge) -> JudgeReport:
     """Read what is stored of one judge."""
     given = scores.select(connection, [judge.name, *judge.checked_by])
     own = [one for one in given if one.name == judge.name]
@@ -58,9 +58,7 @@ def judge_report(connection: sqlite3.Connection, judge: AnyJudge) -> JudgeReport
     )
 
 
-def corrections(
-    connection: sqlite3.Connection, names: Collection[str], judges: Iterable[AnyJudge]
-) -> dict[str, Correction]:
+def corrections(connection: Connection, names: Collection[str], judges: Iterable[AnyJudge]) -> dict[str, Correction]:
     """Return how the rewards of these names are corrected; judges that are not named are not looked at."""
     by_name: Mapping[str, AnyJudge] = {judge.name: judge for judge in judges}
     return {name: judge_report(connection, by_name[name]).correction for name in sorted(names) if name in by_name}

@@ -5,16 +5,15 @@ there is room again, for a bounded time. So the size is held however fast others
 """
 
 import logging
-import sqlite3
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from lightning_trainer.config.store import StoreConfig
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.retention import sweep
-from lightning_trainer.store.retention.size import StoreSize, give_back, measure
+from lightning_trainer.store.retention.size import StoreSize
 from lightning_trainer.store.tables import cursors, totals
 
 _log = logging.getLogger(__name__)
@@ -35,8 +34,15 @@ _FREE_SHARE = 0.1
 class Retention:
     """The limits of one store, and how far its sweeps have come."""
 
-    path: Path
-    config: StoreConfig = field(default_factory=StoreConfig)
+    store: str
+    """Its name, for people."""
+    config: StoreConfig
+    measure: Callable[[Any], StoreSize]
+    """Asks a connection how large the store is."""
+    give_back: Callable[[Any, int], None] | None = None
+    """Returns so many free pages to the file system; None where the database does that by itself."""
+    most_log: int = _MOST_LOG
+    """Bytes of a log beside the store, at most."""
     wanted_by: Callable[[], Collection[str]] = tuple
     """Policies whose steps still take attempts."""
     repeatable_from: Callable[[], Mapping[str, int]] = dict
@@ -52,43 +58,44 @@ class Retention:
     def log_bytes(self) -> int:
         """What the log may take."""
         limit = self.config.retention_size
-        return _MOST_LOG if limit is None else int(min(_MOST_LOG, limit / 4))
+        return self.most_log if limit is None else int(min(self.most_log, limit / 4))
 
-    def after_commit(self, connection: sqlite3.Connection) -> None:
+    def after_commit(self, connection: Connection) -> None:
         """Make room where the store is nearly full. In the writer's thread, outside of a transaction."""
-        self.size = measure(connection, self.path)
+        self.size = self.measure(connection)
         limit = self.config.retention_size
         if limit is None:
             return
         room = limit - self.log_bytes
         if self.size.used > _FULL * room:
             self._make_room(connection, _ROOMY * room)
-        if self.size.file > room and self.size.free:
+        if self.give_back is not None and self.size.file > room and self.size.free:
             # The file is larger than it may be, whatever of it is free: it gets smaller, a little with each commit.
+            give_back = self.give_back
             _in_transaction(connection, lambda: give_back(connection, _PAGES))
-            self.size = measure(connection, self.path)
+            self.size = self.measure(connection)
         too_large = self.size.used > room
         if too_large and not self._too_large:
             self._too_large = True
             _log.warning("%s", self.note())
         self._too_large = too_large
 
-    def _make_room(self, connection: sqlite3.Connection, enough: float) -> None:
+    def _make_room(self, connection: Connection, enough: float) -> None:
         give_up = time.monotonic() + _BUDGET_S
         while self.size.used > enough and self._nothing_until_s < time.monotonic() < give_up:
             _in_transaction(connection, lambda: self._oldest(connection))
-            self.size = measure(connection, self.path)
+            self.size = self.measure(connection)
 
     def note(self) -> str | None:
         """Say that the store is larger than it should be, where it is."""
         if not self._too_large:
             return None
         return (
-            f"the store {self.path} holds {self.size.used / 2**20:,.0f} MiB, more than [store] retention_size allows, "
+            f"the store {self.store} holds {self.size.used / 2**20:,.0f} MiB, more than [store] retention_size allows, "
             "and what is left is wanted by steps or just came: raise it, or let the policies catch up"
         )
 
-    def sweep(self, connection: sqlite3.Connection) -> bool:
+    def sweep(self, connection: Connection) -> bool:
         """Delete a slice of what is too old or was used; True where there may be more. In a transaction of its own."""
         give_up = time.monotonic() + _BUDGET_S / 2
         while time.monotonic() < give_up:
@@ -101,7 +108,7 @@ class Retention:
         """Begin anew with the oldest: what was wanted may not be any more."""
         self._by_age = 0
 
-    def holds(self, connection: sqlite3.Connection) -> dict[str, Any]:
+    def holds(self, connection: Connection) -> dict[str, Any]:
         """Return what the store holds and what was deleted, for people and machines."""
         held = totals.select(connection)
         oldest = sweep.oldest_span_ns(connection)
@@ -115,7 +122,7 @@ class Retention:
             "note": self.note(),
         }
 
-    def _oldest(self, connection: sqlite3.Connection) -> None:
+    def _oldest(self, connection: Connection) -> None:
         """Delete the oldest that nobody can want: batches first, which nobody but a rollback asks for again."""
         for policy, step in self.repeatable_from().items():
             if sweep.delete_batches(connection, policy, step):
@@ -125,7 +132,7 @@ class Retention:
             self._nothing_until_s = time.monotonic() + _LOOK_AGAIN_S
         self._position = found.position
 
-    def _by_time(self, connection: sqlite3.Connection) -> bool:
+    def _by_time(self, connection: Connection) -> bool:
         if self.config.retention_time is None:
             return False
         now_ns = time.time_ns()
@@ -140,7 +147,7 @@ class Retention:
         self._by_age = found.position or self._by_age
         return bool(found.position)
 
-    def _of_old_steps(self, connection: sqlite3.Connection) -> bool:
+    def _of_old_steps(self, connection: Connection) -> bool:
         kept = self.config.retention_steps
         if kept is None:
             return False
@@ -163,19 +170,19 @@ class Retention:
                 return True
         return False
 
-    def _names(self, connection: sqlite3.Connection) -> bool:
+    def _names(self, connection: Connection) -> bool:
         return bool(sweep.forget_names(connection, time.time_ns() - int(self.config.idempotency_window * 1e9)))
 
-    def _shrink(self, connection: sqlite3.Connection) -> bool:
+    def _shrink(self, connection: Connection) -> bool:
         """Give free pages back where they are many; True where there may be more."""
-        size = measure(connection, self.path)
-        if size.free <= max(_FREE_SHARE * size.file, 32 * 2**20):
+        size = self.measure(connection)
+        if self.give_back is None or size.free <= max(_FREE_SHARE * size.file, 32 * 2**20):
             return False
-        give_back(connection, _PAGES)
-        return measure(connection, self.path).file < size.file
+        self.give_back(connection, _PAGES)
+        return self.measure(connection).file < size.file
 
 
-def _in_transaction(connection: sqlite3.Connection, work: Callable[[], None]) -> None:
+def _in_transaction(connection: Connection, work: Callable[[], None]) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         work()

@@ -1,8 +1,9 @@
 """How large the store is: pages in use, pages that are free, and the log beside the file."""
 
-import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
+
+from lightning_trainer.store.connection import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class StoreSize:
         return self.file + self.log
 
 
-def measure(connection: sqlite3.Connection, path: Path) -> StoreSize:
+def measure(connection: Connection, path: Path) -> StoreSize:
     """Ask the database; it costs microseconds."""
     (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
@@ -36,7 +37,7 @@ def measure(connection: sqlite3.Connection, path: Path) -> StoreSize:
     return StoreSize(file=pages * page_bytes, free=free * page_bytes, log=log)
 
 
-def give_back(connection: sqlite3.Connection, pages: int) -> None:
+def give_back(connection: Connection, pages: int) -> None:
     """Return up to so many free pages at the end of the file to the file system; nothing where the file was made
     without ``auto_vacuum`` (``lightning-trainer store compact`` changes that)."""
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()

@@ -6,12 +6,12 @@ behind (``expired``), so that delivering it again changes nothing; counts and le
 """
 
 import json
-import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from lightning_trainer.store.batch_codec import without_advantages
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import totals
 
 _LOOKED_AT = 500
@@ -33,15 +33,13 @@ class Slice:
     deleted: int = 0
 
 
-def last_before(connection: sqlite3.Connection, at_ns: int) -> int:
+def last_before(connection: Connection, at_ns: int) -> int:
     """Return the last span that had come by then, by our clock; 0 where none had."""
     row = connection.execute("SELECT max(seq) FROM received WHERE at_ns <= ?", (at_ns,)).fetchone()
     return row[0] or 0
 
 
-def delete_spans(
-    connection: sqlite3.Connection, after: int, until: int, *, wanted_by: Collection[str], now_ns: int
-) -> Slice:
+def delete_spans(connection: Connection, after: int, until: int, *, wanted_by: Collection[str], now_ns: int) -> Slice:
     """Look at the first spans behind ``after`` and delete what of them nobody can want, attempt by attempt.
 
     Args:
@@ -81,16 +79,18 @@ def delete_spans(
 
 _ATTEMPTS_NEAR = """
     SELECT * FROM (SELECT DISTINCT attempt_id FROM spans WHERE trace_id = ?1 AND attempt_id IS NOT NULL LIMIT 50)
+        AS traced
     UNION SELECT attempt_id FROM attempts WHERE rollout_id = ?2
-    UNION SELECT * FROM (SELECT attempt_id FROM spans WHERE response_id = ?3 AND attempt_id IS NOT NULL LIMIT 50)"""
+    UNION SELECT * FROM (SELECT attempt_id FROM spans WHERE response_id = ?3 AND attempt_id IS NOT NULL LIMIT 50)
+        AS named"""
 
 
-def _is_over(connection: sqlite3.Connection, attempt_id: str, until: int) -> bool:
+def _is_over(connection: Connection, attempt_id: str, until: int) -> bool:
     (last,) = connection.execute("SELECT max(seq) FROM spans WHERE attempt_id = ?", (attempt_id,)).fetchone()
     return last is None or last <= until
 
 
-def _is_wanted(connection: sqlite3.Connection, attempt_id: str, asked: Mapping[str, object]) -> bool:
+def _is_wanted(connection: Connection, attempt_id: str, asked: Mapping[str, object]) -> bool:
     found = connection.execute(
         """SELECT EXISTS (SELECT 1 FROM waiting WHERE attempt_id = :attempt_id AND resting = 0
                           AND policy IN (SELECT value FROM json_each(:policies)))
@@ -103,7 +103,7 @@ def _is_wanted(connection: sqlite3.Connection, attempt_id: str, asked: Mapping[s
     return bool(found[0])
 
 
-def expire_attempt(connection: sqlite3.Connection, attempt_id: str, now_ns: int) -> int:
+def expire_attempt(connection: Connection, attempt_id: str, now_ns: int) -> int:
     """Delete an attempt's spans, so many that the transaction stays short; the rest is met again further on."""
     new = connection.execute("INSERT INTO expired VALUES (?, ?) ON CONFLICT DO NOTHING", (attempt_id, now_ns)).rowcount
     for table in ("arrivals", "waiting", "evaluations"):
@@ -114,23 +114,25 @@ def expire_attempt(connection: sqlite3.Connection, attempt_id: str, now_ns: int)
     return deleted
 
 
-def delete_rows(connection: sqlite3.Connection, seqs: Sequence[int]) -> int:
+def delete_rows(connection: Connection, seqs: Sequence[int]) -> int:
     """Delete spans by their numbers and keep the totals right; return how many there were."""
     if not seqs:
         return 0
     listed = (json.dumps(list(seqs)),)
     (calls,) = connection.execute(
-        """SELECT count(*) FROM spans WHERE seq IN (SELECT value FROM json_each(?))
+        """SELECT count(*) FROM spans WHERE seq IN (SELECT CAST(value AS BIGINT) FROM json_each(?))
            AND scope = 'lightning.gateway'""",
         listed,
     ).fetchone()
-    spans = connection.execute("DELETE FROM spans WHERE seq IN (SELECT value FROM json_each(?))", listed).rowcount
+    spans = connection.execute(
+        "DELETE FROM spans WHERE seq IN (SELECT CAST(value AS BIGINT) FROM json_each(?))", listed
+    ).rowcount
     totals.add(connection, {"spans": -spans, "calls": -calls, f"{totals.DELETED}spans": spans})
     return spans
 
 
 def delete_step_spans(
-    connection: sqlite3.Connection, policy: str, after: int, until: int, *, wanted_by: Collection[str], now_ns: int
+    connection: Connection, policy: str, after: int, until: int, *, wanted_by: Collection[str], now_ns: int
 ) -> Slice:
     """Delete the spans of what the steps behind ``after`` and up to ``until`` consumed; positions are steps."""
     rows = connection.execute(
@@ -151,7 +153,7 @@ def delete_step_spans(
     return Slice(position, deleted)
 
 
-def delete_batches(connection: sqlite3.Connection, policy: str, until: int) -> int:
+def delete_batches(connection: Connection, policy: str, until: int) -> int:
     """Delete the batches and the advantages of the first steps up to ``until`` that have them; return how many.
 
     Metrics and ledger of the steps stay.
@@ -169,7 +171,7 @@ def delete_batches(connection: sqlite3.Connection, policy: str, until: int) -> i
     return len(rows)
 
 
-def last_step_before(connection: sqlite3.Connection, policy: str, at_ns: int) -> int:
+def last_step_before(connection: Connection, policy: str, at_ns: int) -> int:
     """Return the newest version, and so step, that was made by then; 0 where none was."""
     row = connection.execute(
         "SELECT max(version) FROM versions WHERE policy = ? AND created_ns <= ?", (policy, at_ns)
@@ -177,7 +179,7 @@ def last_step_before(connection: sqlite3.Connection, policy: str, at_ns: int) ->
     return row[0] or 0
 
 
-def forget_names(connection: sqlite3.Connection, before_ns: int) -> int:
+def forget_names(connection: Connection, before_ns: int) -> int:
     """Forget attempts whose spans were deleted before then; return how many."""
     rows = connection.execute(
         "SELECT attempt_id FROM expired WHERE at_ns < ? ORDER BY at_ns LIMIT ?", (before_ns, _NAMES)
@@ -207,7 +209,7 @@ def forget_names(connection: sqlite3.Connection, before_ns: int) -> int:
     return len(ids)
 
 
-def forget_marks(connection: sqlite3.Connection) -> None:
+def forget_marks(connection: Connection) -> None:
     """Delete the marks of time that are about spans that have gone, but for the newest of them."""
     connection.execute(
         """DELETE FROM received WHERE seq < (SELECT max(seq) FROM received
@@ -215,7 +217,7 @@ def forget_marks(connection: sqlite3.Connection) -> None:
     )
 
 
-def oldest_span_ns(connection: sqlite3.Connection) -> int | None:
+def oldest_span_ns(connection: Connection) -> int | None:
     """Return by when the oldest span had come, by our clock, to the minute; None where there is none."""
     (first,) = connection.execute("SELECT min(seq) FROM spans").fetchone()
     if first is None:

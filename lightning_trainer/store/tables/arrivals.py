@@ -5,22 +5,23 @@ of the gateway says so of its caller's. What is missing is the difference. A re-
 counted again, so the counts do not depend on order or on re-delivery. Spans without numbers ask for nothing.
 """
 
-import sqlite3
 from collections.abc import Iterable
 
 from lightning_instrumentation import semconv
 
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.types import Span
 
 _MOST = 2**31
 
 
-def count(connection: sqlite3.Connection, spans: Iterable[Span]) -> None:
+def count(connection: Connection, spans: Iterable[Span]) -> None:
     """Count newly stored spans."""
     connection.executemany(
         """INSERT INTO arrivals(attempt_id, numbering, arrived, started) VALUES (?, ?, ?, ?)
            ON CONFLICT(attempt_id, numbering) DO UPDATE SET
-           arrived = arrived + excluded.arrived, started = max(started, excluded.started)""",
+           arrived = arrivals.arrived + excluded.arrived,
+           started = CASE WHEN excluded.started > arrivals.started THEN excluded.started ELSE arrivals.started END""",
         [(*key, *counts) for key, counts in tally(spans).items()],
     )
 
@@ -50,7 +51,7 @@ def _number(span: Span, name: str) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MOST else 0
 
 
-def select_missing(connection: sqlite3.Connection, policy: str | None = None) -> dict[str, int]:
+def select_missing(connection: Connection, policy: str | None = None) -> dict[str, int]:
     """Return how many spans have not come, of every ended attempt that lacks some and that no step (of that policy, or
     of any) has consumed."""
     return dict(

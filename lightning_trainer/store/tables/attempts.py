@@ -6,12 +6,12 @@ whatever order the spans arrive.
 """
 
 import json
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
+from lightning_trainer.store.connection import ALL, Connection
 from lightning_trainer.store.tables import participations, totals
 from lightning_trainer.types import Attempt, AttemptState, AttributeValue, RolloutMode, Span, SpanStatus
 
@@ -89,7 +89,7 @@ def _text(attributes: Mapping[str, AttributeValue], name: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def upsert(connection: sqlite3.Connection, spans: Iterable[Span]) -> set[str]:
+def upsert(connection: Connection, spans: Iterable[Span]) -> set[str]:
     """Record what newly stored spans say of their attempts; return those whose root is among the spans."""
     sightings = [(sighting, span) for span in spans if (sighting := _sight(span)) is not None]
     attempt_ids = {sighting.attempt_id for sighting, _ in sightings}
@@ -102,7 +102,7 @@ def upsert(connection: sqlite3.Connection, spans: Iterable[Span]) -> set[str]:
     return {sighting.attempt_id for sighting, _ in sightings if sighting.state is not AttemptState.RUNNING}
 
 
-def _record(connection: sqlite3.Connection, sightings: Iterable[tuple[_Sighting, Span]]) -> None:
+def _record(connection: Connection, sightings: Iterable[tuple[_Sighting, Span]]) -> None:
     running: dict[tuple[str | None, ...], _Sighting] = {}
     for sighting, span in sightings:
         if sighting.state is AttemptState.RUNNING:
@@ -118,28 +118,33 @@ def _record(connection: sqlite3.Connection, sightings: Iterable[tuple[_Sighting,
 
 
 _INSERT = f"INSERT INTO attempts({_STORED}, root_span_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+def _smaller(column: str) -> str:
+    """The smaller of what is there and what comes; one that is NULL does not count."""
+    old, new = f"attempts.{column}", f"excluded.{column}"
+    return f"{column} = CASE WHEN {old} IS NULL OR {new} < {old} THEN {new} ELSE {old} END"
+
+
 _RUNNING = f"""{_INSERT} ON CONFLICT(attempt_id) DO UPDATE SET
-    started_ns = min(started_ns, excluded.started_ns),
-    rollout_id = min(rollout_id, excluded.rollout_id),
-    task_id = min(coalesce(task_id, excluded.task_id), coalesce(excluded.task_id, task_id)),
-    group_id = min(coalesce(group_id, excluded.group_id), coalesce(excluded.group_id, group_id)),
-    mode = min(coalesce(mode, excluded.mode), coalesce(excluded.mode, mode))
-    WHERE state = 'running'"""
+    {", ".join(map(_smaller, ("started_ns", "rollout_id", "task_id", "group_id", "mode")))}
+    WHERE attempts.state = 'running'"""
 # Two roots for one attempt are a caller's mistake; the earlier one counts, in whatever order they arrive.
 _ENDED = f"""{_INSERT} ON CONFLICT(attempt_id) DO UPDATE SET
     rollout_id = excluded.rollout_id, task_id = excluded.task_id, group_id = excluded.group_id, mode = excluded.mode,
     state = excluded.state, started_ns = excluded.started_ns, ended_ns = excluded.ended_ns, error = excluded.error,
     root_span_id = excluded.root_span_id
-    WHERE state = 'running' OR (excluded.started_ns, excluded.root_span_id) < (started_ns, root_span_id)"""
+    WHERE attempts.state = 'running'
+    OR (excluded.started_ns, excluded.root_span_id) < (attempts.started_ns, attempts.root_span_id)"""
 
 
-def _write(connection: sqlite3.Connection, statement: str, seen: _Sighting, root_span_id: str | None) -> None:
+def _write(connection: Connection, statement: str, seen: _Sighting, root_span_id: str | None) -> None:
     row = (seen.attempt_id, seen.rollout_id, seen.task_id, seen.group_id, seen.mode, seen.state)
     connection.execute(statement, (*row, seen.started_ns, seen.ended_ns, seen.error, root_span_id))
 
 
 def select_ended(
-    connection: sqlite3.Connection,
+    connection: Connection,
     *,
     mode: RolloutMode | None,
     policy: str | None,
@@ -156,10 +161,10 @@ def select_ended(
         f"""WITH waiting AS MATERIALIZED (
                 SELECT {_GROUP} AS "group", coalesce(task_id, rollout_id) AS task
                 FROM participations JOIN attempts USING (attempt_id)
-                WHERE :took_part AND participations.policy = :policy AND {_NOT_CONSUMED})
+                WHERE :took_part = 1 AND participations.policy = :policy AND {_NOT_CONSUMED})
             SELECT {COLUMNS} FROM attempts WHERE ended_ns IS NOT NULL
             AND (:mode IS NULL OR coalesce(mode, 'train') = :mode) AND {_NOT_CONSUMED}
-            AND (NOT :took_part OR {_GROUP} IN (SELECT "group" FROM waiting)
+            AND (:took_part = 0 OR {_GROUP} IN (SELECT "group" FROM waiting)
                  OR coalesce(task_id, rollout_id) IN (SELECT task FROM waiting))
             AND (:last_earlier = 0 OR NOT EXISTS (SELECT 1 FROM spans
                  WHERE spans.attempt_id = attempts.attempt_id AND spans.seq <= :last_earlier))
@@ -180,7 +185,7 @@ _NOT_CONSUMED = """NOT EXISTS (SELECT 1 FROM assignments WHERE assignments.attem
 
 
 def count_ended(
-    connection: sqlite3.Connection,
+    connection: Connection,
     prefix: str,
     *,
     mode: RolloutMode,
@@ -200,14 +205,15 @@ def count_ended(
     # A range of the index of groups; U+10FFFF is behind everything that an id goes on with.
     behind = after is not None and after >= prefix
     taker, beyond_step, last_step = taken or (None, 0, 0)
-    source = "attempts"
+    source, of_taken = "attempts", ""
     if taken is not None:
         source = """(SELECT attempt_id FROM assignments WHERE policy = :taker AND step > :beyond_step
-            AND step <= :last_step) AS taken CROSS JOIN attempts USING (attempt_id)"""
+            AND step <= :last_step) AS taken CROSS JOIN attempts"""
+        of_taken = "AND taken.attempt_id = attempts.attempt_id"
     rows = connection.execute(
         f"""SELECT {_GROUP} AS "group", count(*) FROM {source}
             WHERE {_GROUP} {">" if behind else ">="} :first AND {_GROUP} < :beyond
-            AND ended_ns IS NOT NULL AND coalesce(mode, 'train') = :mode
+            AND ended_ns IS NOT NULL AND coalesce(mode, 'train') = :mode {of_taken}
             AND (:policy IS NULL OR EXISTS (
                 SELECT 1 FROM attempts AS member JOIN participations USING (attempt_id)
                 WHERE coalesce(member.group_id, member.task_id, member.rollout_id) =
@@ -222,14 +228,14 @@ def count_ended(
             "taker": taker,
             "beyond_step": beyond_step,
             "last_step": last_step,
-            "limit": -1 if limit is None else limit,
+            "limit": ALL if limit is None else limit,
         },
     )
     return dict(rows.fetchall())
 
 
 def select(
-    connection: sqlite3.Connection,
+    connection: Connection,
     *,
     attempt_ids: Sequence[str] | None = None,
     rollout_id: str | None = None,
@@ -249,10 +255,10 @@ def select(
         "state = ?": state,
     }
     asked = {condition: value for condition, value in conditions.items() if value is not None}
-    where = " AND ".join(asked) or "1"
+    where = " AND ".join(asked) or "true"
     rows = connection.execute(
         f"SELECT {COLUMNS} FROM attempts WHERE {where} ORDER BY started_ns DESC, attempt_id DESC LIMIT ?",
-        (*asked.values(), -1 if limit is None else limit),
+        (*asked.values(), ALL if limit is None else limit),
     ).fetchall()
     return [read(row) for row in reversed(rows)]
 

@@ -1,10 +1,11 @@
 """Candidates that a share of live rollouts was answered by: what was seen of each, and what was decided."""
 
 import json
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from lightning_trainer.store.connection import Connection
 
 _NAMES = 500
 
@@ -26,10 +27,12 @@ class CanaryRecord:
     """Why it was not promoted."""
 
 
-def put(connection: sqlite3.Connection, record: CanaryRecord) -> None:
+def put(connection: Connection, record: CanaryRecord) -> None:
     """Write what is known of a candidate in place of what was."""
     connection.execute(
-        "INSERT OR REPLACE INTO canaries VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        """INSERT INTO canaries VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(policy, version) DO UPDATE SET
+           live = excluded.live, state = excluded.state, began_ns = excluded.began_ns, ended_ns = excluded.ended_ns,
+           evidence = excluded.evidence, reason = excluded.reason""",
         (
             *(record.policy, record.version, record.live, record.state, record.began_ns, record.ended_ns),
             *(json.dumps(dict(record.evidence)), record.reason),
@@ -37,7 +40,7 @@ def put(connection: sqlite3.Connection, record: CanaryRecord) -> None:
     )
 
 
-def select(connection: sqlite3.Connection, policy: str, first: int, last: int) -> dict[int, CanaryRecord]:
+def select(connection: Connection, policy: str, first: int, last: int) -> dict[int, CanaryRecord]:
     """Return by version the candidates from ``first`` to ``last``."""
     rows = connection.execute(
         "SELECT * FROM canaries WHERE policy = ? AND version BETWEEN ? AND ?", (policy, first, last)
@@ -48,7 +51,7 @@ def select(connection: sqlite3.Connection, policy: str, first: int, last: int) -
     return found
 
 
-def select_rollouts(connection: sqlite3.Connection, since_ns: int, known: Sequence[str]) -> list[str]:
+def select_rollouts(connection: Connection, since_ns: int, known: Sequence[str]) -> list[str]:
     """Return live attempts that began since then and have ended, the first of those that are not known."""
     rows = connection.execute(
         """SELECT attempt_id FROM attempts WHERE started_ns >= ? AND ended_ns IS NOT NULL
@@ -59,7 +62,7 @@ def select_rollouts(connection: sqlite3.Connection, since_ns: int, known: Sequen
     return [attempt_id for (attempt_id,) in rows]
 
 
-def select_before(connection: sqlite3.Connection, before_ns: int, most: int) -> list[str]:
+def select_before(connection: Connection, before_ns: int, most: int) -> list[str]:
     """Return the newest live attempts that had ended by then."""
     rows = connection.execute(
         """SELECT attempt_id FROM attempts WHERE ended_ns < ? AND coalesce(mode, 'train') = 'train'

@@ -4,15 +4,15 @@ A span is of an evaluation by its attempt, its rollout, or, where it names neith
 """
 
 import json
-import sqlite3
 from collections.abc import Iterable
 
 from lightning_instrumentation import semconv
 
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.types import Span
 
 
-def note(connection: sqlite3.Connection, spans: Iterable[Span]) -> None:
+def note(connection: Connection, spans: Iterable[Span]) -> None:
     """Number the evaluations anew that newly stored spans are of."""
     attempts: set[str] = set()
     rollouts: set[str] = set()
@@ -29,9 +29,12 @@ def note(connection: sqlite3.Connection, spans: Iterable[Span]) -> None:
     if attempts or rollouts or responses:
         names = [json.dumps(sorted(found)) for found in (attempts, rollouts, responses)]
         found = [attempt_id for (attempt_id,) in connection.execute(_NAMED, names)]
-        connection.executemany("INSERT OR REPLACE INTO evaluations(attempt_id) VALUES (?)", [(one,) for one in found])
+        connection.executemany(_NUMBER, [(one,) for one in found])
 
 
+_NUMBER = """
+    INSERT INTO evaluations(change, attempt_id) SELECT coalesce(max(change), 0) + 1, ? FROM evaluations WHERE true
+    ON CONFLICT(attempt_id) DO UPDATE SET change = excluded.change"""
 _NAMED = """
     WITH named(attempt_id) AS (
         SELECT value FROM json_each(?1)
@@ -42,7 +45,7 @@ _NAMED = """
     ORDER BY attempt_id"""
 
 
-def select_changed(connection: sqlite3.Connection, after: int, most: int) -> list[tuple[int, str]]:
+def select_changed(connection: Connection, after: int, most: int) -> list[tuple[int, str]]:
     """Return number and id of the first ``most`` ended evaluations of which something came after number ``after``."""
     return connection.execute(
         """SELECT change, attempt_id FROM evaluations JOIN attempts USING (attempt_id)

@@ -6,7 +6,6 @@ that is known: feedback may come before the spans of what it is about.
 
 import hashlib
 import json
-import sqlite3
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from lightning_instrumentation import semconv
 from lightning_trainer.feedback.entries import Entry, entries_of, is_feedback
 from lightning_trainer.feedback.review import Kept, Outcome
 from lightning_trainer.otlp.span_codec import decode_span
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.retention.sweep import delete_rows
 from lightning_trainer.types import Span
 
@@ -36,14 +36,14 @@ class Settled:
     """How many of the target were made before it."""
 
 
-def note(connection: sqlite3.Connection, new: Iterable[Span], now_ns: int | None = None) -> None:
+def note(connection: Connection, new: Iterable[Span], now_ns: int | None = None) -> None:
     """Keep the feedback among newly stored spans."""
     entries = [entry for span in new if is_feedback(span.attributes) or span.events for entry in entries_of(span)]
     if entries:
         received_ns = time.time_ns() if now_ns is None else now_ns
         rows = [_row(connection, entry, received_ns) for entry in entries]
         connection.executemany(
-            f"INSERT OR IGNORE INTO feedback({_COLUMNS}) VALUES ({', '.join('?' * len(rows[0]))})", rows
+            f"INSERT INTO feedback({_COLUMNS}) VALUES ({', '.join('?' * len(rows[0]))}) ON CONFLICT DO NOTHING", rows
         )
 
 
@@ -51,7 +51,7 @@ _COLUMNS = """trace_id, span_id, source, kind, name, rollout_id, attempt_id, res
     taken_back, edited, given_ns, received_ns"""
 
 
-def _row(connection: sqlite3.Connection, entry: Entry, received_ns: int) -> tuple:
+def _row(connection: Connection, entry: Entry, received_ns: int) -> tuple:
     subject = entry.subject
     return (
         *(entry.trace_id, entry.span_id, entry.source, entry.kind, entry.name),
@@ -61,7 +61,7 @@ def _row(connection: sqlite3.Connection, entry: Entry, received_ns: int) -> tupl
     )
 
 
-def without_forgotten(connection: sqlite3.Connection, spans: Sequence[Span]) -> Sequence[Span]:
+def without_forgotten(connection: Connection, spans: Sequence[Span]) -> Sequence[Span]:
     """Return the spans without feedback that was forgotten: delivering it again does not bring it back."""
     sources = {source for span in spans if isinstance(source := span.attributes.get(semconv.FEEDBACK_SOURCE), str)}
     if not sources:
@@ -74,7 +74,7 @@ def without_forgotten(connection: sqlite3.Connection, spans: Sequence[Span]) -> 
     return [one for one in spans if one.end_ns > until.get(one.attributes.get(semconv.FEEDBACK_SOURCE), -1)]
 
 
-def match(connection: sqlite3.Connection) -> int:
+def match(connection: Connection) -> int:
     """Look up the attempts of feedback whose attempt was not known yet; return how many were found."""
     rows = connection.execute(
         """SELECT seq, rollout_id, response_id, about_trace FROM feedback WHERE attempt_id IS NULL
@@ -91,7 +91,7 @@ def match(connection: sqlite3.Connection) -> int:
 
 
 def _attempt(
-    connection: sqlite3.Connection,
+    connection: Connection,
     rollout_id: str | None,
     attempt_id: str | None,
     response_id: str | None,
@@ -124,12 +124,12 @@ def _attempt(
     return None if row is None else row[0]
 
 
-def is_known(connection: sqlite3.Connection, trace_id: str) -> bool:
+def is_known(connection: Connection, trace_id: str) -> bool:
     """Whether a span of the trace is stored."""
     return connection.execute("SELECT 1 FROM spans WHERE trace_id = ? LIMIT 1", (trace_id,)).fetchone() is not None
 
 
-def response_of(connection: sqlite3.Connection, trace_id: str, span_id: str) -> str | None:
+def response_of(connection: Connection, trace_id: str, span_id: str) -> str | None:
     """Return the id of the response that a span recorded; None where it recorded none, or is not here."""
     row = connection.execute(
         "SELECT response_id FROM spans WHERE trace_id = ? AND span_id = ?", (trace_id, span_id)
@@ -137,7 +137,7 @@ def response_of(connection: sqlite3.Connection, trace_id: str, span_id: str) -> 
     return None if row is None else row[0]
 
 
-def select(connection: sqlite3.Connection, most: int = READ) -> list[Kept]:
+def select(connection: Connection, most: int = READ) -> list[Kept]:
     """Return the newest feedback, oldest first."""
     rows = connection.execute(
         """SELECT trace_id, span_id, source, kind, name, attempt_id, response_id, value, taken_back, edited, given_ns,
@@ -154,27 +154,26 @@ def _kept(
     return Kept(*about, value, bool(back), bool(edited), given_ns, come_ns)
 
 
-def count_of(connection: sqlite3.Connection, attempt_id: str) -> int:
+def count_of(connection: Connection, attempt_id: str) -> int:
     """Return how many pieces of feedback on an attempt are kept."""
     return connection.execute("SELECT count(*) FROM feedback WHERE attempt_id = ?", (attempt_id,)).fetchone()[0]
 
 
-def said_lately(connection: sqlite3.Connection, source: str, since_ns: int) -> tuple[int, int]:
+def said_lately(connection: Connection, source: str, since_ns: int) -> tuple[int, int]:
     """Return how much has come since then: of one source, and of all."""
     row = connection.execute(
-        "SELECT coalesce(sum(source = ?), 0), count(*) FROM feedback WHERE received_ns >= ?", (source, since_ns)
+        "SELECT count(CASE WHEN source = ? THEN 1 END), count(*) FROM feedback WHERE received_ns >= ?",
+        (source, since_ns),
     ).fetchone()
     return row[0], row[1]
 
 
-def newest(connection: sqlite3.Connection) -> tuple[int, int]:
+def newest(connection: Connection) -> tuple[int, int]:
     """Return two numbers that are others when there is something new, or something matched."""
     return connection.execute("SELECT coalesce(max(seq), 0), count(attempt_id) FROM feedback").fetchone()
 
 
-def select_verified(
-    connection: sqlite3.Connection, attempt_ids: Collection[str], names: Sequence[str]
-) -> dict[str, float]:
+def select_verified(connection: Connection, attempt_ids: Collection[str], names: Sequence[str]) -> dict[str, float]:
     """Return by attempt id the mean of the rewards of these names, from 0 to 1; absent where it has none of them."""
     if not names or not attempt_ids:
         return {}
@@ -208,7 +207,7 @@ def select_verified(
 # -- rewards made of it ----------------------------------------------------------------------------------------------
 
 
-def select_settled(connection: sqlite3.Connection) -> dict[str, Settled]:
+def select_settled(connection: Connection) -> dict[str, Settled]:
     """Return by target the newest reward that was made of feedback."""
     rows = connection.execute(
         """SELECT target, trace_id, span_id, value, number FROM settled WHERE number =
@@ -217,15 +216,15 @@ def select_settled(connection: sqlite3.Connection) -> dict[str, Settled]:
     return {row[0]: Settled(*row) for row in rows}
 
 
-def put_settled(connection: sqlite3.Connection, made: Iterable[tuple[Outcome, Settled]]) -> None:
+def put_settled(connection: Connection, made: Iterable[tuple[Outcome, Settled]]) -> None:
     """Record which spans are rewards made of feedback; again changes nothing."""
     connection.executemany(
-        "INSERT OR IGNORE INTO settled VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT INTO settled VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
         [(s.target, s.number, outcome.attempt_id, s.trace_id, s.span_id, s.value) for outcome, s in made],
     )
 
 
-def retract(connection: sqlite3.Connection, targets: Collection[str]) -> int:
+def retract(connection: Connection, targets: Collection[str]) -> int:
     """Delete the rewards that were made of feedback for these targets; return how many spans were deleted."""
     listed = (json.dumps(sorted(targets)),)
     of_targets = "target IN (SELECT value FROM json_each(?))"
@@ -234,7 +233,7 @@ def retract(connection: sqlite3.Connection, targets: Collection[str]) -> int:
     return delete_spans(connection, keys)
 
 
-def delete_spans(connection: sqlite3.Connection, keys: Iterable[tuple[str, str]]) -> int:
+def delete_spans(connection: Connection, keys: Iterable[tuple[str, str]]) -> int:
     """Delete spans that are no model calls; return how many there were."""
     seqs = [
         row[0]
@@ -244,7 +243,7 @@ def delete_spans(connection: sqlite3.Connection, keys: Iterable[tuple[str, str]]
     return delete_rows(connection, seqs)
 
 
-def expire(connection: sqlite3.Connection, before_ns: int) -> int:
+def expire(connection: Connection, before_ns: int) -> int:
     """Delete feedback that came before then, with its spans; the rewards made of it stay."""
     rows = connection.execute(
         "SELECT trace_id, span_id FROM feedback WHERE received_ns < ? LIMIT ?", (before_ns, _NAMES)
@@ -259,6 +258,9 @@ def _hashed(source: str) -> str:
     return hashlib.blake2b(source.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
-def mark_forgotten(connection: sqlite3.Connection, source: str, until_ns: int) -> None:
+def mark_forgotten(connection: Connection, source: str, until_ns: int) -> None:
     """Refuse from now on what the source had said until then."""
-    connection.execute("INSERT OR REPLACE INTO forgotten VALUES (?, ?)", (_hashed(source), until_ns))
+    connection.execute(
+        "INSERT INTO forgotten VALUES (?, ?) ON CONFLICT(source) DO UPDATE SET until_ns = excluded.until_ns",
+        (_hashed(source), until_ns),
+    )

@@ -4,17 +4,17 @@ It matters where there are several policies, or one that trains what was recorde
 that its policy took part in. And when each policy was first started: attempts that had begun by then are earlier ones.
 """
 
-import sqlite3
 from collections.abc import Callable, Iterable
 
 from lightning_instrumentation import semconv
 
 from lightning_trainer.otlp.span_codec import decode_resource, decode_span
+from lightning_trainer.store.connection import Connection, has_table
 from lightning_trainer.store.tables import totals
 from lightning_trainer.types import Span
 
 
-def note(connection: sqlite3.Connection, spans: Iterable[Span]) -> list[tuple[str, str]]:
+def note(connection: Connection, spans: Iterable[Span]) -> list[tuple[str, str]]:
     """Note what newly stored spans say; again is the same as once. Return the policies with attempts that are new."""
     seen = {
         (policy, attempt_id)
@@ -26,14 +26,14 @@ def note(connection: sqlite3.Connection, spans: Iterable[Span]) -> list[tuple[st
     return put(connection, seen)
 
 
-def put(connection: sqlite3.Connection, seen: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def put(connection: Connection, seen: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Note policies with the ids of attempts that they answered a call of; return those that were not known."""
     insert = "INSERT INTO participations(policy, attempt_id) VALUES (?, ?) ON CONFLICT DO NOTHING"
     return [one for one in sorted(seen) if connection.execute(insert, one).rowcount]
 
 
 def find(
-    connection: sqlite3.Connection, takes_part: Callable[[Span], bool], *, after: int = 0, most: int = 20_000
+    connection: Connection, takes_part: Callable[[Span], bool], *, after: int = 0, most: int = 20_000
 ) -> tuple[set[str], int]:
     """Return the attempts that one of the first ``most`` calls stored behind row ``after`` makes a policy take part in,
     and the last row that was looked at."""
@@ -51,7 +51,7 @@ def find(
     return found, last
 
 
-def begin(connection: sqlite3.Connection, policy: str) -> int | None:
+def begin(connection: Connection, policy: str) -> int | None:
     """Note that a policy is started; the first time return how many rollouts were recorded before, later None."""
     new = connection.execute(
         """INSERT INTO policies(policy, last_seq) SELECT ?, coalesce(max(seq), 0) FROM spans WHERE true
@@ -61,18 +61,18 @@ def begin(connection: sqlite3.Connection, policy: str) -> int | None:
     return totals.count(connection)["rollouts"] if new else None
 
 
-def last_earlier(connection: sqlite3.Connection, policy: str | None) -> int | None:
+def last_earlier(connection: Connection, policy: str | None) -> int | None:
     """Return the last span that was there when a policy was first started; None where it never was.
 
     In a store of an early schema, opened for reading only, nothing is known to be earlier.
     """
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'policies'").fetchone() is None:
+    if not has_table(connection, "policies"):
         return 0
     row = connection.execute("SELECT last_seq FROM policies WHERE policy = ?", (policy,)).fetchone()
     return None if row is None else row[0]
 
 
-def is_earlier(connection: sqlite3.Connection, policy: str, attempt_id: str) -> bool:
+def is_earlier(connection: Connection, policy: str, attempt_id: str) -> bool:
     """Whether an attempt was recorded before a policy was first started; of one that never was, every attempt is."""
     last = last_earlier(connection, policy)
     found = connection.execute(

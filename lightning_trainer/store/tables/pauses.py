@@ -1,20 +1,25 @@
 """Which policies somebody has paused, and why."""
 
-import sqlite3
 import time
 
+from lightning_trainer.store.connection import Connection
 
-def put(connection: sqlite3.Connection, policy: str, reason: str) -> None:
+
+def put(connection: Connection, policy: str, reason: str) -> None:
     """Pause a policy; of one that is paused already the reason is replaced."""
-    connection.execute("INSERT OR REPLACE INTO pauses VALUES (?, ?, ?)", (policy, reason, time.time_ns()))
+    connection.execute(
+        """INSERT INTO pauses VALUES (?, ?, ?)
+           ON CONFLICT(policy) DO UPDATE SET reason = excluded.reason, at_ns = excluded.at_ns""",
+        (policy, reason, time.time_ns()),
+    )
 
 
-def remove(connection: sqlite3.Connection, policy: str) -> bool:
+def remove(connection: Connection, policy: str) -> bool:
     """Let a policy go on; return whether it was paused."""
     return connection.execute("DELETE FROM pauses WHERE policy = ?", (policy,)).rowcount > 0
 
 
-def reason_of(connection: sqlite3.Connection, policy: str) -> str | None:
+def reason_of(connection: Connection, policy: str) -> str | None:
     """Return why a policy is paused; None where it is not."""
     row = connection.execute("SELECT reason FROM pauses WHERE policy = ?", (policy,)).fetchone()
     return None if row is None else row[0]

@@ -4,14 +4,16 @@ A person may know a rollout by its own id, by that of an attempt, by its task, o
 """
 
 import difflib
-import sqlite3
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
 
 from lightning_trainer.otlp.span_codec import decode_resource, decode_span
+from lightning_trainer.store.connection import Connection, stream
 from lightning_trainer.types import Span
 
-_GLOB = frozenset("*?[")
 _COMPARED = 2000
 """Names that a misspelt one is compared with: the newest rollouts'."""
 
@@ -31,12 +33,11 @@ class RolloutRow:
     """The last step that consumed one of its attempts; None while none has."""
 
 
-def select_recent(connection: sqlite3.Connection, limit: int) -> list[RolloutRow]:
+def select_recent(connection: Connection, limit: int) -> list[RolloutRow]:
     """Return the newest rollouts, newest first."""
     newest: dict[str, None] = {}
-    for (rollout_id,) in connection.execute(
-        "SELECT rollout_id FROM attempts ORDER BY started_ns DESC, rollout_id DESC"
-    ):
+    ordered = "SELECT rollout_id FROM attempts ORDER BY started_ns DESC, rollout_id DESC"
+    for (rollout_id,) in stream(connection, ordered):
         newest[rollout_id] = None
         if len(newest) >= limit:
             break
@@ -45,13 +46,14 @@ def select_recent(connection: sqlite3.Connection, limit: int) -> list[RolloutRow
 
 
 _ONE = """
-    SELECT rollout_id, coalesce(task_id, rollout_id), coalesce(mode, 'train'), state, count(*), max(started_ns),
+    SELECT rollout_id, coalesce(task_id, rollout_id), coalesce(mode, 'train'), state,
+        (SELECT count(*) FROM attempts AS own WHERE own.rollout_id = attempts.rollout_id), started_ns,
         (SELECT max(step) FROM assignments JOIN attempts AS own USING (attempt_id)
          WHERE own.rollout_id = attempts.rollout_id)
-    FROM attempts WHERE rollout_id = ? GROUP BY rollout_id"""
+    FROM attempts WHERE rollout_id = ? ORDER BY started_ns DESC, attempt_id DESC LIMIT 1"""
 
 
-def has_part(connection: sqlite3.Connection, rollout_id: str, policy: str) -> bool:
+def has_part(connection: Connection, rollout_id: str, policy: str) -> bool:
     """Whether a policy answered a call of the rollout, or one of its steps consumed an attempt of it."""
     return any(
         connection.execute(
@@ -62,42 +64,55 @@ def has_part(connection: sqlite3.Connection, rollout_id: str, policy: str) -> bo
     )
 
 
-def select_named(connection: sqlite3.Connection, name: str) -> list[str]:
+def select_named(connection: Connection, name: str) -> list[str]:
     """Return the ids of the rollouts that are meant, oldest first: those that the first of these finds.
 
     1. the very id of a rollout, of an attempt, or of a task;
     2. a shell pattern of one of them, where the name has ``*``, ``?`` or ``[`` in it, else their beginning;
     3. a rollout of which there are spans and no attempt.
     """
-    # The beginning as a range, which the index knows; U+10FFFF is behind everything that a name goes on with.
-    alike = "{} GLOB ?1" if _GLOB & set(name) else "{0} >= ?1 AND {0} < ?1 || char(1114111)"
-    found = _matching(connection, "{} = ?1", name) or _matching(connection, alike, name)
+    found = _matching(connection, "{} = ?", (name,)) or _alike(connection, name)
     if found:
         return found
     spans = connection.execute("SELECT 1 FROM spans WHERE rollout_id = ? LIMIT 1", (name,)).fetchone()
     return [] if spans is None else [name]
 
 
-def _matching(connection: sqlite3.Connection, condition: str, name: str) -> list[str]:
+def _alike(connection: Connection, name: str) -> list[str]:
+    """Names that begin alike are a range, which the index knows; a pattern looks at those that begin as it does."""
+    beginning = re.split(r"[*?[]", name, maxsplit=1)[0]
+    fits = partial(fnmatchcase, pat=name) if beginning != name else None
+    # U+10FFFF is behind everything that a name goes on with.
+    return _matching(connection, "{0} >= ? AND {0} < ?", (beginning, beginning + "\U0010ffff"), fits)
+
+
+def _matching(
+    connection: Connection, condition: str, names: Sequence[str], fits: Callable[[str], bool] | None = None
+) -> list[str]:
     for column in ("rollout_id", "attempt_id", "task_id"):
-        rows = connection.execute(
-            f"SELECT rollout_id FROM attempts WHERE {condition.format(column)} "
-            "GROUP BY rollout_id ORDER BY max(started_ns), rollout_id",
-            (name,),
-        ).fetchall()
-        if rows:
-            return [rollout_id for (rollout_id,) in rows]
+        newest: dict[str, int] = {}
+        rows = stream(
+            connection,
+            f"SELECT rollout_id, {column}, max(started_ns) FROM attempts WHERE {condition.format(column)} "
+            f"GROUP BY rollout_id, {column}",
+            names,
+        )
+        for rollout_id, value, started_ns in rows:
+            if fits is None or fits(value):
+                newest[rollout_id] = max(started_ns, newest.get(rollout_id, started_ns))
+        if newest:
+            return sorted(newest, key=lambda rollout_id: (newest[rollout_id], rollout_id))
     return []
 
 
-def nearest_names(connection: sqlite3.Connection, name: str, count: int = 3) -> list[str]:
+def nearest_names(connection: Connection, name: str, count: int = 3) -> list[str]:
     """Return the ids and tasks of rollouts that look most like a name; the newest rollouts where none does."""
     newest = select_recent(connection, _COMPARED)
     names = list(dict.fromkeys(name for row in newest for name in (row.rollout_id, row.task_id)))
     return difflib.get_close_matches(name, names, count) or [row.rollout_id for row in newest[:count]]
 
 
-def select_assignment(connection: sqlite3.Connection, attempt_id: str, policy: str) -> tuple[str, int] | None:
+def select_assignment(connection: Connection, attempt_id: str, policy: str) -> tuple[str, int] | None:
     """Return the policy and the step that consumed an attempt, or None while none has; of several, ``policy``'s."""
     return connection.execute(
         "SELECT policy, step FROM assignments WHERE attempt_id = ? ORDER BY policy != ?, step LIMIT 1",
@@ -105,13 +120,13 @@ def select_assignment(connection: sqlite3.Connection, attempt_id: str, policy: s
     ).fetchone()
 
 
-def select_expired(connection: sqlite3.Connection, attempt_id: str) -> int | None:
+def select_expired(connection: Connection, attempt_id: str) -> int | None:
     """Return when retention deleted the spans of an attempt; None where it did not."""
     row = connection.execute("SELECT at_ns FROM expired WHERE attempt_id = ?", (attempt_id,)).fetchone()
     return None if row is None else row[0]
 
 
-def select_lacking(connection: sqlite3.Connection, attempt_id: str) -> int:
+def select_lacking(connection: Connection, attempt_id: str) -> int:
     """Return how many spans of an attempt had started and have not come."""
     (lacking,) = connection.execute(
         "SELECT coalesce(sum(started - arrived), 0) FROM arrivals WHERE attempt_id = ? AND arrived < started",
@@ -120,7 +135,7 @@ def select_lacking(connection: sqlite3.Connection, attempt_id: str) -> int:
     return lacking
 
 
-def select_spans_without_attempt(connection: sqlite3.Connection, rollout_id: str) -> list[Span]:
+def select_spans_without_attempt(connection: Connection, rollout_id: str) -> list[Span]:
     """Return the spans that name a rollout and no attempt, and those of their traces that name no attempt either."""
     rows = connection.execute(
         """SELECT spans.body, spans.scope, resources.body FROM spans JOIN resources ON resources.id = spans.resource_id
@@ -132,7 +147,7 @@ def select_spans_without_attempt(connection: sqlite3.Connection, rollout_id: str
     return [decode_span(body, scope=scope, resource=decode_resource(resource)) for body, scope, resource in rows]
 
 
-def without_parent(connection: sqlite3.Connection, spans: Sequence[Span]) -> tuple[Span, ...]:
+def without_parent(connection: Connection, spans: Sequence[Span]) -> tuple[Span, ...]:
     """Return the spans whose parent is in the store nowhere."""
     here = {(span.trace_id, span.span_id) for span in spans}
     return tuple(

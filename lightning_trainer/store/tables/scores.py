@@ -1,7 +1,6 @@
 """What attempts were given under one name, read from the newest spans: what judges are compared by."""
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.feedback.entries import is_feedback
 from lightning_trainer.otlp.span_codec import decode_span
+from lightning_trainer.store.connection import Connection
 
 LOOKED_AT = 200_000
 """The newest so many spans."""
@@ -28,7 +28,7 @@ class Score:
     """Of a judge's: equal for verdicts on the same question."""
 
 
-def select(connection: sqlite3.Connection, names: Sequence[str]) -> list[Score]:
+def select(connection: Connection, names: Sequence[str]) -> list[Score]:
     """Return the scores of these names, oldest first: of attempts, none of single agents or calls."""
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
     rows = connection.execute(

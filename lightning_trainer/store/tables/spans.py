@@ -4,7 +4,6 @@ Invariant: (trace id, span id) is the key and the first delivery wins; a second 
 """
 
 import json
-import sqlite3
 import time
 import zlib
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from lightning_instrumentation import semconv
 
 from lightning_trainer.otlp.span_codec import decode_resource, decode_span, encode_resource, encode_span
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import arrivals, attempts, evaluations, feedback, participations, totals
 from lightning_trainer.store.worklist import waiting
 from lightning_trainer.types import AttributeValue, Span
@@ -19,7 +19,7 @@ from lightning_trainer.types import AttributeValue, Span
 _MARK_EVERY_NS = 60 * 10**9
 
 
-def insert(connection: sqlite3.Connection, spans: Sequence[Span]) -> list[Span]:
+def insert(connection: Connection, spans: Sequence[Span]) -> list[Span]:
     """Write spans, and what they say of their attempts; return those that were new.
 
     Spans of an attempt that retention has deleted are not new: they were stored, and what they were is over.
@@ -31,7 +31,7 @@ def insert(connection: sqlite3.Connection, spans: Sequence[Span]) -> list[Span]:
     resource_ids = _resource_ids(connection, spans)
     before = last(connection)
     rows = (_columns(span, resource_ids[id(span.resource)]) for span in spans)
-    written = connection.executemany(_INSERT, rows).rowcount if spans else 0
+    written = connection.executemany(INSERT, rows).rowcount if spans else 0
     if written <= 0:
         return []
     new = list(spans) if written == len(spans) else _stored_after(connection, before, spans)
@@ -39,7 +39,7 @@ def insert(connection: sqlite3.Connection, spans: Sequence[Span]) -> list[Span]:
     return new
 
 
-def note(connection: sqlite3.Connection, new: Sequence[Span]) -> None:
+def note(connection: Connection, new: Sequence[Span]) -> None:
     """Record what newly stored spans say of attempts, their completeness, policies and evaluations."""
     totals.add(connection, {"spans": len(new), "calls": sum(span.scope == semconv.GATEWAY_SCOPE for span in new)})
     roots = attempts.upsert(connection, new)
@@ -52,7 +52,7 @@ def note(connection: sqlite3.Connection, new: Sequence[Span]) -> None:
     _mark_time(connection, time.time_ns())
 
 
-def _without_expired(connection: sqlite3.Connection, spans: Sequence[Span]) -> Sequence[Span]:
+def _without_expired(connection: Connection, spans: Sequence[Span]) -> Sequence[Span]:
     named = {value for span in spans if isinstance(value := span.attributes.get(semconv.ATTEMPT_ID), str)}
     rows = connection.execute(
         "SELECT attempt_id FROM expired WHERE attempt_id IN (SELECT value FROM json_each(?))",
@@ -62,25 +62,34 @@ def _without_expired(connection: sqlite3.Connection, spans: Sequence[Span]) -> S
     return [span for span in spans if span.attributes.get(semconv.ATTEMPT_ID) not in gone] if gone else spans
 
 
-def _mark_time(connection: sqlite3.Connection, now_ns: int) -> None:
+def _mark_time(connection: Connection, now_ns: int) -> None:
     """Note, once a minute, up to which span everything has come: age is by our clock, whatever the clients' say."""
     mark = connection.execute("SELECT at_ns FROM received ORDER BY seq DESC LIMIT 1").fetchone()
     if mark is None or now_ns - mark[0] >= _MARK_EVERY_NS or now_ns < mark[0]:
-        connection.execute("INSERT OR REPLACE INTO received VALUES (?, ?)", (last(connection), now_ns))
+        connection.execute(
+            "INSERT INTO received VALUES (?, ?) ON CONFLICT(seq) DO UPDATE SET at_ns = excluded.at_ns",
+            (last(connection), now_ns),
+        )
 
 
-def _resource_ids(connection: sqlite3.Connection, spans: Sequence[Span]) -> dict[int, int]:
+def _resource_ids(connection: Connection, spans: Sequence[Span]) -> dict[int, int]:
     """Return by ``id`` of a mapping the row that holds it: spans of one delivery share their resource object."""
     resources = {id(span.resource): span.resource for span in spans}
     return {key: _resource_id(connection, encode_resource(resource)) for key, resource in resources.items()}
 
 
-def _resource_id(connection: sqlite3.Connection, body: bytes) -> int:
-    connection.execute("INSERT INTO resources(body) VALUES (?) ON CONFLICT DO NOTHING", (body,))
-    return connection.execute("SELECT id FROM resources WHERE body = ?", (body,)).fetchone()[0]
+def _resource_id(connection: Connection, body: bytes) -> int:
+    found = connection.execute(SELECT_RESOURCE, (body,)).fetchone()
+    if found is None:
+        connection.execute("INSERT INTO resources(body) VALUES (?)", (body,))
+        found = connection.execute(SELECT_RESOURCE, (body,)).fetchone()
+    return found[0]
 
 
-def _stored_after(connection: sqlite3.Connection, last: int, spans: Sequence[Span]) -> list[Span]:
+SELECT_RESOURCE = "SELECT id FROM resources WHERE body = ?"
+
+
+def _stored_after(connection: Connection, last: int, spans: Sequence[Span]) -> list[Span]:
     """Return the spans that were written behind row ``last``; of two with one key, the first was."""
     stored = set(connection.execute("SELECT trace_id, span_id FROM spans WHERE seq > ?", (last,)))
     first: dict[tuple[str, str], Span] = {}
@@ -89,7 +98,7 @@ def _stored_after(connection: sqlite3.Connection, last: int, spans: Sequence[Spa
     return [span for key, span in first.items() if key in stored]
 
 
-_INSERT = """INSERT INTO spans(trace_id, span_id, parent_span_id, name, start_ns, end_ns, rollout_id, attempt_id,
+INSERT = """INSERT INTO spans(trace_id, span_id, parent_span_id, name, start_ns, end_ns, rollout_id, attempt_id,
     operation, response_id, scope, resource_id, body, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT(trace_id, span_id) DO NOTHING"""
 
@@ -112,12 +121,12 @@ def _columns(span: Span, resource_id: int) -> tuple:
     )
 
 
-def last(connection: sqlite3.Connection) -> int:
+def last(connection: Connection) -> int:
     """Return the number of the newest span; 0 where there is none. Numbers only grow."""
     return connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()[0]
 
 
-def has_response(connection: sqlite3.Connection, response_id: str, attempt_id: str | None = None) -> bool:
+def has_response(connection: Connection, response_id: str, attempt_id: str | None = None) -> bool:
     """Whether a span names the response; with ``attempt_id`` one of that attempt."""
     found = connection.execute(
         "SELECT 1 FROM spans WHERE response_id = ?1 AND (?2 IS NULL OR attempt_id = ?2) LIMIT 1",
@@ -126,7 +135,7 @@ def has_response(connection: sqlite3.Connection, response_id: str, attempt_id: s
     return found is not None
 
 
-def attempts_of_response(connection: sqlite3.Connection, response_id: str, most: int = 3) -> list[str]:
+def attempts_of_response(connection: Connection, response_id: str, most: int = 3) -> list[str]:
     """Return the first attempts whose calls have the response id, not more than so many."""
     rows = connection.execute(
         """SELECT DISTINCT attempt_id FROM spans WHERE response_id = ? AND attempt_id IS NOT NULL
@@ -136,11 +145,11 @@ def attempts_of_response(connection: sqlite3.Connection, response_id: str, most:
     return [attempt_id for (attempt_id,) in rows]
 
 
-def has_rollout(connection: sqlite3.Connection, rollout_id: str) -> bool:
+def has_rollout(connection: Connection, rollout_id: str) -> bool:
     return connection.execute("SELECT 1 FROM spans WHERE rollout_id = ? LIMIT 1", (rollout_id,)).fetchone() is not None
 
 
-def select_of_trace(connection: sqlite3.Connection, trace_id: str) -> list[Span]:
+def select_of_trace(connection: Connection, trace_id: str) -> list[Span]:
     """Return the spans of a trace, oldest first."""
     rows = connection.execute(
         """SELECT spans.body, spans.scope, resources.body FROM spans JOIN resources ON resources.id = spans.resource_id
@@ -150,7 +159,7 @@ def select_of_trace(connection: sqlite3.Connection, trace_id: str) -> list[Span]
     return [decode_span(body, scope=scope, resource=decode_resource(resource)) for body, scope, resource in rows]
 
 
-def select_of_attempts(connection: sqlite3.Connection, attempt_ids: Sequence[str]) -> list[Span]:
+def select_of_attempts(connection: Connection, attempt_ids: Sequence[str]) -> list[Span]:
     """Return everything that belongs to the attempts, oldest first.
 
     That is: spans that carry one of the ids; the spans of their traces that carry no attempt's id; spans that name
@@ -167,7 +176,7 @@ def select_of_attempts(connection: sqlite3.Connection, attempt_ids: Sequence[str
     return spans
 
 
-def numbers_of_attempts(connection: sqlite3.Connection, attempt_ids: Sequence[str]) -> list[int]:
+def numbers_of_attempts(connection: Connection, attempt_ids: Sequence[str]) -> list[int]:
     """Return the numbers of the spans that :func:`select_of_attempts` returns."""
     rows = connection.execute(f"{_FOUND} SELECT seq FROM found", (json.dumps(list(attempt_ids)),))
     return [seq for (seq,) in rows]

@@ -5,7 +5,6 @@ its ledger, before it is trained. So a crash repeats a step exactly, and nothing
 """
 
 import json
-import sqlite3
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from lightning_trainer.store.batch_codec import (
     encode_metrics,
     encode_report,
 )
+from lightning_trainer.store.connection import ALL, Connection
 from lightning_trainer.store.records import StepRecord, StepState
 from lightning_trainer.store.tables import totals
 from lightning_trainer.store.worklist import waiting
@@ -43,7 +43,7 @@ class Assignment:
     metrics: Mapping[str, float]
 
 
-def assign(connection: sqlite3.Connection, assignment: Assignment) -> None:
+def assign(connection: Connection, assignment: Assignment) -> None:
     """Record a step and mark its attempts as consumed.
 
     Raises:
@@ -82,7 +82,7 @@ def assign(connection: sqlite3.Connection, assignment: Assignment) -> None:
     )
 
 
-def finish(connection: sqlite3.Connection, policy: str, report: StepReport, state: StepState) -> None:
+def finish(connection: Connection, policy: str, report: StepReport, state: StepState) -> None:
     """Record how a step ended.
 
     Raises:
@@ -103,19 +103,19 @@ def finish(connection: sqlite3.Connection, policy: str, report: StepReport, stat
         totals.add(connection, {f"steps/{found[0]}": -1, f"steps/{state}": 1})
 
 
-def select_states(connection: sqlite3.Connection, policy: str) -> dict[int, StepState]:
+def select_states(connection: Connection, policy: str) -> dict[int, StepState]:
     """Return the state of every step of a policy, first to last; nothing else is read of them."""
     rows = connection.execute("SELECT step, state FROM steps WHERE policy = ? ORDER BY step", (policy,))
     return {step: StepState(state) for step, state in rows}
 
 
-def last_step(connection: sqlite3.Connection, policy: str) -> int:
+def last_step(connection: Connection, policy: str) -> int:
     """Return the newest step that is recorded; 0 where there is none."""
     (last,) = connection.execute("SELECT coalesce(max(step), 0) FROM steps WHERE policy = ?", (policy,)).fetchone()
     return last
 
 
-def trained_beside(connection: sqlite3.Connection, policy: str, step: int) -> tuple[int, int | None]:
+def trained_beside(connection: Connection, policy: str, step: int) -> tuple[int, int | None]:
     """Return the last step before ``step`` that changes the weights (0: none does) and the first one after it."""
     (before,) = connection.execute(
         "SELECT coalesce(max(step), 0) FROM steps WHERE policy = ? AND step < ? AND state != 'skipped'", (policy, step)
@@ -126,7 +126,7 @@ def trained_beside(connection: sqlite3.Connection, policy: str, step: int) -> tu
     return before, after
 
 
-def trained_between(connection: sqlite3.Connection, policy: str, first: int, last: int) -> list[int]:
+def trained_between(connection: Connection, policy: str, first: int, last: int) -> list[int]:
     """Return the steps from ``first`` to ``last`` that change the weights, ascending."""
     rows = connection.execute(
         "SELECT step FROM steps WHERE policy = ? AND step BETWEEN ? AND ? AND state != 'skipped' ORDER BY step",
@@ -135,20 +135,20 @@ def trained_between(connection: sqlite3.Connection, policy: str, first: int, las
     return [step for (step,) in rows]
 
 
-def select_without_batch(connection: sqlite3.Connection, policy: str, steps: Collection[int]) -> list[int]:
+def select_without_batch(connection: Connection, policy: str, steps: Collection[int]) -> list[int]:
     """Return those of some steps that changed the weights and whose batches are not kept any more, ascending."""
     rows = connection.execute(
-        """SELECT step FROM steps WHERE policy = ? AND step IN (SELECT value FROM json_each(?))
+        """SELECT step FROM steps WHERE policy = ? AND step IN (SELECT CAST(value AS BIGINT) FROM json_each(?))
            AND batch IS NULL AND state != 'skipped' ORDER BY step""",
         (policy, json.dumps(sorted(steps))),
     )
     return [step for (step,) in rows]
 
 
-def select_metrics(connection: sqlite3.Connection, policy: str, steps: Iterable[int]) -> dict[int, dict[str, float]]:
+def select_metrics(connection: Connection, policy: str, steps: Iterable[int]) -> dict[int, dict[str, float]]:
     """Return by step what was measured of its attempts when it was assigned, of some steps, first to last."""
     rows = connection.execute(
-        """SELECT step, metrics FROM steps WHERE policy = ? AND step IN (SELECT value FROM json_each(?))
+        """SELECT step, metrics FROM steps WHERE policy = ? AND step IN (SELECT CAST(value AS BIGINT) FROM json_each(?))
            ORDER BY step""",
         (policy, json.dumps(list(steps))),
     )
@@ -156,7 +156,7 @@ def select_metrics(connection: sqlite3.Connection, policy: str, steps: Iterable[
 
 
 def select_steps(
-    connection: sqlite3.Connection,
+    connection: Connection,
     policy: str,
     *,
     only: int | None = None,
@@ -178,7 +178,7 @@ def select_steps(
     """
     first = only if only is not None else 0 if after is None else after + 1
     last = only if only is not None else 2**62 if before is None else before - 1
-    limit = newest if newest is not None else -1 if oldest is None else oldest
+    limit = newest if newest is not None else ALL if oldest is None else oldest
     order = "ASC" if newest is None else "DESC"
     rows = connection.execute(
         f"""SELECT step, state, report, metrics FROM steps WHERE policy = ? AND step BETWEEN ? AND ?
@@ -197,7 +197,7 @@ def select_steps(
     ]
 
 
-def _attempt_ids(connection: sqlite3.Connection, policy: str, step: int) -> tuple[str, ...]:
+def _attempt_ids(connection: Connection, policy: str, step: int) -> tuple[str, ...]:
     rows = connection.execute(
         "SELECT attempt_id FROM assignments WHERE policy = ? AND step = ? ORDER BY position", (policy, step)
     )
@@ -205,7 +205,7 @@ def _attempt_ids(connection: sqlite3.Connection, policy: str, step: int) -> tupl
 
 
 def select_batches(
-    connection: sqlite3.Connection, policy: str, *, after: int = -1, only: int | None = None
+    connection: Connection, policy: str, *, after: int = -1, only: int | None = None
 ) -> list[TrainingBatch]:
     """Return the batches of steps beyond ``after`` (or of one step), in order; steps without one are left out."""
     first, last = (after + 1, 2**62) if only is None else (only, only)
@@ -218,7 +218,7 @@ def select_batches(
 
 
 def select_ledger(
-    connection: sqlite3.Connection, policy: str, step: int | None, *, since: int = 0, before: int | None = None
+    connection: Connection, policy: str, step: int | None, *, since: int = 0, before: int | None = None
 ) -> list[LedgerRow]:
     """Return the ledger rows of one step, or of the policy's steps from ``since`` to the one before ``before``, as they
     were recorded."""
@@ -240,3 +240,34 @@ def select_ledger(
         )
         for agent, row_policy, version, outcome, reason, tokens, calls in rows
     ]
+
+
+def select_consumed(
+    connection: Connection,
+    *,
+    attempt_ids: Collection[str] = (),
+    rollout_ids: Collection[str] = (),
+    response_ids: Collection[str] = (),
+    policy: str | None = None,
+) -> dict[str, int]:
+    """Return the step by attempt id, of attempts that are named, of a rollout's last one, or by a response of theirs.
+
+    With ``policy`` only its steps count.
+
+    A rollout's reward is that of its last attempt, so an earlier one that was consumed is none of its business.
+    """
+    names = (json.dumps(sorted(names)) for names in (attempt_ids, rollout_ids, response_ids))
+    rows = connection.execute(_CONSUMED, (*names, policy))
+    return dict(rows.fetchall())
+
+
+_CONSUMED = """
+    WITH named(attempt_id) AS (
+        SELECT value FROM json_each(?1)
+        UNION SELECT (SELECT attempt_id FROM attempts WHERE rollout_id = value
+                      ORDER BY started_ns DESC, attempt_id DESC LIMIT 1) FROM json_each(?2)
+        UNION SELECT attempt_id FROM spans
+            WHERE response_id IN (SELECT value FROM json_each(?3)) AND attempt_id IS NOT NULL)
+    SELECT attempt_id, min(step) FROM assignments WHERE attempt_id IN (SELECT attempt_id FROM named)
+    AND (?4 IS NULL OR policy = ?4)
+    GROUP BY attempt_id ORDER BY attempt_id"""

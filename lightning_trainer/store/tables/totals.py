@@ -1,11 +1,11 @@
 """What the store holds and what was deleted from it, in numbers that are kept: asking costs the same however many."""
 
 import json
-import sqlite3
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import TypedDict
 
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import StepState
 from lightning_trainer.types import AttemptState
 
@@ -24,19 +24,19 @@ class StoreCounts(TypedDict):
     """By state; every state is present."""
 
 
-def add(connection: sqlite3.Connection, changes: Mapping[str, int]) -> None:
+def add(connection: Connection, changes: Mapping[str, int]) -> None:
     """Add to numbers, each by its name."""
     connection.executemany(
-        "INSERT INTO totals VALUES (?, ?) ON CONFLICT(name) DO UPDATE SET value = value + excluded.value",
+        "INSERT INTO totals VALUES (?, ?) ON CONFLICT(name) DO UPDATE SET value = totals.value + excluded.value",
         [(name, change) for name, change in changes.items() if change],
     )
 
 
-def select(connection: sqlite3.Connection) -> dict[str, int]:
+def select(connection: Connection) -> dict[str, int]:
     return dict(connection.execute("SELECT name, value FROM totals").fetchall())
 
 
-def count(connection: sqlite3.Connection) -> StoreCounts:
+def count(connection: Connection) -> StoreCounts:
     held = select(connection)
     return StoreCounts(
         spans=held.get("spans", 0),
@@ -47,7 +47,7 @@ def count(connection: sqlite3.Connection) -> StoreCounts:
     )
 
 
-def states_of(connection: sqlite3.Connection, attempt_ids: Collection[str]) -> Counter[str]:
+def states_of(connection: Connection, attempt_ids: Collection[str]) -> Counter[str]:
     """Return how many of some attempts there are in each state, by the total's name."""
     rows = connection.execute(
         "SELECT state, count(*) FROM attempts WHERE attempt_id IN (SELECT value FROM json_each(?)) GROUP BY state",
@@ -56,7 +56,7 @@ def states_of(connection: sqlite3.Connection, attempt_ids: Collection[str]) -> C
     return Counter({f"attempts/{state}": number for state, number in rows})
 
 
-def rollouts_of(connection: sqlite3.Connection, rollout_ids: Collection[str]) -> int:
+def rollouts_of(connection: Connection, rollout_ids: Collection[str]) -> int:
     """Return how many of some rollouts have an attempt."""
     (number,) = connection.execute(
         """SELECT count(*) FROM json_each(?)

@@ -1,9 +1,9 @@
 """Policy versions and the states they may pass through; at most one version of a policy is live. And rollbacks."""
 
-import sqlite3
 from dataclasses import astuple, fields, replace
 
 from lightning_trainer.errors import StoreError
+from lightning_trainer.store.connection import ALL, Connection
 from lightning_trainer.store.records import Rollback
 from lightning_trainer.types import PolicyVersion, VersionState
 
@@ -18,7 +18,7 @@ _FIELDS = tuple(field.name for field in fields(PolicyVersion))
 _COLUMNS = ", ".join(_FIELDS)
 
 
-def put(connection: sqlite3.Connection, version: PolicyVersion) -> None:
+def put(connection: Connection, version: PolicyVersion) -> None:
     """Insert or update a version; one that becomes live retires the one that was, in the same transaction.
 
     ``trained`` on a version that is further on already (it is published again after a restart) changes nothing: only
@@ -43,12 +43,14 @@ def put(connection: sqlite3.Connection, version: PolicyVersion) -> None:
             (version.policy, version.version),
         )
     connection.execute(
-        f"INSERT OR REPLACE INTO versions({_COLUMNS}) VALUES ({', '.join('?' * len(_FIELDS))})", astuple(version)
+        f"""INSERT INTO versions({_COLUMNS}) VALUES ({", ".join("?" * len(_FIELDS))}) ON CONFLICT(policy, version)
+            DO UPDATE SET {", ".join(f"{field} = excluded.{field}" for field in _FIELDS[2:])}""",
+        astuple(version),
     )
 
 
 def select(
-    connection: sqlite3.Connection,
+    connection: Connection,
     policy: str,
     *,
     before: int | None = None,
@@ -56,7 +58,7 @@ def select(
     oldest: int | None = None,
 ) -> list[PolicyVersion]:
     """Return the policy's versions, first to last: all, those before one, and of these the last or first so many."""
-    limit = newest if newest is not None else -1 if oldest is None else oldest
+    limit = newest if newest is not None else ALL if oldest is None else oldest
     order = "ASC" if newest is None else "DESC"
     rows = connection.execute(
         f"SELECT {_COLUMNS} FROM versions WHERE policy = ? AND version < ? ORDER BY version {order} LIMIT ?",
@@ -65,14 +67,14 @@ def select(
     return sorted(map(_read, rows), key=lambda version: version.version)
 
 
-def select_one(connection: sqlite3.Connection, policy: str, version: int) -> PolicyVersion | None:
+def select_one(connection: Connection, policy: str, version: int) -> PolicyVersion | None:
     row = connection.execute(
         f"SELECT {_COLUMNS} FROM versions WHERE policy = ? AND version = ?", (policy, version)
     ).fetchone()
     return None if row is None else _read(row)
 
 
-def select_served(connection: sqlite3.Connection, policy: str, newest: int) -> list[int]:
+def select_served(connection: Connection, policy: str, newest: int) -> list[int]:
     """Return the newest versions that are or were live, first to last."""
     rows = connection.execute(
         """SELECT version FROM versions WHERE policy = ? AND state IN ('live', 'retired')
@@ -82,14 +84,14 @@ def select_served(connection: sqlite3.Connection, policy: str, newest: int) -> l
     return sorted(version for (version,) in rows)
 
 
-def select_live(connection: sqlite3.Connection, policy: str) -> PolicyVersion | None:
+def select_live(connection: Connection, policy: str) -> PolicyVersion | None:
     row = connection.execute(
         f"SELECT {_COLUMNS} FROM versions WHERE policy = ? AND state = 'live'", (policy,)
     ).fetchone()
     return None if row is None else _read(row)
 
 
-def put_rollback(connection: sqlite3.Connection, policy: str, version: int, at_ns: int) -> Rollback:
+def put_rollback(connection: Connection, policy: str, version: int, at_ns: int) -> Rollback:
     """Record that from the newest recorded step on the weights are those of ``version``."""
     (after_step,) = connection.execute(
         "SELECT coalesce(max(step), 0) FROM steps WHERE policy = ?", (policy,)
@@ -101,7 +103,7 @@ def put_rollback(connection: sqlite3.Connection, policy: str, version: int, at_n
     return Rollback(after_step, version, at_ns)
 
 
-def select_rollbacks(connection: sqlite3.Connection, policy: str) -> list[Rollback]:
+def select_rollbacks(connection: Connection, policy: str) -> list[Rollback]:
     """Return the policy's rollbacks in the order in which they were made."""
     rows = connection.execute(
         "SELECT after_step, version, at_ns FROM rollbacks WHERE policy = ? ORDER BY seq", (policy,)

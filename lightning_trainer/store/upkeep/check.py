@@ -32,15 +32,16 @@ def check(connection: sqlite3.Connection, *, quick: bool = False) -> Iterator[Fi
         quick: only SQLite's quick check and the relations, not every index and checksum.
     """
     pragma = "quick_check" if quick else "integrity_check"
-    yield _finding("pages and indexes", None, list(_said_by_sqlite(connection, pragma)))
-    yield _finding("relations of tables", None, list(_broken_relations(connection)))
+    yield finding("pages and indexes", None, list(_said_by_sqlite(connection, pragma)))
+    yield finding("relations of tables", None, list(_broken_relations(connection)))
     if not quick:
         yield _spans(connection)
         yield _steps(connection, "batch", "batches", decode_batch)
         yield _steps(connection, "report", "reports of steps", decode_report)
 
 
-def _finding(what: str, looked_at: int | None, damaged: list[str]) -> Finding:
+def finding(what: str, looked_at: int | None, damaged: list[str]) -> Finding:
+    """Return what one part found, with the first few of what is damaged."""
     return Finding(what, looked_at, tuple(damaged[:_NAMED]), len(damaged))
 
 
@@ -69,19 +70,20 @@ def _spans(connection: sqlite3.Connection) -> Finding:
         for _, trace_id, span_id, body, checksum in reading.by_number("seq")
         if checksum is not None and zlib.crc32(body) != checksum
     ]
-    return _finding("spans", reading.read, [*reading.damaged, *wrong])
+    return finding("spans", reading.read, [*reading.damaged, *wrong])
 
 
 def _steps(connection: sqlite3.Connection, column: str, what: str, decode: Callable[[bytes], object]) -> Finding:
     reading = Reading(connection, "steps", f"policy, step, {column}")
     wrong = []
     for _, policy, step, body in reading.by_number():
-        if body is not None and (why := _undecodable(body, decode)) is not None:
+        if body is not None and (why := undecodable(body, decode)) is not None:
             wrong.append(f"step {step} of policy {policy!r}: {why}")
-    return _finding(what, reading.read, [*reading.damaged, *wrong])
+    return finding(what, reading.read, [*reading.damaged, *wrong])
 
 
-def _undecodable(body: bytes, decode: Callable[[bytes], object]) -> str | None:
+def undecodable(body: bytes, decode: Callable[[bytes], object]) -> str | None:
+    """Return why bytes cannot be decoded; None where they can."""
     try:
         decode(body)
     except (zlib.error, ValueError, KeyError, TypeError, StoreError) as error:

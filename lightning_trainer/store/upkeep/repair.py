@@ -30,6 +30,7 @@ _BY_KEY = {
     "arrivals": "attempt_id, numbering",
     "participations": "policy, attempt_id",
     "policies": "policy",
+    "pauses": "policy",
     "versions": "policy, version",
     "waiting": "policy, attempt_id",
     "drops": "attempt_id",

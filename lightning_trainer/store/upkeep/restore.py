@@ -64,7 +64,7 @@ def restore(backup: Path, state_dir: Path, *, journal: Path | None = None) -> Re
             raise
         aside = set_aside(store, "before-restore") if store.exists() else None
         put_in_place(partial, store)
-        _put_checkpoints(backup / "checkpoints", state_dir / "checkpoints")
+        put_checkpoints(backup / "checkpoints", state_dir / "checkpoints")
         _forget_later(state_dir, newest)
     return Restored(manifest["at_ns"], spans, from_journal, aside, problems)
 
@@ -90,7 +90,7 @@ def _replay(connection: sqlite3.Connection, folder: Path | None, problems: list[
     return new
 
 
-def _put_checkpoints(of_backup: Path, folder: Path) -> None:
+def put_checkpoints(of_backup: Path, folder: Path) -> None:
     """Checkpoints of steps that are not in the backup go at the next start, which knows its steps."""
     for checkpoint in of_backup.glob("*/step-*"):
         place = folder / checkpoint.parent.name / checkpoint.name

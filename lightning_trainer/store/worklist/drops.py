@@ -5,13 +5,13 @@ is recorded and not trained yet becomes a skipped one, and its tokens are ``drop
 """
 
 import json
-import sqlite3
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from lightning_trainer.errors import DropError
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.tables import totals
 from lightning_trainer.transitions.reasons import Reason
@@ -37,14 +37,14 @@ class Dropped:
     """Attempts of it that a step had consumed before, and which: they stay as they are."""
 
 
-def reason_of(connection: sqlite3.Connection, attempt_id: str) -> str | None:
+def reason_of(connection: Connection, attempt_id: str) -> str | None:
     """Return why an attempt was taken out; None where it was not."""
     row = connection.execute("SELECT reason FROM drops WHERE attempt_id = ?", (attempt_id,)).fetchone()
     return None if row is None else row[0]
 
 
 def drop(
-    connection: sqlite3.Connection, name: str, *, reason: str, kind: Kind | None = None, policy: str | None = None
+    connection: Connection, name: str, *, reason: str, kind: Kind | None = None, policy: str | None = None
 ) -> Dropped:
     """Take out a rollout (by its or an attempt's id), a group or a step (``12``, ``POLICY@12``); again changes nothing.
 
@@ -68,7 +68,7 @@ def drop(
     return _drop_attempts(connection, what, name, ids, reason)
 
 
-def _named(connection: sqlite3.Connection, kind: Kind, name: str, policy: str | None) -> tuple:
+def _named(connection: Connection, kind: Kind, name: str, policy: str | None) -> tuple:
     """Return the attempts that are meant, or policy and number of the step."""
     match kind:
         case Kind.ROLLOUT:
@@ -86,7 +86,7 @@ def _named(connection: sqlite3.Connection, kind: Kind, name: str, policy: str | 
     return tuple(attempt_id for (attempt_id,) in rows)
 
 
-def _step(connection: sqlite3.Connection, name: str, policy: str | None) -> tuple:
+def _step(connection: Connection, name: str, policy: str | None) -> tuple:
     named, _, number = name.rpartition("@")
     number = number.removeprefix("step-")
     if not (number.isascii() and number.isdigit() and len(number) < 12):
@@ -99,9 +99,7 @@ def _step(connection: sqlite3.Connection, name: str, policy: str | None) -> tupl
     return tuple(rows[0]) if rows else ()
 
 
-def _drop_attempts(
-    connection: sqlite3.Connection, kind: Kind, name: str, attempt_ids: Sequence[str], reason: str
-) -> Dropped:
+def _drop_attempts(connection: Connection, kind: Kind, name: str, attempt_ids: Sequence[str], reason: str) -> Dropped:
     rows = connection.execute(
         """SELECT attempt_id, policy, step, state FROM assignments JOIN steps USING (policy, step)
            WHERE attempt_id IN (SELECT value FROM json_each(?)) ORDER BY attempt_id""",
@@ -130,7 +128,7 @@ def _drop_attempts(
     return Dropped(kind, name, len(left), len(out), consumed)
 
 
-def _drop_step(connection: sqlite3.Connection, policy: str, step: int, *, reason: str) -> Dropped:
+def _drop_step(connection: Connection, policy: str, step: int, *, reason: str) -> Dropped:
     (state,) = connection.execute("SELECT state FROM steps WHERE policy = ? AND step = ?", (policy, step)).fetchone()
     if state == StepState.TRAINED:
         raise DropError(

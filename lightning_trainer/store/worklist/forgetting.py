@@ -5,12 +5,12 @@ to a version before the first of them.
 """
 
 import json
-import sqlite3
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lightning_trainer.errors import ForgetError
 from lightning_trainer.feedback.review import target_of
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.retention.sweep import delete_rows, expire_attempt
 from lightning_trainer.store.tables import feedback
 from lightning_trainer.store.tables.spans import numbers_of_attempts
@@ -40,7 +40,7 @@ class Forgotten:
     steps: tuple[TrainedStep, ...]
 
 
-def forget_source(connection: sqlite3.Connection, source: str, *, now_ns: int) -> Forgotten:
+def forget_source(connection: Connection, source: str, *, now_ns: int) -> Forgotten:
     """Delete everything that a source said until now.
 
     Raises:
@@ -70,7 +70,7 @@ def forget_source(connection: sqlite3.Connection, source: str, *, now_ns: int) -
     return Forgotten(source, len(rows), edits, rewards, 0, spans + rewards, steps)
 
 
-def forget_rollout(connection: sqlite3.Connection, rollout: str, *, now_ns: int) -> Forgotten:
+def forget_rollout(connection: Connection, rollout: str, *, now_ns: int) -> Forgotten:
     """Delete everything of a rollout (by its or an attempt's id): its spans, feedback on it, what it was given.
 
     Raises:
@@ -101,7 +101,7 @@ def forget_rollout(connection: sqlite3.Connection, rollout: str, *, now_ns: int)
     return Forgotten(rollout, len(said), edits, len(made), len(ids), spans, steps)
 
 
-def _steps(connection: sqlite3.Connection, attempt_ids: Collection[str]) -> tuple[TrainedStep, ...]:
+def _steps(connection: Connection, attempt_ids: Collection[str]) -> tuple[TrainedStep, ...]:
     rows: Sequence[tuple] = connection.execute(
         """SELECT policy, step, state, count(*) FROM assignments JOIN steps USING (policy, step)
            WHERE attempt_id IN (SELECT value FROM json_each(?)) AND state != 'skipped'

@@ -1,6 +1,5 @@
 """The feedback that a store keeps, reviewed, and what of the rewards made of it has to change."""
 
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,9 +8,10 @@ from lightning_instrumentation import semconv
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.feedback.entries import SCOPE, digest
 from lightning_trainer.feedback.review import Outcome, Review, State, review
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import feedback
 from lightning_trainer.store.tables.feedback import Settled
-from lightning_trainer.store.tables.late import select_consumed
+from lightning_trainer.store.tables.steps import select_consumed
 from lightning_trainer.types import AttributeValue, Span, SpanEvent
 
 _SAME = 0.02
@@ -28,14 +28,14 @@ class Changes:
     """Targets whose rewards do not stand any more."""
 
 
-def look(connection: sqlite3.Connection, config: FeedbackConfig, now_ns: int) -> Review:
+def look(connection: Connection, config: FeedbackConfig, now_ns: int) -> Review:
     """Review what is kept."""
     kept = feedback.select(connection)
     attempts = {one.attempt_id for one in kept if one.attempt_id is not None}
     return review(kept, feedback.select_verified(connection, attempts, config.verified), config, now_ns)
 
 
-def not_released(connection: sqlite3.Connection, config: FeedbackConfig, now_ns: int) -> set[tuple[str, str]]:
+def not_released(connection: Connection, config: FeedbackConfig, now_ns: int) -> set[tuple[str, str]]:
     """Return the keys of feedback that does not count: it waits, was too much, or its source is mostly wrong."""
     kept = feedback.select(connection)
     seen = look(connection, config, now_ns)
@@ -46,7 +46,7 @@ def not_released(connection: sqlite3.Connection, config: FeedbackConfig, now_ns:
     }
 
 
-def changes(connection: sqlite3.Connection, config: FeedbackConfig, now_ns: int) -> Changes:
+def changes(connection: Connection, config: FeedbackConfig, now_ns: int) -> Changes:
     """Return what has to change; a reward that a step has taken stays as it was."""
     seen = look(connection, config, now_ns)
     settled = feedback.select_settled(connection)

@@ -7,11 +7,11 @@ heard of again.
 """
 
 import json
-import sqlite3
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from lightning_trainer.store.connection import Connection, has_table
 from lightning_trainer.store.tables import attempts
 from lightning_trainer.types import Attempt
 
@@ -20,15 +20,16 @@ ALL = "all"
 LATER = "later"
 _GROUP = "coalesce(group_id, task_id, rollout_id)"
 _TASK = "coalesce(task_id, rollout_id)"
-_PUT = f"""INSERT OR IGNORE INTO waiting(policy, attempt_id, group_key, task_key, since_ns)
-    SELECT policies.policy, attempts.attempt_id, {_GROUP}, {_TASK}, :now_ns FROM attempts JOIN policies
+_PUT = f"""INSERT INTO waiting(policy, attempt_id, group_key, task_key, since_ns)
+    SELECT policies.policy, attempts.attempt_id, {_GROUP}, {_TASK}, :now_ns FROM attempts, policies
     WHERE {{which}} AND enrolled IS NOT NULL AND ended_ns IS NOT NULL
     AND coalesce(mode, 'train') IN ('train', 'baseline')
     AND NOT EXISTS (SELECT 1 FROM expired WHERE expired.attempt_id = attempts.attempt_id)
     AND NOT EXISTS (SELECT 1 FROM assignments WHERE assignments.attempt_id = attempts.attempt_id
                     AND assignments.policy = policies.policy)
     AND (enrolled = '{ALL}' OR last_seq = 0 OR NOT EXISTS (SELECT 1 FROM spans
-         WHERE spans.attempt_id = attempts.attempt_id AND seq <= last_seq))"""
+         WHERE spans.attempt_id = attempts.attempt_id AND seq <= last_seq))
+    ON CONFLICT DO NOTHING"""
 _PUT_ENDED = _PUT.format(which="attempts.attempt_id IN (SELECT value FROM json_each(:attempt_ids))")
 _PUT_ALL = _PUT.format(which="policies.policy = :policy")
 
@@ -47,7 +48,7 @@ class WaitingAttempt:
     """Whether the policy answered a call of it."""
 
 
-def ended(connection: sqlite3.Connection, attempt_ids: Collection[str]) -> None:
+def ended(connection: Connection, attempt_ids: Collection[str]) -> None:
     """Put attempts that have just ended on the list, and wake those of their groups and tasks that rest."""
     if not attempt_ids:
         return
@@ -64,7 +65,7 @@ def ended(connection: sqlite3.Connection, attempt_ids: Collection[str]) -> None:
     _wake(connection, rows)
 
 
-def heard_of(connection: sqlite3.Connection, seen: Iterable[tuple[str, str]]) -> None:
+def heard_of(connection: Connection, seen: Iterable[tuple[str, str]]) -> None:
     """Wake what rests of the groups and tasks of attempts that a policy takes part in from now on."""
     rows = []
     for policy, attempt_id in seen:
@@ -73,7 +74,7 @@ def heard_of(connection: sqlite3.Connection, seen: Iterable[tuple[str, str]]) ->
     _wake(connection, rows)
 
 
-def _wake(connection: sqlite3.Connection, rows: Iterable[tuple[str, str, str]]) -> None:
+def _wake(connection: Connection, rows: Iterable[tuple[str, str, str]]) -> None:
     for policy, group, task in set(rows):
         for column, key in (("group_key", group), ("task_key", task)):
             connection.execute(
@@ -81,7 +82,7 @@ def _wake(connection: sqlite3.Connection, rows: Iterable[tuple[str, str, str]]) 
             )
 
 
-def enroll(connection: sqlite3.Connection, policy: str, *, earlier: bool) -> None:
+def enroll(connection: Connection, policy: str, *, earlier: bool) -> None:
     """Begin to keep the list for a policy; again is the same as once. The first time it looks through all attempts.
 
     Args:
@@ -97,7 +98,7 @@ def enroll(connection: sqlite3.Connection, policy: str, *, earlier: bool) -> Non
     connection.execute(_PUT_ALL, {"policy": policy, "now_ns": time.time_ns()})
 
 
-def select(connection: sqlite3.Connection, policy: str) -> list[WaitingAttempt]:
+def select(connection: Connection, policy: str) -> list[WaitingAttempt]:
     """Return the attempts on the list that do not rest, oldest end first: trained ones, baselines and dropped ones."""
     rows = connection.execute(
         f"""SELECT {attempts.COLUMNS}, {_TASK}, since_ns,
@@ -105,8 +106,9 @@ def select(connection: sqlite3.Connection, policy: str) -> list[WaitingAttempt]:
              WHERE arrivals.attempt_id = attempts.attempt_id AND arrived < started),
             EXISTS (SELECT 1 FROM participations WHERE participations.policy = waiting.policy
                     AND participations.attempt_id = attempts.attempt_id)
-            FROM waiting CROSS JOIN attempts ON attempts.attempt_id = waiting.attempt_id
-            WHERE waiting.policy = ? AND resting = 0 ORDER BY ended_ns, attempts.attempt_id""",
+            FROM waiting CROSS JOIN attempts
+            WHERE attempts.attempt_id = waiting.attempt_id AND waiting.policy = ? AND resting = 0
+            ORDER BY ended_ns, attempts.attempt_id""",
         (policy,),
     )
     return [
@@ -122,15 +124,15 @@ def of_policy(waiting: Sequence[WaitingAttempt]) -> list[WaitingAttempt]:
     return [one for one in waiting if one.attempt.group_id in groups or one.task_id in tasks]
 
 
-def is_enrolled(connection: sqlite3.Connection, policy: str) -> bool:
+def is_enrolled(connection: Connection, policy: str) -> bool:
     """Whether the list is kept for a policy."""
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'waiting'").fetchone() is None:
+    if not has_table(connection, "waiting"):
         return False  # a store of an earlier schema, open for reading only
     row = connection.execute("SELECT enrolled FROM policies WHERE policy = ?", (policy,)).fetchone()
     return row is not None and row[0] is not None
 
 
-def let_go(connection: sqlite3.Connection, policy: str, attempt_ids: Collection[str]) -> None:
+def let_go(connection: Connection, policy: str, attempt_ids: Collection[str]) -> None:
     """Let attempts rest until their group or task is heard of again."""
     connection.executemany(
         "UPDATE waiting SET resting = 1 WHERE policy = ? AND attempt_id = ?",
@@ -138,7 +140,7 @@ def let_go(connection: sqlite3.Connection, policy: str, attempt_ids: Collection[
     )
 
 
-def taken(connection: sqlite3.Connection, policy: str, attempt_ids: Iterable[str]) -> None:
+def taken(connection: Connection, policy: str, attempt_ids: Iterable[str]) -> None:
     """Take attempts off the list: a step of the policy has consumed them."""
     connection.executemany(
         "DELETE FROM waiting WHERE policy = ? AND attempt_id = ?", [(policy, attempt_id) for attempt_id in attempt_ids]

@@ -3,17 +3,19 @@
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop import training_loop
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
+from lightning_trainer.daemon.loop.turn import Turn
 from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.errors import (
     CheckpointError,
@@ -23,10 +25,13 @@ from lightning_trainer.errors import (
     StoreError,
     TrainerDiedError,
     TrainingError,
+    TurnLostError,
 )
 from lightning_trainer.metrics.recorder import MetricsRecorder
+from lightning_trainer.store.postgres.store import PostgresStore
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.store import Store
 from lightning_trainer.store.worklist.drops import drop
 from lightning_trainer.types import PolicyVersion, StepReport, TrainingBatch, VersionState
 
@@ -67,7 +72,7 @@ class RecordingPublisher:
     refused_in_a_row = 0
     last_reason = None
 
-    def __init__(self, store: SqliteStore, trainer: RecordingTrainer) -> None:
+    def __init__(self, store: Store, trainer: RecordingTrainer) -> None:
         self._store = store
         self._trainer = trainer
         self.published: list[tuple[int, ...]] = []
@@ -96,6 +101,11 @@ class RecordingPublisher:
         await self._store.put_version(outcome)
         return outcome
 
+    async def follow(self) -> None:
+        live = await self._store.live_version("p")
+        if live is not None and live.version not in self.served_kept:
+            self.served_kept.append(live.version)
+
     async def serve_kept(self, version: int) -> None:
         self.served_kept.append(version)
 
@@ -103,7 +113,13 @@ class RecordingPublisher:
 class Run:
     """A loop on a store, with a trainer and a publisher that say what they were asked."""
 
-    def __init__(self, folder: Path, store: SqliteStore, **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        store: Store,
+        turn: Callable[[RollbackRequests], Turn] | None = None,
+        **settings: Any,
+    ) -> None:
         self.store = store
         self.progress = Progress()
         self.trainer = RecordingTrainer()
@@ -123,6 +139,7 @@ class Run:
             metrics=MetricsRecorder("p", store, folder=folder),
             rollbacks=self.rollbacks,
             stored=stored,
+            turn=turn and turn(self.rollbacks),
         )
 
     async def until(self, *phases: Phase) -> None:
@@ -399,3 +416,49 @@ async def test_what_a_failing_store_interrupted_is_not_repeated_on_weights_that_
     assert run.progress.phase is Phase.COLLECTING
     assert (asked, run.trainer.weights) == ([1, 2, 1, 2], (0, 1, 2))
     assert len(run.progress.problems) == 1
+
+
+async def test_one_of_two_daemons_trains_and_the_other_goes_on_when_it_falls_silent(postgres_url, tmp_path):
+    turn_s = 2.0
+    limits = StoreConfig(turn_s=turn_s)
+    async with contextlib.AsyncExitStack() as stack:
+        runs, turns = [], []
+        for name in ("one", "other"):
+            store = await stack.enter_async_context(PostgresStore(postgres_url, limits))
+
+            def turn(rollbacks: RollbackRequests, store: Store = store, name: str = name) -> Turn:
+                turns.append(Turn("p", store=store, holder=name, rollbacks=rollbacks))
+                return turns[-1]
+
+            runs.append(Run(tmp_path, store, turn=turn))
+        one, other = runs
+        tasks: list[asyncio.Task] = []
+
+        def begin(work: Coroutine) -> asyncio.Task:
+            tasks.append(asyncio.create_task(work))
+            return tasks[-1]
+
+        begin(one.loop.run())
+        keeping = begin(turns[0].keep(turn_s))
+        await one.until(Phase.COLLECTING)
+        begin(other.loop.run())
+        begin(turns[1].keep(turn_s))
+        await other.until(Phase.FOLLOWING)
+        assert other.trainer.closed
+        await one.record_steps(1)
+        async with asyncio.timeout(10):
+            await other.progress.wait_for_step(1, timeout_s=10)
+        assert other.publisher.served_kept == [0, 1]
+        with pytest.raises(RollbackError, match="is trained by the daemon one: ask that one"):
+            await other.rollbacks.ask(0)
+        keeping.cancel()
+        await other.until(Phase.COLLECTING)
+        assert other.trainer.weights == (0, 1)
+        with pytest.raises(TurnLostError):
+            await one.record_steps(2)
+        begin(turns[0].keep(turn_s))
+        await one.until(Phase.FOLLOWING)
+        await turns[1].give_up()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

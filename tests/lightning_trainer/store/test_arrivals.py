@@ -53,9 +53,9 @@ async def test_an_attempt_lacks_nothing_when_all_its_spans_have_come_in_any_orde
     assert [one.attempt_id for one in await store.ended_attempts()] == ["a"]
 
 
-async def test_each_span_that_has_not_come_is_missing(store, attempt) -> None:
+async def test_each_span_that_has_not_come_is_missing(make_store, attempt) -> None:
     for absent in range(len(attempt)):
-        async with SqliteStore(store.path.with_name(f"{absent}.sqlite")) as other:
+        async with make_store(name=f"without-{absent}") as other:
             await other.append([span for number, span in enumerate(attempt) if number != absent])
             ended = attempt[absent].attributes.get(semconv.ROLLOUT_ROOT) is not True
             assert await other.missing_spans() == ({"a": 1} if ended else {})

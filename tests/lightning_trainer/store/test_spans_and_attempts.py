@@ -3,6 +3,7 @@
 import asyncio
 import random
 import sqlite3
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,24 +12,24 @@ from hypothesis import strategies as st
 from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import MalformedTelemetryError, StoreError
-from lightning_trainer.store import SqliteStore
+from lightning_trainer.store import SqliteStore, Store
 from lightning_trainer.types import AttemptState, RolloutMode, Span, SpanStatus
 
 
-async def test_a_span_comes_back_as_it_went_in(store: SqliteStore, make_root) -> None:
+async def test_a_span_comes_back_as_it_went_in(store: Store, make_root) -> None:
     span = make_root(1, "a", resource={"service.name": "agent"}, scope="x", error="it raised")
     assert await store.append([span]) == 1
     assert await store.spans_of_attempts(["a"]) == [span]
 
 
-async def test_a_second_delivery_changes_nothing(store: SqliteStore, make_root) -> None:
+async def test_a_second_delivery_changes_nothing(store: Store, make_root) -> None:
     first = make_root(1, "a")
     assert await store.append([first, first]) == 1
     assert await store.append([make_root(1, "a", name="another content")]) == 0
     assert await store.spans_of_attempts(["a"]) == [first]
 
 
-async def test_new_ones_among_known_ones_are_told_apart(store: SqliteStore, make_span) -> None:
+async def test_new_ones_among_known_ones_are_told_apart(store: Store, make_span) -> None:
     known, new = make_span(1), make_span(2)
     assert await store.append_new([known]) == [known]
     again = make_span(1, name="another content")
@@ -36,11 +37,11 @@ async def test_new_ones_among_known_ones_are_told_apart(store: SqliteStore, make
     assert (await store.counts())["spans"] == 2
 
 
-async def test_the_same_span_id_in_another_trace_is_another_span(store: SqliteStore, make_span) -> None:
+async def test_the_same_span_id_in_another_trace_is_another_span(store: Store, make_span) -> None:
     assert await store.append([make_span(1, trace=1), make_span(1, trace=2)]) == 2
 
 
-async def test_a_root_span_ends_its_attempt(store: SqliteStore, make_root) -> None:
+async def test_a_root_span_ends_its_attempt(store: Store, make_root) -> None:
     await store.append([make_root(5, "good"), make_root(3, "bad", error="ValueError: no")])
     good, bad = await store.attempt("good"), await store.attempt("bad")
     assert good is not None
@@ -57,7 +58,7 @@ async def test_a_root_span_ends_its_attempt(store: SqliteStore, make_root) -> No
     assert await store.attempt("unknown") is None
 
 
-async def test_an_attempt_is_running_until_its_root_arrives(store: SqliteStore, make_span, make_root) -> None:
+async def test_an_attempt_is_running_until_its_root_arrives(store: Store, make_span, make_root) -> None:
     named = {semconv.ATTEMPT_ID: "a", semconv.ROLLOUT_ID: "rollout-of-a"}
     await store.append([make_span(8, attributes=named), make_span(7, attributes=named)])
     running = await store.attempt("a")
@@ -71,7 +72,7 @@ async def test_an_attempt_is_running_until_its_root_arrives(store: SqliteStore, 
     assert (ended.state, ended.started_ns, ended.group_id) == (AttemptState.SUCCEEDED, 9, "group")
 
 
-async def test_evaluations_are_kept_apart_from_training(store: SqliteStore, make_root) -> None:
+async def test_evaluations_are_kept_apart_from_training(store: Store, make_root) -> None:
     await store.append([make_root(1, "t"), make_root(2, "e", mode="evaluate"), make_root(3, "?", mode="typo")])
     assert [a.attempt_id for a in await store.ended_attempts()] == ["t"]
     assert [a.attempt_id for a in await store.ended_attempts(mode="evaluate")] == ["e", "?"]
@@ -80,7 +81,7 @@ async def test_evaluations_are_kept_apart_from_training(store: SqliteStore, make
     assert [a.attempt_id for a in await store.attempts(group_id="group", state="succeeded")] == ["t", "e", "?"]
 
 
-async def test_baselines_are_neither_trained_nor_evaluations(store: SqliteStore, make_root) -> None:
+async def test_baselines_are_neither_trained_nor_evaluations(store: Store, make_root) -> None:
     await store.append([make_root(1, "t"), make_root(2, "e", mode="evaluate"), make_root(3, "b", mode="baseline")])
     assert [a.attempt_id for a in await store.ended_attempts()] == ["t"]
     assert [a.attempt_id for a in await store.ended_attempts(mode="baseline")] == ["b"]
@@ -88,7 +89,7 @@ async def test_baselines_are_neither_trained_nor_evaluations(store: SqliteStore,
     assert await store.ended_by_group("gr", mode=RolloutMode.BASELINE) == {"group": 1}
 
 
-async def test_an_attempt_takes_everything_that_belongs_to_it(store: SqliteStore, make_root, make_span) -> None:
+async def test_an_attempt_takes_everything_that_belongs_to_it(store: Store, make_root, make_span) -> None:
     own = {semconv.ATTEMPT_ID: "a", semconv.ROLLOUT_ID: "rollout-of-a"}
     other = {semconv.ATTEMPT_ID: "b", semconv.ROLLOUT_ID: "rollout-of-b"}
     mine = [
@@ -109,7 +110,7 @@ async def test_an_attempt_takes_everything_that_belongs_to_it(store: SqliteStore
     assert await store.spans_of_attempts([]) == []
 
 
-async def test_counts_say_what_is_there(store: SqliteStore, make_root, make_span) -> None:
+async def test_counts_say_what_is_there(store: Store, make_root, make_span) -> None:
     await store.append([make_root(1, "a"), make_root(2, "b", error="x"), make_span(3, scope=semconv.GATEWAY_SCOPE)])
     assert await store.counts() == {
         "spans": 3,
@@ -122,7 +123,7 @@ async def test_counts_say_what_is_there(store: SqliteStore, make_root, make_span
     assert not await store.has_rollout("rollout-of-z")
 
 
-async def test_one_bad_span_refuses_its_own_delivery_only(store: SqliteStore, make_span) -> None:
+async def test_one_bad_span_refuses_its_own_delivery_only(store: Store, make_span) -> None:
     good, bad = make_span(1), make_span(2, attributes={"x": object()})
     results = await asyncio.gather(store.append([good]), store.append([make_span(3), bad]), return_exceptions=True)
     assert results[0] == 1
@@ -130,13 +131,14 @@ async def test_one_bad_span_refuses_its_own_delivery_only(store: SqliteStore, ma
     assert (await store.counts())["spans"] == 1
 
 
-async def test_concurrent_appends_count_every_span_once(store: SqliteStore, make_span) -> None:
+async def test_concurrent_appends_count_every_span_once(store: Store, make_span) -> None:
     deliveries = [[make_span(n) for n in range(start, start + 10)] for start in range(1, 200, 5)]
     new = await asyncio.gather(*(store.append(spans) for spans in deliveries))
     distinct = {span.span_id for spans in deliveries for span in spans}
     assert sum(new) == len(distinct) == (await store.counts())["spans"]
 
 
+_HISTORIES = count(1)
 _names = st.sampled_from(["a", "b"])
 
 
@@ -162,12 +164,12 @@ def _histories(draw) -> tuple[list[Span], int]:
 
 @given(_histories())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_order_and_redelivery_change_nothing(tmp_path_factory: pytest.TempPathFactory, history) -> None:
+async def test_order_and_redelivery_change_nothing(make_store, history) -> None:
     spans, seed = history
     shuffled = [*spans, *spans]
     random.Random(seed).shuffle(shuffled)
-    folder = tmp_path_factory.mktemp("order")
-    async with SqliteStore(folder / "one.sqlite") as one, SqliteStore(folder / "two.sqlite") as two:
+    number = next(_HISTORIES)
+    async with make_store(name=f"one-{number}") as one, make_store(name=f"two-{number}") as two:
         await one.append(spans)
         for span in shuffled:
             await two.append([span])
@@ -176,8 +178,8 @@ async def test_order_and_redelivery_change_nothing(tmp_path_factory: pytest.Temp
         assert await one.spans_of_attempts(["a", "b"]) == await two.spans_of_attempts(["a", "b"])
 
 
-async def test_a_closed_store_says_so(tmp_path: Path, make_span) -> None:
-    store = SqliteStore(tmp_path / "s.sqlite")
+async def test_a_closed_store_says_so(make_store, make_span) -> None:
+    store = make_store()
     with pytest.raises(StoreError, match="not open"):
         await store.append([make_span(1)])
     await store.open()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lightning_trainer.errors import StoreError
 from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.sampling import Shaping, support_of
-from lightning_trainer.store import SqliteStore, StepState, batch_codec
+from lightning_trainer.store import StepState, Store, batch_codec
 from lightning_trainer.store.batch_codec import decode_batch, decode_report, encode_batch, encode_report
 from lightning_trainer.store.tables.steps import select_batches
 from lightning_trainer.types import Gap, LedgerRow, Media, Outcome, Sample, Segment, StepReport, TrainingBatch
@@ -53,12 +53,12 @@ _REPORT = StepReport(
 )
 
 
-async def _assign(store: SqliteStore, step: int, attempt_ids: list[str], policy: str = "p", **fields) -> None:
+async def _assign(store: Store, step: int, attempt_ids: list[str], policy: str = "p", **fields) -> None:
     batch = TrainingBatch(policy, step, (_sample(),))
     await store.assign(batch, policy=policy, step=step, attempt_ids=attempt_ids, ledger=_LEDGER, **fields)
 
 
-async def test_a_step_is_recorded_with_everything_it_needs(store: SqliteStore, make_root) -> None:
+async def test_a_step_is_recorded_with_everything_it_needs(store: Store, make_root) -> None:
     await store.append([make_root(1, "a"), make_root(2, "b"), make_root(3, "c")])
     await _assign(store, 1, ["b", "a"], metrics={"reward/mean": 0.5})
     assert [attempt.attempt_id for attempt in await store.ended_attempts()] == ["c"]
@@ -77,7 +77,7 @@ async def test_a_step_is_recorded_with_everything_it_needs(store: SqliteStore, m
     assert (record.state, record.report) == (StepState.TRAINED, _REPORT)
 
 
-async def test_an_attempt_is_never_in_two_steps(store: SqliteStore, make_root) -> None:
+async def test_an_attempt_is_never_in_two_steps(store: Store, make_root) -> None:
     await store.append([make_root(1, "a"), make_root(2, "b")])
     await _assign(store, 1, ["a"])
     with pytest.raises(StoreError, match="attempt 'a' already belongs to step 1; nothing is trained twice"):
@@ -87,7 +87,7 @@ async def test_an_attempt_is_never_in_two_steps(store: SqliteStore, make_root) -
     assert [attempt.attempt_id for attempt in await store.ended_attempts()] == ["b"]
 
 
-async def test_racing_assignments_of_one_attempt_have_one_winner(store: SqliteStore, make_root) -> None:
+async def test_racing_assignments_of_one_attempt_have_one_winner(store: Store, make_root) -> None:
     await store.append([make_root(1, "a")])
     outcomes = await asyncio.gather(*(_assign(store, step, ["a"]) for step in range(1, 9)), return_exceptions=True)
     assert sum(outcome is None for outcome in outcomes) == 1
@@ -95,7 +95,7 @@ async def test_racing_assignments_of_one_attempt_have_one_winner(store: SqliteSt
     assert len(await store.steps("p")) == 1
 
 
-async def test_each_policy_consumes_an_attempt_for_itself(store: SqliteStore, make_root) -> None:
+async def test_each_policy_consumes_an_attempt_for_itself(store: Store, make_root) -> None:
     await store.append([make_root(1, "a")])
     await _assign(store, 1, ["a"])
     assert [a.attempt_id for a in await store.ended_attempts(policy="q")] == ["a"]
@@ -121,14 +121,14 @@ async def test_a_wrong_assignment_writes_nothing(store, make_root, step, attempt
     assert [a.attempt_id for a in await store.ended_attempts()] == ["b"]
 
 
-async def test_a_batch_of_another_step_or_none_without_skipping_is_refused(store: SqliteStore) -> None:
+async def test_a_batch_of_another_step_or_none_without_skipping_is_refused(store: Store) -> None:
     with pytest.raises(StoreError, match="the batch is step 1 of policy 'p', not 2"):
         await store.assign(_batch(1), policy="p", step=2, attempt_ids=[], ledger=[])
     with pytest.raises(StoreError, match="has no batch; record it as skipped"):
         await store.assign(None, policy="p", step=2, attempt_ids=[], ledger=[])
 
 
-async def test_a_skipped_step_consumes_its_attempts_and_has_no_batch(store: SqliteStore, make_root) -> None:
+async def test_a_skipped_step_consumes_its_attempts_and_has_no_batch(store: Store, make_root) -> None:
     await store.append([make_root(1, "a"), make_root(2, "b"), make_root(3, "c")])
     await store.assign(None, policy="p", step=1, attempt_ids=["a"], ledger=_LEDGER, state="skipped")
     await _assign(store, 2, ["b"])
@@ -143,7 +143,7 @@ async def test_a_skipped_step_consumes_its_attempts_and_has_no_batch(store: Sqli
         await store.finish_step("p", _REPORT)
 
 
-async def test_a_step_may_be_trained_again_after_a_crash_but_not_unassigned(store: SqliteStore, make_root) -> None:
+async def test_a_step_may_be_trained_again_after_a_crash_but_not_unassigned(store: Store, make_root) -> None:
     await store.append([make_root(1, "a")])
     with pytest.raises(StoreError, match="step 1 of policy 'p' was never assigned"):
         await store.finish_step("p", _REPORT)
@@ -170,7 +170,7 @@ def test_a_stored_batch_names_its_fields_as_ever() -> None:
 
 
 async def test_steps_are_read_in_pages_and_advantages_only_where_they_are_asked_for(
-    store: SqliteStore, make_root, monkeypatch
+    store: Store, make_root, monkeypatch
 ) -> None:
     await store.append([make_root(step, f"a{step}") for step in range(1, 31)])
     for step in range(1, 31):

@@ -1,7 +1,7 @@
 """The list of attempts that steps are made of is what looking through all of history would give, in whatever order."""
 
-import sqlite3
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -9,10 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lightning_instrumentation import semconv
 
-from lightning_trainer.store import SqliteStore
+from lightning_trainer.store import SqliteStore, Store
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables.attempts import select_ended
 from lightning_trainer.types import RolloutMode, Span
 
+_HISTORIES = count(1)
 _MODES = ("train", "baseline", "evaluate", "retried")
 
 
@@ -31,20 +33,19 @@ def by_gateway(made: Span, policy: str) -> Span:
     return replace(made, scope=semconv.GATEWAY_SCOPE, attributes={**made.attributes, semconv.POLICY: policy})
 
 
-async def waiting(store: SqliteStore, policy: str) -> list[str]:
+async def waiting(store: Store, policy: str) -> list[str]:
     return [one.attempt.attempt_id for one in await store.waiting_attempts(policy)]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-async def test_it_is_what_a_scan_of_history_finds(tmp_path_factory, data) -> None:
-    folder = tmp_path_factory.mktemp("waiting")
+async def test_it_is_what_a_scan_of_history_finds(make_store, data) -> None:
     names = [f"{group}{number}" for group in "ab" for number in range(3)]
     events = data.draw(
         st.permutations([*names, *names, "begin p", "begin q", "enroll p", "enroll q", "step p", "step q"])
     )
     seen: set[str] = set()
-    async with SqliteStore(folder / "s.sqlite") as store:
+    async with make_store(name=f"history-{next(_HISTORIES)}") as store:
         step = {"p": 0, "q": 0}
         for number, event in enumerate(events):
             verb, _, policy = event.partition(" ")
@@ -65,7 +66,7 @@ async def test_it_is_what_a_scan_of_history_finds(tmp_path_factory, data) -> Non
         for policy in ("p", "q"):
             await store.enroll(policy)
 
-            def scan(connection: sqlite3.Connection, policy: str = policy) -> list[str]:
+            def scan(connection: Connection, policy: str = policy) -> list[str]:
                 modes = (RolloutMode.TRAIN, RolloutMode.BASELINE)
                 found = [
                     one for mode in modes for one in select_ended(connection, mode=mode, policy=policy, earlier=False)
@@ -75,8 +76,8 @@ async def test_it_is_what_a_scan_of_history_finds(tmp_path_factory, data) -> Non
             assert sorted(await waiting(store, policy)) == await store.scan(scan)
 
 
-async def test_what_is_let_go_rests_until_its_group_or_its_policy_is_heard_of(tmp_path: Path) -> None:
-    async with SqliteStore(tmp_path / "s.sqlite") as store:
+async def test_what_is_let_go_rests_until_its_group_or_its_policy_is_heard_of(make_store) -> None:
+    async with make_store() as store:
         await store.enroll("p")
         await store.append([span("a0", 0, root=True), span("b0", 1, root=True)])
         await store.let_go("p", {"a0", "b0"})
@@ -89,8 +90,8 @@ async def test_what_is_let_go_rests_until_its_group_or_its_policy_is_heard_of(tm
         assert (a0.took_part, b0.took_part, a0.lacking) == (False, False, 0)
 
 
-async def test_a_setting_that_changes_what_is_earlier_makes_the_list_anew(tmp_path: Path) -> None:
-    async with SqliteStore(tmp_path / "s.sqlite") as store:
+async def test_a_setting_that_changes_what_is_earlier_makes_the_list_anew(make_store) -> None:
+    async with make_store() as store:
         await store.append([span("a0", 0, root=True)])
         await store.begin_policy("p")
         await store.append([span("a1", 1, root=True)])
@@ -105,7 +106,7 @@ async def test_a_setting_that_changes_what_is_earlier_makes_the_list_anew(tmp_pa
 )
 async def test_no_question_of_a_loop_or_a_route_reads_a_whole_table(tmp_path: Path, plan: str) -> None:
     from lightning_trainer.store.retention import sweep
-    from lightning_trainer.store.tables import attempts, late, rollouts, steps, versions
+    from lightning_trainer.store.tables import attempts, rollouts, steps, versions
     from lightning_trainer.store.worklist import waiting as worklist
 
     asked = {
@@ -116,7 +117,7 @@ async def test_no_question_of_a_loop_or_a_route_reads_a_whole_table(tmp_path: Pa
         "versions": lambda c: versions.select_served(c, "p", 10),
         "recent": lambda c: rollouts.select_recent(c, 10),
         "taken": lambda c: attempts.count_ended(c, "run/", mode=RolloutMode.TRAIN, taken=("p", 3, 4), limit=10),
-        "consumed": lambda c: late.select_consumed(c, attempt_ids=["a"], rollout_ids=["r"], response_ids=["x"]),
+        "consumed": lambda c: steps.select_consumed(c, attempt_ids=["a"], rollout_ids=["r"], response_ids=["x"]),
         "rollout": lambda c: attempts.select(c, rollout_id="r"),
         "named": lambda c: rollouts.select_named(c, "r"),
         "holds": lambda c: (sweep.oldest_span_ns(c), sweep.last_before(c, 7)),
@@ -125,7 +126,7 @@ async def test_no_question_of_a_loop_or_a_route_reads_a_whole_table(tmp_path: Pa
     class Spy:
         """Keeps the statements."""
 
-        def __init__(self, connection: sqlite3.Connection) -> None:
+        def __init__(self, connection: Connection) -> None:
             self.connection, self.plans = connection, []
 
         def execute(self, sql: str, parameters=()):
@@ -134,7 +135,7 @@ async def test_no_question_of_a_loop_or_a_route_reads_a_whole_table(tmp_path: Pa
 
     async with SqliteStore(tmp_path / "s.sqlite") as store:
 
-        def look(connection: sqlite3.Connection) -> list[str]:
+        def look(connection: Connection) -> list[str]:
             spy = Spy(connection)
             asked(spy)  # pyright: ignore[reportArgumentType]
             return spy.plans

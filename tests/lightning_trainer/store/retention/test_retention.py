@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import sqlite3
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -16,7 +15,8 @@ from pydantic import ValidationError
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.daemon.state_folder import keep_within_limits
 from lightning_trainer.errors import RollbackError, StoreError
-from lightning_trainer.store import SqliteStore
+from lightning_trainer.store import SqliteStore, Store
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.retention import retention, sweep
 from lightning_trainer.store.retention.size import give_back, measure
 from lightning_trainer.types import PolicyVersion, Sample, Segment, Span, StepReport, TrainingBatch, VersionState
@@ -49,7 +49,7 @@ def batch(step: int, tokens: int = 20_000) -> TrainingBatch:
     return TrainingBatch("p", step, (Sample("s", "p", "x", "g", f"a{step}", ids, mask, logprobs, (segment,)),))
 
 
-async def take(store: SqliteStore, step: int, attempts: Collection[str]) -> None:
+async def take(store: Store, step: int, attempts: Collection[str]) -> None:
     await store.assign(batch(step), policy="p", step=step, attempt_ids=list(attempts), ledger=[])
     report = StepReport(step, {"x": 1.0}, {"s": (0.5,) * 5000}, 1, 1, 1, {})
     await store.finish_step("p", report)
@@ -60,18 +60,21 @@ def on_disk(path: Path) -> int:
     return sum(file.stat().st_size for file in files if file.exists())
 
 
-async def swept(store: SqliteStore) -> None:
+async def swept(store: Store) -> None:
     store.retention.begin_sweep()
     while await store.sweep():
         pass
 
 
-async def long_ago(store: SqliteStore, days: float) -> None:
+async def long_ago(store: Store, days: float) -> None:
     """Let what is stored have come so many days earlier."""
 
-    def shift(connection: sqlite3.Connection) -> None:
+    def shift(connection: Connection) -> None:
         (last,) = connection.execute("SELECT max(seq) FROM spans").fetchone()
-        connection.execute("INSERT OR REPLACE INTO received VALUES (?, ?)", (last, time.time_ns()))
+        connection.execute(
+            "INSERT INTO received VALUES (?, ?) ON CONFLICT(seq) DO UPDATE SET at_ns = excluded.at_ns",
+            (last, time.time_ns()),
+        )
         connection.execute("UPDATE received SET at_ns = at_ns - ?", (int(days * _DAY_NS),))
 
     await store.write(shift)
@@ -117,8 +120,8 @@ async def test_the_size_stays_below_the_limit_with_writers_beside_it(tmp_path_fa
                 assert (await store.batch("p", step)).step == step
 
 
-async def test_a_store_that_holds_more_than_it_may_because_all_is_wanted_says_so(tmp_path):
-    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_size="16MiB")) as store:
+async def test_a_store_that_holds_more_than_it_may_because_all_is_wanted_says_so(make_store):
+    async with make_store(limits(retention_size="16MiB")) as store:
         store.retention.wanted_by = lambda: ["p"]
         await store.enroll("p")
         for number in range(120):
@@ -128,8 +131,8 @@ async def test_a_store_that_holds_more_than_it_may_because_all_is_wanted_says_so
     assert "more than [store] retention_size allows" in holds["note"]
 
 
-async def test_what_is_too_old_goes_and_is_not_stored_again(tmp_path):
-    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_time="30d")) as store:
+async def test_what_is_too_old_goes_and_is_not_stored_again(make_store):
+    async with make_store(limits(retention_time="30d")) as store:
         await store.enroll("p")
         await store.append(attempt_spans("old"))
         await store.append(attempt_spans("wanted"))
@@ -155,8 +158,8 @@ async def test_what_is_too_old_goes_and_is_not_stored_again(tmp_path):
         assert (await store.counts())["rollouts"] == 3
 
 
-async def test_a_late_reward_and_a_record_without_trace_context_stay_with_their_attempt(tmp_path, make_span):
-    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_time="1d")) as store:
+async def test_a_late_reward_and_a_record_without_trace_context_stay_with_their_attempt(make_store, make_span):
+    async with make_store(limits(retention_time="1d")) as store:
         await store.enroll("p")
         store.retention.wanted_by = lambda: ["p"]
         own = {semconv.ATTEMPT_ID: "a", semconv.ROLLOUT_ID: "r-a", semconv.RESPONSE_ID: "x"}
@@ -173,8 +176,8 @@ async def test_a_late_reward_and_a_record_without_trace_context_stay_with_their_
         assert (await store.counts())["spans"] == 4
 
 
-async def test_an_attempt_that_never_ends_is_not_kept_for_ever(tmp_path, monkeypatch):
-    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_time="1h")) as store:
+async def test_an_attempt_that_never_ends_is_not_kept_for_ever(make_store, monkeypatch):
+    async with make_store(limits(retention_time="1h")) as store:
         await store.append(attempt_spans("a", ended=False))
         await long_ago(store, 0.5)
         await store.append(attempt_spans("new"))
@@ -186,8 +189,8 @@ async def test_an_attempt_that_never_ends_is_not_kept_for_ever(tmp_path, monkeyp
         assert await store.spans_of_attempts(["a"]) == []
 
 
-async def test_what_old_steps_used_goes_and_their_ledger_and_metrics_stay(tmp_path):
-    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_steps=2)) as store:
+async def test_what_old_steps_used_goes_and_their_ledger_and_metrics_stay(make_store):
+    async with make_store(limits(retention_steps=2)) as store:
         store.retention.repeatable_from = lambda: {"p": 4}
         for step in range(1, 7):
             await store.append(attempt_spans(f"a{step}"))
@@ -207,8 +210,8 @@ async def test_what_old_steps_used_goes_and_their_ledger_and_metrics_stay(tmp_pa
         assert (await record_rollback(store, "p", 5, checkpoints=[4])).version == 5
 
 
-async def test_batches_behind_the_oldest_checkpoint_are_kept_whatever_the_limits_say(tmp_path):
-    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_steps=1, retention_time="60s")) as store:
+async def test_batches_behind_the_oldest_checkpoint_are_kept_whatever_the_limits_say(make_store):
+    async with make_store(limits(retention_steps=1, retention_time="60s")) as store:
         for step in range(1, 5):
             await store.append(attempt_spans(f"a{step}"))
             await take(store, step, [f"a{step}"])
@@ -222,8 +225,8 @@ async def test_batches_behind_the_oldest_checkpoint_are_kept_whatever_the_limits
         assert await store.without_batch("p", range(1, 5)) == [1, 2, 3]
 
 
-async def test_each_turn_is_short_and_writers_get_between_them(tmp_path, monkeypatch):
-    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_time="60s")) as store:
+async def test_each_turn_is_short_and_writers_get_between_them(make_store, monkeypatch):
+    async with make_store(limits(retention_time="60s")) as store:
         for number in range(300):
             await store.append(attempt_spans(f"a{number}", calls=20, text=200))
         await long_ago(store, 2)
@@ -252,11 +255,11 @@ async def test_each_turn_is_short_and_writers_get_between_them(tmp_path, monkeyp
         assert sorted(turns)[len(turns) // 2] < 1.0
 
 
-async def test_a_limit_that_cannot_be_looked_after_stops_no_writer(tmp_path, caplog):
+async def test_a_limit_that_cannot_be_looked_after_stops_no_writer(make_store, caplog):
     def unreadable() -> dict[str, int]:
         raise PermissionError(13, "Permission denied", "checkpoints")
 
-    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_size="16MiB")) as store:
+    async with make_store(limits(retention_size="16MiB")) as store:
         store.retention.repeatable_from = unreadable
         async with asyncio.timeout(60):
             for number in range(40):
@@ -279,8 +282,8 @@ async def test_free_pages_are_given_back_as_many_as_are_asked_for(tmp_path):
     assert before.file - after.file == 100 * 8192
 
 
-async def test_numbers_of_spans_only_grow_even_when_all_are_too_old(tmp_path):
-    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_time="60s")) as store:
+async def test_numbers_of_spans_only_grow_even_when_all_are_too_old(make_store):
+    async with make_store(limits(retention_time="60s")) as store:
         for name in ("a", "b"):
             await store.append(attempt_spans(name))
         last = await store.last_span()

@@ -1,0 +1,157 @@
+"""What a store that several daemons share costs, and whether it loses anything when everything around it is killed.
+
+    python -m benchmarks.store.shared                       # ingest on SQLite and PostgreSQL; then 100,000 spans, cut
+    python -m benchmarks.store.shared --quick
+    python -m benchmarks.store.shared --only ingest
+
+Ingest: the same spans to one daemon on SQLite, one on PostgreSQL, and two on PostgreSQL, over HTTP; CPU-seconds of the
+daemons, and of the server beside them. Cut: processes send to two daemons, each delivery until it is acknowledged,
+while daemons are killed with SIGKILL and the server is stopped as by a crash; then the store is compared with what was
+sent. The exit status is 1 where something was lost or doubled.
+"""
+
+import argparse
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import psycopg
+
+from benchmarks.common.postgres_server import PostgresServer, postgres_server
+from benchmarks.common.processes import ROOT
+from benchmarks.common.rows import Row, at_most, print_table
+from benchmarks.store.recorders import Recorder
+
+_AT_ONCE = 512
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few spans and few kills")
+    parser.add_argument("--only", choices=("ingest", "cut"))
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="lightning-shared-"))
+    rows: list[Row] = []
+    try:
+        with postgres_server() as server:
+            if options.only != "cut":
+                rows += ingest(server, folder, spans=8_192 if options.quick else 40_960)
+            if options.only != "ingest":
+                sizes = (8_000, 3, 2, 1) if options.quick else (100_000, 8, 10, 2)
+                rows += cut(server, folder, *sizes)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print_table("a store that daemons share", rows)
+    return int(any(row.met is False for row in rows))
+
+
+def ingest(server: PostgresServer, folder: Path, *, spans: int) -> list[Row]:
+    found = []
+    for what, daemons, on_postgres in (
+        ("SQLite, 1 daemon", 1, False),
+        ("PostgreSQL, 1 daemon", 1, True),
+        ("PostgreSQL, 2 daemons", 2, True),
+    ):
+        name = f"ingest_{daemons}"
+        if on_postgres:
+            server.execute(f"CREATE SCHEMA {name}")
+        own = folder / what.replace(" ", "-")
+        recorders = [Recorder(own / str(n), server.url(name) if on_postgres else None) for n in range(daemons)]
+        try:
+            for one in recorders:
+                one.start()
+            before_s, server_s = sum(one.cpu_s() for one in recorders), _server_cpu_s(server)
+            began = time.monotonic()
+            senders = [_sender(n * spans, spans // 2, _AT_ONCE, [recorders[n % daemons].url]) for n in range(2)]
+            for sender in senders:
+                if sender.wait() != 0:
+                    raise RuntimeError(f"spans were not sent to {what}")
+            wall_s = time.monotonic() - began
+            daemon_s = sum(one.cpu_s() for one in recorders) - before_s
+            server_s = _server_cpu_s(server) - server_s if on_postgres else 0.0
+            note = f"{spans / wall_s:,.0f} a second of wall time, on a machine that others may use"
+            found.append(Row("ingest", f"{what}: spans per CPU-second of the daemons", spans / daemon_s, note=note))
+            if on_postgres:
+                both = spans / (daemon_s + server_s)
+                found.append(Row("ingest", f"{what}: spans per CPU-second, the server's among them", both))
+        finally:
+            for one in recorders:
+                one.stop()
+    return found
+
+
+def cut(
+    server: PostgresServer, folder: Path, spans: int, processes: int, kills: int, restarts: int, seed: int = 0
+) -> list[Row]:
+    """Kill daemons so many times each, and restart the server, while spans are sent."""
+    server.execute("CREATE SCHEMA cut")
+    recorders = [Recorder(folder / "cut" / str(n), server.url("cut")) for n in range(2)]
+    draw = random.Random(seed)
+    share = spans // processes
+    try:
+        for one in recorders:
+            one.start()
+        urls = [one.url for one in recorders]
+        senders = [_sender(n * share, share, 50, urls[n % 2 :] + urls[: n % 2]) for n in range(processes)]
+        events = [0] * kills + [1] * kills + [2] * restarts
+        draw.shuffle(events)
+        began = time.monotonic()
+        for event in events:
+            time.sleep(draw.uniform(0.2, 2.0))
+            if event == 2:
+                server.stop(signal.SIGQUIT)
+                time.sleep(draw.uniform(0.1, 1.0))
+                server.start()
+            else:
+                recorders[event].kill()
+                recorders[event].start()
+        still = sum(sender.poll() is None for sender in senders)
+        for sender in senders:
+            if sender.wait() != 0:
+                raise RuntimeError("a process could not send")
+        again = sum(int(sender.stdout.read()) for sender in senders if sender.stdout is not None)
+        wall_s = time.monotonic() - began
+    finally:
+        for one in recorders:
+            one.stop()
+    with psycopg.connect(server.url("cut")) as connection:
+        query = """SELECT count(*), count(DISTINCT (trace_id, span_id)),
+            (SELECT value FROM totals WHERE name = 'spans') FROM spans"""
+        row = connection.execute(query).fetchone()
+    assert row is not None
+    stored, distinct, counted = row
+    sent = share * processes
+    note = f"{kills} kills of each of 2 daemons and {restarts} crashes of the server in {wall_s:.0f} s; {again} "
+    note += f"deliveries were sent again; {still} of {processes} processes were still sending when the last one came"
+    return [
+        at_most("cut", "acknowledged spans that are lost", sent - distinct, 0, f"of {sent:,}", note),
+        at_most("cut", "spans that are there twice", stored - distinct, 0, f"of {sent:,}"),
+        at_most("cut", "spans that were counted wrongly", abs(counted - stored), 0, f"of {sent:,}"),
+    ]
+
+
+def _sender(first: int, count: int, at_once: int, urls: Sequence[str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.store.sender", str(first), str(count), str(at_once), *urls]
+    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE)
+
+
+def _server_cpu_s(server: PostgresServer) -> float:
+    """Of all of its processes, those that have ended too."""
+    postmaster = psutil.Process(server.pid)
+    times = postmaster.cpu_times()
+    total = times.user + times.system + times.children_user + times.children_system
+    for child in postmaster.children(recursive=True):
+        own = child.cpu_times()
+        total += own.user + own.system
+    return total
+
+
+if __name__ == "__main__":
+    sys.exit(main())

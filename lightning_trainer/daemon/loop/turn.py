@@ -1,0 +1,76 @@
+"""Whose turn it is to train a policy, where several daemons share a store; where one has it alone, always its own.
+
+The turn is renewed beside the loop, which may be in the middle of a step: a daemon that falls silent loses it, and is
+refused by the store whatever it goes on to write (``store/postgres/turns.py``).
+"""
+
+import asyncio
+import logging
+
+from lightning_trainer.daemon.api.rollback import RollbackRequests
+from lightning_trainer.errors import StoreError
+from lightning_trainer.store.store import Store
+from lightning_trainer.store.tables import pauses
+
+_log = logging.getLogger(__name__)
+_RENEWED = 4.0
+"""Times within the seconds that a turn lasts."""
+
+
+class Turn:
+    """One policy's."""
+
+    def __init__(self, policy: str, *, store: Store, holder: str, rollbacks: RollbackRequests) -> None:
+        """
+        Args:
+            holder: the daemon, for people: its URL.
+            rollbacks: woken when the turn is lost; told of pauses that were asked of other daemons.
+        """
+        self._policy = policy
+        self._store = store
+        self._holder = holder
+        self._rollbacks = rollbacks
+        self.ours = not store.shared
+        self.other: str | None = None
+        """Who had it when it was last asked for; None: nobody else."""
+
+    async def take(self) -> bool:
+        """Take it where nobody has it; whether it is ours."""
+        self.other = await self._store.take_turn(self._policy, self._holder)
+        self.ours = self.other is None
+        return self.ours
+
+    def lose(self) -> None:
+        """It is another daemon's; the loop looks at that before anything else."""
+        if self._store.shared and self.ours:
+            self.ours = False
+            _log.warning("another daemon trains %s now; this one records and serves", self._policy)
+            self._rollbacks.look_again()
+
+    async def keep(self, turn_s: float) -> None:
+        """Renew it until cancelled."""
+        while self._store.shared:
+            await asyncio.sleep(turn_s / _RENEWED)
+            if not self.ours:
+                continue
+            try:
+                if not await self._store.renew_turn(self._policy):
+                    self.lose()
+                    continue
+                reason = await self._store.scan(lambda connection: pauses.reason_of(connection, self._policy))
+            except StoreError as error:  # it may still be ours: the store says so when it is there again
+                _log.warning("the turn to train %s could not be renewed: %s", self._policy, error)
+                continue
+            if reason != self._rollbacks.paused:
+                self._rollbacks.paused = reason
+                self._rollbacks.look_at_pause()
+
+    async def give_up(self) -> None:
+        """End it with the daemon."""
+        if not (self._store.shared and self.ours):
+            return
+        self.ours = False
+        try:
+            await self._store.give_up_turn(self._policy)
+        except StoreError as error:
+            _log.warning("the turn to train %s ends by itself: %s", self._policy, error)

@@ -1,0 +1,102 @@
+"""A store's database, open: its writer, its readers, its journal; subclasses open and close one."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Self, TypeVar
+
+from lightning_trainer.errors import StoreError
+from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.readers import ReaderPool
+from lightning_trainer.store.retention.retention import Retention
+from lightning_trainer.store.upkeep.journal import Journal
+from lightning_trainer.store.writer import GroupCommitWriter
+
+Result = TypeVar("Result")
+
+
+class Database(ABC):
+    """Use it as an async context manager, or call :meth:`open` and :meth:`close`."""
+
+    def __init__(self, name: str, retention: Retention) -> None:
+        """
+        Args:
+            name: for people: a path, or a URL without its password.
+            retention: the limits that it is kept within.
+        """
+        self.name = name
+        self.retention = retention
+        self._writer: GroupCommitWriter | None = None
+        self._readers: ReaderPool | None = None
+        self._journal: Journal | None = None
+
+    @abstractmethod
+    def _open(self) -> tuple[GroupCommitWriter, ReaderPool]:
+        """Create or open the database and bring it to the newest schema. In a thread of its own."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Let go of the database; writer and readers are closed."""
+
+    async def open(self) -> Self:
+        """Create or open the database and bring it to the newest schema.
+
+        Raises:
+            StoreError: it cannot be opened, another daemon has it alone, or a newer lightning-trainer wrote it.
+        """
+        if self._writer is not None:
+            raise StoreError(f"the store {self.name} is already open")
+
+        def opened() -> tuple[GroupCommitWriter, ReaderPool]:
+            if self.retention.config.journal is not None:
+                self._journal = Journal(self.retention.config.journal)
+            return self._open()
+
+        try:
+            self._writer, self._readers = await asyncio.to_thread(opened)
+        except BaseException:
+            self._close_journal()
+            raise
+        return self
+
+    async def close(self) -> None:
+        """Commit what is queued and let go of the database; closing twice does nothing."""
+        writer, readers = self._writer, self._readers
+        self._writer = self._readers = None
+        if writer is not None and readers is not None:
+            await asyncio.to_thread(self._close, writer, readers)
+
+    def _close(self, writer: GroupCommitWriter, readers: ReaderPool) -> None:
+        readers.close()
+        writer.close()
+        self._close_journal()
+        self._release()
+
+    def _close_journal(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def scan(self, query: Callable[[Connection], Result]) -> Result:
+        """Run a long query of the caller's (see ``scan.py``) in a reader's thread, on one snapshot."""
+        return await self._read(query)
+
+    async def write(self, operation: Callable[[Connection], Result]) -> Result:
+        """Run a short operation of the caller's in the writer's thread; it returns after its commit."""
+        return await self._write(operation)
+
+    async def _write(self, operation: Callable[[Connection], Result]) -> Result:
+        if self._writer is None:
+            raise StoreError(f"the store {self.name} is not open")
+        return await asyncio.wrap_future(self._writer.submit(operation))
+
+    async def _read(self, query: Callable[[Connection], Result]) -> Result:
+        if self._readers is None:
+            raise StoreError(f"the store {self.name} is not open")
+        return await self._readers.run(query)

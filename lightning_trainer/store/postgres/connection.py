@@ -1,0 +1,215 @@
+"""A connection to PostgreSQL that the store's queries can use as they use sqlite3's.
+
+Every error is a ``StoreError`` of one sentence, without the password. A connection that was cut is made again with the
+next transaction; what the cut one had not committed is refused, never repeated by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lightning_trainer.errors import MissingExtraError, StoreError
+from lightning_trainer.store.postgres.dialect import IN_ONE, numbered, translated
+from lightning_trainer.store.postgres.failures import failure, shown
+
+if TYPE_CHECKING:
+    import psycopg
+
+_CONNECT_S = 10
+_LOCK_TIMEOUT_S = 30
+_SILENCE_S = 15
+"""A writer that says nothing for so long in the middle of a transaction loses it, and with it the lock: its process was
+stopped, or its network is gone."""
+_FETCHED = 500
+_NUL = "\u2400"
+"""What PostgreSQL keeps of a character 0, which its texts cannot hold; the bytes of spans have it as it was."""
+
+
+class PostgresConnection:
+    """Not connected before its first transaction. Used by one thread at a time."""
+
+    def __init__(self, url: str, *, writes: bool = False) -> None:
+        self.url = url
+        self._writes = writes
+        self._raw: psycopg.Connection | None = None
+        self._streams = 0
+
+    @property
+    def in_transaction(self) -> bool:
+        from psycopg.pq import TransactionStatus
+
+        idle = (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
+        return self._raw is not None and not self._raw.closed and self._raw.info.transaction_status not in idle
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Any:
+        """Run a statement; see ``dialect.py`` for what it may say."""
+        match sql:
+            case "BEGIN" | "BEGIN IMMEDIATE":
+                return self._begin(immediate=sql != "BEGIN")
+            case "COMMIT":
+                return self._commit()
+        if isinstance(parameters, Mapping):
+            given: Any = {name: _plain(value) for name, value in parameters.items()}
+        elif numbered(sql):
+            given = {f"p{place}": _plain(value) for place, value in enumerate(parameters, start=1)}
+        else:
+            given = [_plain(value) for value in parameters]
+        return self._run(translated(sql), given)
+
+    def executemany(self, sql: str, rows: Iterable[Any], /) -> Any:
+        """Run a statement for each of many rows."""
+        import psycopg
+
+        given = [[_plain(value) for value in row] for row in rows]
+        if not given:
+            return _NOTHING
+        raw = self._connected()
+        cursor = psycopg.Cursor(raw)
+        try:
+            if (in_one := IN_ONE.get(sql)) is not None:
+                return cursor.execute(in_one.encode(), [list(column) for column in zip(*given, strict=True)])
+            if len(given) == 1:
+                return self._run(translated(sql), given[0])
+            cursor.executemany(translated(sql).encode(), given)
+        except psycopg.Error as error:
+            raise failure(error, self.url) from error
+        return cursor
+
+    def stream(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[Any]:
+        """Run a query whose rows are fetched as they are asked for, inside a transaction."""
+        import psycopg
+
+        self._streams += 1
+        name = f"lightning_{self._streams}"
+        self._run(f"DECLARE {name} NO SCROLL CURSOR FOR {translated(sql)}", [_plain(value) for value in parameters])
+        try:
+            while rows := self._run(f"FETCH {_FETCHED} FROM {name}", ()).fetchall():
+                yield from rows
+        finally:
+            if (
+                self.in_transaction
+                and self._connected().info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
+            ):
+                self._run(f"CLOSE {name}", ())
+
+    def copy(self, table: str, columns: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Write many rows into a table, inside a transaction."""
+        import psycopg
+
+        try:
+            with psycopg.Cursor(self._connected()).copy(f"COPY {table}({columns}) FROM STDIN".encode()) as copy:
+                for row in rows:
+                    copy.write_row(row)
+        except psycopg.Error as error:
+            raise failure(error, self.url) from error
+
+    def script(self, statements: str) -> None:
+        """Run statements that are PostgreSQL's own, as they are."""
+        self._run(statements, ())
+
+    def close(self) -> None:
+        if self._raw is not None:
+            self._raw.close()
+            self._raw = None
+
+    def _begin(self, *, immediate: bool) -> Any:
+        if not immediate:
+            statement = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+        else:
+            # One transaction at a time writes to a store, whichever daemon's: numbers grow in the order of commits.
+            statement = "BEGIN; SELECT pg_advisory_xact_lock(hashtext('lightning-trainer'), hashtext(current_schema()))"
+        was_connected = self._raw is not None and not self._raw.closed
+        try:
+            return self._run(statement, ())
+        except StoreError:
+            if not was_connected or self._raw is None or not self._raw.closed:
+                raise
+        # The server was restarted since the last transaction; nothing was asked of this one yet.
+        return self._run(statement, ())
+
+    def _commit(self) -> Any:
+        cursor = self._run("COMMIT", ())
+        if cursor.statusmessage != "COMMIT":
+            raise StoreError(f"the store {shown(self.url)} did not commit: a statement of the transaction had failed")
+        return cursor
+
+    def _run(self, statement: str, parameters: Any) -> Any:
+        import psycopg
+
+        raw = self._connected()
+        try:
+            return raw.execute(statement.encode(), parameters or None)
+        except psycopg.Error as error:
+            raise failure(error, self.url) from error
+
+    def _connected(self) -> psycopg.Connection:
+        if self._raw is None or self._raw.closed:
+            self._raw = self._connect()
+        return self._raw
+
+    def _connect(self) -> psycopg.Connection:
+        try:
+            import psycopg
+            from psycopg.conninfo import conninfo_to_dict
+        except ImportError as error:
+            raise MissingExtraError(
+                "[store] url names a PostgreSQL server, and psycopg is not installed: "
+                'pip install "lightning-trainer[postgres]"'
+            ) from error
+        settings = ["-csynchronous_commit=on", f"-clock_timeout={_LOCK_TIMEOUT_S}s"]
+        if self._writes:
+            settings.append(f"-cidle_in_transaction_session_timeout={_SILENCE_S}s")
+        try:
+            given = conninfo_to_dict(self.url)
+            options = " ".join((str(given.get("options") or ""), *settings)).strip()
+            raw = psycopg.connect(
+                self.url,
+                autocommit=True,
+                cursor_factory=psycopg.ClientCursor,
+                options=options,
+                application_name=given.get("application_name") or "lightning-trainer",
+                connect_timeout=int(given.get("connect_timeout") or _CONNECT_S),
+                keepalives_idle=_SILENCE_S,
+                keepalives_interval=5,
+                keepalives_count=3,
+                tcp_user_timeout=2000 * _SILENCE_S,
+                client_encoding="utf8",
+            )
+        except psycopg.Error as error:
+            raise failure(error, self.url, connecting=True) from error
+        raw.adapters.register_loader("numeric", _number_loader())
+        return raw
+
+
+class _Nothing:
+    rowcount = 0
+
+
+_NOTHING = _Nothing()
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as PostgreSQL takes it; in a text that is a list (JSON), a character 0 is written out."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str) and ("\0" in value or "\\u0000" in value):
+        return value.replace("\0", _NUL).replace("\\u0000", _NUL)
+    return value
+
+
+def as_postgres_keeps(row: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a row as it can be read back."""
+    return tuple(map(_plain, row))
+
+
+def _number_loader() -> type:
+    """Sums of whole numbers are whole numbers, as SQLite's are."""
+    from psycopg.adapt import Loader
+
+    class NumberLoader(Loader):
+        def load(self, data: Any) -> int | float:
+            text = bytes(data).decode()
+            return float(text) if "." in text or "N" in text else int(text)
+
+    return NumberLoader

@@ -1,0 +1,44 @@
+"""The store's queries as PostgreSQL reads them: its placeholders, its way to read a list, and the few that differ."""
+
+import re
+from functools import lru_cache
+
+from lightning_trainer.store.tables.spans import INSERT, SELECT_RESOURCE
+
+_TOKEN = re.compile(r"'(?:[^']|'')*'|\?(\d*)|(?<![:\w]):([a-z_]+)|%")
+_LIST = re.compile(r"json_each\((%s|%\(\w+\)s)\)")
+_OF_SPANS = "trace_id, span_id, parent_span_id, name, start_ns, end_ns, rollout_id, attempt_id, operation, response_id"
+OVERRIDES = {
+    # A row of an index is 2.7 kB at most, and the attributes of a resource may be more: the index has their digest.
+    SELECT_RESOURCE: "SELECT id FROM resources WHERE sha256(body) = sha256(%s)",
+}
+IN_ONE = {
+    # A thousand spans as one statement with arrays; what is sent for each is then sent once.
+    INSERT: f"""INSERT INTO spans({_OF_SPANS}, scope, resource_id, body, checksum)
+        SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::text[],
+            %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::bytea[], %s::bigint[])
+        ON CONFLICT (trace_id, span_id) DO NOTHING""",
+}
+"""Statements for many rows that take a list for each column."""
+
+
+@lru_cache(maxsize=1024)
+def translated(sql: str) -> str:
+    """Return a query of the store's in PostgreSQL's words."""
+    if sql in OVERRIDES:
+        return OVERRIDES[sql]
+    return _LIST.sub(r"json_array_elements_text((\1)::json) AS json_each(value)", _TOKEN.sub(_placeholder, sql))
+
+
+def _placeholder(found: re.Match[str]) -> str:
+    token, number, name = found[0], found[1], found[2]
+    if name:
+        return f"%({name})s"
+    if number is not None:
+        return f"%(p{number})s" if number else "%s"
+    return token.replace("%", "%%")
+
+
+def numbered(sql: str) -> bool:
+    """Whether a query's parameters are told by number (``?1``)."""
+    return "?1" in sql

@@ -1,0 +1,82 @@
+"""PostgresStore: the store on a server, which several daemons may share.
+
+Invariant: one transaction at a time writes to a store, whichever daemon's it is (an advisory lock, taken first), so
+spans are numbered in the order of their commits and a reader that goes on behind a number misses none. A daemon that
+falls silent with the lock in its hand loses both after some seconds. Readers see a snapshot and wait for nobody.
+"""
+
+from collections.abc import Callable
+
+from lightning_trainer.config.store import StoreConfig
+from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.database import Result
+from lightning_trainer.store.postgres import turns
+from lightning_trainer.store.postgres.connection import PostgresConnection
+from lightning_trainer.store.postgres.failures import shown
+from lightning_trainer.store.postgres.schema import migrate
+from lightning_trainer.store.postgres.size import PostgresSize
+from lightning_trainer.store.readers import ReaderPool
+from lightning_trainer.store.retention.retention import Retention
+from lightning_trainer.store.store import Store
+from lightning_trainer.store.writer import GroupCommitWriter
+
+
+class PostgresStore(Store):
+    """Any number of daemons may have it open."""
+
+    shared = True
+
+    def __init__(self, url: str, retention: StoreConfig | None = None) -> None:
+        """
+        Args:
+            url: ``postgresql://USER:PASSWORD@HOST:PORT/DATABASE``; what it leaves out libpq finds as ever
+                (``PGPASSWORD``, ``~/.pgpass``).
+            retention: the limits that it is kept within; the defaults' unless given.
+        """
+        size = PostgresSize()
+        super().__init__(shown(url), Retention(shown(url), retention or StoreConfig(), size.measure, most_log=0))
+        self.url = url
+        self._tokens: dict[str, int] = {}
+        """By policy the newest that was ours: an old one is kept, so that what it is still used for is refused."""
+
+    def _open(self) -> tuple[GroupCommitWriter, ReaderPool]:
+        connection = PostgresConnection(self.url, writes=True)
+        try:
+            migrate(connection)
+            self.retention.size = self.retention.measure(connection)
+        except BaseException:
+            connection.close()
+            raise
+        writer = GroupCommitWriter(connection, after_commit=self.retention.after_commit)
+        return writer, ReaderPool(lambda: PostgresConnection(self.url))
+
+    def _release(self) -> None:
+        """Nothing is held beside the connections."""
+
+    async def take_turn(self, policy: str, holder: str) -> str | None:
+        lasts_s = self.retention.config.turn_s
+        token, has_it = await self._write(lambda connection: turns.take(connection, policy, holder, lasts_s))
+        if token is None:
+            return has_it
+        self._tokens[policy] = token
+        return None
+
+    async def renew_turn(self, policy: str) -> bool:
+        token, lasts_s = self._tokens.get(policy), self.retention.config.turn_s
+        if token is None:
+            return False
+        return await self._write(lambda connection: turns.renew(connection, policy, token, lasts_s))
+
+    async def give_up_turn(self, policy: str) -> None:
+        token = self._tokens.get(policy)
+        if token is not None:
+            await self._write(lambda connection: turns.give_up(connection, policy, token))
+
+    def _fenced(self, policy: str, operation: Callable[[Connection], Result]) -> Callable[[Connection], Result]:
+        token = self._tokens.get(policy)
+
+        def fenced(connection: Connection) -> Result:
+            turns.check(connection, policy, token)
+            return operation(connection)
+
+        return fenced

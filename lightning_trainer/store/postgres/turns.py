@@ -1,0 +1,59 @@
+"""Whose turn it is to train a policy: one daemon's at a time, for some seconds from its last word (the server's clock).
+
+Invariant: a token grows with every change of hands, and what only the one whose turn it is may write is refused to an
+older one in the transaction of the write itself. So a daemon that was cut off or stopped, and woke up after its turn
+had passed, commits no step and publishes nothing, however long it believed that it was its turn.
+"""
+
+from lightning_trainer.errors import TurnLostError
+from lightning_trainer.store.connection import Connection
+
+_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000000)::BIGINT"
+
+
+def take(connection: Connection, policy: str, holder: str, lasts_s: float) -> tuple[int | None, str]:
+    """Take a turn that nobody has; return its token and the holder, or None and who has it."""
+    row = connection.execute(
+        f"SELECT holder, token, until_ns > {_NOW} FROM leases WHERE policy = ?", (policy,)
+    ).fetchone()
+    if row is not None and row[2]:
+        return None, row[0]
+    token = 1 if row is None else row[1] + 1
+    connection.execute(
+        f"""INSERT INTO leases(policy, holder, token, until_ns) VALUES (?, ?, ?, {_NOW} + ?) ON CONFLICT(policy)
+            DO UPDATE SET holder = excluded.holder, token = excluded.token, until_ns = excluded.until_ns""",
+        (policy, holder, token, int(lasts_s * 1e9)),
+    )
+    return token, holder
+
+
+def renew(connection: Connection, policy: str, token: int, lasts_s: float) -> bool:
+    """Let a turn last from now; False where it is another's by now."""
+    found = connection.execute(
+        f"UPDATE leases SET until_ns = {_NOW} + ? WHERE policy = ? AND token = ?", (int(lasts_s * 1e9), policy, token)
+    )
+    return found.rowcount == 1
+
+
+def give_up(connection: Connection, policy: str, token: int) -> None:
+    """End a turn, so that the next one need not wait; nothing where it is another's."""
+    connection.execute("UPDATE leases SET until_ns = 0 WHERE policy = ? AND token = ?", (policy, token))
+
+
+def check(connection: Connection, policy: str, token: int | None) -> None:
+    """Let a write pass that is for whoever has the turn; one without a token passes while nobody has it.
+
+    Raises:
+        TurnLostError: the turn is another's.
+    """
+    row = connection.execute(
+        f"SELECT holder, token, until_ns > {_NOW} FROM leases WHERE policy = ?", (policy,)
+    ).fetchone()
+    if row is None or row[1] == token or (token is None and not row[2]):
+        return
+    if token is None:
+        raise TurnLostError(f"policy {policy!r} is trained by the daemon {row[0]}: ask that one, or stop it")
+    raise TurnLostError(
+        f"policy {policy!r} is trained by the daemon {row[0]} now: this one was silent for too long, and what it was "
+        "about to write is refused"
+    )

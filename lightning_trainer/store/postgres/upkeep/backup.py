@@ -1,0 +1,143 @@
+"""A backup of a store on PostgreSQL: made by ``pg_dump``, gone back to by ``pg_restore``, with checkpoints beside it.
+
+Invariant: the password is on no command line. A store that is gone back to is another one for every daemon that had a
+turn before: its tokens go on far behind all that were given.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from lightning_trainer.errors import StoreError
+from lightning_trainer.store.postgres.connection import PostgresConnection
+from lightning_trainer.store.postgres.failures import shown, without_password
+from lightning_trainer.store.postgres.schema import migrate, version_of
+from lightning_trainer.store.tables.spans import insert
+from lightning_trainer.store.upkeep import journal as journal_files
+from lightning_trainer.store.upkeep.backup import MANIFEST, Backup
+from lightning_trainer.store.upkeep.restore import Restored, put_checkpoints
+
+DUMP = "lightning.dump"
+_TOKENS = 10**9
+"""More than any store has given."""
+
+
+def back_up(url: str, folder: Path, checkpoints: Mapping[str, Path], *, journal: Path | None = None) -> Backup:
+    """Dump a store, beside daemons that write, into a new folder.
+
+    Args:
+        checkpoints: the newest of each policy, by its name.
+        journal: what of it the backup has is deleted.
+
+    Raises:
+        StoreError: the folder is there already, ``pg_dump`` is not, or it failed.
+    """
+    if folder.exists():
+        raise StoreError(f"{folder} is there already: name a folder that is not, for example with the date in its name")
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    began_ns = time.time_ns()
+    try:
+        partial.mkdir(mode=0o700, parents=True)
+        kept = {}
+        for policy, checkpoint in checkpoints.items():
+            shutil.copytree(checkpoint, partial / "checkpoints" / policy / checkpoint.name)
+            kept[policy] = int(checkpoint.name.rpartition("-")[2])
+        with closing(PostgresConnection(url)) as connection:
+            connection.execute("BEGIN")
+            version_of(connection)
+            schema, spans = connection.execute("SELECT current_schema(), (SELECT count(*) FROM spans)").fetchone()
+        dump = partial / DUMP
+        _run(url, "pg_dump", "--format=custom", "--no-owner", "--no-privileges", f"--schema={schema}", f"--file={dump}")
+        manifest = {"at_ns": began_ns, "spans": spans, "checkpoints": kept, "schema": schema}
+        (partial / MANIFEST).write_text(json.dumps(manifest) + "\n")
+        size = dump.stat().st_size
+        partial.rename(folder)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise StoreError(f"{folder} cannot be written: {error.strerror or error}") from error
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    if journal is not None:
+        journal_files.delete_before(journal, began_ns)
+    return Backup(folder, began_ns, spans, size, kept)
+
+
+def restore(url: str, backup: Path, shared_dir: Path, *, journal: Path | None = None) -> Restored:
+    """Put a backup in the place of what the database holds, in one transaction; no daemon may be connected.
+
+    Raises:
+        StoreError: it is not a backup of a PostgreSQL store, daemons are connected, or ``pg_restore`` failed; then
+            everything is as it was.
+    """
+    if not (backup / DUMP).is_file():
+        raise StoreError(f"{backup} is not a backup of PostgreSQL: it has no {DUMP}, which `store backup` makes of one")
+    made_of = json.loads((backup / MANIFEST).read_text())
+    with closing(PostgresConnection(url)) as connection:
+        connection.execute("BEGIN")
+        (schema,) = connection.execute("SELECT current_schema()").fetchone()
+        (others,) = connection.execute(
+            """SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid != pg_backend_pid()
+               AND application_name = 'lightning-trainer'"""
+        ).fetchone()
+        if others:
+            raise StoreError(f"{others} connections of daemons are open to {shown(url)}: stop the daemons first")
+    if schema != made_of["schema"]:
+        raise StoreError(
+            f"the backup {backup} is of schema {made_of['schema']!r}, and {shown(url)} has {schema!r}: name that "
+            "schema in [store] url (?options=-csearch_path%3D...)"
+        )
+    dump = str(backup / DUMP)
+    whole = ("--single-transaction", "--clean", "--if-exists", "--no-owner", "--no-privileges", "--exit-on-error")
+    _run(url, "pg_restore", *whole, f"--schema={schema}", dump)
+    problems: list[str] = []
+    new = 0
+    with closing(PostgresConnection(url, writes=True)) as connection:
+        migrate(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("UPDATE leases SET until_ns = 0, token = token + ?", (_TOKENS,))
+        for spans in journal_files.read(journal, problems) if journal is not None else ():
+            new += len(insert(connection, spans))
+        (stored,) = connection.execute("SELECT count(*) FROM spans").fetchone()
+        connection.execute("COMMIT")
+    put_checkpoints(backup / "checkpoints", shared_dir / "checkpoints")
+    return Restored(int(made_of["at_ns"]), stored, new, None, problems)
+
+
+def _run(url: str, program: str, *arguments: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        raise StoreError(
+            f"{program} is not on PATH, and it backs up a store on PostgreSQL and restores it: install the server's "
+            "client programs (apt-get install postgresql-client), or run it where they are"
+        )
+    command = [found, f"--dbname={_without_password(url)}", *arguments]
+    done = subprocess.run(command, env=os.environ | _password(url), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = without_password(" ".join(done.stderr.split()), url)
+        raise StoreError(f"{program} failed on the store {shown(url)}: {said}")
+    return done.stdout
+
+
+def _told(url: str) -> dict[str, Any]:
+    from psycopg.conninfo import conninfo_to_dict
+
+    return dict(conninfo_to_dict(url))
+
+
+def _without_password(url: str) -> str:
+    from psycopg.conninfo import make_conninfo
+
+    return make_conninfo(**{name: value for name, value in _told(url).items() if name != "password"})
+
+
+def _password(url: str) -> dict[str, str]:
+    password = _told(url).get("password")
+    return {} if password is None else {"PGPASSWORD": str(password)}

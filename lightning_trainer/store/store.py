@@ -1,0 +1,372 @@
+"""Store: what every part of the daemon asks of the store, on whichever database.
+
+Durability: an ``append`` returns only after its commit, which both databases have on the disk by then, so an
+acknowledged span survives ``kill -9`` of the daemon and the loss of power. The price, one sync a transaction, is shared
+by everything that queued up meanwhile (see ``writer.py``).
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from lightning_trainer.errors import StoreError
+from lightning_trainer.store.batch_codec import encode_batch
+from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.database import Database, Result
+from lightning_trainer.store.records import Rollback, StepRecord, StepState
+from lightning_trainer.store.tables import arrivals as arrival_table
+from lightning_trainer.store.tables import attempts as attempt_table
+from lightning_trainer.store.tables import participations as participation_table
+from lightning_trainer.store.tables import spans as span_table
+from lightning_trainer.store.tables import steps as step_table
+from lightning_trainer.store.tables import totals
+from lightning_trainer.store.tables import versions as version_table
+from lightning_trainer.store.tables.steps import Assignment, select_consumed
+from lightning_trainer.store.tables.totals import StoreCounts, count
+from lightning_trainer.store.worklist import waiting
+from lightning_trainer.store.worklist.waiting import WaitingAttempt
+from lightning_trainer.types import (
+    Attempt,
+    AttemptState,
+    LedgerRow,
+    PolicyVersion,
+    RolloutMode,
+    Span,
+    StepReport,
+    TrainingBatch,
+)
+
+
+class Store(Database):
+    """What is asked of a store; see ``SqliteStore`` and ``PostgresStore``."""
+
+    # -- whose turn it is to train a policy ---------------------------------------------------------------------------
+
+    shared = False
+    """Whether several daemons may have it open; of a store that is not, every turn is its one daemon's."""
+
+    async def take_turn(self, policy: str, holder: str) -> str | None:
+        """Take the turn to train a policy, for some seconds; None where it is ours, else who has it.
+
+        Args:
+            holder: who asks, for people: the daemon's URL.
+        """
+        return None
+
+    async def renew_turn(self, policy: str) -> bool:
+        """Let our turn go on; False where it is another's by now, whose it stays."""
+        return True
+
+    async def give_up_turn(self, policy: str) -> None:
+        """End our turn, so that nobody has to wait for the next one."""
+
+    def _fenced(self, policy: str, operation: Callable[[Connection], Result]) -> Callable[[Connection], Result]:
+        """Return an operation that is refused to a daemon whose turn it is not."""
+        return operation
+
+    # -- spans and attempts ------------------------------------------------------------------------------------------
+
+    async def append(self, spans: Sequence[Span]) -> int:
+        """Commit spans, and what they say of their attempts; return how many were new.
+
+        Raises:
+            MalformedTelemetryError: a span cannot be written as OTLP; none of them was written.
+            StoreError: the commit failed; none of them was written.
+        """
+        return len(await self.append_new(spans))
+
+    async def append_new(self, spans: Sequence[Span]) -> list[Span]:
+        """Commit spans as :meth:`append` does and return those that were new."""
+        if not spans:
+            return []
+        if self._journal is not None:
+            await asyncio.to_thread(self._journal.append, spans)
+        return await self._write(lambda connection: span_table.insert(connection, spans))
+
+    async def has_rollout(self, rollout_id: str) -> bool:
+        return await self._read(lambda connection: span_table.has_rollout(connection, rollout_id))
+
+    async def has_response(self, response_id: str, *, attempt_id: str | None = None) -> bool:
+        return await self._read(lambda connection: span_table.has_response(connection, response_id, attempt_id))
+
+    async def attempts_of_response(self, response_id: str) -> list[str]:
+        """Return the first attempts whose calls have the response id; more than one where a server repeats its ids."""
+        return await self._read(lambda connection: span_table.attempts_of_response(connection, response_id))
+
+    async def consumed(
+        self,
+        *,
+        attempt_ids: Collection[str] = (),
+        rollout_ids: Collection[str] = (),
+        response_ids: Collection[str] = (),
+        policy: str | None = None,
+    ) -> dict[str, int]:
+        """Return by attempt id the step that consumed it; see :func:`late.select_consumed`."""
+        return await self._read(
+            lambda connection: select_consumed(
+                connection,
+                attempt_ids=attempt_ids,
+                rollout_ids=rollout_ids,
+                response_ids=response_ids,
+                policy=policy,
+            )
+        )
+
+    async def last_span(self) -> int:
+        """Return a number that is another one when spans were stored."""
+        return await self._read(span_table.last)
+
+    async def counts(self) -> StoreCounts:
+        return await self._read(count)
+
+    async def spans_of_attempts(self, attempt_ids: Sequence[str]) -> list[Span]:
+        """Return everything that belongs to the attempts, oldest first; see :func:`spans.select_of_attempts`."""
+        return await self._read(lambda connection: span_table.select_of_attempts(connection, attempt_ids))
+
+    async def spans_of_trace(self, trace_id: str) -> list[Span]:
+        return await self._read(lambda connection: span_table.select_of_trace(connection, trace_id))
+
+    async def ended_attempts(
+        self, *, mode: RolloutMode | str | None = RolloutMode.TRAIN, policy: str | None = None
+    ) -> list[Attempt]:
+        """Return all ended attempts that no step has consumed (of ``policy``, or of any), oldest end first.
+
+        It looks through history: loops ask for :meth:`waiting_attempts`.
+        """
+        wanted = None if mode is None else RolloutMode(mode)
+        return await self._read(lambda connection: attempt_table.select_ended(connection, mode=wanted, policy=policy))
+
+    async def enroll(self, policy: str, *, earlier: bool = False) -> None:
+        """Begin to keep the list of attempts that wait for a policy; see :func:`waiting.enroll`."""
+        await self._write(lambda connection: waiting.enroll(connection, policy, earlier=earlier))
+
+    async def waiting_attempts(self, policy: str) -> list[WaitingAttempt]:
+        """Return the ended attempts that a step of an enrolled policy may take, oldest end first."""
+        return await self._read(lambda connection: waiting.select(connection, policy))
+
+    async def let_go(self, policy: str, attempt_ids: Collection[str]) -> None:
+        """Leave waiting attempts alone until their group or task is heard of again."""
+        if attempt_ids:
+            await self._write(lambda connection: waiting.let_go(connection, policy, attempt_ids))
+
+    async def take_part(self, policy: str, attempt_ids: Collection[str]) -> None:
+        """Note that a policy's calls are among those of the attempts."""
+        if attempt_ids:
+
+            def put(connection: Connection) -> None:
+                new = participation_table.put(connection, [(policy, one) for one in attempt_ids])
+                waiting.heard_of(connection, new)
+
+            await self._write(put)
+
+    async def begin_policy(self, policy: str) -> int | None:
+        """Note that a policy is started; the first time return how many rollouts were recorded before, later None."""
+        return await self._write(lambda connection: participation_table.begin(connection, policy))
+
+    async def ended_by_group(
+        self,
+        prefix: str,
+        *,
+        mode: RolloutMode = RolloutMode.TRAIN,
+        policy: str | None = None,
+        taken: tuple[str, int, int] | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> dict[str, int]:
+        """Return how many attempts of a mode have ended of each group whose id begins with ``prefix``, by that id: of
+        those that ``policy`` took part in, and with ``taken``, a policy and two steps, that its steps beyond the first
+        and up to the second have taken; of those behind ``after`` the first ``limit``."""
+        return await self._read(
+            lambda connection: attempt_table.count_ended(
+                connection, prefix, mode=mode, policy=policy, taken=taken, after=after, limit=limit
+            )
+        )
+
+    async def missing_spans(self, policy: str | None = None) -> dict[str, int]:
+        """Return how many spans have not come, of every ended attempt that lacks some and that no step (of that policy,
+        or of any) has consumed."""
+        return await self._read(lambda connection: arrival_table.select_missing(connection, policy))
+
+    async def attempts(
+        self,
+        *,
+        attempt_ids: Sequence[str] | None = None,
+        rollout_id: str | None = None,
+        group_id: str | None = None,
+        mode: RolloutMode | str | None = None,
+        state: AttemptState | str | None = None,
+        limit: int | None = None,
+    ) -> list[Attempt]:
+        """Return the attempts that meet every condition given, oldest start first; with a limit, the newest ones."""
+        return await self._read(
+            lambda connection: attempt_table.select(
+                connection,
+                attempt_ids=attempt_ids,
+                rollout_id=rollout_id,
+                group_id=group_id,
+                mode=None if mode is None else RolloutMode(mode),
+                state=None if state is None else AttemptState(state),
+                limit=limit,
+            )
+        )
+
+    async def attempt(self, attempt_id: str) -> Attempt | None:
+        """Return one attempt, or None when no span named it."""
+        found = await self.attempts(attempt_ids=[attempt_id])
+        return found[0] if found else None
+
+    # -- steps, batches, ledger --------------------------------------------------------------------------------------
+
+    async def assign(
+        self,
+        batch: TrainingBatch | None,
+        *,
+        policy: str,
+        step: int,
+        attempt_ids: Sequence[str],
+        ledger: Sequence[LedgerRow],
+        state: StepState | str = StepState.ASSIGNED,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """Record a step with its batch, ledger and metrics and mark its attempts as consumed, in one transaction.
+
+        Raises:
+            StoreError: the step exists, or an attempt is unknown or already consumed; nothing was written.
+        """
+        if batch is not None and (batch.policy, batch.step) != (policy, step):
+            raise StoreError(f"the batch is step {batch.step} of policy {batch.policy!r}, not {step} of {policy!r}")
+        if batch is None and StepState(state) is not StepState.SKIPPED:
+            raise StoreError(f"step {step} of policy {policy!r} has no batch; record it as skipped")
+        assignment = Assignment(
+            policy=policy,
+            step=step,
+            state=StepState(state),
+            attempt_ids=tuple(attempt_ids),
+            batch=None if batch is None else await asyncio.to_thread(encode_batch, batch),
+            ledger=tuple(ledger),
+            metrics=metrics or {},
+        )
+        await self._write(self._fenced(policy, lambda connection: step_table.assign(connection, assignment)))
+
+    async def finish_step(self, policy: str, report: StepReport, state: StepState | str = StepState.TRAINED) -> None:
+        """Record how a step ended.
+
+        Raises:
+            StoreError: it was never assigned, or its state does not lead there.
+        """
+        ended = StepState(state)
+        await self._write(self._fenced(policy, lambda connection: step_table.finish(connection, policy, report, ended)))
+
+    async def steps(
+        self,
+        policy: str,
+        *,
+        before: int | None = None,
+        after: int | None = None,
+        newest: int | None = None,
+        oldest: int | None = None,
+        advantages: bool = False,
+    ) -> list[StepRecord]:
+        """Return steps, first to last: all, those before or after one, of these the last or first so many; reports
+        without advantages unless they are asked for."""
+        return await self._read(
+            lambda connection: step_table.select_steps(
+                connection, policy, before=before, after=after, newest=newest, oldest=oldest, advantages=advantages
+            )
+        )
+
+    async def step_states(self, policy: str) -> dict[int, StepState]:
+        return await self._read(lambda connection: step_table.select_states(connection, policy))
+
+    async def step(self, policy: str, step: int) -> StepRecord:
+        """Return one step.
+
+        Raises:
+            StoreError: it was never assigned.
+        """
+        found = await self._read(
+            lambda connection: step_table.select_steps(connection, policy, only=step, advantages=True)
+        )
+        if not found:
+            raise StoreError(f"step {step} of policy {policy!r} is not in the store {self.name}")
+        return found[0]
+
+    async def batch(self, policy: str, step: int) -> TrainingBatch:
+        """Return the batch of one step.
+
+        Raises:
+            StoreError: the step was never assigned, or was skipped.
+        """
+        found = await self._read(lambda connection: step_table.select_batches(connection, policy, only=step))
+        if not found:
+            raise StoreError(f"step {step} of policy {policy!r} has no batch in the store {self.name}")
+        return found[0]
+
+    async def without_batch(self, policy: str, steps: Collection[int]) -> list[int]:
+        """Return those of some steps whose batches retention has deleted, ascending."""
+        return await self._read(lambda connection: step_table.select_without_batch(connection, policy, steps))
+
+    async def ledger(
+        self, policy: str, step: int | None = None, *, since: int = 0, before: int | None = None
+    ) -> list[LedgerRow]:
+        """Return the rows of one step, or of the steps from ``since`` to the one before ``before``."""
+        return await self._read(
+            lambda connection: step_table.select_ledger(connection, policy, step, since=since, before=before)
+        )
+
+    # -- policy versions ---------------------------------------------------------------------------------------------
+
+    async def put_version(self, version: PolicyVersion) -> None:
+        """Insert or update a version; making one live retires the one that was, in the same transaction.
+
+        Raises:
+            StoreError: its recorded state does not lead to the new one.
+        """
+        await self._write(self._fenced(version.policy, lambda connection: version_table.put(connection, version)))
+
+    async def versions(
+        self, policy: str, *, before: int | None = None, newest: int | None = None, oldest: int | None = None
+    ) -> list[PolicyVersion]:
+        """Return versions, first to last: all, those before one, and of these the last or first so many."""
+        return await self._read(
+            lambda connection: version_table.select(connection, policy, before=before, newest=newest, oldest=oldest)
+        )
+
+    async def version(self, policy: str, version: int) -> PolicyVersion | None:
+        """Return one version, or None where there is none of that number."""
+        return await self._read(lambda connection: version_table.select_one(connection, policy, version))
+
+    async def served_versions(self, policy: str, *, newest: int) -> list[int]:
+        """Return the newest versions that are or were live, first to last."""
+        return await self._read(lambda connection: version_table.select_served(connection, policy, newest))
+
+    async def live_version(self, policy: str) -> PolicyVersion | None:
+        return await self._read(lambda connection: version_table.select_live(connection, policy))
+
+    async def put_rollback(self, policy: str, version: int, *, at_ns: int) -> Rollback:
+        """Record that the next step goes on from the weights of ``version``."""
+        return await self._write(
+            self._fenced(policy, lambda connection: version_table.put_rollback(connection, policy, version, at_ns))
+        )
+
+    async def rollbacks(self, policy: str) -> list[Rollback]:
+        return await self._read(lambda connection: version_table.select_rollbacks(connection, policy))
+
+    # -- how much is kept --------------------------------------------------------------------------------------------
+
+    async def sweep(self) -> bool:
+        """Delete a slice of what the limits of age and use let go; True where there may be more."""
+        return await self._write(self.retention.sweep)
+
+    async def holds(self) -> dict[str, Any]:
+        """Return what the store holds and what retention has deleted; see :meth:`Retention.holds`."""
+        return await self._read(self.retention.holds)
+
+    async def measures(self) -> dict[str, float]:
+        """Return what a step's metrics say of the store."""
+        held = await self._read(totals.select)
+        return {
+            "store/bytes": float(self.retention.size.total),
+            "store/spans": float(held.get("spans", 0)),
+            "store/deleted_spans": float(held.get(f"{totals.DELETED}spans", 0)),
+        }

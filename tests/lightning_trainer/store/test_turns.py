@@ -1,0 +1,82 @@
+"""Whose turn it is to train: one daemon's at a time, and the store refuses what an earlier one still writes."""
+
+import asyncio
+
+import pytest
+
+from lightning_trainer.config.store import StoreConfig
+from lightning_trainer.errors import StoreError, TurnLostError
+from lightning_trainer.store.postgres.store import PostgresStore
+from lightning_trainer.types import PolicyVersion, Sample, Segment, StepReport, TrainingBatch, VersionState
+
+_SHORT = StoreConfig(turn_s=2)
+
+
+async def _until_taken(store: PostgresStore, holder: str) -> None:
+    async with asyncio.timeout(30):
+        while await store.take_turn("p", holder) is not None:
+            await asyncio.sleep(0.1)
+
+
+async def _assign(store: PostgresStore, step: int) -> None:
+    sample = Sample("s", "p", "x", "g", "a", (1, 2), (0, 1), (0.0, -1.0), (Segment(1, 2, "c", 0, 1.0, "a"),))
+    await store.assign(TrainingBatch("p", step, (sample,)), policy="p", step=step, attempt_ids=[], ledger=[])
+
+
+async def test_an_earlier_holder_can_neither_commit_nor_publish(postgres_url: str) -> None:
+    async with PostgresStore(postgres_url, _SHORT) as one, PostgresStore(postgres_url, _SHORT) as other:
+        assert await one.take_turn("p", "one") is None
+        assert await other.take_turn("p", "other") == "one"
+        await _assign(one, 1)
+        with pytest.raises(TurnLostError, match="is trained by the daemon one"):
+            await _assign(other, 2)
+        await _until_taken(other, "other")  # the first has said nothing for two seconds
+        version = PolicyVersion("p", 1, 1, VersionState.LIVE, 1)
+        report = StepReport(1, {}, {}, 1, 1, 1, {})
+        for write in (
+            lambda: _assign(one, 2),
+            lambda: one.finish_step("p", report),
+            lambda: one.put_version(version),
+            lambda: one.put_rollback("p", 0, at_ns=1),
+        ):
+            with pytest.raises(TurnLostError, match="is trained by the daemon other now"):
+                await write()
+        assert not await one.renew_turn("p")
+        await other.finish_step("p", report)
+        await other.put_version(version)
+        assert [step.step for step in await one.steps("p")] == [1]
+        assert await one.append([]) == 0
+
+
+async def test_a_turn_that_is_renewed_stays_and_one_that_is_given_up_is_free_at_once(postgres_url: str) -> None:
+    async with PostgresStore(postgres_url, _SHORT) as one, PostgresStore(postgres_url, _SHORT) as other:
+        assert await one.take_turn("p", "one") is None
+        assert await one.take_turn("q", "one") is None
+        for _ in range(6):
+            await asyncio.sleep(0.5)
+            assert await one.renew_turn("p")
+        assert await other.take_turn("p", "other") == "one"
+        assert await other.take_turn("q", "other") is None, "nobody renewed that one"
+        await one.give_up_turn("p")
+        assert await other.take_turn("p", "other") is None
+
+
+async def test_daemons_that_ask_together_get_one_turn(postgres_url: str) -> None:
+    stores = [PostgresStore(postgres_url) for _ in range(4)]
+    await asyncio.gather(*(store.open() for store in stores))
+    try:
+        found = await asyncio.gather(*(store.take_turn("p", str(n)) for n, store in enumerate(stores)))
+        assert found.count(None) == 1
+        assert len(set(found) - {None}) == 1
+    finally:
+        await asyncio.gather(*(store.close() for store in stores))
+
+
+async def test_a_command_without_a_daemon_writes_while_nobody_trains(postgres_url: str) -> None:
+    async with PostgresStore(postgres_url, _SHORT) as store, PostgresStore(postgres_url, _SHORT) as command:
+        await _assign(command, 1)
+        assert await store.take_turn("p", "one") is None
+        with pytest.raises(StoreError, match="ask that one, or stop it"):
+            await _assign(command, 2)
+        await store.give_up_turn("p")
+        await _assign(command, 2)

@@ -1,0 +1,148 @@
+"""A store that is moved to PostgreSQL, checked there, backed up, gone back to and compacted."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from lightning_instrumentation import semconv
+
+from lightning_trainer.errors import StoreError, TurnLostError
+from lightning_trainer.store import SqliteStore
+from lightning_trainer.store.postgres.store import PostgresStore
+from lightning_trainer.store.postgres.upkeep.backup import back_up, restore
+from lightning_trainer.store.postgres.upkeep.checking import check
+from lightning_trainer.store.postgres.upkeep.compacting import compact
+from lightning_trainer.store.postgres.upkeep.copying import TABLES, copy_to_postgres
+from lightning_trainer.types import LedgerRow, Outcome, PolicyVersion, VersionState
+
+
+async def _fill(store, make_root, make_span) -> None:
+    await store.begin_policy("p")
+    await store.enroll("p")
+    named = {semconv.ATTEMPT_ID: "a1", semconv.ROLLOUT_ID: "rollout-of-a1", "text": "nul \0 and é"}
+    await store.append([make_root(n, f"a{n}") for n in range(1, 40)])
+    await store.append([make_span(n, trace=n, attributes=named) for n in range(100, 160)])
+    ledger = [LedgerRow(f"agent-{n}", "p", 0, Outcome.DROPPED, "because", n, 1) for n in range(5)]
+    await store.assign(None, policy="p", step=1, attempt_ids=["a1", "a2"], ledger=ledger, state="skipped")
+    await store.put_version(PolicyVersion("p", 0, 0, VersionState.LIVE, 5, probe_max_abs=1.25e-7))
+    await store.put_rollback("p", 0, at_ns=7)
+
+
+async def _everything(store) -> list:
+    attempts = await store.attempts()
+    return [
+        attempts,
+        await store.spans_of_attempts([one.attempt_id for one in attempts]),
+        await store.waiting_attempts("p"),
+        await store.steps("p"),
+        await store.ledger("p"),
+        await store.versions("p"),
+        await store.rollbacks("p"),
+        await store.counts(),
+        await store.last_span(),
+    ]
+
+
+async def test_a_store_that_is_moved_answers_as_before_and_goes_on(
+    tmp_path: Path, postgres_url: str, make_root, make_span
+) -> None:
+    path = tmp_path / "lightning.sqlite"
+    async with SqliteStore(path) as store:
+        await _fill(store, make_root, make_span)
+        before = await _everything(store)
+        with pytest.raises(StoreError, match="in use by another daemon"):
+            copy_to_postgres(path, postgres_url)
+    copied = copy_to_postgres(path, postgres_url)
+    assert (copied.rows["spans"], copied.rows["ledger"]) == (99, 5)
+    async with PostgresStore(postgres_url) as store:
+        assert await _everything(store) == before
+        assert await store.append([make_root(50, "new"), make_root(1, "a1")]) == 1
+        assert await store.last_span() == before[-1] + 1
+    with pytest.raises(StoreError, match="is not empty"):
+        copy_to_postgres(path, postgres_url)
+
+
+def test_every_table_is_moved(tmp_path: Path) -> None:
+    from lightning_trainer.store.schema import migrate
+
+    with sqlite3.connect(tmp_path / "s.sqlite", isolation_level=None) as connection:
+        migrate(connection, where="here")
+        names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert names == set(TABLES)
+
+
+async def test_a_copy_that_is_not_alike_is_not_kept(
+    tmp_path: Path, postgres_url: str, make_root, make_span, monkeypatch
+) -> None:
+    path = tmp_path / "lightning.sqlite"
+    async with SqliteStore(path) as store:
+        await _fill(store, make_root, make_span)
+    async with PostgresStore(postgres_url) as store:
+        await store.write(
+            lambda connection: connection.execute(
+                """CREATE FUNCTION spoil() RETURNS trigger AS 'BEGIN NEW.body = NEW.body || ''x''; RETURN NEW; END'
+                   LANGUAGE plpgsql"""
+            )
+        )
+        await store.write(
+            lambda connection: connection.execute(
+                "CREATE TRIGGER spoil BEFORE INSERT ON spans FOR EACH ROW EXECUTE FUNCTION spoil()"
+            )
+        )
+    with pytest.raises(StoreError, match="the copy of spans is not what was copied"):
+        copy_to_postgres(path, postgres_url)
+    async with PostgresStore(postgres_url) as store:
+        assert (await store.counts())["spans"] == 0
+
+
+async def test_check_says_what_is_damaged(postgres_url: str, make_root, make_span) -> None:
+    async with PostgresStore(postgres_url) as store:
+        await _fill(store, make_root, make_span)
+        found = await store.scan(lambda connection: list(check(connection)))
+        assert [(one.what, one.number) for one in found] == [
+            ("counts", 0),
+            ("spans", 0),
+            ("batches", 0),
+            ("reports of steps", 0),
+        ]
+        await store.write(lambda connection: connection.execute("UPDATE spans SET body = 'spoilt' WHERE seq = 7"))
+        await store.write(lambda connection: connection.execute("UPDATE totals SET value = 1 WHERE name = 'spans'"))
+        counts, spans, *_ = await store.scan(lambda connection: list(check(connection)))
+    assert "there are 99 spans, and 1 were counted" in counts.damaged[0]
+    assert "its bytes are not those that were stored" in spans.damaged[0]
+
+
+async def test_a_backup_is_gone_back_to_and_who_had_the_turn_before_has_it_no_more(
+    tmp_path: Path, postgres_url: str, make_root, make_span
+) -> None:
+    checkpoint = tmp_path / "checkpoints" / "p" / "step-00000001"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "weights").write_text("w")
+    async with PostgresStore(postgres_url) as store:
+        await _fill(store, make_root, make_span)
+        before = await _everything(store)
+        assert await store.take_turn("p", "one") is None
+        made = back_up(postgres_url, tmp_path / "backup", {"p": checkpoint})
+        assert (made.spans, made.checkpoints) == (99, {"p": 1})
+        await store.append([make_root(60, "later")])
+        with pytest.raises(StoreError, match="stop the daemons first"):
+            restore(postgres_url, tmp_path / "backup", tmp_path / "elsewhere")
+        had = store
+    restored = restore(postgres_url, tmp_path / "backup", tmp_path / "elsewhere")
+    assert restored.spans == 99
+    assert (tmp_path / "elsewhere" / "checkpoints" / "p" / "step-00000001" / "weights").read_text() == "w"
+    async with PostgresStore(postgres_url) as store:
+        assert await _everything(store) == before
+        assert await store.append([make_root(60, "later")]) == 1
+        async with had:
+            with pytest.raises(TurnLostError):
+                await had.put_version(PolicyVersion("p", 1, 1, VersionState.TRAINED, 6))
+
+
+async def test_compacting_keeps_everything(postgres_url: str, make_root, make_span) -> None:
+    async with PostgresStore(postgres_url) as store:
+        await _fill(store, make_root, make_span)
+        before = await _everything(store)
+        done = compact(postgres_url)
+        assert done.after <= done.before
+        assert await _everything(store) == before
