@@ -83,7 +83,12 @@ def _not_captured(one: AgentCensus, claiming: PolicyConfig | None, *, some_polic
         said.append(
             f"{_calls(one.unrecorded)} without token ids (sent to the gateway, which ended before it could record them)"
         )
-    text_only = one.fidelity[Fidelity.TEXT_ONLY] - one.cancelled - one.fell_back - one.unrecorded
+    if one.without_ids:
+        said.append(
+            f"{_calls(one.without_ids)} without token ids (made to a trusted host, whose answers had none: vLLM gives "
+            "them, in OpenAI's formats)"
+        )
+    text_only = one.fidelity[Fidelity.TEXT_ONLY] - one.cancelled - one.fell_back - one.unrecorded - one.without_ids
     if text_only:
         said.append(f"{_calls(text_only)} without token ids ({_why_no_ids(one, claiming)})")
     if claiming is not None:

@@ -140,6 +140,9 @@ def _build(options: Options, config: Config, policy: PolicyConfig, errors: Conso
 def _recording(options: Options, config: Config, policy: PolicyConfig, errors: Console) -> Recording:
     problems: list[str] = []
     spans: list[Span] = []
+    store = config.daemon.state_dir / STORE_FILE
+    if not options.spans and not store.exists():
+        raise DatasetError(f"there is no store {store}: start `lightning-trainer serve`, or name files with --spans")
     for path in options.spans or (config.daemon.state_dir,):
         with _progress(path, errors) as watch:
             spans += read_source(path, problems, watch)
