@@ -25,7 +25,7 @@ def agents(*, state_dir: Path | None, config: Path | None, as_json: bool, newest
     folder = state_dir or (settings.daemon.state_dir if settings else _USUAL_STATE_DIR)
     with read_only(folder / "lightning.sqlite") as connection:
         seen = see(connection, newest=newest)
-    report = agents_report(seen.agents, seen.losses, settings.policy if settings else None)
+    report = agents_report(seen.agents, seen.losses, settings.policy if settings else None, seen.unread)
     if as_json:
         print(visible_json({**report, "spans_read": seen.spans_read, "spans_held": seen.spans_held}))
         return
