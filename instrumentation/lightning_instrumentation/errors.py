@@ -10,7 +10,16 @@ class ConfigurationError(InstrumentationError, ValueError):
 
 
 class UnprovenDaemonError(ConnectionError):
-    """What answers there is not known to be the daemon; nothing was sent to it."""
+    """What answers there is not known to be the daemon; nothing was sent to it.
+
+    Args:
+        sentence: for people.
+        passing: the daemon may be there later: a proxy answers for one that is away.
+    """
+
+    def __init__(self, sentence: str, *, passing: bool = False) -> None:
+        super().__init__(sentence)
+        self.passing = passing
 
 
 class OtherDaemonError(UnprovenDaemonError):

@@ -167,6 +167,8 @@ SUPPORT_KNOWN: Final = "lightning.response.support_known"
 
 # -- lightning: exact tokens -------------------------------------------------------------------------------------------
 PROMPT_TOKEN_IDS: Final = "lightning.prompt.token_ids"
+NO_TOKEN_IDS: Final = "lightning.host.no_token_ids"
+"""True on a call to a host that the user named, where its answer brought no token ids."""
 PROMPT_KEPT_TOKENS: Final = "lightning.prompt.kept_tokens"
 """How many tokens the prompt begins with that the engine kept as they were, where tokenizing its text gave others."""
 CHOICES: Final = "lightning.response.choices"

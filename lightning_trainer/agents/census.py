@@ -61,6 +61,8 @@ class AgentCensus:
     """Calls through the gateway that their caller gave up before anything of the answer was known."""
     unrecorded: int = 0
     """Calls without ids that our client sent to the gateway, of which there is no record of the gateway's."""
+    without_ids: int = 0
+    """Calls to a host that the user named as one that gives token ids, and that gave none."""
     fell_back: int = 0
     """Calls without ids that went where they always went because the daemon was away."""
     failed_by_scope: Counter[str] = field(default_factory=Counter)
@@ -194,7 +196,7 @@ def _name(key: SpanKey) -> str:
 
 def _route(span: Span) -> str | None:
     if semconv.ROUTE_POLICY not in span.attributes:
-        return None
+        return "trusted" if span.attributes.get(semconv.NO_TOKEN_IDS) is True else None
     return "home" if span.attributes.get(semconv.ROUTE_FELL_BACK) is True else "gateway"
 
 
@@ -237,6 +239,7 @@ def _add(calls: list[meeting.Row], counted: dict[str | None, AgentCensus]) -> No
             route = next((row.route for row in calls if row.route), None)
             one.unrecorded += route == "gateway"
             one.fell_back += route == "home"
+            one.without_ids += route == "trusted"
     one.sources.update([source or _BY_THE_GATEWAY] if agent else [])
     one.served_by.update([best.policy] if best.policy else [])
     if best.server is not None:

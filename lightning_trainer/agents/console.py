@@ -8,7 +8,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from lightning_trainer.agents.report import AgentRow, AgentsReport
-from lightning_trainer.agents.uncaptured import in_words
+from lightning_trainer.agents.uncaptured import in_words, unread_in_words
 from lightning_trainer.types import Fidelity
 
 _WIDEST = 10_000
@@ -22,6 +22,8 @@ def show(report: AgentsReport, console: Console) -> None:
         _show_agents(report, console)
     else:
         console.print("no agent has made a call yet: nothing of a model call is in this store")
+    for instrumentation, count in report["unread"].items():
+        console.print(unread_in_words(instrumentation, count), markup=False, highlight=False)
     for program in report["programs"]:
         processes = f"{program['processes']} process{'es' * (program['processes'] != 1)}"
         console.print(f"[bold]{escape(program['program'])}[/] ({processes}) could not capture:", highlight=False)

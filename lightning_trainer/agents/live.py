@@ -5,16 +5,19 @@ Whoever asks gets an answer soon: while a count takes longer than that, the one 
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from lightning_instrumentation import semconv
 
 from lightning_trainer.agents.census import AgentCensus, count_agents, slim
 from lightning_trainer.agents.uncaptured import ProgramLosses, count_losses
+from lightning_trainer.ingest.dialects.registry import is_unread_call
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.scan import named, traces
+from lightning_trainer.types import Span
 
 NEWEST = 5_000
 """Spans that a daemon's census looks at: agents that have called lately are among them."""
@@ -30,6 +33,8 @@ class Seen:
 
     agents: Sequence[AgentCensus] = ()
     losses: Sequence[ProgramLosses] = ()
+    unread: Mapping[str, int] = field(default_factory=dict)
+    """Spans of model calls in a form that is not read, by the instrumentation that wrote them."""
     spans_read: int = 0
     spans_held: int = 0
 
@@ -37,9 +42,17 @@ class Seen:
 def see(connection: Connection, *, newest: int | None = None) -> Seen:
     """Count what is in a store: of its newest spans, or of all."""
     held = connection.execute("SELECT count(*) FROM spans" if newest is None else _HELD).fetchone()[0]
+    unread: Counter[str] = Counter()
+
+    def noted(span: Span) -> Span:
+        if is_unread_call(span):
+            unread[span.scope] += 1
+        return slim(span)
+
     return Seen(
-        count_agents(traces(connection, slim, newest=newest)),
+        count_agents(traces(connection, noted, newest=newest)),
         count_losses(named(connection, semconv.LOSSES_SPAN, newest=newest)),
+        unread,
         spans_read=held if newest is None else min(held, newest),
         spans_held=held,
     )

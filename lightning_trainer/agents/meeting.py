@@ -33,7 +33,8 @@ class Row(NamedTuple):
     interrupted: bool
     cancelled: bool
     route: str | None
-    """``gateway`` where our client sent the call there, ``home`` where the daemon was away."""
+    """``gateway`` where our client sent the call there, ``home`` where the daemon was away, ``trusted`` where it went
+    to a host that the user named and got no token ids."""
     policy: str | None
     server: str | None
     """Of exact calls that the gateway did not answer: who did, and ``model`` by its name there."""

@@ -1,6 +1,6 @@
 """The census in words: who claims an agent, and what was not captured of it and why. One form for JSON and terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from lightning_trainer.agents.census import AgentCensus
@@ -31,12 +31,17 @@ class AgentsReport(TypedDict):
     policies: list[str] | None
     """Of the configuration, which may have none; None where none was given, so that nothing is known of claims."""
     agents: list[AgentRow]
+    unread: dict[str, int]
+    """Spans of model calls in a form that is not read, by the instrumentation that wrote them."""
     programs: list[ProgramLosses]
     """What the agents' processes say that they could not capture."""
 
 
 def agents_report(
-    census: Sequence[AgentCensus], losses: Sequence[ProgramLosses], policies: Sequence[PolicyConfig] | None
+    census: Sequence[AgentCensus],
+    losses: Sequence[ProgramLosses],
+    policies: Sequence[PolicyConfig] | None,
+    unread: Mapping[str, int] | None = None,
 ) -> AgentsReport:
     """Return the report.
 
@@ -44,10 +49,12 @@ def agents_report(
         census: by agent.
         losses: by program.
         policies: of the configuration, None where there is none.
+        unread: as in ``Seen``.
     """
     return AgentsReport(
         policies=None if policies is None else [policy.name for policy in policies],
         agents=[_row(one, policies) for one in census],
+        unread=dict(unread or {}),
         programs=list(losses),
     )
 
@@ -83,7 +90,12 @@ def _not_captured(one: AgentCensus, claiming: PolicyConfig | None, *, some_polic
         said.append(
             f"{_calls(one.unrecorded)} without token ids (sent to the gateway, which ended before it could record them)"
         )
-    text_only = one.fidelity[Fidelity.TEXT_ONLY] - one.cancelled - one.fell_back - one.unrecorded
+    if one.without_ids:
+        said.append(
+            f"{_calls(one.without_ids)} without token ids (made to a trusted host, whose answers had none: vLLM gives "
+            "them, in OpenAI's formats)"
+        )
+    text_only = one.fidelity[Fidelity.TEXT_ONLY] - one.cancelled - one.fell_back - one.unrecorded - one.without_ids
     if text_only:
         said.append(f"{_calls(text_only)} without token ids ({_why_no_ids(one, claiming)})")
     if claiming is not None:

@@ -42,6 +42,14 @@ class ProgramLosses(TypedDict):
     reasons: dict[str, int]
 
 
+def unread_in_words(instrumentation: str, count: int) -> str:
+    """Say what became of spans of model calls whose form no dialect reads, and what to do."""
+    return (
+        f"{count:,} span{'s' * (count != 1)} of model calls by {instrumentation} in a form of its own, which is not "
+        "read: let our client record those calls (lightning-trainer run), or have them written as OpenTelemetry has it"
+    )
+
+
 def count_losses(spans: Iterable[Span]) -> list[ProgramLosses]:
     """Add up what processes said. Each says totals, several times and in any order, so the largest of each counts."""
     of_process: dict[tuple[str, str], Counter[str]] = {}

@@ -4,19 +4,25 @@ import re
 import sys
 from collections.abc import Sequence
 from importlib import metadata
+from textwrap import fill
 from typing import NoReturn
 
 from lightning_trainer import __version__
 
+_SERVE = "serve"
+_TO_TRAIN = "daemon,train,engine-cpu"
 _EXTRAS = {
-    "serve": "daemon,train,engine-cpu",
+    _SERVE: _TO_TRAIN,
     "build": "dataset",
     "environments": "environments",
     "scenarios": "environments",
-    "quickstart": "daemon,train,engine-cpu,quickstart",
+    "quickstart": f"{_TO_TRAIN},quickstart",
 }
 _EXTRA = "daemon"
 """Of every other command."""
+_EXIT_USER_ERROR = 2
+_EXIT_CONFIG = 78
+"""Of ``serve``, for whatever starts it again: another start would end in the same way (``cli/daemon/serve.py``)."""
 _COMMANDS = (
     *("agents", "build", "doctor", "drop", "environments", "explain", "feedback", "forget", "health", "judge"),
     *("label", "pause", "plan", "quickstart", "resume", "rollback", "rollouts", "scenarios", "serve", "status"),
@@ -35,7 +41,6 @@ This is the light client. What works here:
 What needs more packages:
 
 {rest}
-
 On a machine with GPUs install vllm instead of the extra engine-cpu, in an interpreter of its own ([engine] python).
 """
 
@@ -47,11 +52,27 @@ def main(arguments: Sequence[str], *, missing: str) -> NoReturn:
         print(__version__)
         sys.exit(0)
     if first in ("--help", "-h", "help"):
-        print(_HELP.format(rest="\n".join(f"  {name:<12} {_install(name)}" for name in _COMMANDS)), end="")
+        print(_HELP.format(rest=_by_extras()), end="")
         sys.exit(0)
     if first not in _COMMANDS:
-        sys.exit(f"error: there is no command {first!r}; see: lightning-trainer --help")
-    sys.exit(f"error: {needs(first, missing)} (without it, `lightning-trainer run` works)")
+        said = f"there is no command {first!r}; see: lightning-trainer --help"
+    else:
+        said = f"{needs(first, missing)} (without it, `lightning-trainer run` works)"
+    print(f"error: {said}", file=sys.stderr)
+    sys.exit(_EXIT_CONFIG if first == _SERVE else _EXIT_USER_ERROR)
+
+
+def _by_extras() -> str:
+    """What to install, and below it the commands that need it."""
+    commands: dict[str, list[str]] = {}
+    for name in _COMMANDS:
+        commands.setdefault(_pip(_EXTRAS.get(name, _EXTRA)), []).append(name)
+    commands[_pip(_EXTRA)].append(f"{_SERVE} without a policy")
+    commands = dict(sorted(commands.items(), key=lambda one: -len(one[1])))
+    wrapped = (
+        fill(", ".join(names), 76, initial_indent=" " * 6, subsequent_indent=" " * 6) for names in commands.values()
+    )
+    return "".join(f"  {pip}\n{names}\n" for pip, names in zip(commands, wrapped, strict=True))
 
 
 def needs(command: str, missing: str) -> str:
@@ -60,7 +81,10 @@ def needs(command: str, missing: str) -> str:
     giving = _extras_with(missing)
     if giving and not giving & {_EXTRA, *extras}:  # every extra brings that one too
         extras = sorted(giving)[:1]
-    return f"{missing} is not installed, and `lightning-trainer {command}` needs it; run: {_pip(','.join(extras))}"
+    run = _pip(",".join(extras))
+    if command == _SERVE and _EXTRA in giving:
+        run = f"{_pip(_EXTRA)}, with which it records; to train as well: {run}"
+    return f"{missing} is not installed, and `lightning-trainer {command}` needs it; run: {run}"
 
 
 def _extras_with(module: str) -> set[str]:
@@ -73,10 +97,6 @@ def _extras_with(module: str) -> set[str]:
     of_extra = re.compile(r"""([\w.-]+).*extra\s*==\s*['"]([\w-]+)['"]""")
     found = (match for line in requirements if (match := of_extra.match(line)))
     return {match[2] for match in found if match[1].replace("_", "-").lower() == wanted}
-
-
-def _install(command: str) -> str:
-    return _pip(_EXTRAS.get(command, _EXTRA))
 
 
 def _pip(extras: str) -> str:

@@ -90,7 +90,7 @@ def _claiming(access: Access, agent: str, environment: Mapping[str, str]) -> tup
     if environment.get("LIGHTNING_ROUTE", "").strip().lower() in _OFF:
         return None, "LIGHTNING_ROUTE is off"
     try:
-        policy = fetch_selection(access).policy_of(agent)
+        selection = fetch_selection(access)
     except SelectionError as error:
         if error.status in (401, 403):
             return None, f"the daemon at {access.endpoint} refuses our token; set LIGHTNING_TOKEN"
@@ -101,7 +101,11 @@ def _claiming(access: Access, agent: str, environment: Mapping[str, str]) -> tup
         return None, f"no daemon answers at {access.endpoint} ({error}); start it with `lightning-trainer serve`"
     except http.client.HTTPException:
         return None, f"what answers at {access.endpoint} does not speak HTTP; check --endpoint"
-    return policy, f"no policy claims the agent {agent!r}; name one that a policy lists with --agent"
+    if not selection.policies:
+        return None, f"the daemon at {access.endpoint} has no [[policy]]: it records what comes to it as spans"
+    return selection.policy_of(
+        agent
+    ), f"no policy claims the agent {agent!r}; name one that a policy lists with --agent"
 
 
 def _name(path: str) -> str:

@@ -42,6 +42,8 @@ def load_config(path: Path) -> Config:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
+        if path == USUAL_CONFIG and isinstance(error, FileNotFoundError):
+            raise ConfigError(f"there is no {path} in this folder: name the configuration with --config") from error
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     try:
         document = tomllib.loads(text)

@@ -13,7 +13,7 @@ from lightning_trainer.explain.explanation import ExplainedAttempt, ExplainedCal
 from lightning_trainer.explain.finding import counted
 from lightning_trainer.explain.ledger_table import ledger_table
 from lightning_trainer.store.tables.rollouts import RolloutRow
-from lightning_trainer.types import Outcome, RolloutMode
+from lightning_trainer.types import Call, Outcome, RolloutMode
 
 _MOST_CALLS = 200
 _UNTRAINED: Mapping[str, str] = {
@@ -107,13 +107,18 @@ def _calls(attempt: ExplainedAttempt) -> Table:
             f"{'  ' * min(depth, 8)}{node.number}",
             words.after(node),
             escape(node.call.agent or "(no name)"),
-            f"{len(node.call.prompt_ids):,}",
-            f"{len(node.call.response_ids):,}",
+            _tokens(node.call.prompt_ids, node.call),
+            _tokens(node.call.response_ids, node.call),
             escape(words.version(call, attempt.case.policy.name)),
             f"[{color}]{escape(words.call_outcome(call))}[/]",
             *(text(call) for _, text in graded),
         )
     return table
+
+
+def _tokens(ids: Sequence[int], call: Call) -> str:
+    """How many; of a call of which the text alone is known that is not zero, it is not known."""
+    return f"{len(ids):,}" if call.prompt_ids or call.response_ids else "-"
 
 
 def _state(call: ExplainedCall) -> str:

@@ -2,12 +2,14 @@
 
 import http.client
 import json
+import logging
 import time
 import urllib.parse
 from typing import Any
 
 from lightning_instrumentation.access.proof import Access, authorization
-from lightning_instrumentation.access.tls import TlsError, ca_file_of_environment
+from lightning_instrumentation.access.tls import ca_file_of_environment
+from lightning_instrumentation.errors import UnprovenDaemonError
 
 from lightning_trainer.errors import LightningError, TrainingError
 
@@ -38,7 +40,9 @@ def _sentence(body: bytes) -> str | None:
     return sentence if isinstance(sentence, str) else None
 
 
+_log = logging.getLogger(__name__)
 _POLL_S = 30.0
+_AGAIN_S = 0.5
 _LONGEST_ERROR = 65536
 _PAGE = 1000
 """Groups in one answer, unless fewer are asked for; a shorter one is the last."""
@@ -54,6 +58,7 @@ class DaemonClient:
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._access = Access(endpoint, token, ca_file=ca_file_of_environment())
         self._patience_s = patience_s
+        self._waiting_said = False
         self._taken: dict[tuple[str, str], tuple[int, dict[str, int]]] = {}
 
     def wait_until_there(self) -> None:
@@ -62,7 +67,8 @@ class DaemonClient:
         Raises:
             LightningError: it has not answered after ``patience_s``.
         """
-        self._get(self._health, timeout_s=30.0)
+        if not {"status", "version"} <= self._get(self._health, timeout_s=30.0).keys():
+            raise LightningError(not_a_daemon(self._origin, "it answers /healthz as none of ours does"))
 
     def policy(self) -> dict[str, Any]:
         return self._get(self._url, timeout_s=30.0)
@@ -128,11 +134,18 @@ class DaemonClient:
                 status, body = self._once(url, timeout_s)
                 if not 200 <= status < 300:
                     raise LightningError(refusal(url, status, body[:_LONGEST_ERROR]))
-                return json.loads(body)
-            except TlsError as error:
-                raise LightningError(str(error)) from error
+                document = json.loads(body)
+                if not isinstance(document, dict):
+                    raise ValueError(document)
+                self._waiting_said = False
+                return document
+            except UnprovenDaemonError as error:
+                if not error.passing or time.monotonic() > give_up:
+                    raise LightningError(str(error)) from error
+                self._say_that_it_waits(error)
+                time.sleep(_AGAIN_S)
             except ValueError as error:
-                raise LightningError(not_a_daemon(url, "its answer is not JSON")) from error
+                raise LightningError(not_a_daemon(url, "its answer is not a JSON object")) from error
             except http.client.HTTPException as error:
                 raise LightningError(not_a_daemon(url, "it does not speak HTTP")) from error
             except OSError as error:
@@ -141,4 +154,16 @@ class DaemonClient:
                         f"the daemon at {url} has not answered for {self._patience_s:.0f} s ({error}); "
                         "start it with: lightning-trainer serve --config lightning.toml"
                     ) from error
-                time.sleep(0.5)
+                self._say_that_it_waits(error)
+                time.sleep(_AGAIN_S)
+
+    def _say_that_it_waits(self, error: Exception) -> None:
+        """Once: a runner that is waiting looks like one that hangs."""
+        if not self._waiting_said:
+            self._waiting_said = True
+            _log.warning(
+                "the daemon at %s does not answer (%s); waiting for it, for %.0f s at most",
+                self._origin,
+                error,
+                self._patience_s,
+            )

@@ -44,6 +44,9 @@ class Daemon(UserHost):
         self.paths = ["/chat/completions", "/completions", "/responses"]
         self.token: str | None = None
         self.spans: dict[str, Any] = {}
+        self.challenged: dict[str, Any] | None = None
+        """What it answers to a challenge instead of a proof."""
+        self.challenge_status = 200
         self.asked = 0
         self.refused: list[dict[str, str]] = []
         """Headers of each request that was answered 401."""
@@ -58,8 +61,11 @@ class Daemon(UserHost):
 
             def do_GET(self) -> None:
                 if self.path.startswith(PATH):
-                    proven = proof(daemon.token or "somebody else's", self.path.partition("=")[2])
-                    self.answer(200, json.dumps({"proof": proven}).encode(), {"content-type": "application/json"})
+                    said = daemon.challenged
+                    if said is None:
+                        said = {"proof": proof(daemon.token or "somebody else's", self.path.partition("=")[2])}
+                    content = {"content-type": "application/json"}
+                    self.answer(daemon.challenge_status, json.dumps(said).encode(), content)
                     return
                 daemon.asked += 1
                 if self._let_in():

@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from lightning_instrumentation.access.known import KnownDaemon, known_daemon
@@ -40,6 +40,8 @@ _LOOK_AGAIN_S = 1.0
 """After so long the file with the token is read again."""
 _TIMEOUT_S = 2.0
 _LONGEST_ANSWER = 4096
+_PROXY_SPEAKS = 500
+"""From this status on it may be a proxy that tells of a daemon which is away."""
 SPEAK_TLS = 426
 """Status of a daemon with TLS, for who speaks plain HTTP to it. Source: RFC 9110, section 15.5.22."""
 
@@ -187,8 +189,9 @@ class Access:
         said = _read(body)
         if token is not None and not _agree(said.get("proof"), proof(token, nonce)):
             raise UnprovenDaemonError(
-                f"what answers at {self.endpoint} does not prove that it is your daemon (it answered {response.status} "
-                "to a challenge), so nothing was sent to it"
+                f"what answers at {self.endpoint} does not prove that it is your daemon, so nothing was sent to it; "
+                + self._why_not(response.status, body),
+                passing=response.status >= _PROXY_SPEAKS,
             )
         if connection.sock is None:
             raise UnprovenDaemonError(
@@ -206,6 +209,26 @@ class Access:
         self._expect(daemon, required=token is None)
         self._proven = token or "", time.monotonic()
         return token
+
+    def _why_not(self, status: int, body: bytes) -> str:
+        """What is wrong, and what to do: a wrong token is told apart from another program, and from another daemon."""
+        said = _document(body)
+        if "proof" not in said:
+            return (
+                f"it is not a lightning-trainer daemon (it answered {status} to a challenge): start the daemon there, "
+                "or set LIGHTNING_ENDPOINT to where it runs"
+            )
+        if said["proof"] is None:
+            return "it is a daemon without a token: if it is yours, set LIGHTNING_TOKEN=none"
+        if self._given is not None:
+            return (
+                "it is a daemon with another token: set LIGHTNING_TOKEN to what `lightning-trainer token` prints where "
+                "it runs, or leave it unset where that daemon is this user's"
+            )
+        return (
+            "it is a daemon with another token than yours left here: start yours there, or set LIGHTNING_TOKEN to the "
+            "token of the one that runs there"
+        )
 
     def _expect(self, daemon: str | None, *, required: bool = False) -> None:
         """Raises OtherDaemonError: that is not the daemon of this process."""
@@ -267,13 +290,15 @@ def authorization(token: str | None) -> dict[str, str]:
 
 def _read(body: bytes) -> dict[str, str]:
     """What is said in an answer to a challenge, as far as it is text."""
+    return {name: value for name, value in _document(body).items() if isinstance(value, str) and value.isascii()}
+
+
+def _document(body: bytes) -> dict[str, Any]:
     try:
         document = json.loads(body)
     except ValueError:
         return {}
-    if not isinstance(document, dict):
-        return {}
-    return {name: value for name, value in document.items() if isinstance(value, str) and value.isascii()}
+    return document if isinstance(document, dict) else {}
 
 
 def _agree(said: str | None, proven: str) -> bool:

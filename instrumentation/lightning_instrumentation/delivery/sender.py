@@ -200,7 +200,7 @@ class Sender:
             self._retry_later(None, "is another project's", "")
             return
         except UnprovenDaemonError as error:
-            self._retry_later(None, f"is not there: {error}", _IN_ITS_PLACE)
+            self._retry_later(None, "has not proven itself", _capitalized(str(error)))
             return
         except (OSError, http.client.HTTPException) as error:
             self._retry_later(None, f"is not reachable ({error})", _advice_without_answer(error))
@@ -259,7 +259,10 @@ class Sender:
             log.warning(said, self._endpoint, what, advice)
 
 
-_IN_ITS_PLACE = "Start the daemon there, or set LIGHTNING_TOKEN to the token of the one that runs there"
+def _capitalized(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
 _NOT_A_DAEMON = "What answers there is not a lightning-trainer daemon"
 
 

@@ -159,7 +159,7 @@ class Router:
         elif isinstance(error, OtherDaemonError):
             words = "other-daemon", "no call is sent to the daemon at %s, and all go where they always went: %s"
         elif isinstance(error, UnprovenDaemonError):
-            words = "unproven", "the daemon at %s is not there, and calls go where they always went until it is: %s"
+            words = "unproven", "calls go where they always went until the daemon at %s has proven itself: %s"
         elif isinstance(error, SelectionError) and error.status in (401, 403):
             words = "token", "the daemon at %s refuses our token and no call is routed: set LIGHTNING_TOKEN (%s)"
         elif isinstance(error, SelectionError) and error.status in (200, 404, 405, 501):

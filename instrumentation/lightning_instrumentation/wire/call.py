@@ -135,6 +135,8 @@ class ModelCall:
             spans.mark_failed(span, "server_error", message)
         if self.answer.begun:
             self._attributes.update(self.answer.attributes(capture_content=self._capture_content))
+            if self.extras.trust is HostTrust.TRUSTED and semconv.response_token_ids(0) not in self._attributes:
+                self._attributes[semconv.NO_TOKEN_IDS] = True
 
 
 def begin(

@@ -128,7 +128,7 @@ def explain(
 
 @commands.command()
 def judge(
-    by: Annotated[str, typer.Option("--judge", help="Name of a [[judge]] of the configuration.")],
+    by: Annotated[str, typer.Option("--judge", help=r"Name of a [\[judge]] of the configuration.")],
     names: Annotated[
         list[str] | None, typer.Argument(help="Ids of rollouts, attempts, tasks or groups, or patterns of them.")
     ] = None,

@@ -14,7 +14,7 @@ _Configuration: TypeAlias = Annotated[
     Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
 ]
 _Folder: TypeAlias = Annotated[
-    Path | None, typer.Option(help="Of the interpreters; [environments] folder when absent.")
+    Path | None, typer.Option(help=r"Of the interpreters; \[environments] folder when absent.")
 ]
 
 

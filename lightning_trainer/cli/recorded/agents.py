@@ -26,7 +26,7 @@ def agents(*, state_dir: Path | None, config: Path | None, as_json: bool, newest
     usual = StorePlace((state_dir or _USUAL_STATE_DIR) / STORE)
     with reading(usual if settings is None else place_of(settings, state_dir)) as connection:
         seen = see(connection, newest=newest)
-    report = agents_report(seen.agents, seen.losses, settings.policy if settings else None)
+    report = agents_report(seen.agents, seen.losses, settings.policy if settings else None, seen.unread)
     if as_json:
         print(visible_json({**report, "spans_read": seen.spans_read, "spans_held": seen.spans_held}))
         return

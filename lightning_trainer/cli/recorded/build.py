@@ -141,6 +141,9 @@ def _build(options: Options, config: Config, policy: PolicyConfig, errors: Conso
 def _recording(options: Options, config: Config, policy: PolicyConfig, errors: Console) -> Recording:
     problems: list[str] = []
     spans: list[Span] = []
+    usual = place_of(config)
+    if not options.spans and usual.path is not None and not usual.path.exists():
+        raise DatasetError(f"there is no store {usual}: start `lightning-trainer serve`, or name files with --spans")
     for source in _sources(options, config):
         if isinstance(source, StorePlace):
             with reading(source) as connection:

@@ -80,7 +80,7 @@ def status_router(
     async def agents() -> dict:
         """The agents of the newest spans, as ``lightning-trainer agents`` shows them."""
         seen = await census.get()
-        report = agents_report(seen.agents, seen.losses, [watched.policy for watched in policies])
+        report = agents_report(seen.agents, seen.losses, [watched.policy for watched in policies], seen.unread)
         return {**report, "spans_read": seen.spans_read, "spans_held": seen.spans_held}
 
     @router.get("/lightning/policies/{name}")

@@ -3,16 +3,18 @@
 from typing import Any
 
 from lightning_trainer.agents.report import agents_report
+from lightning_trainer.agents.uncaptured import unread_in_words
 from lightning_trainer.dashboard.pages.asking import Asked
 from lightning_trainer.dashboard.site import Site
 
 
 async def agents(site: Site, asked: Asked) -> dict[str, Any]:
     seen = await site.census.get()
-    report = agents_report(seen.agents, seen.losses, site.policies)
+    report = agents_report(seen.agents, seen.losses, site.policies, seen.unread)
     return {
         "rows": report["agents"],
         "programs": report["programs"],
+        "unread": [unread_in_words(name, count) for name, count in report["unread"].items()],
         "spans_read": seen.spans_read,
         "spans_held": seen.spans_held,
         "policies": site.policies,

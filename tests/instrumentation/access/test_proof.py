@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import sys
 
 import lightning_instrumentation as lt
@@ -154,6 +155,42 @@ def test_an_answer_to_another_challenge_proves_nothing(daemon, monkeypatch):
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"proof": null}', b'{"proof": 7}', '{"proof": "ü"}'.encode()])
 def test_no_answer_that_is_no_proof_is_one(body):
     assert not proofs._agree(proofs._read(body).get("proof"), proof(TOKEN, "0" * 32))
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        # Before, for each: "(it answered 200 to a challenge) ... Start the daemon there"
+        ({"proof": "of another"}, "it is a daemon with another token: set LIGHTNING_TOKEN to what `lightning-trainer"),
+        ({"proof": None, "daemon": "d1"}, "it is a daemon without a token: if it is yours, set LIGHTNING_TOKEN=none"),
+        ({"hello": 1}, "it is not a lightning-trainer daemon (it answered 200 to a challenge): start the daemon"),
+    ],
+)
+def test_a_wrong_token_is_told_apart_from_another_program(daemon, begin, caplog, said, sentence):
+    daemon.challenged = said
+    begin(token="mine")
+    with lt.rollout(PROMPT):
+        pass
+    assert not lt.flush(1.0)
+    with pytest.raises(UnprovenDaemonError, match=re.escape(sentence)):
+        Access(daemon.url, "mine").opened()
+    (waiting,) = [message for message in caplog.messages if "has not proven itself; spans wait until" in message]
+    assert sentence in waiting
+
+
+def test_the_token_that_a_daemon_left_is_not_said_to_be_set_wrongly(daemon):
+    daemon.token = "of somebody else"
+    remember(daemon.url, KnownDaemon(TOKEN))
+    with pytest.raises(UnprovenDaemonError, match="another token than yours left here: start yours there"):
+        Access(daemon.url).opened()
+
+
+@pytest.mark.parametrize(("status", "passing"), [(502, True), (404, False), (200, False)])
+def test_only_where_a_proxy_may_speak_for_a_daemon_that_is_away_is_it_worth_waiting(daemon, status, passing):
+    daemon.challenged, daemon.challenge_status = {}, status
+    with pytest.raises(UnprovenDaemonError) as raised:
+        Access(daemon.url, TOKEN).opened()
+    assert raised.value.passing is passing
 
 
 def test_a_daemon_without_a_token_has_nothing_to_prove(daemon, every_byte):

@@ -335,6 +335,19 @@ class TestHosts:
         assert headers["baggage"] == "mine=1"
         assert semconv.response_token_ids(0) not in recording.span("chat").attributes
 
+    def test_that_a_trusted_host_gave_no_ids_is_on_the_span_and_of_others_nothing(
+        self, recording, receiver, model, client, tmp_path
+    ):
+        for more in ({"return_token_ids": False}, {}):
+            client.chat.completions.create(model="m", messages=HELLO, extra_body=more)
+        without, exact = [span.attributes.get(semconv.NO_TOKEN_IDS) for span in recording.spans("chat m")]
+        assert (without, exact) == (True, None)
+        lt.shutdown()
+        lt.init(receiver.url, spool_dir=tmp_path)  # and names no host
+        client.chat.completions.create(model="m", messages=HELLO)
+        lt.shutdown()
+        assert semconv.NO_TOKEN_IDS not in receiver.spans("chat")[-1].attributes
+
 
 def test_a_failure_inside_us_never_reaches_the_caller_and_is_counted(recording, client, monkeypatch):
     from lightning_instrumentation.wire import chat, request, sse

@@ -283,7 +283,12 @@ class TestOtherLanguages:
     @pytest.mark.parametrize(
         ("answer", "sentence"),
         [
-            (Selection(), "no policy claims the agent 'writer'; name one that a policy lists with --agent"),
+            # Before: "no policy claims the agent", where there was none that could
+            (
+                Selection(),
+                "the daemon at http://127.0.0.1:8321 has no [[policy]]: it records what comes to it as spans",
+            ),
+            (Selection((("sql", ("a",)),)), "no policy claims the agent 'writer'; name one that a policy lists with -"),
             (ConnectionRefusedError("refused"), "no daemon answers at http://127.0.0.1:8321 (refused); start it with"),
             (SelectionError("it answered 401", 401), "refuses our token; set LIGHTNING_TOKEN"),
             (SelectionError("it answered 404", 404), "is not a lightning-trainer daemon (it answered 404)"),
@@ -302,7 +307,7 @@ class TestOtherLanguages:
         done = launch(["--agent", "writer"], [node])
         assert done.returncode == 0
         assert done.stderr.startswith(f"lightning-trainer: {node!r} is not a Python program")
-        assert "no policy claims the agent 'writer'" in done.stderr  # the receiver's selection is empty
+        assert "has no [[policy]]" in done.stderr  # the receiver's selection is empty
         assert done.stderr.count("\n") == 1
 
     @pytest.mark.parametrize(

@@ -124,6 +124,18 @@ def test_calls_that_were_sent_to_the_gateway_are_not_said_to_have_gone_elsewhere
     ]
 
 
+def test_a_trusted_host_that_gave_no_ids_is_not_said_to_be_none():
+    # Before: "made to a server that is not the gateway and not a trusted host"
+    said: dict[str, Any] = {semconv.AGENT_NAME: "solver", semconv.INPUT_TOKENS: 1, semconv.OUTPUT_TOKENS: 1}
+    one = census(call(1, **{**said, semconv.NO_TOKEN_IDS: True}), call(2, **said))["solver"]
+    (row,) = agents_report([one], [], [])["agents"]
+    assert row["not_captured"] == [
+        "1 call without token ids (made to a trusted host, whose answers had none: vLLM gives them, in OpenAI's "
+        "formats)",
+        "1 call without token ids (made to a server that is not the gateway and not a trusted host)",
+    ]
+
+
 def test_tokens_are_counted_from_the_ids_and_not_from_what_the_server_says():
     one = census(call(1, **{**tokens(300, 20, 30), semconv.AGENT_NAME: "a", semconv.INPUT_TOKENS: 5}))["a"]
     assert (one.calls, one.prompt_tokens, one.sampled_tokens) == (1, 300, 50)

@@ -73,6 +73,38 @@ async def test_it_says_what_programs_could_not_capture(state_dir):
     assert [row["agent"] for row in report["agents"]] == ["solver", None]
 
 
+# As langfuse 5.0.4 and mlflow-tracing 3.17.2 write them.
+LANGFUSE = {
+    "langfuse.observation.type": "generation",
+    "langfuse.observation.model.name": "gpt-4o",
+    "langfuse.observation.input": '[{"role": "user", "content": "hi"}]',
+    "langfuse.observation.output": '{"role": "assistant", "content": "hello"}',
+}
+MLFLOW = {"mlflow.spanType": '"CHAT_MODEL"', "mlflow.llm.model": '"gpt-4o"', "mlflow.spanInputs": "{}"}
+
+
+async def test_what_langfuse_and_mlflow_write_in_forms_of_their_own_is_counted_and_named(tmp_path):
+    # Before: "no agent has made a call yet: nothing of a model call is in this store"
+    spans = [
+        Span("1" * 32, "1" * 16, None, "OpenAI-generation", 0, 1, LANGFUSE, scope="langfuse-sdk"),
+        Span("1" * 32, "2" * 16, None, "Completions", 0, 1, MLFLOW, scope="mlflow.tracing.provider"),
+        Span("1" * 32, "3" * 16, None, "chain", 0, 1, {"mlflow.spanType": '"CHAIN"'}, scope="mlflow.tracing.provider"),
+        # With MLFLOW_ENABLE_OTEL_GENAI_SEMCONV=true, which is read.
+        Span(
+            *("2" * 32, "4" * 16, None, "chat gpt-4o", 0, 1),
+            {"gen_ai.operation.name": "chat", "gen_ai.response.id": "r1", "gen_ai.response.finish_reasons": ("stop",)},
+            scope="mlflow.tracing.provider",
+        ),
+    ]
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+        await store.append(spans)
+    report = json.loads(run("--state-dir", str(tmp_path), "--json")[1])
+    assert report["unread"] == {"langfuse-sdk": 1, "mlflow.tracing.provider": 1}
+    assert [row["calls"] for row in report["agents"]] == [1]
+    words = " ".join(run("--state-dir", str(tmp_path))[1].split())
+    assert "1 span of model calls by langfuse-sdk in a form of its own, which is not read" in words
+
+
 async def test_it_reads_beside_a_daemon_that_has_the_store_open(state_dir, recorded):
     async with SqliteStore(state_dir / "lightning.sqlite") as store:
         before = run("--state-dir", str(state_dir), "--json")[1]
@@ -139,7 +171,7 @@ def test_no_name_is_broken_at_any_usual_width(width):
         not_captured=[],
     )
     text = io.StringIO()
-    show(AgentsReport(policies=["support"], agents=[row], programs=[]), Console(file=text, width=width))
+    show(AgentsReport(policies=["support"], agents=[row], programs=[], unread={}), Console(file=text, width=width))
     said = text.getvalue()
     assert max(map(len, said.splitlines())) <= width
     for name in ("billing_specialist_agent", "support", "search_knowledge_base", "calculator", "langchain"):
@@ -162,7 +194,7 @@ def test_long_names_and_many_agents_fit(width):
         not_captured=["34,567 calls without token ids"],
     )
     text = io.StringIO()
-    show(AgentsReport(policies=["math"], agents=[row, row], programs=[]), Console(file=text, width=width))
+    show(AgentsReport(policies=["math"], agents=[row, row], programs=[], unread={}), Console(file=text, width=width))
     assert max(map(len, text.getvalue().splitlines())) <= width
     assert "[bold]" in text.getvalue().replace("\n", "").replace(" ", "")
     assert "claimed" in text.getvalue()

@@ -1,5 +1,6 @@
 """The command line where only the light client is installed: what works is named, and which extra gives the rest."""
 
+import re
 import subprocess
 import sys
 
@@ -32,19 +33,33 @@ def test_it_says_its_version() -> None:
 @pytest.mark.parametrize("arguments", [(), ("--help",)])
 def test_its_help_names_run_and_the_extra_of_every_other_command(arguments) -> None:
     done = run(*arguments)
+    # Before: "error: typer is not installed", of --help too, and `run` was never named.
     assert (done.returncode, done.stderr) == (0, "")
     assert "run          run a program with every model call captured" in done.stdout
-    assert 'serve        pip install "lightning-trainer[daemon,train,engine-cpu]"' in done.stdout
-    assert 'agents       pip install "lightning-trainer[daemon]"' in done.stdout
+    by_extras = re.findall(
+        r"^  pip install \"lightning-trainer\[(.*)\]\"\n((?:      .*\n)+)", done.stdout, re.MULTILINE
+    )
+    named = {extras: " ".join(commands.split()).split(", ") for extras, commands in by_extras}
+    assert named["daemon,train,engine-cpu"] == ["serve"]
+    assert {"agents", "explain", "serve without a policy"} < set(named["daemon"])
+    assert named["dataset"] == ["build"]
+    assert max(map(len, done.stdout.splitlines())) <= 119
 
 
 def test_another_command_says_what_to_install_and_what_works_without() -> None:
     done = run("build", "--out", "x.parquet")
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "error: typer is not installed, and `lightning-trainer build` needs it; run: "
         'pip install "lightning-trainer[dataset]" (without it, `lightning-trainer run` works)\n'
     )
+
+
+def test_serve_needs_less_to_record_than_to_train() -> None:
+    # Before: `pip install "lightning-trainer[daemon,train,engine-cpu]"` for a daemon that records, and status 1
+    done = run("serve")
+    assert done.returncode == 78
+    assert 'run: pip install "lightning-trainer[daemon]", with which it records; to train as well: pip' in done.stderr
 
 
 def test_run_works_and_a_word_that_is_no_command_is_called_one() -> None:
@@ -73,6 +88,9 @@ from lightning_trainer.cli import main
 main()
 """
 POLICY = """
+[daemon]
+port = 0
+
 [[policy]]
 name = "support"
 agents = ["*"]

@@ -4,7 +4,9 @@ import io
 import json
 import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,11 +17,14 @@ from rich.panel import Panel
 from rich.progress import Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
+from typer.main import get_group
+from typer.testing import CliRunner
 
 from lightning_trainer.agents.census import AgentCensus
 from lightning_trainer.agents.console import show
 from lightning_trainer.agents.report import agents_report
 from lightning_trainer.agents.uncaptured import ProgramLosses
+from lightning_trainer.cli.app import app
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible, visible_json
 from lightning_trainer.cli.terminal.one_sentence import one_sentence
 from lightning_trainer.errors import ConfigError
@@ -90,6 +95,7 @@ def test_an_error_is_shown_whole_and_commands_nothing(capsys):
     with pytest.raises(SystemExit), one_sentence():
         raise ConfigError(f"[daemon] token of {CLIPBOARD}[/] is wrong")
     said = capsys.readouterr().err
+    # Before: " token of", since rich reads [daemon] as the name of a style.
     assert "[daemon] token of ␛]52;c;cm0gLXJmIH4=[/] is wrong" in said
 
 
@@ -101,6 +107,24 @@ def test_agents_tools_and_programs_with_hostile_names_are_shown_and_not_obeyed()
     show(agents_report([seen], [losses], None), TerminalConsole(file=out, force_terminal=True, width=200))
     assert obeyed(out.getvalue()) == []
     assert COLORS.sub("", out.getvalue()).count("[daemon]") >= 3
+
+
+def _commands(group, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in group.commands.items():
+        yield from _commands(command, *path, name) if hasattr(command, "commands") else [((*path, name), command)]
+
+
+def test_no_word_of_a_help_vanishes_as_markup():
+    # Before: "Name of a [] of the configuration."
+    shown = CliRunner()
+    for path, command in _commands(get_group(app)):
+        bracketed = [one.help for one in command.params if "[" in (getattr(one, "help", None) or "")]
+        if "[" in (command.help or ""):
+            bracketed.append(command.help)
+        if bracketed and path != ("run",):  # which the entry point takes
+            said = "".join(shown.invoke(app, [*path, "--help"], env={"COLUMNS": "300"}).output.split())
+            for text in bracketed:
+                assert "".join(text.replace("\\[", "[").split()) in said, path
 
 
 def test_every_command_prints_through_this_console():

@@ -51,6 +51,7 @@ async def test_agents_are_counted_again_when_something_was_stored(tmp_path, make
                 "policies": ["math"],
                 "agents": [],
                 "programs": [],
+                "unread": {},
                 "spans_read": 0,
                 "spans_held": 0,
             }

@@ -179,6 +179,16 @@ def test_nothing_to_write_is_said_with_the_reasons(folder, otlp_line, attempt_sp
     assert not (folder / "samples.parquet").exists()
 
 
+def test_without_a_store_it_says_how_to_get_one(tmp_path, monkeypatch) -> None:
+    # Before: "cannot read the spans in .lightning: No such file or directory"
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["build", "--for", "sft", "--out", "x.jsonl"], env={"COLUMNS": "300"})
+    assert done.exit_code == 2
+    assert "lightning.sqlite: start `lightning-trainer serve`, or name files with --spans" in done.stderr
+    done = CliRunner().invoke(app, ["versions"], env={"COLUMNS": "300"})
+    assert "there is no lightning.toml in this folder: name the configuration with --config" in done.stderr
+
+
 def test_a_torn_last_line_is_said_and_the_rest_is_built(folder) -> None:
     with (folder / "traces.jsonl").open("a") as file:
         file.write('{"resourceSpans": [{"res')

@@ -110,6 +110,14 @@ async def test_what_was_done_already_is_not_advised(recorded, explain, attempt, 
     assert "set LIGHTNING_ENDPOINT" not in first
 
 
+async def test_a_trusted_host_that_gave_no_ids_is_said_to_be_one(recorded, explain, attempt):
+    spans = [span for span in attempt("a1").spans if span.scope != semconv.GATEWAY_SCOPE]
+    await recorded(*(replace(span, attributes={**span.attributes, semconv.NO_TOKEN_IDS: True}) for span in spans))
+    first = explain("r-a1")[0]
+    assert "2 calls went to a trusted host, whose answers had no token ids: vLLM gives them" in first
+    assert "let the agent's calls go to the gateway" in first
+
+
 async def test_over_long(recorded, explain, attempt, ask):
     long = replace(ask, prompt=tuple(range(100, 190)))
     await recorded(*attempt("a1", turns=(long,)).spans)

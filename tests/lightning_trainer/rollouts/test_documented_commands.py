@@ -1,8 +1,10 @@
 """The commands of docs/rollouts.md are taken as they stand."""
 
+import json
 import os
 import re
 import shlex
+import socket
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,7 +16,9 @@ from typer.testing import CliRunner
 from lightning_trainer.cli import rollouts
 from lightning_trainer.cli.app import app
 from lightning_trainer.cli.rollouts import Options
+from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts import Runner
+from lightning_trainer.rollouts.daemon_client import DaemonClient
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "rollouts.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ lightning-trainer (rollouts .*)$", DOCUMENT, flags=re.MULTILINE)
@@ -91,7 +95,11 @@ class _Answers(BaseHTTPRequestHandler):
     ("status", "body", "sentence"),
     [
         # Before: a traceback, or "URL: 404: <html>..."
-        (200, b"<html>hello</html>", "is not a lightning-trainer daemon (its answer is not JSON): check --endpoint"),
+        (
+            200,
+            b"<html>hello</html>",
+            "is not a lightning-trainer daemon (its answer is not a JSON object): check --endpoint",
+        ),
         (404, b"<html>not found</html>", "is not a lightning-trainer daemon (it answered 404): check --endpoint"),
         (401, b'{"error": {"message": "the token"}}', "the daemon refuses the token: set LIGHTNING_TOKEN to [daemon]"),
         (404, b'{"error": {"message": "there is no policy \'p\'"}}', "the daemon answered 404: there is no policy 'p'"),
@@ -107,6 +115,56 @@ def test_another_service_and_a_wrong_token_are_told_from_no_daemon(tmp_path, sta
         server.shutdown()
     assert done.exit_code == 2
     assert sentence in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        # Before: nothing at all for 300 s
+        ({"proof": "of another token"}, "it is a daemon with another token: set LIGHTNING_TOKEN to what"),
+        ({"hello": 1}, "it is not a lightning-trainer daemon (it answered 200 to a challenge)"),
+    ],
+)
+@pytest.mark.parametrize("what", ["--policy p --steps 1", "--evaluate held-out"])
+def test_what_does_not_prove_itself_is_not_waited_for(tmp_path, monkeypatch, answer, sentence, what) -> None:
+    monkeypatch.setenv("LIGHTNING_TOKEN", "mine")
+    handler = type("Handler", (_Answers,), {"body": json.dumps(answer).encode()})
+    (tmp_path / "tasks.jsonl").write_text('{"id": "a"}\n')
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = f"rollouts {what} --tasks {tmp_path}/tasks.jsonl --endpoint http://127.0.0.1:{server.server_port}"
+        done = CliRunner().invoke(app, shlex.split(f"{command} -- sh"), env={"COLUMNS": "300"})
+        server.shutdown()
+    assert done.exit_code == 2
+    assert sentence in done.stderr
+
+
+def test_an_evaluation_does_not_begin_at_another_service(tmp_path, monkeypatch) -> None:
+    # Before: the program was run for every task, and "no reward was given" was all that was said.
+    monkeypatch.setenv("LIGHTNING_TOKEN", "none")
+    handler = type("Handler", (_Answers,), {"body": b'{"status": "UP"}'})
+    (tmp_path / "tasks.jsonl").write_text('{"id": "a"}\n')
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = f"rollouts --evaluate e --tasks {tmp_path}/tasks.jsonl --endpoint http://127.0.0.1:"
+        done = CliRunner().invoke(app, shlex.split(f"{command}{server.server_port} -- touch {tmp_path}/ran"))
+        server.shutdown()
+    assert done.exit_code == 2
+    assert "is not a lightning-trainer daemon (it answers /healthz as none of ours does)" in " ".join(
+        done.stderr.split()
+    )
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_daemon_that_is_away_is_waited_for_and_that_is_said_once(caplog) -> None:
+    # Before: nothing was said for 300 s.
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    client = DaemonClient(f"http://127.0.0.1:{port}", "p", token="none", patience_s=0.7)
+    with pytest.raises(LightningError, match="has not answered for 1 s"):
+        client.policy()
+    said = [message for message in caplog.messages if "waiting for it, for 1 s at most" in message]
+    assert len(said) == 1
 
 
 def test_a_command_that_is_not_there_is_one_sentence() -> None:

@@ -43,11 +43,14 @@ def diagnose_elsewhere(case: Case) -> Finding | None:
 
 
 def _went(call: Call, case: Case) -> str:
-    """Where our client sent a call: to the gateway, home because the daemon was away, or where it always went."""
+    """Where our client sent a call: to the gateway, home because the daemon was away, to a host that the user named, or
+    where it always went."""
     joined = case.joined.get((call.trace_id, call.span_id))
     for record in joined.records if joined is not None else ():
         if semconv.ROUTE_POLICY in record.span.attributes:
             return "home" if record.span.attributes.get(semconv.ROUTE_FELL_BACK) is True else "gateway"
+        if record.span.attributes.get(semconv.NO_TOKEN_IDS) is True:
+            return "trusted"
     return "elsewhere"
 
 
@@ -61,7 +64,12 @@ def _advice(went: Counter[str], case: Case) -> str:
         )
     if went["gateway"]:
         said.append(f"{counted(went['gateway'], 'call')} went to the gateway, which ended before it could record them")
-    if went["elsewhere"]:
+    if went["trusted"]:
+        said.append(
+            f"{counted(went['trusted'], 'call')} went to a trusted host, whose answers had no token ids: vLLM gives "
+            "them, in OpenAI's formats"
+        )
+    if went["elsewhere"] or went["trusted"]:
         said.append(
             "let the agent's calls go to the gateway (set LIGHTNING_ENDPOINT, or its base URL), which answers as "
             f"policy {case.policy.name}"
