@@ -26,10 +26,10 @@ async def test_a_step_waits_for_the_spans_of_its_attempts(tmp_path: Path, make_p
     async with SqliteStore(tmp_path / "s.sqlite") as store:
         await store.append([span("a", 1, root=True), span("b", 1, root=True), span("b", 2)])
         running = collecting_loop(store, make_policy(group_size=2, groups_per_step=1))
-        assert (await running._collect()).next_step(1) is None
+        assert (await running.steps.collect()).next_step(1) is None
         assert running._progress.held_attempts == {"a": 1}
         await store.append([span("a", 2)])
-        attempts = (await running._collect()).next_step(1)
+        attempts = (await running.steps.collect()).next_step(1)
         assert attempts is not None
         assert {attempt.attempt_id for attempt in attempts} == {"a", "b"}
         assert (running._progress.held_attempts, running._progress.problems) == ({}, [])
@@ -39,7 +39,7 @@ async def test_without_patience_it_goes_on_and_names_the_attempt(tmp_path: Path,
     async with SqliteStore(tmp_path / "s.sqlite") as store:
         await store.append([span("a", 1, root=True), span("b", 1, root=True), span("b", 2)])
         running = collecting_loop(store, make_policy(group_size=2, groups_per_step=1, span_timeout_s=0))
-        assert (await running._collect()).next_step(1) is not None
+        assert (await running.steps.collect()).next_step(1) is not None
         (problem,) = running._progress.problems
         assert "attempt a: 1 of its spans did not arrive" in problem
 
@@ -54,11 +54,11 @@ async def test_a_step_waits_for_the_baseline_of_its_group_and_takes_it_too(
         whenever = 1e10  # the spans' clock begins in 1970
         remax = make_policy(group_size=2, groups_per_step=1, group_timeout_s=whenever, algorithm={"advantage": "remax"})
         running = collecting_loop(store, remax)
-        assert (await running._collect()).next_step(1) is None
+        assert (await running.steps.collect()).next_step(1) is None
         await store.append([replace(s, attributes={**s.attributes, semconv.ROLLOUT_MODE: "baseline"}) for s in greedy])
-        attempts = (await running._collect()).next_step(1)
+        attempts = (await running.steps.collect()).next_step(1)
         assert attempts is not None
         assert {attempt.attempt_id for attempt in attempts} == {"a", "b", "c"}
-        grpo = (await collecting_loop(store, make_policy(group_size=2, groups_per_step=1))._collect()).next_step(1)
+        grpo = (await collecting_loop(store, make_policy(group_size=2, groups_per_step=1)).steps.collect()).next_step(1)
         assert grpo is not None
         assert {attempt.attempt_id for attempt in grpo} == {"a", "b"}, "nobody else consumes a baseline"

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from lightning_trainer.daemon.loop import training_loop
+from lightning_trainer.daemon.loop import steps
 from lightning_trainer.daemon.loop.worklist import Worklist
 from lightning_trainer.store import SqliteStore
 
@@ -43,9 +43,9 @@ async def test_attempts_of_other_policies_and_lonely_baselines_are_let_go_after_
 
 
 async def test_a_loop_looks_as_seldom_as_looking_is_dear(store, make_policy, collecting_loop, monkeypatch):
-    monkeypatch.setattr(training_loop, "_LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(steps, "_LOOK_AGAIN_S", 0.01)
     loop = collecting_loop(store, make_policy(group_size=2, groups_per_step=1))
-    collect, looks = loop._collect, []
+    collect, looks = loop.steps.collect, []
 
     async def dear():
         began = time.monotonic()
@@ -54,7 +54,7 @@ async def test_a_loop_looks_as_seldom_as_looking_is_dear(store, make_policy, col
         looks.append(time.monotonic() - began)
         return found
 
-    monkeypatch.setattr(loop, "_collect", dear)
+    monkeypatch.setattr(loop.steps, "collect", dear)
     waiting = asyncio.create_task(loop.steps.next_attempts(1))
     began = time.monotonic()
     while time.monotonic() - began < 1.5:
