@@ -68,6 +68,7 @@ async def test_retokenized_because_only_text_was_recorded(recorded, explain, att
 
 @pytest.mark.parametrize("prompt_known", [True, False], ids=["streamed", "whole"])
 async def test_a_call_that_its_caller_cancelled(recorded, explain, attempt, ask, finish, prompt_known):
+    # Before: "text only ... let the agent's calls go to the gateway", which had answered it
     cancelled = replace(finish, complete=False, response=(), answer="")
 
     def as_recorded(span):
@@ -102,6 +103,7 @@ async def test_a_call_that_its_caller_cancelled(recorded, explain, attempt, ask,
     ],
 )
 async def test_what_was_done_already_is_not_advised(recorded, explain, attempt, fell_back, said):
+    # Before: "let the agent's calls go to the gateway (set LIGHTNING_ENDPOINT ...)", to where they had been sent
     route = {semconv.ROUTE_POLICY: "math"} | ({semconv.ROUTE_FELL_BACK: True} if fell_back else {})
     spans = [span for span in attempt("a1").spans if span.scope != semconv.GATEWAY_SCOPE]
     await recorded(*(replace(span, attributes={**span.attributes, **route}) for span in spans))
