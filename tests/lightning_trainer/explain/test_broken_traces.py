@@ -120,6 +120,23 @@ async def test_a_trusted_host_that_gave_no_ids_is_said_to_be_one(recorded, expla
     assert "let the agent's calls go to the gateway" in first
 
 
+async def test_another_call_with_a_response_id_of_its_own_calls_is_not_among_them(store, recorded, explain, attempt):
+    # Before: some servers' ids repeat, and calls of other programs were listed among a rollout's own.
+    a1 = attempt("a1")
+    await recorded(*a1.spans)
+    before = explain("r-a1")
+    gateway = next(span for span in a1.spans if span.scope == semconv.GATEWAY_SCOPE)
+    elsewhere = {
+        "gen_ai.operation.name": "chat",
+        semconv.RESPONSE_ID: gateway.attributes[semconv.RESPONSE_ID],
+        semconv.FINISH_REASONS: ("stop",),
+    }
+    at_ns = gateway.end_ns + 10**12
+    others = "logfire.openai"
+    await store.append([Span("f" * 32, "f" * 16, None, "chat", at_ns, at_ns + 1, elsewhere, scope=others)])
+    assert [line.replace("8 spans", "7 spans") for line in explain("r-a1")] == before  # it is read, and not among them
+
+
 async def test_over_long(recorded, explain, attempt, ask):
     long = replace(ask, prompt=tuple(range(100, 190)))
     await recorded(*attempt("a1", turns=(long,)).spans)
