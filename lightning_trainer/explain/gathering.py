@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from lightning_instrumentation import semconv
+
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.rewards.judges import AnyJudge
 from lightning_trainer.credit.group_collector import collect
@@ -101,7 +103,7 @@ class Gathering:
             attempt=attempt,
             policy=self._policy_at(judged.step),
             spans=tuple(spans),
-            reading=reading,
+            reading=reading if attempt is None else replace(reading, calls=_of_attempt(attempt, spans, reading.calls)),
             judged=judged,
             now_ns=time.time_ns(),
             lacking=lacking,
@@ -256,3 +258,17 @@ class Gathering:
             needs_baseline=self._policy_at(None).algorithm.needs_baseline,
         )
         return len(collection.ready)
+
+
+def _of_attempt(attempt: Attempt, spans: Sequence[Span], calls: Sequence[Call]) -> tuple[Call, ...]:
+    """Return its calls, and those of its traces that name no attempt.
+
+    Spans of others with its calls' response ids are read too: they may tell of the same calls, or an id came again.
+    """
+    named = (span.trace_id for span in spans if span.attributes.get(semconv.ATTEMPT_ID) == attempt.attempt_id)
+    traces = set(named)
+    return tuple(
+        call
+        for call in calls
+        if call.attempt_id == attempt.attempt_id or (call.attempt_id is None and call.trace_id in traces)
+    )

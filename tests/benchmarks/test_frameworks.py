@@ -6,8 +6,10 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.telemetry.packing import pack_logprobs, pack_token_ids
+from opentelemetry.sdk.trace import TracerProvider
 
 from lightning_trainer.types import Span, SpanStatus
 
@@ -187,15 +190,50 @@ def test_the_page_has_a_row_for_every_framework() -> None:
     ] == []
 
 
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+
+
 def test_what_the_page_says_of_other_instrumentations_was_tried() -> None:
     """Every import and call in its Python blocks is one of the programs'."""
     made = set()
     for program in (ROOT / "benchmarks" / "frameworks" / "programs").glob("*.py"):
         made |= calls(program.read_text(encoding="utf-8"))
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 6
-    for block in blocks:
+    others = [block for block in BLOCKS if "OTLPSpanExporter" not in block]
+    assert len(others) == 6
+    for block in others:
         assert calls(block) <= made, block
+
+
+def test_what_sends_their_spans_here_as_well_says_the_token_to_the_daemon_alone(monkeypatch) -> None:
+    exporters = pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    (block,) = [block for block in BLOCKS if "OTLPSpanExporter" in block]
+    monkeypatch.setenv("LIGHTNING_TOKEN", "the-token")
+    got: list[tuple[str, str | None, bytes]] = []
+
+    class Daemon(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None: ...
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            got.append((self.path, self.headers["authorization"], body))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Daemon) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        said: dict[str, Any] = {}
+        exec(block.replace("http://127.0.0.1:8321", f"http://127.0.0.1:{server.server_port}"), said)
+        provider = TracerProvider()
+        provider.add_span_processor(said["to_daemon"])
+        provider.get_tracer("t").start_span("theirs").end()
+        assert provider.force_flush()
+        provider.shutdown()
+        server.shutdown()
+    ((path, authorization, body),) = got
+    assert (path, authorization) == ("/v1/traces", "Bearer the-token")
+    assert b"theirs" in body
+    assert exporters.__name__ in block
 
 
 def calls(text: str) -> set[str]:

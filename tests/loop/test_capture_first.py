@@ -120,6 +120,7 @@ def with_policy(folder: Path, text: str) -> Path:
 
 
 def test_it_says_what_it_does_on_one_screen(recording):
+    # Before: serve refused a configuration without a [[policy]]
     said = recording.log.read_text()
     assert f"listening on {recording.url} and recording; there is no [[policy]]" in said
     assert str(recording.folder / "state" / "lightning.sqlite") in said
@@ -201,6 +202,7 @@ def test_a_policy_that_is_added_finds_them_and_trains_none_by_accident(recording
     config = with_policy(recording.folder, POLICY.format(more=""))
     asked = ("agents",), ("explain", "rain-1"), ("build", "--out", str(recording.folder / "none.jsonl"))
     (_, agents), (_, told), (code, built) = commands(recording, *asked, config=config)
+    # Before: "exact: everything", and not a word of why nothing of it was trained
     assert f"4 calls with exact token ids of 'theirs' at {theirs}: they did not go through the gateway" in agents
     assert f'[[policy.trusted]] with host = "{theirs}", model = "theirs" and version = 0' in agents
     assert told.startswith("rollout rain-1 is not trained: recorded before: it was recorded before policy tiny was")

@@ -300,6 +300,7 @@ def suppressed_by_others(call):
 
 
 def test_what_other_instrumentations_suppress_is_captured(recording, model):
+    # Before: no span and no routing, without a word, beside logfire.instrument_openai()
     url = f"{model.base_url}/chat/completions"
     suppressed_by_others(lambda: httpx.post(url, json=chat()))
     suppressed_by_others(lambda: requests.post(url, json=chat(), timeout=9))

@@ -271,6 +271,7 @@ def test_what_only_looks_like_a_call_is_left_alone(recording, path, body):
     ],
 )
 def test_what_is_not_read_is_counted_and_said(recording, path, reason):
+    # Before: neither a span nor a count
     before = lt.stats().failed.get(f"not-captured:{reason}", 0)
     asked(path, {"anthropic_version": "x"}, "application/json", b"{}", streamed=False)
     assert recording.spans() == []

@@ -42,6 +42,7 @@ def tokens(prompt: int, *sampled: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", WITH_OURS)
 def test_a_second_instrumentation_changes_no_count(recorded, name):
+    # Before: 6 calls were counted as 12, or as 18 beside two others
     ours, both = census(*recorded(name, "ours")), census(*recorded(name, "ours"), *recorded(name))
     assert set(ours) == set(both) == {None, "solver"}
     for agent, one in ours.items():
@@ -114,6 +115,7 @@ def test_a_call_that_its_caller_cancelled_is_said_to_be_that(make_policy):
 
 
 def test_calls_that_were_sent_to_the_gateway_are_not_said_to_have_gone_elsewhere(make_policy):
+    # Before: "not made through the gateway", of calls that were
     routed: dict[str, Any] = {semconv.AGENT_NAME: "solver", semconv.ROUTE_POLICY: "p", semconv.OUTPUT_TOKENS: 1}
     routed[semconv.INPUT_TOKENS] = 1
     one = census(call(1, **routed), call(2, **{**routed, semconv.ROUTE_FELL_BACK: True}))["solver"]

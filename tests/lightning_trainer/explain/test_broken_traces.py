@@ -68,6 +68,7 @@ async def test_retokenized_because_only_text_was_recorded(recorded, explain, att
 
 @pytest.mark.parametrize("prompt_known", [True, False], ids=["streamed", "whole"])
 async def test_a_call_that_its_caller_cancelled(recorded, explain, attempt, ask, finish, prompt_known):
+    # Before: "text only ... let the agent's calls go to the gateway", which had answered it
     cancelled = replace(finish, complete=False, response=(), answer="")
 
     def as_recorded(span):
@@ -102,6 +103,7 @@ async def test_a_call_that_its_caller_cancelled(recorded, explain, attempt, ask,
     ],
 )
 async def test_what_was_done_already_is_not_advised(recorded, explain, attempt, fell_back, said):
+    # Before: "let the agent's calls go to the gateway (set LIGHTNING_ENDPOINT ...)", to where they had been sent
     route = {semconv.ROUTE_POLICY: "math"} | ({semconv.ROUTE_FELL_BACK: True} if fell_back else {})
     spans = [span for span in attempt("a1").spans if span.scope != semconv.GATEWAY_SCOPE]
     await recorded(*(replace(span, attributes={**span.attributes, **route}) for span in spans))
@@ -116,6 +118,23 @@ async def test_a_trusted_host_that_gave_no_ids_is_said_to_be_one(recorded, expla
     first = explain("r-a1")[0]
     assert "2 calls went to a trusted host, whose answers had no token ids: vLLM gives them" in first
     assert "let the agent's calls go to the gateway" in first
+
+
+async def test_another_call_with_a_response_id_of_its_own_calls_is_not_among_them(store, recorded, explain, attempt):
+    # Before: some servers' ids repeat, and calls of other programs were listed among a rollout's own.
+    a1 = attempt("a1")
+    await recorded(*a1.spans)
+    before = explain("r-a1")
+    gateway = next(span for span in a1.spans if span.scope == semconv.GATEWAY_SCOPE)
+    elsewhere = {
+        "gen_ai.operation.name": "chat",
+        semconv.RESPONSE_ID: gateway.attributes[semconv.RESPONSE_ID],
+        semconv.FINISH_REASONS: ("stop",),
+    }
+    at_ns = gateway.end_ns + 10**12
+    others = "logfire.openai"
+    await store.append([Span("f" * 32, "f" * 16, None, "chat", at_ns, at_ns + 1, elsewhere, scope=others)])
+    assert [line.replace("8 spans", "7 spans") for line in explain("r-a1")] == before  # it is read, and not among them
 
 
 async def test_over_long(recorded, explain, attempt, ask):

@@ -79,6 +79,7 @@ _TURN: Any = [
     ],
 )
 async def test_edits_that_change_nothing_are_accepted_and_others_refused(counting, edit, refused: str | None) -> None:
+    # Before: every context_management was refused, which Claude Code sends with each request
     asked = {**_ASKED, "messages": _TURN, "context_management": {"edits": [edit]}}
     answer = await counting.http.post("/v1/messages", json=asked)
     if refused is None:
@@ -104,6 +105,7 @@ def counting(gateway):
 
 
 async def test_tokens_are_counted_by_the_engine(counting) -> None:
+    # Before: 404 for /v1/messages/count_tokens
     async with anthropic.AsyncAnthropic(base_url=counting.url, api_key="none", max_retries=0) as client:
         asked = {name: _ASKED[name] for name in ("model", "messages")}
         counted = await client.messages.count_tokens(
@@ -134,6 +136,7 @@ async def test_tokens_are_counted_by_the_engine(counting) -> None:
     ],
 )
 def test_tools_that_the_caller_runs_get_the_schema_that_is_published(kind: str, name: str, fields: set[str]) -> None:
+    # Before: tools without an input_schema were refused, also those that the caller runs
     (tool,) = chat_body({**_ASKED, "tools": [{"type": kind, "name": name, "cache_control": {"type": "ephemeral"}}]})[
         "tools"
     ]

@@ -107,6 +107,7 @@ async def test_every_client_is_told_of_a_wrong_token(gateway) -> None:
 
 
 async def test_every_api_says_which_agent_nobody_claims(gateway) -> None:
+    # Before: "no model 'gpt-4o'" alone, whoever asked
     sentence = "no policy claims the agent 'planner'"
     base = f"{gateway.url}/rollouts/r1/agents/planner"
     with pytest.raises(openai.NotFoundError, match=sentence):

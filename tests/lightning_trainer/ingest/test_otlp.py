@@ -219,6 +219,7 @@ def _json_request(**of_span: object) -> dict:
 
 @pytest.mark.parametrize("compressed", [False, True])
 async def test_json_is_read_as_the_protobuf_that_it_stands_for(client, sink: Sink, compressed: bool) -> None:
+    # Before: JSON was refused, which Node's exporter sends unless it is told otherwise
     body = json.dumps(_json_request()).encode()
     headers = {**_JSON, "content-type": "application/json; charset=utf-8"}
     if compressed:
@@ -300,6 +301,7 @@ async def test_a_resource_that_cannot_be_read_is_named_and_its_spans_are_kept(cl
 
 @pytest.mark.parametrize("headers", [_HEADERS, _JSON], ids=["protobuf", "json"])
 async def test_logs_and_metrics_are_answered_counted_and_not_kept(sink: Sink, client_of, headers, caplog) -> None:
+    # Before: 404, which each exporter logged as an error at the user's side, again and again
     not_kept: Counter[str] = Counter()
     client = client_of(otlp_router(sink, not_kept=not_kept))
     for _ in range(3):

@@ -56,6 +56,7 @@ def test_a_mistake_is_one_sentence(options: str, sentence: str) -> None:
 
 
 def test_the_configuration_says_where_the_daemon_is_its_token_and_its_only_policy(tmp_path, monkeypatch) -> None:
+    # Before: "No such option: --config"
     monkeypatch.setenv("LIGHTNING_TOKEN", "")
     monkeypatch.delenv("LIGHTNING_TOKEN")
     monkeypatch.delenv("LIGHTNING_ENDPOINT", raising=False)
