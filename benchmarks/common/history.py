@@ -158,7 +158,8 @@ def _put_attempts(connection: sqlite3.Connection, numbers: range, attempts: int,
         name, group, mode = _name(number), f"run/step-{number // 32}/t{number // 8}", _mode(number)
         running = _running(number, attempts)
         state, ended = ("running", None) if running else ("succeeded", now_ns)
-        told.append((name, name, f"t{number // 8}", group, mode, state, 1, ended, None, f"{number:016x}"))
+        started = now_ns - (attempts - number) * 10**9
+        told.append((name, name, f"t{number // 8}", group, mode, state, started, ended, None, f"{number:016x}"))
         taking_part.append((POLICY, name))
         if mode == "evaluate":
             judged.append((name,))

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,8 @@ from typing import Any
 from fastapi import FastAPI
 from lightning_instrumentation.redaction.rules import redactor
 
-from benchmarks.dashboard.example_run import Encode, fill, letters
+from benchmarks.dashboard.example_attempts import Encode, letters
+from benchmarks.dashboard.example_run import fill
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.cli.doctor import run_checks
 from lightning_trainer.config import Config
@@ -35,7 +36,8 @@ from lightning_trainer.errors import LightningError
 from lightning_trainer.ingest.redacting import RedactingSink
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.store.sqlite import SqliteStore
-from lightning_trainer.versions.rollback import record_rollback
+from lightning_trainer.types import VersionState
+from lightning_trainer.versions.rollback import record_promotion, record_rollback
 
 
 class StandingPolicy:
@@ -60,12 +62,23 @@ class StandingPolicy:
             await self.rollbacks.wait()
             if (asked := self.rollbacks.pending) is not None:
                 try:
-                    await record_rollback(self._store, self.policy.name, asked.version)
+                    await (self._promote if asked.promote else self._roll_back)(asked.version)
                 except LightningError as error:
                     self.rollbacks.end(error)
                 else:
                     self.rollbacks.end()
             self.progress.enter(Phase.HELD if self.rollbacks.paused else Phase.COLLECTING, self.rollbacks.paused or "")
+
+    async def _roll_back(self, version: int) -> None:
+        await record_rollback(self._store, self.policy.name, version)
+
+    async def _promote(self, version: int) -> None:
+        """As if an engine had proven it."""
+        await record_promotion(self._store, self.policy.name, version)
+        known = await self._store.version(self.policy.name, version)
+        if known is not None:
+            reason = f"a person promoted it; it was refused before: {known.reason}"
+            await self._store.put_version(replace(known, state=VersionState.LIVE, reason=reason))
 
 
 @dataclass

@@ -4,13 +4,16 @@ Without ``--out`` the few that the documentation shows are written to ``docs/ima
 """
 
 import argparse
+import asyncio
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Literal
 
 from benchmarks.dashboard.browser import browser
-from benchmarks.dashboard.example_run import Encode, letters
+from benchmarks.dashboard.example_attempts import Encode, letters
+from benchmarks.dashboard.example_run import config_text, fill
 from benchmarks.dashboard.live_example import served
 from lightning_trainer.models.resolve import found_model, model_cache
 
@@ -20,9 +23,14 @@ PAGES = {
     "rollout": "/rollout?id=r-006-0-1",
     "group": "/group?id=step-6/order-4742",
     "agents": "/agents",
+    "prompts": "/agents/prompts?agent=support",
     "versions": "/versions",
     "compare": "/versions/compare?a=2&b=22",
     "rollback": "/versions/rollback?version=3",
+    "promote": "/versions/promote?version=12",
+    "picture": "/rollout?id=r-photo",
+    "span": "/rollout?id=r-006-0-1",
+    "login": "/",
     "charts": "/charts",
     "costs": "/costs",
     "setup": "/setup",
@@ -32,6 +40,7 @@ PAGES = {
 SHOWN = {"overview": "dashboard-overview", "rollout": "dashboard-rollout", "versions": "dashboard-versions"}
 WIDTHS = {"wide": 1280, "narrow": 390}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+TOKEN = "token-of-the-pictures"
 MODEL = "embedded:smollm2-135m-instruct"
 
 
@@ -46,27 +55,48 @@ def tokens_of(model: str) -> Encode:
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
 
 
+def make_earlier_run(folder: Path) -> None:
+    """Make a run beside the one that is shown, for the curves of the Metrics page."""
+    earlier = folder / "temperature-0.7"
+    earlier.mkdir()
+    asyncio.run(fill(earlier, steps=18, now_ns=time.time_ns(), seed=3))
+    beside = f'[metrics]\nbeside = ["{earlier.name}/.lightning"]\n'
+    (folder / "lightning.toml").write_text(config_text(MODEL) + beside)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="a folder for every page, width and scheme")
     parser.add_argument("--only", nargs="*", choices=list(PAGES), help="these pages alone")
     given = parser.parse_args()
     root = Path(__file__).parents[2]
-    with tempfile.TemporaryDirectory() as folder, browser() as chromium:
+    with tempfile.TemporaryDirectory() as folder:
+        make_earlier_run(Path(folder))
+        return _take(given, root, Path(folder))
+
+
+def _take(given: argparse.Namespace, root: Path, folder: Path) -> int:
+    with browser() as chromium:
         if chromium is None:
             print("there is no Chromium: apt-get install chromium, and pip install playwright", file=sys.stderr)
             return 1
         encode = tokens_of(MODEL)
-        with served(Path(folder), steps=24, encode=encode, model=MODEL) as site:
+        with served(folder, token=TOKEN, steps=24, encode=encode, model=MODEL) as site:
             wanted = given.only or (list(PAGES) if given.out else list(SHOWN))
             for name in wanted:
                 for scheme in SCHEMES if given.out else SCHEMES[:1]:
                     for width in WIDTHS if given.out else ("wide",):
                         context = chromium.new_context(
-                            viewport={"width": WIDTHS[width], "height": 820}, color_scheme=scheme, locale="en-GB"
+                            viewport={"width": WIDTHS[width], "height": 820},
+                            color_scheme=scheme,
+                            locale="en-GB",
+                            extra_http_headers={} if name == "login" else {"authorization": f"Bearer {TOKEN}"},
                         )
                         page = context.new_page()
                         page.goto(site.url + PAGES[name], wait_until="load")
+                        if name == "span":
+                            page.locator(".spans a:has-text('gateway chat')").first.click()
+                            page.wait_for_selector(".attributes")
                         if given.out:
                             given.out.mkdir(parents=True, exist_ok=True)
                             target = given.out / f"{name}-{width}-{scheme}.png"

@@ -25,7 +25,19 @@ _EXIT_CONFIG = 78
 """Of ``serve``, for whatever starts it again: another start would end in the same way (``cli/daemon/serve.py``)."""
 _COMMANDS = (
     *("agents", "build", "doctor", "drop", "environments", "explain", "feedback", "forget", "health", "judge"),
-    *("label", "pause", "plan", "quickstart", "resume", "rollback", "rollouts", "scenarios", "serve", "status"),
+    *(
+        "label",
+        "pause",
+        "plan",
+        "promote",
+        "quickstart",
+        "resume",
+        "rollback",
+        "rollouts",
+        "scenarios",
+        "serve",
+        "status",
+    ),
     *("store", "token", "ui", "versions"),
 )
 _HELP = """\

@@ -98,7 +98,13 @@ def _resolve_paths(config: Config, base: Path) -> Config:
     folders = {name: getattr(store, name) for name in ("journal", "shared_dir")}
     found = {name: (base / folder).absolute() for name, folder in folders.items() if folder is not None}
     store = store.model_copy(update=found)
-    changed = {"daemon": daemon, "engine": engine, "store": store, "policy": policies, "judge": judges}
+    metrics = config.metrics.model_copy(
+        update={"beside": tuple((base / folder).absolute() for folder in config.metrics.beside)}
+    )
+    changed = {
+        **{"daemon": daemon, "engine": engine, "store": store, "policy": policies, "judge": judges},
+        "metrics": metrics,
+    }
     return config.model_copy(update=changed)
 
 

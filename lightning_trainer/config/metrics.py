@@ -1,5 +1,6 @@
 """``[metrics]``: where a step's numbers go beside the store, and when a number becomes a warning."""
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -16,6 +17,14 @@ class WandbConfig(Section):
     """Shown name of the run; the policy's and the state folder's when absent."""
     mode: Literal["online", "offline"] = "online"
     """``offline`` writes below ``state_dir``/metrics, for ``wandb sync`` later."""
+
+
+class OtlpConfig(Section):
+    """``metrics.otlp``: a collector. What it asks for in headers, such as a key, is in OTEL_EXPORTER_OTLP_HEADERS."""
+
+    endpoint: str = Field(pattern=r"^https?://")
+    """Where metrics are posted, with the path: ``http://127.0.0.1:4318/v1/metrics``."""
+    every_s: float = Field(default=60.0, ge=1)
 
 
 class WarningsConfig(Section):
@@ -51,4 +60,8 @@ class MetricsConfig(Section):
     tensorboard: bool | None = None
     """Event files in ``state_dir``/metrics/tensorboard/POLICY; absent: where tensorboard is installed."""
     wandb: WandbConfig | None = None
+    otlp: OtlpConfig | None = None
+    """What ``GET /metrics`` says, sent by OTLP as well."""
+    beside: tuple[Path, ...] = Field(default=(), max_length=8)
+    """State folders of other runs, whose curves the dashboard draws beside this one's; relative to this file."""
     warnings: WarningsConfig = WarningsConfig()

@@ -16,7 +16,7 @@ from lightning_trainer.types import SpanSink
 from lightning_trainer.versions.held_out import refresh_verdicts
 
 _PATIENCE_S = 3.0
-"""How long a page waits for a rollback; it goes on without the page."""
+"""How long a page waits for a rollback or a promotion; it goes on without the page."""
 _READ_FOR_A_PAGE = 20
 """Evaluations that are read when somebody looks at versions."""
 
@@ -28,7 +28,7 @@ class LiveDaemon:
         self._policies = {one.policy.name: one for one in policies}
         self._store = store
         self._sink = sink
-        self._going_back: set[asyncio.Task[None]] = set()
+        self._asked: set[asyncio.Task[None]] = set()
 
     def now(self) -> Mapping[str, PolicyNow]:
         return {name: _now(one) for name, one in self._policies.items()}
@@ -38,13 +38,21 @@ class LiveDaemon:
             await refresh_verdicts(self._store, one.policy, most=_READ_FOR_A_PAGE)
 
     async def roll_back(self, policy: str, version: int) -> str:
+        waits = f"{policy} goes back to version {version} between two steps; this page says when it serves it"
+        return await self._serve(policy, version, promote=False, waits=waits)
+
+    async def promote(self, policy: str, version: int) -> str:
+        waits = f"version {version} of {policy} is proven and then served; this page says when it is"
+        return await self._serve(policy, version, promote=True, waits=waits)
+
+    async def _serve(self, policy: str, version: int, *, promote: bool, waits: str) -> str:
         one = self._named(policy)
-        going = asyncio.create_task(one.rollbacks.ask(version), name=f"rollback of {policy}")
-        self._going_back.add(going)
+        going = asyncio.create_task(one.rollbacks.ask(version, promote=promote), name=f"version of {policy}")
+        self._asked.add(going)
         going.add_done_callback(lambda task: self._ended(task, one, version))
         await asyncio.wait({going}, timeout=_PATIENCE_S)
         if not going.done():
-            return f"{policy} goes back to version {version} between two steps; this page says when it serves it"
+            return waits
         going.result()
         return f"{policy} serves version {version} and trains on from it"
 
@@ -76,10 +84,10 @@ class LiveDaemon:
         return self._policies[policy]
 
     def _ended(self, task: asyncio.Task[None], one: PolicyRuntime, version: int) -> None:
-        self._going_back.discard(task)
+        self._asked.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, LightningError):
-            one.progress.say(f"it did not go back to version {version}: {error}")
+            one.progress.say(f"version {version} is not served: {error}")
 
 
 def _now(one: PolicyRuntime) -> PolicyNow:

@@ -121,6 +121,7 @@ class PolicyRuntime:
                 old_versions=self.old_versions,
                 say=self.progress.say,
                 interrupted=lambda: self.rollbacks.pending is not None,
+                promoted=self.rollbacks.promotes,
             ),
         )
         self._judges = PolicyJudges(policy, judges, store=store, progress=self.progress)

@@ -129,6 +129,11 @@ class Daemon:
                 stack.push_async_callback(_ended(asyncio.create_task(shown.keep_fresh(lambda new: tell(new.pem)))))
             stack.push_async_callback(_ended(asyncio.create_task(drain_spools(url, redacting, identity.owners))))
             stack.push_async_callback(_ended(asyncio.create_task(keep_within_limits(store))))
+            if config.metrics.otlp is not None:
+                from lightning_trainer.dashboard.otlp_metrics import OtlpMetrics
+
+                sending = OtlpMetrics(app.state.site, config.metrics.otlp).run()
+                stack.push_async_callback(_ended(asyncio.create_task(sending, name="metrics by OTLP")))
             settler = FeedbackSettler(config.feedback, store, sink)
             stack.push_async_callback(_ended(asyncio.create_task(settler.run())))
             stack.push_async_callback(_ended(asyncio.create_task(census.get())))  # so that who asks first has an answer
@@ -205,6 +210,7 @@ class Daemon:
             LiveDaemon(policies, store, sink),
             self._checks,
         )
+        app.state.site = site
         app.include_router(Dashboard(site, token).router())
         # A supervisor that asks for health has no token, and who has one asks for a proof first.
         for router in (health_router(policies), challenge_router(token, daemon)):

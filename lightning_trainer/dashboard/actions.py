@@ -14,10 +14,13 @@ Action = Callable[[Live, Mapping[str, str]], Awaitable[tuple[str, str]]]
 
 
 async def roll_back(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
-    policy, version = _name(form, "policy"), form.get("version", "")
-    if not (version.isascii() and version.isdigit() and len(version) < 12):
-        raise RollbackError(f"version {version[:40]!r} is not a version; write it as 12")
-    return await live.roll_back(policy, int(version)), f"/versions?{urlencode({'policy': policy})}"
+    policy, version = _name(form, "policy"), _version(form)
+    return await live.roll_back(policy, version), f"/versions?{urlencode({'policy': policy})}"
+
+
+async def promote(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
+    policy, version = _name(form, "policy"), _version(form)
+    return await live.promote(policy, version), f"/versions?{urlencode({'policy': policy})}"
 
 
 async def pause(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
@@ -58,12 +61,20 @@ async def drop(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
 
 ACTIONS: Mapping[str, Action] = {
     "rollback": roll_back,
+    "promote": promote,
     "pause": pause,
     "resume": resume,
     "label": label,
     "drop": drop,
 }
 """By the command that does the same."""
+
+
+def _version(form: Mapping[str, str]) -> int:
+    version = form.get("version", "")
+    if not (version.isascii() and version.isdigit() and len(version) < 12):
+        raise RollbackError(f"version {version[:40]!r} is not a version; write it as 12")
+    return int(version)
 
 
 def _name(form: Mapping[str, str], field: str) -> str:

@@ -1,4 +1,5 @@
-"""Server-sent events: a page is told that there is something new, and fetches itself again.
+"""Server-sent events: a page is told that there is something new and how long to leave between two looks at it, and
+fetches itself again. Pages that ask for the same at the same time share one drawing of it.
 
 One task looks for all pages, once a second and only while there are any; what it looks at costs microseconds. Source:
 HTML Living Standard, 9.2 Server-sent events.
@@ -7,8 +8,11 @@ HTML Living Standard, 9.2 Server-sent events.
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lightning_trainer.dashboard.rendering import SECURITY
@@ -18,6 +22,9 @@ from lightning_trainer.errors import LightningError
 MOST_LISTENERS = 128
 _LOOK_EVERY_S = 1.0
 _BEAT_EVERY_S = 15.0
+_PACE_MS, _PACE_MS_A_PAGE = 3_000, 100
+"""How often a page fetches itself at most: more seldom where many are open, so that all of them cost a fixed share."""
+_SHARED_FOR_S = 1.0
 _HEAD = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"x-accel-buffering", b"no"),
@@ -56,9 +63,12 @@ class LiveUpdates:
                     yield b": still here\n\n"
                     continue
                 changed.clear()
-                yield f"id: {self.number}\nevent: changed\ndata: {self.number}\n\n".encode()
+                yield f"id: {self.number}\nevent: changed\ndata: {self._pace_ms()}\n\n".encode()
         finally:
             self._listeners.discard(changed)
+
+    def _pace_ms(self) -> int:
+        return max(_PACE_MS, _PACE_MS_A_PAGE * len(self._listeners))
 
     async def _look(self) -> None:
         self._told = await self._state()
@@ -83,6 +93,22 @@ class LiveUpdates:
         except LightningError:
             last = -1  # a store that cannot be read now says so on the page itself
         return json.dumps([last, policies])
+
+
+class SharedPages:
+    """What several open pages ask for at the same time is made once, and is at most a second old."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[float, asyncio.Task[Response]]] = {}
+
+    async def get(self, address: str, make: Callable[[], Coroutine[Any, Any, Response]]) -> Response:
+        """Return what ``make`` returned for this address not long ago, or what it returns now."""
+        now = time.monotonic()
+        self._made = {one: made for one, made in self._made.items() if made[0] > now - _SHARED_FOR_S}
+        if address not in self._made:
+            self._made[address] = now, asyncio.create_task(make(), name="dashboard page")
+        # Whoever hangs up does not take the page from the others.
+        return await asyncio.shield(self._made[address][1])
 
 
 class EventStream:

@@ -98,15 +98,24 @@ class _Now(Collector):
             yield _gauge(family, shared.get(family, f"{about[family]}, of the newest step"), values)
 
 
-async def openmetrics(site: Site) -> bytes:
-    """Return the text."""
+async def look(site: Site) -> Collector:
+    """Return every metric as it is now.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
 
     def read(connection: Connection) -> tuple[StoreCounts, dict[str, PolicyPast]]:
         return totals.count(connection), {name: read_past(connection, name, 1) for name in known_policies(connection)}
 
     counts, pasts = await site.store.scan(read)
+    return _Now(counts, pasts, {} if site.live is None else site.live.now())
+
+
+async def openmetrics(site: Site) -> bytes:
+    """Return the text."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Now(counts, pasts, {} if site.live is None else site.live.now()))
+    registry.register(await look(site))
     return generate_latest(registry)
 
 

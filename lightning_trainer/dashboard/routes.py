@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,7 +15,7 @@ from starlette.datastructures import QueryParams
 from lightning_trainer.dashboard.access.forms import read_form
 from lightning_trainer.dashboard.access.sessions import Sessions, Visitor, cookie_name
 from lightning_trainer.dashboard.actions import ACTIONS
-from lightning_trainer.dashboard.live_updates import EventStream, LiveUpdates
+from lightning_trainer.dashboard.live_updates import EventStream, LiveUpdates, SharedPages
 from lightning_trainer.dashboard.openmetrics import CONTENT_TYPE, openmetrics
 from lightning_trainer.dashboard.pages import agents, charts, costs, overview, rollout, rollouts, setup, versions
 from lightning_trainer.dashboard.pages.asking import Asked, PageError
@@ -40,15 +41,21 @@ _PAGES: dict[str, tuple[str, str, Context]] = {
     "/rollout": ("Rollout", "rollout.html", rollout.rollout),
     "/span": ("Span", "span.html", rollout.span),
     "/agents": ("Agents", "agents.html", agents.agents),
+    "/agents/prompts": ("Prompts", "prompts.html", agents.prompts),
     "/versions": ("Versions", "versions.html", versions.versions),
     "/versions/compare": ("Versions compared", "compare.html", versions.compare),
     "/versions/rollback": ("Roll back", "rollback.html", versions.confirm_rollback),
+    "/versions/promote": ("Promote", "promote.html", versions.confirm_promotion),
     "/charts": ("Metrics", "charts.html", charts.charts),
     "/costs": ("Costs", "costs.html", costs.costs),
     "/setup": ("Set-up", "setup.html", setup.setup),
 }
+RENEWED = "x-renewed-page"
+"""Header of a page that fetches itself again."""
+_BARE = "default-src 'none'; sandbox"
+"""Content security policy of what is no page."""
 _KEPT = 256
-_BELOW = {"/group": "/rollouts", "/rollout": "/rollouts", "/span": "/rollouts"}
+_BELOW = {"/agents/prompts": "/agents", "/group": "/rollouts", "/rollout": "/rollouts", "/span": "/rollouts"}
 
 
 class Dashboard:
@@ -62,6 +69,8 @@ class Dashboard:
         self._pages = Pages()
         self._updates = LiveUpdates(site)
         self._kept: OrderedDict[str, str] = OrderedDict()
+        self._shared = SharedPages()
+        self._csrf_of_all = secrets.token_hex(16)
 
     def router(self) -> APIRouter:
         """Return all routes; they ask for the token themselves."""
@@ -72,6 +81,7 @@ class Dashboard:
             router.add_api_route(f"/do/{name}", self._action(name), methods=["POST"], response_model=None)
         for path, answer, method in (
             ("/text", self._text, "GET"),
+            ("/image", self._image, "GET"),
             ("/events", self._events, "GET"),
             ("/metrics", self._metrics, "GET"),
             ("/login", self._log_in, "POST"),
@@ -86,6 +96,16 @@ class Dashboard:
             visitor = self._sessions.visitor(request)
             if visitor is None:
                 return self._ask_for_the_token(request)
+            if RENEWED not in request.headers:
+                return await page(request, visitor)
+            # The forms of each reader are the same but for the mark of the session.
+            shared = replace(visitor, csrf=self._csrf_of_all)
+            address = f"{visitor.session is None} {request.url.path}?{request.url.query}"
+            made = await self._shared.get(address, lambda: page(request, shared))
+            body = bytes(made.body).replace(self._csrf_of_all.encode(), visitor.csrf.encode())
+            return Response(body, made.status_code, headers={**SECURITY, "content-type": made.headers["content-type"]})
+
+        async def page(request: Request, visitor: Visitor) -> Response:
             try:
                 values = await context(self._site, Asked(request.query_params))
             except PageError as error:
@@ -128,8 +148,18 @@ class Dashboard:
             text = await rollout.whole_text(self._site, Asked(request.query_params))
         except PageError as error:
             return self._said(request, visitor, str(error), error.status)
-        headers = {**SECURITY, "content-security-policy": "default-src 'none'; sandbox"}
+        headers = {**SECURITY, "content-security-policy": _BARE}
         return PlainTextResponse(text.encode("utf-8", "replace"), headers=headers)
+
+    async def _image(self, request: Request) -> Response:
+        visitor = self._sessions.visitor(request)
+        if visitor is None:
+            return self._ask_for_the_token(request)
+        try:
+            image = await rollout.picture(self._site, Asked(request.query_params))
+        except PageError as error:
+            return self._said(request, visitor, str(error), error.status)
+        return Response(image.body, media_type=image.kind, headers={**SECURITY, "content-security-policy": _BARE})
 
     async def _events(self, request: Request) -> Any:
         if self._sessions.visitor(request) is None:

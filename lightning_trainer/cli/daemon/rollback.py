@@ -1,4 +1,5 @@
-"""``lightning-trainer rollback``: asked of the running daemon, or written into the store of a stopped one."""
+"""``lightning-trainer rollback``: asked of the running daemon, or written into the store of a stopped one; and
+``lightning-trainer promote``, which needs a daemon, since it publishes."""
 
 import asyncio
 from pathlib import Path
@@ -29,12 +30,7 @@ def rollback(config_path: Path, policy_name: str | None, version_name: str) -> N
     Raises:
         LightningError: there is no such way back, or the daemon failed on it.
     """
-    config = load_config(config_path)
-    named, _, version_name = version_name.rpartition("@")
-    if named and policy_name not in (None, named):
-        raise RollbackError(f"--policy is {policy_name!r} and the version is one of {named!r}; name one of them")
-    policy = config.named_policy(policy_name or named or None)
-    version = _number(config, policy, version_name)
+    config, policy, version = _named(config_path, policy_name, version_name)
     console = TerminalConsole()
     url = running_daemon(config)
     if url is None:
@@ -43,8 +39,36 @@ def rollback(config_path: Path, policy_name: str | None, version_name: str) -> N
         return
     console.print(f"asking the daemon at {url}; it goes back between two steps")
     with daemon_client(url, config) as client:
-        _ask(client, url, policy.name, version)
+        _ask(client, url, policy.name, version, "rollback")
     console.print(f"{policy.name} serves version {version} and trains on from it")
+
+
+def promote(config_path: Path, policy_name: str | None, version_name: str) -> None:
+    """Serve a version that was held back and say what happened; arguments as of ``rollback``.
+
+    Raises:
+        LightningError: no daemon runs, there is no such version, or trainer and engine do not agree on it.
+    """
+    config, policy, version = _named(config_path, policy_name, version_name)
+    url = running_daemon(config)
+    if url is None:
+        raise RollbackError(
+            "no daemon runs here, and a version is published by one: start `lightning-trainer serve`, then promote it"
+        )
+    console = TerminalConsole()
+    console.print(f"asking the daemon at {url}; it publishes between two steps, or at once what its canary holds")
+    with daemon_client(url, config) as client:
+        _ask(client, url, policy.name, version, "promote")
+    console.print(f"{policy.name} serves version {version} and trains on from it")
+
+
+def _named(config_path: Path, policy_name: str | None, version_name: str) -> tuple[Config, PolicyConfig, int]:
+    config = load_config(config_path)
+    named, _, version_name = version_name.rpartition("@")
+    if named and policy_name not in (None, named):
+        raise RollbackError(f"--policy is {policy_name!r} and the version is one of {named!r}; name one of them")
+    policy = config.named_policy(policy_name or named or None)
+    return config, policy, _number(config, policy, version_name)
 
 
 def _number(config: Config, policy: PolicyConfig, name: str) -> int:
@@ -59,11 +83,11 @@ def _number(config: Config, policy: PolicyConfig, name: str) -> int:
     return int(digits)
 
 
-def _ask(client: httpx.Client, url: str, policy: str, version: int) -> None:
+def _ask(client: httpx.Client, url: str, policy: str, version: int, action: str) -> None:
     try:
         # No limit: the present step ends first, and recorded steps may have to be repeated.
         answer = client.post(
-            f"/lightning/policies/{policy}/rollback",
+            f"/lightning/policies/{policy}/{action}",
             json={"version": version},
             timeout=httpx.Timeout(None, connect=10.0),
         )

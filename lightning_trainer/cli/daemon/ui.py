@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -28,8 +29,14 @@ from lightning_trainer.store.places import place_of, reading
 _HOST = "127.0.0.1"
 
 
-def ui(config_path: Path | None, state_dir: Path | None, port: int) -> None:
+def ui(config_path: Path | None, state_dir: Path | None, port: int, beside: Sequence[Path] = ()) -> None:
     """Serve until Ctrl-C; where a daemon runs on the folder, say where its own dashboard is.
+
+    Args:
+        config_path: of the configuration file.
+        state_dir: the run's.
+        port: 0 takes a free one.
+        beside: state folders of other runs, whose curves are drawn beside this one's.
 
     Raises:
         LightningError: there is no store, or the port is taken.
@@ -38,6 +45,9 @@ def ui(config_path: Path | None, state_dir: Path | None, port: int) -> None:
     if state_dir is not None:
         daemon = config.daemon.model_copy(update={"state_dir": state_dir.absolute()})
         config = config.model_copy(update={"daemon": daemon})
+    if beside:
+        metrics = config.metrics.model_copy(update={"beside": tuple(folder.absolute() for folder in beside)})
+        config = config.model_copy(update={"metrics": metrics})
     console = TerminalConsole()
     url = running_daemon(config)
     if url is not None:
@@ -45,6 +55,9 @@ def ui(config_path: Path | None, state_dir: Path | None, port: int) -> None:
         return
     with reading(place_of(config)):
         pass  # what is wrong with it is said before anything listens
+    for folder in config.metrics.beside:
+        with reading(place_of(config, folder)):
+            pass
     asyncio.run(_serve(config, port, console))
 
 

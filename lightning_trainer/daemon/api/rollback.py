@@ -1,4 +1,7 @@
-"""``POST /lightning/policies/{name}/rollback``: back to a version, between two steps of a running daemon."""
+"""``POST /lightning/policies/{name}/rollback`` and ``/promote``: another version is served, between two steps.
+
+A rollback goes back to a version that was served before; a promotion serves one that guard, canary or proof held back.
+"""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -17,6 +20,8 @@ class AskedRollback:
     """One that somebody waits for."""
 
     version: int
+    promote: bool = False
+    """Whether it is one that was never served."""
     recorded: bool = False
     """From then on it will happen, whatever crashes."""
     done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -35,19 +40,24 @@ class RollbackRequests:
         self.paused: str | None = None
         """Why somebody paused training; None where nobody did."""
 
-    async def ask(self, version: int) -> None:
-        """Return when training has gone back to the version and it is served.
+    async def ask(self, version: int, *, promote: bool = False) -> None:
+        """Return when training goes on from the version and it is served.
 
         Raises:
-            RollbackError: another is under way, or there is no such way back.
+            RollbackError: another is under way, or there is no such way.
             LightningError: it is recorded, and trainer or engine failed on it.
         """
         if self.pending is not None:
-            raise RollbackError(f"a rollback to version {self.pending.version} is under way; wait for it")
-        self.pending = asked = AskedRollback(version)
+            what = "promotion of" if self.pending.promote else "rollback to"
+            raise RollbackError(f"a {what} version {self.pending.version} is under way; wait for it")
+        self.pending = asked = AskedRollback(version, promote)
         self._asked.set()
         self._wake.set()
         await asyncio.shield(asked.done)
+
+    def promotes(self, version: int) -> bool:
+        """Whether somebody asks for a version that is held back, whatever is compared."""
+        return self.pending is not None and self.pending.promote and self.pending.version == version
 
     async def wait(self) -> None:
         """Return when one is asked, the records have changed, or somebody has paused or resumed."""
@@ -93,17 +103,25 @@ def no_policy(name: str, known: Collection[str]) -> str:
 
 
 def rollback_router(requests: Mapping[str, RollbackRequests]) -> APIRouter:
-    """Return the route; ``requests``: by the name of the policy."""
+    """Return the routes; ``requests``: by the name of the policy."""
     router = APIRouter()
 
     @router.post("/lightning/policies/{name}/rollback")
     async def roll_back(name: str, request: Request) -> JSONResponse:
         """Answers when the version is served: after the present step, and the repeating of recorded ones."""
+        return await answer(name, request, promote=False)
+
+    @router.post("/lightning/policies/{name}/promote")
+    async def promote(name: str, request: Request) -> JSONResponse:
+        """Answers when the version is proven and served: after the present step, or at once where its canary runs."""
+        return await answer(name, request, promote=True)
+
+    async def answer(name: str, request: Request, *, promote: bool) -> JSONResponse:
         try:
             if name not in requests:
                 raise JsonBodyError(404, no_policy(name, requests))
             body = await read_json(request, RollbackBody)
-            await requests[name].ask(body.version)
+            await requests[name].ask(body.version, promote=promote)
         except JsonBodyError as error:
             return error.response()
         except RollbackError as error:

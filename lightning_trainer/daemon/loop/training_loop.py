@@ -34,7 +34,8 @@ from lightning_trainer.store.records import StepState
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import pauses
 from lightning_trainer.training.remote import TrainerClient
-from lightning_trainer.versions.rollback import record_rollback
+from lightning_trainer.types import VersionState
+from lightning_trainer.versions.rollback import record_promotion, record_rollback
 
 _log = logging.getLogger(__name__)
 
@@ -265,18 +266,40 @@ class TrainingLoop:
         if asked is None or asked.recorded:
             return asked is not None
         try:
-            await record_rollback(self._store, self._policy.name, asked.version, checkpoints=self._checkpoints.steps())
+            if asked.promote and await self._promote_what_is_held(asked.version):
+                return False
+            record = record_promotion if asked.promote else record_rollback
+            await record(self._store, self._policy.name, asked.version, checkpoints=self._checkpoints.steps())
         except LightningError as error:
             self._rollbacks.end(error)
+            self._recovered = self._recovered and not isinstance(error, TrainingError)
             return False
         asked.recorded = True
-        sentence = f"rolled back to version {asked.version}"
+        sentence = f"{'promoted' if asked.promote else 'rolled back to'} version {asked.version}"
         self._progress.say(sentence)
         _log.warning("%s", sentence)
         try:
             await self._publisher.serve_kept(asked.version)
         except LightningError as error:  # the trainer makes it again
             _log.warning("version %d is not served from its kept weights: %s", asked.version, error)
+        return True
+
+    async def _promote_what_is_held(self, version: int) -> bool:
+        """Serve a version that needs no other weights than the trainer's; False where it does.
+
+        Raises:
+            LightningError: engine or trainer failed on it.
+        """
+        live = await self._store.live_version(self._policy.name)
+        if live is not None and live.version == version:  # its canary has ended for it
+            self._rollbacks.end()
+            return True
+        if not self._weights.holds(version):
+            return False
+        published = await self._weights.publish_again()
+        if published.state is VersionState.LIVE:
+            self._progress.say(f"version {version} was promoted by a person")
+        self._rollbacks.end(refusal(published))
         return True
 
     async def _has_ended(self) -> bool:

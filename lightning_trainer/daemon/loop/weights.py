@@ -103,6 +103,14 @@ class Weights:
             await self.save_if_possible()
         await self._publish(step)
 
+    def holds(self, version: int) -> bool:
+        """Whether the trainer holds the weights of a version and can publish them now."""
+        return self._settled and not self._closed and self._path[-1] == version
+
+    async def publish_again(self) -> PolicyVersion:
+        """Publish the present weights because somebody asks for them: neither guard nor canary is asked."""
+        return await self._publish(self._path[-1], asked_for=True)
+
     async def save(self) -> None:
         """Write a checkpoint of the present weights unless there is one.
 

@@ -57,6 +57,7 @@ class Canary:
         old_versions: OldVersionEngine | OldAdapters,
         say: Callable[[str], None],
         interrupted: Callable[[], bool],
+        promoted: Callable[[int], bool] = lambda version: False,
         look_every_s: float = 2.0,
     ) -> None:
         """
@@ -64,6 +65,7 @@ class Canary:
             route: what the gateway asks.
             say: is told what was decided, and how far it is.
             interrupted: whether somebody asked for something else meanwhile (a rollback).
+            promoted: whether somebody wants the candidate live, whatever was seen of it.
         """
         self._policy = policy
         self._config = config
@@ -72,6 +74,7 @@ class Canary:
         self._old_versions = old_versions
         self._say = say
         self._interrupted = interrupted
+        self._promoted = promoted
         self._look_every_s = look_every_s
 
     async def refusal(self, candidate: Publication, live: int) -> str | None:
@@ -119,6 +122,8 @@ class Canary:
             record = replace(record, state=finding.decision.value, evidence=finding.evidence(), reason=finding.reason)
             if finding.decision is not Decision.GOING_ON:
                 return record
+            if self._promoted(record.version):
+                return replace(record, state=Decision.PROMOTED.value, reason="a person promoted it")
             if self._interrupted():
                 return replace(record, state=Decision.STOPPED.value, reason="its canary ended for a rollback")
             if time.monotonic() >= give_up:

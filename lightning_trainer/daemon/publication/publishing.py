@@ -54,7 +54,7 @@ class Publisher:
         """Write the weights, let guard and canary compare them, the engine take and prove them, and record the outcome.
 
         Args:
-            asked_for: by somebody, in a rollback: neither is asked.
+            asked_for: by somebody, in a rollback or a promotion: neither is asked.
 
         Raises:
             EngineError: the engine stayed away.
@@ -64,6 +64,7 @@ class Publisher:
         created_ns = time.time_ns()
         await self._keeper.settled()
         live = None if asked_for else await self._to_compare_with(version)
+        before = await self._store.version(self._policy, version) if asked_for else None
         worse: str | None = None
         for attempt in range(1, _TRIES + 1):
             publication = await self._write(version, step, created_ns)
@@ -79,6 +80,8 @@ class Publisher:
             _log.warning("%s was refused, try %d of %d: %s", publication.name, attempt, _TRIES, report.reason)
         if live is not None and not report.accepted:
             await asyncio.to_thread(self._keeper.archive.remove, version)
+        if report.accepted and before is not None and before.state is VersionState.REFUSED:
+            report = replace(report, reason=f"a person promoted it; it was refused before: {before.reason}")
         outcome = await self._record(publication, report, step, created_ns, time.monotonic() - began)
         if worse is None:  # training goes on after any number of versions that are only not better
             self.refused_in_a_row = 0 if report.accepted else self.refused_in_a_row + 1

@@ -5,6 +5,7 @@ from typing import Any
 from lightning_trainer.agents.report import agents_report
 from lightning_trainer.agents.uncaptured import unread_in_words
 from lightning_trainer.dashboard.pages.asking import Asked
+from lightning_trainer.dashboard.reading.prompts import read_prompts
 from lightning_trainer.dashboard.site import Site
 
 
@@ -19,3 +20,9 @@ async def agents(site: Site, asked: Asked) -> dict[str, Any]:
         "spans_held": seen.spans_held,
         "policies": site.policies,
     }
+
+
+async def prompts(site: Site, asked: Asked) -> dict[str, Any]:
+    """The system prompts of one agent."""
+    agent = asked.needed("agent")
+    return {"agent": agent, "prompts": await site.store.scan(lambda connection: read_prompts(connection, agent))}

@@ -7,6 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from lightning_trainer.dashboard.pages.asking import Asked
+from lightning_trainer.dashboard.reading.other_runs import read_other_runs, run_name
 from lightning_trainer.dashboard.reading.progress import known_policies, spread_rows
 from lightning_trainer.dashboard.site import Site
 from lightning_trainer.metrics.catalog import ABOUT, GROUPS, describe, group_of
@@ -25,6 +26,8 @@ async def charts(site: Site, asked: Asked) -> dict[str, Any]:
         return {name: spread_rows(connection, name, first, last) for name in names if wanted in (None, name)}
 
     found = {name: one for name, one in (await site.store.scan(read)).items() if one[0]}
+    others, problems = await read_other_runs(site.config.metrics.beside, wanted, first, last)
+    found |= {name: one for name, one in others.items() if one[0]}
     rows = {name: shown for name, (shown, _) in found.items()}
     steps = [row.step for shown in rows.values() for row in shown]
     return {
@@ -32,6 +35,8 @@ async def charts(site: Site, asked: Asked) -> dict[str, Any]:
         "legend": legend(list(rows)),
         "thinned": max((held for shown, held in found.values() if held > len(shown)), default=0),
         "policy": wanted,
+        "others": [run_name(folder) for folder in site.config.metrics.beside],
+        "problems": problems,
         "all_policies": [policy.name for policy in site.policies],
         "first": first,
         "last": last,

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from lightning_trainer.dashboard.pages.asking import Asked, PageError
 from lightning_trainer.dashboard.reading.conversation import Entry, conversation
+from lightning_trainer.dashboard.reading.media import Image, find_image
 from lightning_trainer.dashboard.reading.one_rollout import read_rollout
 from lightning_trainer.dashboard.reading.span_tree import SpanRow, span_rows
 from lightning_trainer.dashboard.site import Site
@@ -107,6 +108,17 @@ async def whole_text(site: Site, asked: Asked) -> str:
     if value is None:
         raise PageError(f"span {found.span_id} has no attribute {asked.needed('attribute')!r}", 404)
     return _shown(value)
+
+
+async def picture(site: Site, asked: Asked) -> Image:
+    """An image inside of a span's messages."""
+    found = await _span(site, asked.needed("trace"), asked.needed("span"))
+    messages = found.attributes.get(asked.needed("attribute"))
+    name = asked.needed("name")
+    image = await asyncio.to_thread(find_image, messages, name) if isinstance(messages, str) else None
+    if image is None:
+        raise PageError(f"span {found.span_id} has no image {name!r} that is drawn", 404)
+    return image
 
 
 async def _span(site: Site, trace_id: str, span_id: str) -> Span:

@@ -7,7 +7,7 @@ from typing import Any
 from lightning_trainer.dashboard.pages.asking import Asked, PageError
 from lightning_trainer.dashboard.reading.conversation import conversation
 from lightning_trainer.dashboard.reading.one_rollout import read_rollout
-from lightning_trainer.dashboard.reading.search import Found, Search, reward_bins, search
+from lightning_trainer.dashboard.reading.search import PAGE, Found, Search, reward_bins, search
 from lightning_trainer.dashboard.reading.summaries import Summary
 from lightning_trainer.dashboard.rendering import both_widths
 from lightning_trainer.dashboard.site import Site
@@ -45,6 +45,7 @@ async def rollouts(site: Site, asked: Asked) -> dict[str, Any]:
         "asked": {name: asked.text(name) for name in _PARTS},
         "filtered": any(name in asked for name in _PARTS),
         "paged": "before" in asked,
+        "page_size": PAGE,
         "older": None if found.next is None else asked.link("/rollouts", before=f"{found.next[0]},{found.next[1]}"),
         "newest": asked.link("/rollouts", before=None),
         "any_reward": asked.link("/rollouts", least=None, most=None, rewarded=None, before=None),

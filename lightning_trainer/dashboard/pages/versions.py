@@ -83,6 +83,20 @@ async def confirm_rollback(site: Site, asked: Asked) -> dict[str, Any]:
     return {"policy": name, "version": version, "now": None if live is None else live.now().get(name)}
 
 
+async def confirm_promotion(site: Site, asked: Asked) -> dict[str, Any]:
+    policy, _ = await _policy(site, asked)
+    version = asked.number("version")
+    if policy is None or version is None:
+        raise PageError("name a policy and one of its versions: /versions/promote?policy=NAME&version=12")
+    rows = await site.store.scan(
+        lambda connection: list_versions(connection, policy, (), before=version + 1, newest=1, fresh=False)
+    )
+    if not rows or rows[-1]["version"] != version:
+        raise PageError(f"there is no version {version} of {policy.name!r}", 404)
+    now = None if site.live is None else site.live.now().get(policy.name)
+    return {"policy": policy.name, "version": version, "row": rows[-1], "now": now}
+
+
 async def _policy(site: Site, asked: Asked) -> tuple[PolicyConfig | None, list[str]]:
     """Return the policy that is asked for, else the first, and the names of all."""
 

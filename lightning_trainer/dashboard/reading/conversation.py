@@ -5,12 +5,14 @@ and gateway both recorded is shown once.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from lightning_instrumentation import semconv
 
+from lightning_trainer.dashboard.reading.media import image_of, is_embedded, name_of
 from lightning_trainer.types import Span
 
 _MOST_ENTRIES = 400
@@ -24,8 +26,14 @@ class Part:
     text: str
     name: str | None = None
     """Of a tool."""
+    call_id: str | None = None
+    """Of a model's wish to call it."""
     raw: str | None = None
     """Query of the route that has all of it, where it is long."""
+    image: str | None = None
+    """Query of the route that has its picture; ``text`` then says what it is."""
+    size: tuple[int, int] = (0, 0)
+    """Of the picture, in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,7 @@ def conversation(spans: Sequence[Span]) -> tuple[list[Entry], int]:
 def _entries(spans: Sequence[Span]) -> Iterator[Entry]:
     shown: dict[str | None, list[str]] = {}
     answered: set[str] = set()
+    called: set[str] = set()
     with_tools = {
         str(span.attributes.get(semconv.TOOL_CALL_ID)) for span in spans if _operation(span) == "execute_tool"
     }
@@ -61,14 +70,16 @@ def _entries(spans: Sequence[Span]) -> Iterator[Entry]:
         operation = _operation(span)
         agent = _text(span, semconv.AGENT_NAME)
         if operation == semconv.EXECUTE_TOOL:
-            yield _tool(span, agent)
+            yield _tool(span, agent, called)
         elif operation in _CALLS:
             response_id = _text(span, semconv.RESPONSE_ID)
             if response_id is not None and response_id in answered:
                 continue
             if response_id is not None and (semconv.OUTPUT_MESSAGES in span.attributes):
                 answered.add(response_id)
-            yield from _call(span, agent, shown.setdefault(agent, []), with_tools)
+            for entry in _call(span, agent, shown.setdefault(agent, []), with_tools):
+                called |= {part.call_id for part in entry.parts if part.call_id is not None}
+                yield entry
 
 
 def _call(span: Span, agent: str | None, before: list[str], with_tools: set[str]) -> Iterator[Entry]:
@@ -100,15 +111,17 @@ def _call(span: Span, agent: str | None, before: list[str], with_tools: set[str]
         yield Entry(_role(message), parts, agent, span.span_id, span.end_ns, seconds, error, sampled=True)
 
 
-def _tool(span: Span, agent: str | None) -> Entry:
+def _tool(span: Span, agent: str | None, called: Set[str]) -> Entry:
     name = _text(span, semconv.TOOL_NAME) or span.name
+    # What it was called with was said by the model, a line above.
+    said_above = _text(span, semconv.TOOL_CALL_ID) in called
     parts = tuple(
-        Part(kind, value, name, raw_query(span, attribute))
+        Part(kind, value, name, raw=raw_query(span, attribute))
         for kind, attribute in (
             ("tool_call", semconv.TOOL_CALL_ARGUMENTS),
             ("tool_call_response", semconv.TOOL_CALL_RESULT),
         )
-        if (value := _text(span, attribute)) is not None
+        if (value := _text(span, attribute)) is not None and not (said_above and kind == "tool_call")
     )
     seconds = (span.end_ns - span.start_ns) / 1e9
     return Entry("tool", parts, agent, span.span_id, span.start_ns, seconds, span.status_message or None)
@@ -116,8 +129,6 @@ def _tool(span: Span, agent: str | None) -> Entry:
 
 def raw_query(span: Span, attribute: str) -> str:
     """Return what the route of whole texts is asked for an attribute of a span."""
-    from urllib.parse import urlencode
-
     return urlencode({"trace": span.trace_id, "span": span.span_id, "attribute": attribute})
 
 
@@ -137,11 +148,28 @@ def _parts(message: dict[str, Any], span: Span, attribute: str) -> Iterator[Part
             content = part.get("content", part.get("text", ""))
             yield Part(kind, content if isinstance(content, str) else _dumped(content), raw=raw)
         elif kind == "tool_call":
-            yield Part(kind, _dumped(part.get("arguments")), str(part.get("name", "tool")), raw)
+            arguments, call_id = _dumped(part.get("arguments")), part.get("id")
+            yield Part(
+                kind, arguments, str(part.get("name", "tool")), call_id if isinstance(call_id, str) else None, raw
+            )
         elif kind == "tool_call_response":
-            yield Part(kind, _dumped(part.get("response", part.get("result"))), None, raw)
+            yield Part(kind, _dumped(part.get("response", part.get("result"))), raw=raw)
+        elif is_embedded(part):
+            yield _embedded(part, raw)
         else:
             yield Part(kind, _dumped({key: value for key, value in part.items() if key != "type"}), raw=raw)
+
+
+def _embedded(part: dict[str, Any], raw: str) -> Part:
+    image = image_of(part)
+    told = part.get("mime_type") or part.get("modality") or "content"
+    if image is None:
+        return Part(
+            str(part.get("modality", "blob")), f"{told}, {len(part['content']):,} characters of base64", raw=raw
+        )
+    about = f"{image.kind}, {image.width} × {image.height}, {len(image.body):,} bytes"
+    query = f"{raw}&{urlencode({'name': name_of(part)})}"
+    return Part("image", about, raw=raw, image=query, size=(image.width, image.height))
 
 
 def _system_parts(text: str, span: Span) -> tuple[Part, ...]:

@@ -1,28 +1,40 @@
 """Attempts that are looked for, newest first and a page at a time.
 
-Time, task, group and step are answered by indices. Everything else is in the spans: attempts are read newest first
-until the page is full or enough were looked at, and the answer says how far it came, so no question takes longer in an
-old store than in a new one.
+Time, task, group and step are answered by indices. Outcome and mode are in the attempt's row, everything else in the
+spans: attempts are looked at newest first, for hundredths of a second of the processor, and the answer says how far
+that came. So no question takes longer in an old store than in a new one.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.dashboard.reading.recorded_text import (
+    InBytes,
+    WantedName,
+    WantedText,
+    WantedVersion,
+    possible,
+    says,
+)
 from lightning_trainer.dashboard.reading.summaries import Summary, SummaryCache
 from lightning_trainer.report.curves import Bin, ticks_between
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import attempts as attempt_table
+from lightning_trainer.types import Attempt
 
 PAGE = 50
-_AT_ONCE = 50
+_ROWS_AT_ONCE, _SIFTED_AT_ONCE = 60, 500
+_READ_AT_ONCE, _LOOKED_THROUGH_AT_ONCE = 10, 25
 _SURVEYED = 200
 """Attempts that the histogram is made of, where reading them is quick."""
-_MOST = 1_000
-_QUICK_S = 0.08
-_LONGEST_S = 0.4
+_QUICK_S, _LONGEST_S = 0.04, 0.06
+"""Of processor time, so that a busy machine does not make pages shorter; as for the clock,"""
+_LONGEST_WALL_S = 0.3
+_EVEN_FOR_A_SHORT_PAGE_S = 0.25
+"""Of processor time, where the first attempts are so long that a page of them would take longer."""
 _LAST = "\U0010ffff"
 
 
@@ -49,18 +61,17 @@ class Search:
     text: str | None = None
     before: tuple[int, str] | None = None
 
-    def fits(self, one: Summary, *, whatever_reward: bool = False) -> bool:
-        """Whether a summary meets what no index answers."""
-        return (
-            (self.outcome is None or one.attempt.state == self.outcome)
-            and (self.mode is None or one.attempt.mode == self.mode)
-            and (self.agent is None or any(_like(name, self.agent) for name in one.agents))
-            and (self.version is None or any(_is_version(name, self.version) for name in one.versions))
-            and (self.text is None or self.text.lower() in one.text)
-            and (whatever_reward or self._rewarded_so(one.reward))
+    def row_fits(self, one: Attempt) -> bool:
+        """Whether an attempt's row meets what it can say."""
+        return (self.outcome is None or one.state == self.outcome) and (self.mode is None or one.mode == self.mode)
+
+    def summary_fits(self, one: Summary) -> bool:
+        """Whether a summary meets what only the spans say, but for the text and the reward."""
+        return (self.agent is None or any(_like(name, self.agent) for name in one.agents)) and (
+            self.version is None or any(_is_version(name, self.version) for name in one.versions)
         )
 
-    def _rewarded_so(self, reward: float | None) -> bool:
+    def rewarded_so(self, reward: float | None) -> bool:
         if self.rewarded is not None and self.rewarded != (reward is not None):
             return False
         if self.least is None and self.most is None:
@@ -84,34 +95,85 @@ class Found:
 
 def search(connection: Connection, wanted: Search, cache: SummaryCache, policies: Sequence[PolicyConfig]) -> Found:
     """Return a page of attempts."""
-    began = time.monotonic()
+    began, began_wall = time.thread_time(), time.monotonic()
+    looking = _Looking(connection, wanted, cache, policies)
     rows: list[Summary] = []
     rewards: list[float] = []
-    looked_at, at, more = 0, wanted.before, True
-    oldest = None
     full_at: tuple[int, str] | None = None
-    while more:
-        chunk = _next(connection, replace(wanted, before=at))
-        more = len(chunk) == _AT_ONCE
-        for one in cache.of(connection, chunk, policies):
-            looked_at += 1
-            at = (one.attempt.started_ns, one.attempt.attempt_id)
-            oldest = one.attempt.started_ns
-            if wanted.fits(one, whatever_reward=True) and one.reward is not None:
-                rewards.append(one.reward)
-            if len(rows) < PAGE and wanted.fits(one):
-                rows.append(one)
+    looked_at, at, oldest, more = 0, wanted.before, None, False
+    for some, follow in _chunks(connection, wanted):
+        for summary in looking.fitting(some):
+            if summary.reward is not None:
+                rewards.append(summary.reward)
+            if len(rows) < PAGE and wanted.rewarded_so(summary.reward):
+                rows.append(summary)
                 if len(rows) == PAGE:
-                    full_at = at
-        took_s = time.monotonic() - began
-        if looked_at >= _MOST or took_s > _LONGEST_S:
-            break
+                    full_at = _place(summary.attempt)
+        looked_at, at, oldest, more = looked_at + len(some), _place(some[-1]), some[-1].started_ns, follow
+        took_s = time.thread_time() - began
         if len(rows) >= PAGE and (looked_at >= _SURVEYED or took_s > _QUICK_S):
+            break
+        if looked_at >= PAGE and (took_s > _LONGEST_S or time.monotonic() - began_wall > _LONGEST_WALL_S):
+            break
+        if took_s > _EVEN_FOR_A_SHORT_PAGE_S:
             break
     return Found(rows, rewards, looked_at, full_at or (at if more else None), oldest)
 
 
-def _next(connection: Connection, wanted: Search) -> list:
+class _Looking:
+    """Reads as little of each attempt as its conditions need."""
+
+    def __init__(
+        self, connection: Connection, wanted: Search, cache: SummaryCache, policies: Sequence[PolicyConfig]
+    ) -> None:
+        self._connection = connection
+        self._wanted = wanted
+        self._cache = cache
+        self._policies = policies
+        self._text = None if wanted.text is None else WantedText(wanted.text)
+        self._in_bytes: list[InBytes] = [] if self._text is None else [self._text]
+        if wanted.agent is not None:
+            self._in_bytes.append(WantedName(wanted.agent))
+        if wanted.version is not None:
+            self._in_bytes.append(WantedVersion(wanted.version))
+
+    def fitting(self, attempts: Sequence[Attempt]) -> list[Summary]:
+        """Return the summaries of those that meet everything but the reward's bounds, in their order."""
+        left = [one for one in attempts if self._wanted.row_fits(one)]
+        if left and self._in_bytes:
+            likely = possible(self._connection, left, self._in_bytes)
+            left = [one for one, may in zip(left, likely, strict=True) if may]
+        if self._text is not None:
+            left = [one for one in left if says(self._connection, one, self._text)]
+        found = self._cache.of(self._connection, left, self._policies)
+        return [summary for summary in found if self._wanted.summary_fits(summary)]
+
+
+def _chunks(connection: Connection, wanted: Search) -> Iterator[tuple[list[Attempt], bool]]:
+    """Yield attempts newest first, a few at a time, and whether more may follow."""
+    at, more = wanted.before, True
+    sifted = wanted.outcome is not None or wanted.mode is not None
+    looked_through = any(one is not None for one in (wanted.text, wanted.agent, wanted.version))
+    at_once = _SIFTED_AT_ONCE if sifted or looked_through else _ROWS_AT_ONCE
+    read_at_once = _LOOKED_THROUGH_AT_ONCE if looked_through else _READ_AT_ONCE
+    while more:
+        rows = _next(connection, replace(wanted, before=at), at_once)
+        more = len(rows) == at_once
+        # Rows that say enough themselves cost little; the others are read a few at a time, with the clock in view.
+        start = to_read = 0
+        for end, row in enumerate(rows, 1):
+            to_read += wanted.row_fits(row)
+            if to_read == read_at_once or end == len(rows):
+                yield rows[start:end], more or end < len(rows)
+                start, to_read = end, 0
+        at = _place(rows[-1]) if rows else at
+
+
+def _place(attempt: Attempt) -> tuple[int, str]:
+    return attempt.started_ns, attempt.attempt_id
+
+
+def _next(connection: Connection, wanted: Search, limit: int) -> list[Attempt]:
     conditions = ["(started_ns, attempt_id) < (?, ?)", "started_ns <= ?"]
     values: list[object] = [*(wanted.before or (2**63 - 1, _LAST)), wanted.before[0] if wanted.before else 2**63 - 1]
     if wanted.until_ns is not None:
@@ -135,7 +197,7 @@ def _next(connection: Connection, wanted: Search) -> list:
     rows = connection.execute(
         f"SELECT {attempt_table.COLUMNS} FROM attempts WHERE {' AND '.join(conditions)} "
         "ORDER BY started_ns DESC, attempt_id DESC LIMIT ?",
-        (*values, _AT_ONCE),
+        (*values, limit),
     )
     return [attempt_table.read(row) for row in rows]
 

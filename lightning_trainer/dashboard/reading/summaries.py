@@ -4,10 +4,8 @@ A summary is made again when something of its attempt has come since; the cache 
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-from lightning_instrumentation import semconv
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.explain.words import version_name
@@ -15,11 +13,9 @@ from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.rewards.table import read_rewards
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables.spans import select_of_attempts
-from lightning_trainer.types import Attempt, Call, Evaluation, Span
+from lightning_trainer.types import Attempt, Call
 
 _KEPT = 5_000
-_SEARCHED_CHARACTERS = 20_000
-"""Of one attempt's text: what is looked through."""
 _NO_POLICY = {"reward": 1.0}
 
 
@@ -36,8 +32,6 @@ class Summary:
     sampled_tokens: int
     step: int | None
     """The step that consumed it; None while none has."""
-    text: str
-    """What was said in it, in lower case, as far as it is looked through."""
 
     @property
     def seconds(self) -> float | None:
@@ -93,7 +87,6 @@ def _summaries(connection: Connection, attempts: Sequence[Attempt], policies: Se
     calls: dict[str | None, list[Call]] = {}
     for call in reading.calls:
         calls.setdefault(call.attempt_id, []).append(call)
-    texts = _texts(spans, reading.evaluations, {one.rollout_id: one.attempt_id for one in attempts})
     rewards: dict[str, float] = {}
     for policy in policies or (None,):
         theirs = {
@@ -115,7 +108,6 @@ def _summaries(connection: Connection, attempts: Sequence[Attempt], policies: Se
             prompt_tokens=sum(len(call.prompt_ids) for call in own),
             sampled_tokens=sum(len(call.response_ids) for call in own),
             step=_step(connection, one.attempt_id),
-            text=" ".join((one.task_id, one.error or "", texts.get(one.attempt_id, ""))).lower(),
         )
         for one in attempts
         for own in (calls.get(one.attempt_id, []),)
@@ -126,23 +118,6 @@ def _policy_of(calls: Sequence[Call], policies: Sequence[PolicyConfig]) -> Polic
     """The policy whose rewards count: one that claims an agent of the attempt, else the first."""
     claiming = (policy for call in calls for policy in policies if policy.claims(call.agent))
     return next(claiming, policies[0] if policies else None)
-
-
-def _texts(spans: Sequence[Span], evaluations: Sequence[Evaluation], attempt_of: Mapping[str, str]) -> dict[str, str]:
-    """Return what was said by attempt id; what names a rollout alone, such as a note, is of ``attempt_of`` it."""
-    texts: dict[str, list[str]] = {}
-    for span in spans:
-        rollout_id = span.attributes.get(semconv.ROLLOUT_ID)
-        attempt_id = span.attributes.get(semconv.ATTEMPT_ID) or attempt_of.get(str(rollout_id))
-        if isinstance(attempt_id, str):
-            texts.setdefault(attempt_id, []).extend(
-                value for name in semconv.CONTENT_KEYS if isinstance(value := span.attributes.get(name), str)
-            )
-    for one in evaluations:
-        attempt_id = one.attempt_id or attempt_of.get(one.rollout_id or "")
-        if attempt_id is not None and one.explanation is not None:
-            texts.setdefault(attempt_id, []).append(one.explanation)
-    return {attempt_id: " ".join(found)[:_SEARCHED_CHARACTERS] for attempt_id, found in texts.items()}
 
 
 def _step(connection: Connection, attempt_id: str) -> int | None:

@@ -38,7 +38,7 @@
     waiting = null;
     if (document.hidden || busy(main)) return;
     last = Date.now();
-    const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+    const answer = await fetch(location.href, { headers: { accept: "text/html", "x-renewed-page": "1" } });
     if (!answer.ok) return;
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const fresh = page.querySelector("main[data-follow]");
@@ -50,8 +50,11 @@
   };
   if (main && state && window.EventSource) {
     const events = new EventSource("/events");
-    events.addEventListener("changed", () => {
-      waiting ??= setTimeout(() => renew().catch(() => {}), Math.max(0, last + 2000 - Date.now()));
+    // The daemon says how long to leave between two looks; where many pages are open they do not all come at once.
+    events.addEventListener("changed", (event) => {
+      const pace = Number(event.data);
+      const spread = Math.random() * Math.max(0, pace - 3000);
+      waiting ??= setTimeout(() => renew().catch(() => {}), Math.max(spread, last + pace - Date.now()));
     });
     events.addEventListener("open", () => {
       state.textContent = "live";

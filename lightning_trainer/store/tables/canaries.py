@@ -24,7 +24,7 @@ class CanaryRecord:
     ended_ns: int | None
     evidence: Mapping[str, Any]
     reason: str | None
-    """Why it was not promoted."""
+    """Why it was not promoted, or that a person did."""
 
 
 def put(connection: Connection, record: CanaryRecord) -> None:

@@ -22,6 +22,7 @@ from lightning_trainer.gateway.canary import CanaryRoute
 from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
 from lightning_trainer.serving.shared_memory import WeightFolder
 from lightning_trainer.store import SqliteStore
+from lightning_trainer.store.tables import canaries
 from lightning_trainer.types import PolicyVersion, SpanStatus, VersionState
 from lightning_trainer.versions.archive import VersionArchive
 
@@ -72,6 +73,7 @@ class Traffic:
         self.policy = make_policy(canary=config)
         self.route = CanaryRoute("math", share=config.share, by=config.by)
         self.old, self.said, self.rollback, self.number = OldVersions(folder), [], False, 0
+        self.promoted: int | None = None
         old: Any = self.old
         self.canary = Canary(
             self.policy,
@@ -81,6 +83,7 @@ class Traffic:
             old_versions=old,
             say=self.said.append,
             interrupted=lambda: self.rollback,
+            promoted=lambda version: version == self.promoted,
             look_every_s=0.02,
         )
         weights = folder / "weights"
@@ -193,6 +196,27 @@ async def test_it_ends_undecided_after_its_time_for_a_rollback_and_where_it_cann
     assert (await run.publisher.publish(version=3, step=3)).reason == "its canary could not be served: no memory"
     assert run.route.version is None
     assert (await run.publisher.publish(version=4, step=4, asked_for=True)).state is VersionState.LIVE
+
+
+async def test_a_person_promotes_it_before_it_is_decided(traffic) -> None:
+    run = await traffic()
+    publishing = publish(run)
+    while run.route.version is None:
+        await asyncio.sleep(0.01)
+    await run.rollout(0.0)
+    run.promoted = 1
+    version = await publishing
+    assert (version.state, run.engine.live["math"].version) == (VersionState.LIVE, 1)
+    found = await run.store.scan(lambda connection: canaries.select(connection, "math", 1, 1))
+    assert (found[1].state, found[1].reason) == ("promoted", "a person promoted it")
+
+
+async def test_one_that_was_refused_says_why_when_a_person_promotes_it_later(traffic) -> None:
+    run = await traffic(timeout_s=0.1)
+    refused = await run.publisher.publish(version=1, step=1)
+    version = await run.publisher.publish(version=1, step=1, asked_for=True)
+    assert version.state is VersionState.LIVE
+    assert version.reason == f"a person promoted it; it was refused before: {refused.reason}"
 
 
 async def test_a_daemon_that_ends_meanwhile_leaves_nothing_and_says_that_it_was_going_on(traffic) -> None:

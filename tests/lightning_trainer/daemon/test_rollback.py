@@ -64,6 +64,18 @@ async def test_without_the_token_nobody_rolls_back(http, requests):
     assert requests.pending is None
 
 
+async def test_a_promotion_is_asked_in_the_same_way(http, requests):
+    asked = asyncio.create_task(http.post("/lightning/policies/p/promote", json={"version": 3}))
+    await requests.wait()
+    assert (requests.promotes(3), requests.promotes(2)) == (True, False)
+    second = await http.post("/lightning/policies/p/rollback", json={"version": 2})
+    assert "a promotion of version 3 is under way" in second.json()["error"]["message"]
+    requests.end()
+    assert (await asked).json() == {"policy": "p", "version": 3}
+    missing = await http.post("/lightning/policies/q/promote", json={"version": 3})
+    assert missing.status_code == 404
+
+
 async def test_a_second_one_is_refused_while_the_first_is_under_way(http, requests):
     first = asyncio.create_task(http.post("/lightning/policies/p/rollback", json={"version": 3}))
     await requests.wait()

@@ -253,6 +253,58 @@ async def test_a_version_that_the_engine_refuses_is_not_said_to_be_served(make_r
             await run.rollbacks.ask(2)
 
 
+async def refused(run: Run, version: int) -> None:
+    await run.store.put_version(PolicyVersion("p", version, version, VersionState.REFUSED, 0, reason="it is worse"))
+
+
+async def test_promoting_what_the_trainer_holds_publishes_it_and_repeats_nothing(make_run):
+    run = await make_run(1, 2, 3)
+    run.publisher.refuses = 3
+    await run.until(Phase.COLLECTING)
+    published = len(run.publisher.published)
+    run.publisher.refuses = None
+    async with asyncio.timeout(10):
+        await run.rollbacks.ask(3, promote=True)
+    assert run.publisher.published[published:] == [(0, 1, 2, 3)]
+    assert await run.store.rollbacks("p") == []
+    live = await run.store.live_version("p")
+    assert live is not None
+    assert live.version == 3
+    await run.until(Phase.COLLECTING)
+
+
+async def test_promoting_an_older_one_makes_it_again_and_trains_on_from_it(make_run):
+    run = await make_run(1, 2, 3, 4)
+    await refused(run, 3)
+    await run.until(Phase.COLLECTING)
+    async with asyncio.timeout(10):
+        with pytest.raises(RollbackError, match="promote 3` serves it all the same"):
+            await run.rollbacks.ask(3)
+        await run.rollbacks.ask(3, promote=True)
+    assert run.publisher.published[-1] == (0, 1, 2, 3)
+    assert [one.version for one in await run.store.rollbacks("p")] == [3]
+
+
+async def test_what_is_promoted_is_served_only_when_it_is_proven(make_run):
+    run = await make_run(1, 2, 3)
+    run.publisher.refuses = 3
+    await run.until(Phase.COLLECTING)
+    async with asyncio.timeout(10):
+        with pytest.raises(PublicationError, match=r"p@v3 was refused.*the probe disagrees"):
+            await run.rollbacks.ask(3, promote=True)
+        with pytest.raises(RollbackError, match="p@v1 was served before; `lightning-trainer rollback 1`"):
+            await run.rollbacks.ask(1, promote=True)
+    assert (await run.store.version("p", 3)).state is VersionState.REFUSED
+
+
+async def test_promoting_what_is_served_is_no_mistake(make_run):
+    run = await make_run(1, 2)
+    await run.until(Phase.COLLECTING)
+    async with asyncio.timeout(10):
+        await run.rollbacks.ask(2, promote=True)
+    assert (await run.store.live_version("p")).version == 2
+
+
 async def test_weights_that_nobody_vouches_for_are_not_saved(make_run):
     run = await make_run(1, 2, 3)
     run.trainer.broken_on = 3

@@ -13,6 +13,7 @@ from lightning_trainer.daemon.watching.progress import Phase
 TOKEN = "token-of-the-dashboards-tests"
 PATHS = (
     *("/", "/rollouts", "/group?id=step-3/order-4721", "/rollout?id=r-003-0-1", "/agents", "/versions", "/charts"),
+    *("/agents/prompts?agent=support", "/rollout?id=r-photo", "/versions/promote?policy=support&version=3"),
     *("/versions/compare?policy=support&a=2&b=6", "/versions/rollback?policy=support&version=4", "/costs", "/setup"),
 )
 
@@ -114,6 +115,33 @@ def test_a_rollback_is_confirmed_recorded_and_said(page, site):
     page.goto(site.url + "/versions/rollback?policy=support&version=99")
     page.click("button:has-text('Roll back to v99')")
     assert "has no version 99" in page.inner_text("main")
+
+
+def test_what_was_held_back_shows_its_canary_and_a_person_promotes_it(page, site):
+    page.goto(site.url + "/versions")
+    assert "its canary is worse: mean" in page.inner_text("main")
+    assert page.locator("tr.under svg.interval .candidate").count() == 2
+    page.click("tr:has-text('v3'):has-text('refused') >> text=Promote")
+    assert page.inner_text("h1") == "Promote v3 of support?"
+    page.click("button:has-text('Promote v3')")
+    page.wait_for_selector(".said")
+    assert "support serves version 3 and trains on from it" in page.inner_text(".said")
+    row = page.inner_text("tr:has(a:text-is('v3'))")
+    assert "serving" in row
+    assert "a person promoted it; it was refused before" in row
+    page.goto(site.url + "/versions/promote?policy=support&version=1")
+    assert "It was served before" in page.inner_text("main")
+    assert page.locator("main form").count() == 0
+
+
+def test_a_picture_is_drawn_and_what_only_says_that_it_is_one_is_not(page, site):
+    page.goto(site.url + "/rollout?id=r-photo")
+    pictures = page.locator("main img")
+    assert pictures.count() == 1
+    pictures.first.scroll_into_view_if_needed()
+    page.wait_for_function("document.querySelector('main img').complete")
+    assert pictures.first.evaluate("one => [one.naturalWidth, one.naturalHeight]") == [240, 150]
+    assert serious(page) == []
 
 
 def test_a_label_and_a_note_are_stored_and_shown_with_who_gave_them(page, site):

@@ -1,9 +1,19 @@
 """Every page over a real store and over an empty one: what is on it, and that nothing of a run is markup."""
 
+import contextlib
 import re
+import tomllib
 from urllib.parse import quote
 
+import httpx
 import pytest
+
+from lightning_trainer.config import Config
+from lightning_trainer.config.file import load_config
+from lightning_trainer.daemon.service import Daemon
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
+from lightning_trainer.dashboard.rendering import Pages
+from lightning_trainer.store import SqliteStore
 
 PAGES = {
     "/": ("Overview", "v6", "reward in training", "r-running"),
@@ -22,7 +32,13 @@ PAGES = {
     "/rollout?id=r-unclaimed": ("Forty orders, two complaints.", "not_selected"),
     "/rollout?id=r-failed": ("the shop&#39;s database did not answer",),
     "/agents": ("summarizer", "unclaimed", "1 call without token ids"),
-    "/versions": ("Lineage", "serving", "v6"),
+    "/agents/prompts?agent=support": ("You are the support agent", "calls of support", "r-new-2"),
+    "/agents/prompts?agent=summarizer": ("None of its calls",),
+    "/versions": ("Lineage", "serving", "v6", "its canary is worse: mean", "candidate", "long answers"),
+    "/versions/promote?policy=support&version=3": ("Promote v3 of support?", "It was held back", "against v2"),
+    "/versions/promote?policy=support&version=2": ("It was served before",),
+    "/versions/promote?policy=support&version=6": ("It is served already.",),
+    "/rollout?id=r-photo": ("came like this", "/image?"),
     "/versions/compare?policy=support&a=2&b=6": ("12", "order-4800", "exact McNemar"),
     "/versions/rollback?policy=support&version=3": ("Roll support back to v3?",),
     "/charts": ("reward/mean", "grad_norm", "ledger/trained", "mean reward of the step"),
@@ -66,6 +82,8 @@ async def test_an_empty_store_says_what_to_do_next(empty, path):
         ("/span?trace=a&span=b", 404, "there is no span"),
         ("/versions?policy=sales", 404, "there is no policy"),
         ("/versions/compare?a=1&b=1", 400, "name two versions"),
+        ("/versions/promote?version=99", 404, "there is no version 99"),
+        ("/image?trace=a&span=b&attribute=c&name=d", 404, "there is no span"),
         ("/rollouts?least=high", 400, "write a number, such as 0.5"),
         ("/rollouts?step=-1", 400, "write a number from 0"),
         ("/rollouts?since=yesterday", 400, "write a time as"),
@@ -139,7 +157,7 @@ async def test_pages_of_rollouts_go_on_where_they_ended_and_show_each_once(get):
         found += re.findall(r'<td><a href="/rollout\?id=([^"]*)"', page.text)
         older = re.search(r'<a href="([^"]*)" rel="next"', page.text)
         address = older[1].replace("&amp;", "&") if older else ""
-    assert len(found) == len(set(found)) == 6 * 16 + 3 * 12 + 7
+    assert len(found) == len(set(found)) == 6 * 16 + 3 * 12 + 8
 
 
 async def test_a_bin_of_the_histogram_leads_to_its_rollouts(get):
@@ -151,8 +169,47 @@ async def test_a_bin_of_the_histogram_leads_to_its_rollouts(get):
     assert "r-006" in last.text
 
 
+async def test_open_pages_share_one_drawing_each_with_the_mark_of_its_own_session(tmp_path, run, monkeypatch):
+    config = load_config(run)
+    async with SqliteStore(config.daemon.state_dir / "lightning.sqlite") as store:
+        app = Daemon(config)._app(store, NotifyingStore(store), [], "the token of this test")
+        drawn: list[str] = []
+        draw = Pages.html
+        monkeypatch.setattr(Pages, "html", lambda pages, name, **more: drawn.append(name) or draw(pages, name, **more))
+        marks = set()
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(3):
+                transport = httpx.ASGITransport(app)
+                client = await stack.enter_async_context(
+                    httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8321")
+                )
+                await client.post("/login", data={"token": "the token of this test"})
+                page = await client.get("/rollout?id=r-new-0", headers={"x-renewed-page": "1"})
+                assert page.status_code == 200
+                shown = set(re.findall(r'name="csrf" value="(\w+)"', page.text))
+                assert shown == set(re.findall(r'name="csrf" value="(\w+)"', (await client.get("/")).text))
+                marks |= shown
+            stranger = await stack.enter_async_context(
+                httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8321")
+            )
+            refused = await stranger.get("/rollout?id=r-new-0", headers={"x-renewed-page": "1"})
+            assert refused.status_code == 401
+        assert drawn.count("rollout.html") == 1
+        assert len(marks) == 3
+
+
+async def test_runs_beside_are_overlaid_and_one_that_cannot_be_read_is_said(tmp_path, run):
+    beside = f'[metrics]\nbeside = ["{run.parent}/.lightning", "nowhere"]\n'
+    config = Config.model_validate(tomllib.loads(beside))
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+        app = Daemon(config)._app(store, NotifyingStore(store), [], None)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8321") as client:
+            page = await client.get("/charts")
+    assert f"support in {run.parent.name}" in page.text
+    assert "there is no store nowhere/lightning.sqlite" in page.text
+
+
 async def test_secrets_of_the_configuration_are_not_on_the_page(tmp_path, run, get):
-    from lightning_trainer.config import Config
     from lightning_trainer.dashboard.pages.setup import _sections
 
     config = Config.model_validate(

@@ -46,7 +46,7 @@ async def test_the_next_step_goes_on_from_the_version_that_was_gone_back_to(stor
     [
         (3, "policy 'math' has no version 3; it has 0 to 4"),
         (9, "policy 'math' has no version 9"),
-        (4, "math@v4 is refused and was never proven served"),
+        (4, "math@v4 is refused and was never served; `lightning-trainer promote 4`"),
     ],
 )
 async def test_where_there_is_no_way_back_nothing_is_recorded(store, version, sentence):

@@ -1,0 +1,90 @@
+"""Pictures in messages: drawn from here alone, by what their bytes are, never by what a message says of them."""
+
+import base64
+import re
+import struct
+
+import pytest
+
+from lightning_trainer.dashboard.reading.media import find_image, image_of, is_embedded, name_of
+
+_PNG_HEAD = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR"
+
+
+def part(body: bytes, mime: str = "image/png") -> dict:
+    return {"type": "blob", "modality": "image", "mime_type": mime, "content": base64.b64encode(body).decode()}
+
+
+def png(width: int, height: int) -> bytes:
+    return _PNG_HEAD + struct.pack(">II", width, height) + bytes(9)
+
+
+def webp(chunk: bytes, rest: bytes) -> bytes:
+    return b"RIFF\x00\x00\x00\x00WEBP" + chunk + b"\x00\x00\x00\x00" + rest
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "size"),
+    [
+        (png(240, 150), "image/png", (240, 150)),
+        (b"GIF89a" + struct.pack("<HH", 7, 9), "image/gif", (7, 9)),
+        # An application segment of 2 + 3 bytes, then a baseline frame: length, precision, height, width.
+        (b"\xff\xd8\xff\xe0\x00\x05abc\xff\xc0\x00\x11\x08" + struct.pack(">HH", 20, 30), "image/jpeg", (30, 20)),
+        (webp(b"VP8X", bytes(4) + b"\x0f\x00\x00\x1f\x00\x00"), "image/webp", (16, 32)),
+        (webp(b"VP8L", b"\x2f" + (9 | 19 << 14).to_bytes(4, "little")), "image/webp", (10, 20)),
+        (webp(b"VP8 ", bytes(6) + struct.pack("<HH", 64, 48)), "image/webp", (64, 48)),
+    ],
+)
+def test_the_type_and_the_size_are_what_the_bytes_say(body, kind, size):
+    image = image_of(part(body, mime="text/html"))
+    assert image is not None
+    assert (image.kind, (image.width, image.height), image.body) == (kind, size, body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'<svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"/>',
+        b"<script>alert(1)</script>",
+        b"",
+        b"\x89PNG\r\n\x1a\n",
+        b"\xff\xd8\xff\xe0\xff\xff",
+        b"RIFF....WEBPVP9 ",
+        png(100_000, 100_000),
+        png(0, 5),
+    ],
+)
+def test_markup_what_is_cut_and_what_would_unfold_are_not_drawn(body):
+    assert image_of(part(body)) is None
+
+
+def test_what_is_no_base64_or_too_long_is_not_drawn():
+    assert image_of({"type": "blob", "content": "not base64!"}) is None
+    assert image_of({"type": "blob", "content": base64.b64encode(png(2, 2)).decode() + "A" * 12_000_000}) is None
+    assert not is_embedded({"type": "blob", "content": 7})
+    assert find_image("not json", "x") is None
+    assert find_image('[{"parts": 3}, 4]', "x") is None
+
+
+async def test_a_rollout_shows_its_picture_and_the_picture_is_nothing_but_one(get):
+    page = await get("/rollout?id=r-photo")
+    (address,) = re.findall(r'<img src="(/image\?[^"]*)"', page.text)
+    assert "image/png, 240 × 150" in page.text
+    assert "https://shop.example/claims/4755/lid.jpg" in page.text, "a reference is said, and not fetched"
+    assert "image/svg+xml, " in page.text
+    answer = await get(address.replace("&amp;", "&"))
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "image/png"
+    assert answer.headers["content-security-policy"] == "default-src 'none'; sandbox"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.content.startswith(b"\x89PNG")
+
+
+async def test_an_image_that_is_none_is_not_found(get):
+    page = await get("/rollout?id=r-photo")
+    (address,) = re.findall(r'<img src="(/image\?[^"]*)"', page.text)
+    address = address.replace("&amp;", "&")
+    svg = name_of(part(b'<svg xmlns="http://www.w3.org/2000/svg" onload="alert(3)"/>'))
+    for other in (svg, "0" * 32):
+        answer = await get(re.sub(r"name=\w+", f"name={other}", address))
+        assert (answer.status_code, "has no image" in answer.text) == (404, True)

@@ -1,0 +1,83 @@
+"""A search reads as little as it can, says how far it looked, and finds the same as reading everything would."""
+
+import json
+
+import pytest
+
+from lightning_trainer.config.file import load_config
+from lightning_trainer.dashboard.reading import search as searching
+from lightning_trainer.dashboard.reading.recorded_text import WantedName, WantedText, WantedVersion
+from lightning_trainer.dashboard.reading.search import Search, search
+from lightning_trainer.dashboard.reading.summaries import SummaryCache
+from lightning_trainer.store.scan import read_only
+
+
+@pytest.fixture
+def run_search(run):
+    config = load_config(run)
+    with read_only(config.daemon.state_dir / "lightning.sqlite") as connection:
+
+        def go(**wanted):
+            return search(connection, Search(**wanted), SummaryCache(), config.policy)
+
+        yield go
+
+
+@pytest.mark.parametrize(
+    ("text", "body", "there"),
+    [
+        ("PARCEL", "where is my Parcel?", True),
+        ("parcels", "where is my Parcel?", False),
+        ("straße", "Straße 7", True),
+        ("日本", "日本 and the rest", True),
+        ("日本", json.dumps("日本"), True),
+        ('a "b"', json.dumps('said: A "b" c'), True),
+    ],
+)
+def test_a_text_is_found_whatever_its_capitals_and_however_json_wrote_it(text, body, there):
+    wanted = WantedText(text)
+    assert wanted.is_in(body) is there
+    assert wanted.may_be_in(body.encode()) or not there
+
+
+def test_a_name_and_a_version_are_ruled_out_by_bytes_that_lack_them():
+    assert WantedName("plan*_[ab]").may_be_in(b"..planner_a..")
+    assert not WantedName("plan*_[ab]").may_be_in(b"..solver..")
+    assert WantedName("*").may_be_in(b"")
+    assert WantedVersion("great").may_be_in(b"")
+
+
+@pytest.mark.parametrize("name", ["support@v5", "v5", "5"])
+def test_a_version_is_found_by_any_of_its_names(run_search, name):
+    found = run_search(version=name)
+    assert found.rows
+    assert all("support@v5" in row.versions for row in found.rows)
+
+
+def test_what_has_no_time_left_says_where_it_goes_on_and_nothing_is_missed(run_search, monkeypatch):
+    everything = [row.attempt.attempt_id for row in run_search(agent="summar*").rows]
+    monkeypatch.setattr(searching, "_LONGEST_S", 0.0)
+    monkeypatch.setattr(searching, "PAGE", 20)
+    found, before, pages = [], None, 0
+    while True:
+        page = run_search(agent="summar*", before=before)
+        found += [row.attempt.attempt_id for row in page.rows]
+        pages += 1
+        if page.next is None:
+            break
+        assert page.looked_at >= 20
+        before = page.next
+    assert found == everything == ["unclaimed"]
+    assert pages > 3
+
+
+def test_rows_that_say_enough_themselves_are_not_read(run_search, monkeypatch):
+    monkeypatch.setattr(searching.SummaryCache, "of", lambda *given: pytest.fail("read") if given[2] else [])
+    found = run_search(outcome="failed", mode="evaluate")
+    assert (found.rows, found.next) == ([], None)
+    assert found.looked_at == 6 * 16 + 3 * 12 + 8
+
+
+def test_a_text_beyond_the_beginning_of_a_long_rollout_is_found(run_search):
+    wanted = "x" * 400
+    assert [row.attempt.attempt_id for row in run_search(text=wanted).rows] == ["a<b>\"'&"]
