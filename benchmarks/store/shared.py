@@ -29,7 +29,9 @@ from benchmarks.common.processes import ROOT
 from benchmarks.common.rows import Row, at_most, print_table
 from benchmarks.store.recorders import Recorder
 
-_AT_ONCE = 512
+_AT_ONCE = 50
+_EVENT_S = 8.0
+"""About how long a kill and a start take: those who send take as long as all of them."""
 
 
 def main() -> int:
@@ -44,7 +46,7 @@ def main() -> int:
             if options.only != "cut":
                 rows += ingest(server, folder, spans=8_192 if options.quick else 40_960)
             if options.only != "ingest":
-                sizes = (8_000, 3, 2, 1) if options.quick else (100_000, 8, 10, 2)
+                sizes = (9_000, 3, 2, 1) if options.quick else (100_000, 8, 10, 2)
                 rows += cut(server, folder, *sizes)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -69,7 +71,7 @@ def ingest(server: PostgresServer, folder: Path, *, spans: int) -> list[Row]:
                 one.start()
             before_s, server_s = sum(one.cpu_s() for one in recorders), _server_cpu_s(server)
             began = time.monotonic()
-            senders = [_sender(n * spans, spans // 2, _AT_ONCE, [recorders[n % daemons].url]) for n in range(2)]
+            senders = [_sender(n * spans, spans // 2, [recorders[n % daemons].url]) for n in range(2)]
             for sender in senders:
                 if sender.wait() != 0:
                     raise RuntimeError(f"spans were not sent to {what}")
@@ -99,7 +101,11 @@ def cut(
         for one in recorders:
             one.start()
         urls = [one.url for one in recorders]
-        senders = [_sender(n * share, share, 50, urls[n % 2 :] + urls[: n % 2]) for n in range(processes)]
+        rest_s = _EVENT_S * (2 * kills + restarts) / (share / _AT_ONCE)
+        senders = [
+            _sender(n * share, share, urls[n % 2 :] + urls[: n % 2], at_once=_AT_ONCE, rest_s=rest_s)
+            for n in range(processes)
+        ]
         events = [0] * kills + [1] * kills + [2] * restarts
         draw.shuffle(events)
         began = time.monotonic()
@@ -137,8 +143,11 @@ def cut(
     ]
 
 
-def _sender(first: int, count: int, at_once: int, urls: Sequence[str]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.store.sender", str(first), str(count), str(at_once), *urls]
+def _sender(
+    first: int, count: int, urls: Sequence[str], *, at_once: int = 512, rest_s: float = 0.0
+) -> subprocess.Popen[str]:
+    numbers = (first, count, at_once, int(1000 * rest_s))
+    command = [sys.executable, "-m", "benchmarks.store.sender", *map(str, numbers), *urls]
     return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE)
 
 
