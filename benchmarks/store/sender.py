@@ -1,6 +1,6 @@
 """Sends spans to some daemons in turns, and each delivery again, to the next one, until it is acknowledged.
 
-python -m benchmarks.store.sender FIRST COUNT AT_ONCE URL...
+python -m benchmarks.store.sender FIRST COUNT AT_ONCE REST_MS URL...
 """
 
 import itertools
@@ -16,13 +16,14 @@ _HEADERS = {"content-type": "application/x-protobuf", "content-encoding": "gzip"
 
 
 def main() -> None:
-    first, count, at_once = map(int, sys.argv[1:4])
-    daemons = itertools.cycle(sys.argv[4:])
+    first, count, at_once, rest_ms = map(int, sys.argv[1:5])
+    daemons = itertools.cycle(sys.argv[5:])
     again = 0
     for _, body in Bodies().requests(count, at_once=at_once, first=first):
         while not _is_taken(next(daemons), body):
             again += 1
             time.sleep(0.05)
+        time.sleep(rest_ms / 1000)
     print(again)
 
 

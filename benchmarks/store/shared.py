@@ -1,16 +1,18 @@
 """What a store that several daemons share costs, and whether it loses anything when everything around it is killed.
 
-    python -m benchmarks.store.shared                       # ingest on SQLite and PostgreSQL; then 100,000 spans, cut
+    python -m benchmarks.store.shared                       # SQLite and PostgreSQL; then 100,000 spans, cut
     python -m benchmarks.store.shared --quick
-    python -m benchmarks.store.shared --only ingest
+    python -m benchmarks.store.shared --only append         # or ingest, or cut
 
-Ingest: the same spans to one daemon on SQLite, one on PostgreSQL, and two on PostgreSQL, over HTTP; CPU-seconds of the
-daemons, and of the server beside them. Cut: processes send to two daemons, each delivery until it is acknowledged,
-while daemons are killed with SIGKILL and the server is stopped as by a crash; then the store is compared with what was
-sent. The exit status is 1 where something was lost or doubled.
+Append: what the store alone takes, in one process. Ingest: the same spans to one daemon on SQLite, one on PostgreSQL,
+and two on PostgreSQL, over HTTP; CPU-seconds of the daemons, and of the server beside them. Cut: processes send to two
+daemons, each delivery until it is acknowledged, while daemons are killed with SIGKILL and the server is stopped as by a
+crash; then the store is compared with what was sent. The exit status is 1 where something was lost or doubled.
 """
 
 import argparse
+import asyncio
+import gzip
 import random
 import shutil
 import signal
@@ -24,32 +26,63 @@ from pathlib import Path
 import psutil
 import psycopg
 
+from benchmarks.capture.payload import Bodies
 from benchmarks.common.postgres_server import PostgresServer, postgres_server
 from benchmarks.common.processes import ROOT
 from benchmarks.common.rows import Row, at_most, print_table
 from benchmarks.store.recorders import Recorder
+from lightning_trainer.ingest.http.otlp import decode_request
+from lightning_trainer.store.postgres.store import PostgresStore
+from lightning_trainer.store.sqlite import SqliteStore
 
-_AT_ONCE = 512
+_AT_ONCE = 50
+_EVENT_S = 8.0
+"""About how long a kill and a start take: those who send take as long as all of them."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few spans and few kills")
-    parser.add_argument("--only", choices=("ingest", "cut"))
+    parser.add_argument("--only", choices=("append", "ingest", "cut"))
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="lightning-shared-"))
     rows: list[Row] = []
     try:
         with postgres_server() as server:
-            if options.only != "cut":
+            if options.only in (None, "append"):
+                rows += asyncio.run(append(server, folder, spans=8_192))
+            if options.only in (None, "ingest"):
                 rows += ingest(server, folder, spans=8_192 if options.quick else 40_960)
-            if options.only != "ingest":
-                sizes = (8_000, 3, 2, 1) if options.quick else (100_000, 8, 10, 2)
+            if options.only in (None, "cut"):
+                sizes = (9_000, 3, 2, 1) if options.quick else (100_000, 8, 10, 2)
                 rows += cut(server, folder, *sizes)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print_table("a store that daemons share", rows)
     return int(any(row.met is False for row in rows))
+
+
+async def append(server: PostgresServer, folder: Path, *, spans: int) -> list[Row]:
+    """What the store alone takes, in this process: from spans that were read to their commit."""
+    server.execute("CREATE SCHEMA append")
+    bodies = [gzip.decompress(body) for _, body in Bodies().requests(spans)]
+    deliveries = [decode_request(body).spans for body in bodies]
+    found = []
+    for what, store in (
+        ("SQLite", SqliteStore(folder / "append.sqlite")),
+        ("PostgreSQL", PostgresStore(server.url("append"))),
+    ):
+        async with store:
+            before_s, server_s = time.process_time(), _server_cpu_s(server)
+            for first in range(0, len(deliveries), 4):
+                await asyncio.gather(*map(store.append, deliveries[first : first + 4]))
+            cpu_s, server_s = time.process_time() - before_s, _server_cpu_s(server) - server_s
+        found.append(Row("append", f"{what}: spans per CPU-second of the daemon's side", spans / cpu_s))
+        if isinstance(store, PostgresStore):
+            found.append(
+                Row("append", f"{what}: spans per CPU-second, the server's among them", spans / (cpu_s + server_s))
+            )
+    return found
 
 
 def ingest(server: PostgresServer, folder: Path, *, spans: int) -> list[Row]:
@@ -69,7 +102,7 @@ def ingest(server: PostgresServer, folder: Path, *, spans: int) -> list[Row]:
                 one.start()
             before_s, server_s = sum(one.cpu_s() for one in recorders), _server_cpu_s(server)
             began = time.monotonic()
-            senders = [_sender(n * spans, spans // 2, _AT_ONCE, [recorders[n % daemons].url]) for n in range(2)]
+            senders = [_sender(n * spans, spans // 2, [recorders[n % daemons].url]) for n in range(2)]
             for sender in senders:
                 if sender.wait() != 0:
                     raise RuntimeError(f"spans were not sent to {what}")
@@ -99,7 +132,11 @@ def cut(
         for one in recorders:
             one.start()
         urls = [one.url for one in recorders]
-        senders = [_sender(n * share, share, 50, urls[n % 2 :] + urls[: n % 2]) for n in range(processes)]
+        rest_s = _EVENT_S * (2 * kills + restarts) / (share / _AT_ONCE)
+        senders = [
+            _sender(n * share, share, urls[n % 2 :] + urls[: n % 2], at_once=_AT_ONCE, rest_s=rest_s)
+            for n in range(processes)
+        ]
         events = [0] * kills + [1] * kills + [2] * restarts
         draw.shuffle(events)
         began = time.monotonic()
@@ -137,8 +174,11 @@ def cut(
     ]
 
 
-def _sender(first: int, count: int, at_once: int, urls: Sequence[str]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.store.sender", str(first), str(count), str(at_once), *urls]
+def _sender(
+    first: int, count: int, urls: Sequence[str], *, at_once: int = 512, rest_s: float = 0.0
+) -> subprocess.Popen[str]:
+    numbers = (first, count, at_once, int(1000 * rest_s))
+    command = [sys.executable, "-m", "benchmarks.store.sender", *map(str, numbers), *urls]
     return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE)
 
 

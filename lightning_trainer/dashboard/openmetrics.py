@@ -24,7 +24,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 _PREFIX = "lightning_"
 _PHASES = (
     *("starting", "collecting", "building", "training", "publishing", "recovering", "waiting", "paused", "held"),
-    *("finished", "serving"),
+    *("following", "finished", "serving"),
 )
 
 

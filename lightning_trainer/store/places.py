@@ -69,7 +69,7 @@ def reading(place: StorePlace) -> Iterator[Connection]:
             yield connection
         return
     assert place.url is not None
-    with closing(PostgresConnection(place.url)) as connection:
+    with closing(PostgresConnection(place.url, silence_s=None)) as connection:
         connection.execute("BEGIN")
         if (found := version_of(connection)) < len(MIGRATIONS):
             raise StoreError(

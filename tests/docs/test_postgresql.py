@@ -40,7 +40,7 @@ def test_another_url_is_refused_without_being_repeated(tmp_path):
 @pytest.mark.skipif(
     shutil.which("pg_dump") is None, reason="there is no pg_dump here: apt-get install postgresql-client"
 )
-async def test_the_commands_work_as_they_stand(postgres_url, tmp_path, monkeypatch):
+async def test_the_commands_work_as_they_stand(postgres, postgres_url, tmp_path, monkeypatch):
     about = {semconv.ROLLOUT_ROOT: True, semconv.ROLLOUT_ID: "r", semconv.ATTEMPT_ID: "a"}
     async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
         await store.append([Span("1" * 32, "2" * 16, None, "rollout", 1, 2, about)])
@@ -56,5 +56,11 @@ async def test_the_commands_work_as_they_stand(postgres_url, tmp_path, monkeypat
     said = ("1 spans, 1 attempts, 0 steps, 0 versions); all were read back alike", "spans 1 none", "backed up 1 spans")
     for sentence, output in zip((*said, "restored the backup of", "compacted:"), outputs, strict=True):
         assert sentence in output
+    done = CliRunner().invoke(app, ["doctor", "--config", "lightning.toml"])
+    assert "schema 1" in " ".join(done.output.split())
+    (tmp_path / "wrong.toml").write_text(f'[store]\nurl = "{postgres.url(password="s3cret")}"\n')
+    done = CliRunner().invoke(app, ["doctor", "--config", "wrong.toml"])
+    assert "password authentication failed" in " ".join(done.output.split())
+    assert "s3cret" not in done.output
     done = CliRunner().invoke(app, ["store", "repair"])
     assert "repair is for a SQLite file" in " ".join(done.output.split())

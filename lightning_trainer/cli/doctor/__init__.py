@@ -18,7 +18,14 @@ from lightning_trainer.cli.doctor.machine import (
 )
 from lightning_trainer.cli.doctor.model import check_experts, check_model, count_parameters
 from lightning_trainer.cli.doctor.packages import check_engine, check_packages, check_python
-from lightning_trainer.cli.doctor.places import check_guard, check_port, check_spool, check_state_dir, check_tls
+from lightning_trainer.cli.doctor.places import (
+    check_guard,
+    check_port,
+    check_spool,
+    check_state_dir,
+    check_store,
+    check_tls,
+)
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.file import load_config
@@ -67,7 +74,13 @@ def run_checks(config: Config | None) -> list[Check]:
 def _places(config: Config) -> list[Check]:
     """What a daemon needs that only records."""
     daemon = config.daemon
-    return [check_port(daemon.host, daemon.port), check_tls(daemon), check_state_dir(daemon.state_dir), check_spool()]
+    return [
+        check_port(daemon.host, daemon.port),
+        check_tls(daemon),
+        check_state_dir(daemon.state_dir),
+        *check_store(config),
+        check_spool(),
+    ]
 
 
 def _quickstart() -> Config:

@@ -3,16 +3,20 @@
 import os
 import shutil
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 from lightning_instrumentation.settings import default_spool_dir
 
 from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
-from lightning_trainer.config import DaemonConfig
+from lightning_trainer.config import Config, DaemonConfig
 from lightning_trainer.config.policies.versions import GuardConfig
 from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.http.tls import SOON_DAYS, read_certificate, without_tls
-from lightning_trainer.errors import ConfigError
+from lightning_trainer.errors import ConfigError, LightningError
+from lightning_trainer.store.places import place_of
+from lightning_trainer.store.postgres.connection import PostgresConnection
+from lightning_trainer.store.postgres.schema import version_of
 
 
 def check_port(host: str, port: int) -> Check:
@@ -48,6 +52,26 @@ def check_state_dir(folder: Path) -> Check:
     return _check_writable(
         "state folder", folder.absolute(), "set daemon.state_dir to a folder that this user can write to"
     )
+
+
+def check_store(config: Config) -> list[Check]:
+    """A server that the store is on; a file is made in the state folder."""
+    if config.store.url is None:
+        return []
+    place = place_of(config)
+    assert place.url is not None
+    try:
+        with closing(PostgresConnection(place.url)) as connection:
+            connection.execute("BEGIN")
+            found = version_of(connection)
+    except LightningError as error:
+        said, _, mend = str(error).partition(": check ")
+        return [failure("store", said, f"Check {mend}." if mend else "Mend [store] url.")]
+    state = "there are no tables yet; the start makes them" if found == 0 else f"{place}, schema {found}"
+    if config.policy and config.store.shared_dir is None:
+        alone = "without [store] shared_dir no other daemon can go on training here"
+        return [ok("store", f"{state}; {alone}")]
+    return [ok("store", state)]
 
 
 def check_spool() -> Check:

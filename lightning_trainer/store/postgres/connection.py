@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 10
 _LOCK_TIMEOUT_S = 30
-_SILENCE_S = 15
-"""A writer that says nothing for so long in the middle of a transaction loses it, and with it the lock: its process was
-stopped, or its network is gone."""
+_SILENCE_S = 15.0
 _FETCHED = 500
 _NUL = "\u2400"
 """What PostgreSQL keeps of a character 0, which its texts cannot hold; the bytes of spans have it as it was."""
@@ -29,9 +27,14 @@ _NUL = "\u2400"
 class PostgresConnection:
     """Not connected before its first transaction. Used by one thread at a time."""
 
-    def __init__(self, url: str, *, writes: bool = False) -> None:
+    def __init__(self, url: str, *, silence_s: float | None = _SILENCE_S) -> None:
+        """
+        Args:
+            silence_s: who says nothing for so long in the middle of a transaction loses it, and with it the lock: its
+                process was stopped, or its network is gone. None: a reader, which keeps nobody waiting.
+        """
         self.url = url
-        self._writes = writes
+        self._silence_s = silence_s
         self._raw: psycopg.Connection | None = None
         self._streams = 0
 
@@ -158,8 +161,8 @@ class PostgresConnection:
                 'pip install "lightning-trainer[postgres]"'
             ) from error
         settings = ["-csynchronous_commit=on", f"-clock_timeout={_LOCK_TIMEOUT_S}s"]
-        if self._writes:
-            settings.append(f"-cidle_in_transaction_session_timeout={_SILENCE_S}s")
+        if self._silence_s is not None:
+            settings.append(f"-cidle_in_transaction_session_timeout={1000 * self._silence_s:.0f}ms")
         try:
             given = conninfo_to_dict(self.url)
             options = " ".join((str(given.get("options") or ""), *settings)).strip()
@@ -170,10 +173,10 @@ class PostgresConnection:
                 options=options,
                 application_name=given.get("application_name") or "lightning-trainer",
                 connect_timeout=int(given.get("connect_timeout") or _CONNECT_S),
-                keepalives_idle=_SILENCE_S,
+                keepalives_idle=int(_SILENCE_S),
                 keepalives_interval=5,
                 keepalives_count=3,
-                tcp_user_timeout=2000 * _SILENCE_S,
+                tcp_user_timeout=int(2000 * _SILENCE_S),
                 client_encoding="utf8",
             )
         except psycopg.Error as error:

@@ -13,10 +13,10 @@ OVERRIDES = {
     SELECT_RESOURCE: "SELECT id FROM resources WHERE sha256(body) = sha256(%s)",
 }
 IN_ONE = {
-    # A thousand spans as one statement with arrays; what is sent for each is then sent once.
+    # A thousand spans as one statement with arrays, in binary: as text every byte of them would be escaped.
     INSERT: f"""INSERT INTO spans({_OF_SPANS}, scope, resource_id, body, checksum)
-        SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::text[],
-            %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::bytea[], %s::bigint[])
+        SELECT * FROM unnest(%b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bigint[], %b::text[],
+            %b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bytea[], %b::bigint[])
         ON CONFLICT (trace_id, span_id) DO NOTHING""",
 }
 """Statements for many rows that take a list for each column."""

@@ -40,7 +40,7 @@ class PostgresStore(Store):
         """By policy the newest that was ours: an old one is kept, so that what it is still used for is refused."""
 
     def _open(self) -> tuple[GroupCommitWriter, ReaderPool]:
-        connection = PostgresConnection(self.url, writes=True)
+        connection = PostgresConnection(self.url, silence_s=self.retention.config.turn_s)
         try:
             migrate(connection)
             self.retention.size = self.retention.measure(connection)
@@ -48,7 +48,7 @@ class PostgresStore(Store):
             connection.close()
             raise
         writer = GroupCommitWriter(connection, after_commit=self.retention.after_commit)
-        return writer, ReaderPool(lambda: PostgresConnection(self.url))
+        return writer, ReaderPool(lambda: PostgresConnection(self.url, silence_s=None))
 
     def _release(self) -> None:
         """Nothing is held beside the connections."""

@@ -18,6 +18,8 @@ from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon.service import Daemon
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.store import SqliteStore
+from lightning_trainer.store.postgres.store import PostgresStore
+from lightning_trainer.store.postgres.upkeep.copying import copy_to_postgres
 
 ROOT = Path(__file__).parents[3]
 TOKEN = "token-of-the-dashboards-tests"
@@ -53,6 +55,18 @@ async def get(run: Path) -> AsyncIterator[Callable[..., Awaitable[httpx.Response
     """``await get("/agents")``: a page of the daemon that has the run in its store, without an engine."""
     config = load_config(run)
     async with SqliteStore(config.daemon.state_dir / "lightning.sqlite") as store:
+        app = Daemon(config)._app(store, NotifyingStore(store), [], None)
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8321") as client:
+            yield client.get
+
+
+@pytest.fixture
+async def get_moved(run: Path, postgres_url: str) -> AsyncIterator[Callable[..., Awaitable[httpx.Response]]]:
+    """The same of the run after its store was moved to PostgreSQL."""
+    config = load_config(run)
+    copy_to_postgres(config.daemon.state_dir / "lightning.sqlite", postgres_url)
+    async with PostgresStore(postgres_url) as store:
         app = Daemon(config)._app(store, NotifyingStore(store), [], None)
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8321") as client:

@@ -223,3 +223,16 @@ async def test_secrets_of_the_configuration_are_not_on_the_page(tmp_path, run, g
     assert not any("hunter2" in one.value or "very-secret" in one.value for one in settings.values())
     assert not settings["token"].default
     assert settings["max_body_bytes"].default
+
+
+async def test_every_page_and_search_says_the_same_of_a_run_that_was_moved_to_postgresql(get_moved):
+    for path, words in PAGES.items():
+        page = await get_moved(path)
+        assert page.status_code == 200, path
+        for word in words:
+            assert word in page.text, path
+    for search in ("task=order", "text=refund", "step=3", "outcome=failed", "least=0.5", "group=step-3/order-4721"):
+        page = await get_moved(f"/rollouts?{search}")
+        assert page.status_code == 200, search
+    for answer in ("/lightning/status", "/metrics", "/lightning/policies/support/rollouts"):
+        assert (await get_moved(answer)).status_code in (200, 404), answer

@@ -102,9 +102,8 @@ async def test_a_character_0_is_kept_in_the_span_and_stands_for_itself_in_names(
 async def test_a_daemon_that_stops_with_the_lock_in_its_hand_loses_it(
     postgres_url: str, make_span, monkeypatch
 ) -> None:
-    monkeypatch.setattr("lightning_trainer.store.postgres.connection._SILENCE_S", 1)
     async with PostgresStore(postgres_url) as store:
-        silent = PostgresConnection(postgres_url, writes=True)
+        silent = PostgresConnection(postgres_url, silence_s=1)
         silent.execute("BEGIN IMMEDIATE")
         async with asyncio.timeout(20):
             assert await store.append([make_span(1)]) == 1

@@ -1,6 +1,8 @@
 """Whose turn it is to train: one daemon's at a time, and the store refuses what an earlier one still writes."""
 
 import asyncio
+import signal
+import sys
 
 import pytest
 
@@ -80,3 +82,69 @@ async def test_a_command_without_a_daemon_writes_while_nobody_trains(postgres_ur
             await _assign(command, 2)
         await store.give_up_turn("p")
         await _assign(command, 2)
+
+
+_TRAINS = """
+import asyncio, contextlib, sys
+
+from lightning_trainer.config.store import StoreConfig
+from lightning_trainer.errors import StoreError, TurnLostError
+from lightning_trainer.store.postgres.store import PostgresStore
+from lightning_trainer.types import PolicyVersion, VersionState
+
+
+async def renew(store):
+    with contextlib.suppress(StoreError):
+        while await store.renew_turn("p"):
+            await asyncio.sleep(0.3)
+
+
+async def main():
+    async with PostgresStore(sys.argv[1], StoreConfig(turn_s=2)) as store:
+        assert await store.take_turn("p", "one") is None
+        renewing = asyncio.create_task(renew(store))
+        for step in range(1, 10_000):
+            try:
+                await store.assign(None, policy="p", step=step, attempt_ids=[], ledger=[], state="skipped")
+                await store.put_version(PolicyVersion("p", step, step, VersionState.LIVE, step))
+            except TurnLostError as error:
+                print(f"refused: {error}", flush=True)
+                break
+            except StoreError:
+                continue  # it was stopped in the middle of a transaction, which the server has ended
+            print(step, flush=True)
+        await renewing
+
+
+asyncio.run(main())
+"""
+
+
+async def test_a_daemon_that_was_stopped_and_wakes_up_commits_nothing(postgres_url: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _TRAINS, postgres_url, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(60), PostgresStore(postgres_url, _SHORT) as other:
+            for _ in range(3):
+                assert int(await process.stdout.readline())
+            process.send_signal(signal.SIGSTOP)
+            await _until_taken(other, "other")
+            last = max(step.step for step in await other.steps("p"))
+            await other.assign(None, policy="p", step=last + 1, attempt_ids=[], ledger=[], state="skipped")
+            await other.put_version(PolicyVersion("p", last + 1, last + 1, VersionState.LIVE, 1))
+            process.send_signal(signal.SIGCONT)
+            said = (await process.stdout.read()).decode().splitlines()
+            assert await process.wait() == 0
+            # What it had committed before it was stopped it may still say; then it is refused.
+            assert all(int(line) <= last for line in said[:-1])
+            assert "is trained by the daemon other now" in said[-1]
+            assert [step.step for step in await other.steps("p")] == list(range(1, last + 2))
+            live = await other.live_version("p")
+            assert live is not None
+            assert live.version == last + 1
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

@@ -99,7 +99,7 @@ def restore(url: str, backup: Path, shared_dir: Path, *, journal: Path | None = 
     _run(url, "pg_restore", *whole, f"--schema={schema}", dump)
     problems: list[str] = []
     new = 0
-    with closing(PostgresConnection(url, writes=True)) as connection:
+    with closing(PostgresConnection(url)) as connection:
         migrate(connection)
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("UPDATE leases SET until_ns = 0, token = token + ?", (_TOKENS,))

@@ -52,7 +52,7 @@ def copy_to_postgres(store: Path, url: str, *, on_progress: Callable[[float], No
     with (
         held(store),
         closing(sqlite3.connect(store, isolation_level=None, timeout=30)) as source,
-        closing(PostgresConnection(url)) as target,
+        closing(PostgresConnection(url, silence_s=None)) as target,
     ):
         try:
             migrate_sqlite(source, where=str(store))

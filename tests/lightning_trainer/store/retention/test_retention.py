@@ -225,8 +225,8 @@ async def test_batches_behind_the_oldest_checkpoint_are_kept_whatever_the_limits
         assert await store.without_batch("p", range(1, 5)) == [1, 2, 3]
 
 
-async def test_each_turn_is_short_and_writers_get_between_them(make_store, monkeypatch):
-    async with make_store(limits(retention_time="60s")) as store:
+async def test_each_turn_is_short_and_writers_get_between_them(tmp_path, monkeypatch):
+    async with SqliteStore(tmp_path / "s.sqlite", limits(retention_time="60s")) as store:
         for number in range(300):
             await store.append(attempt_spans(f"a{number}", calls=20, text=200))
         await long_ago(store, 2)
