@@ -26,9 +26,9 @@ async def record_rollback(store: Store, policy: str, version: int, *, checkpoint
         RollbackError: there is no such version, it was never proven served, it is the newest already, or what it would
             be made again from was deleted.
     """
-    known = await store.version(policy, version)
     lineage = await read_lineage(store, policy)
-    if known is None or version not in lineage:
+    known = await store.version(policy, version) if version in lineage else None
+    if known is None:
         raise RollbackError(f"policy {policy!r} has no version {version}; it has {await _listed(store, policy)}")
     if known.state in (VersionState.REFUSED, VersionState.TRAINED):
         raise RollbackError(f"{known.name} is {known.state} and was never proven served; choose another version")
