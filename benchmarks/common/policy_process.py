@@ -21,7 +21,9 @@ from fastapi.responses import JSONResponse
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.metrics import MetricsConfig
+from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.config.store import StoreConfig
+from lightning_trainer.daemon.api.feedback import feedback_api
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.api.status import status_router
 from lightning_trainer.daemon.api.store import store_router
@@ -83,6 +85,7 @@ async def run(state_dir: Path, config: StoreConfig) -> None:
         for router in (
             status_router([watched], store=store, census=census),
             store_router(store, {POLICY: rollbacks}),
+            feedback_api(store, FeedbackConfig()),
             otlp_router(sink, max_body_bytes=64 * 2**20),
         ):
             app.include_router(router)

@@ -3,7 +3,7 @@
     python -m benchmarks.hostile                          # all of it: about two hours on two cores
     python -m benchmarks.hostile --quick                  # fuzz and storm in a minute; no chaos
     python -m benchmarks.hostile --only fuzz --bodies 50000 --seed 7
-    python -m benchmarks.hostile --only chaos --faults 40 --seed 3
+    python -m benchmarks.hostile --only chaos --faults 40 --seed 3    # several seeds add up
     python -m benchmarks.hostile --json figures.json      # figures, goals and verdicts, for machines
 
 Everything follows from the seed, so that what was found can be found again. The exit status is 0 even where a goal is
@@ -24,6 +24,7 @@ from benchmarks.common.rows import Row, among, as_json, print_table
 SECTIONS = {
     "fuzz": "Fuzzed bodies, in process and over sockets",
     "storm": "Slow, half-open and flooding clients beside a good one",
+    "storm-tls": "The same over TLS, with handshakes that do not end",
     "chaos": "Faults over daemon, engine, trainer, Ray, writers, disk and store",
 }
 
@@ -38,7 +39,6 @@ class Sizes:
     """Slow, half-open and flooding, at once."""
     storm_s: float
     faults: int
-    faults_a_step: int = 8
 
 
 FULL = Sizes("full", bodies=1_000_000, over_sockets=10_000, clients=500, storm_s=60.0, faults=200)
@@ -70,7 +70,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of everything that is chosen at random")
     parser.add_argument("--bodies", type=int, help="fuzzed in process; as the size says without")
     parser.add_argument("--faults", type=int, help="of the chaos; as the size says without")
-    parser.add_argument("--faults-a-step", type=int, default=8, help="of the chaos: more make fewer, rougher steps")
+    parser.add_argument("--faults-a-step", type=int, default=20, help="of the chaos: more make fewer, rougher steps")
+    parser.add_argument("--between-s", type=float, default=5.0, help="mean pause between two faults of a step")
     parser.add_argument("--json", type=Path, help="write figures, goals and verdicts to this file")
     return parser.parse_args()
 
@@ -80,13 +81,19 @@ def _run(section: str, sizes: Sizes, folder: Path, options: argparse.Namespace) 
         from benchmarks.hostile.fuzz import run as fuzz
 
         return fuzz(folder, options.bodies or sizes.bodies, sizes.over_sockets, options.seed)
-    if section == "storm":
+    if section != "chaos":
         from benchmarks.hostile.storm import run as storm
 
-        return storm(folder, sizes.clients, sizes.storm_s)
+        return storm(folder, sizes.clients, sizes.storm_s, over_tls=section == "storm-tls")
     from benchmarks.hostile.chaos.run import run as chaos
 
-    return chaos(folder, faults=options.faults or FULL.faults, faults_a_step=options.faults_a_step, seed=options.seed)
+    return chaos(
+        folder,
+        faults=options.faults or FULL.faults,
+        faults_a_step=options.faults_a_step,
+        between_s=options.between_s,
+        seed=options.seed,
+    )
 
 
 if __name__ == "__main__":

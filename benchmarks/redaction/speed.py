@@ -44,6 +44,8 @@ def run(quick: bool) -> list[Row]:
         "e-mail: signs alone": "@" * _LENGTH,
         "e-mail: halves of addresses": "a@a" * (_LENGTH // 3),
         "e-mail: addresses alone": "a@b.co " * (_LENGTH // 7),
+        "e-mail: addresses side by side": "x@y.zz." * (_LENGTH // 7),
+        "e-mail: ends that are too long": ("a@b." + "c" * 30) * (_LENGTH // 34),
         "e-mail: one word before a sign": "a" * _LENGTH + "@",
         "e-mail: prose with addresses": (kinds["prose"][:200] + " ann@example.com. ") * (_LENGTH // 217),
     }

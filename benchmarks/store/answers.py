@@ -28,13 +28,16 @@ _QUESTIONS = (
     "/lightning/policies/{policy}/versions?before={middle}",
     "/lightning/policies/{policy}/metrics",
     "/lightning/policies/{policy}/metrics?after={middle}",
+    "/lightning/feedback",
 )
+_OF_ONE_THAT_RECORDS = ("/lightning/status", "/lightning/agents", "/lightning/feedback", "/lightning/runs", "/metrics")
 
 
 def measure(folder: Path, history: History, *, idle_s: float) -> list[Row]:
     rows = _recording(folder, history, idle_s)
     with policy_process(history.state_dir) as (url, process, start_s):
-        rows.append(at_most("store", "start of a policy's share, to the first answer", start_s, _START_S, "s"))
+        note = f"{_cpu_s(process):.1f} s of CPU"
+        rows.append(at_most("store", "start of a policy's share, to the first answer", start_s, _START_S, "s", note))
         settled_s = _settle(process)  # the first look, the first census and the metrics of the newest steps
         rows.append(
             Row("store", "CPU of all that, until it is idle", _cpu_s(process), "s", note=f"{settled_s:.0f} s in all")
@@ -43,8 +46,7 @@ def measure(folder: Path, history: History, *, idle_s: float) -> list[Row]:
         places = {"policy": POLICY, "middle": max(1, history.steps // 2), "steps": history.steps}
         places["last"] = history.steps - 1
         for question in _QUESTIONS:
-            slowest = max(_answer_s(f"{url}{question.format(**places)}") for _ in range(_ASKED))
-            rows.append(at_most("store", f"GET {question.format(**places)}", 1000 * slowest, _ANSWER_MS, "ms"))
+            rows.append(_answer(url, question.format(**places), process))
         rows.append(Row("store", "resident memory, a policy collecting", process.memory_info().rss / 2**20, "MiB"))
     return rows
 
@@ -71,7 +73,7 @@ def _recording(folder: Path, history: History, idle_s: float) -> list[Row]:
         start_cpu_s = _cpu_s(process)
         _settle(process)
         idle = _idle(process, idle_s)
-        slowest = max(_answer_s(f"{url}/lightning/{path}") for path in ("status", "agents") for _ in range(_ASKED))
+        answers = [_answer(url, path, process, ", recording") for path in _OF_ONE_THAT_RECORDS]
     finally:
         daemon.terminate()
         daemon.wait(60)
@@ -79,8 +81,15 @@ def _recording(folder: Path, history: History, idle_s: float) -> list[Row]:
         at_most("store", "start of a daemon that records, to the first answer", start_s, _START_S, "s"),
         Row("store", "CPU of that, most of it Python's imports", start_cpu_s, "s"),
         at_most("store", "idle CPU, recording", idle, _IDLE_PER_CENT, "%"),
-        at_most("store", "GET /lightning/status and /lightning/agents, recording", 1000 * slowest, _ANSWER_MS, "ms"),
+        *answers,
     ]
+
+
+def _answer(url: str, path: str, process: psutil.Process, of: str = "") -> Row:
+    before = _cpu_s(process)
+    slowest = max(_answer_s(url + path) for _ in range(_ASKED))
+    cpu_ms = 1000 * (_cpu_s(process) - before) / _ASKED
+    return at_most("store", f"GET {path}{of}", 1000 * slowest, _ANSWER_MS, "ms", f"{cpu_ms:.0f} ms of CPU on average")
 
 
 def _answer_s(url: str) -> float:

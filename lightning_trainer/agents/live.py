@@ -1,10 +1,5 @@
-"""The census of a store that a daemon is writing: of its newest spans, counted when somebody asks and something came.
+"""The census of a store that a daemon is writing: counted when somebody asks and something came."""
 
-Whoever asks gets an answer soon: while a count takes longer than that, the one before it is the answer.
-"""
-
-import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,14 +11,12 @@ from lightning_trainer.agents.census import AgentCensus, count_agents, slim
 from lightning_trainer.agents.uncaptured import ProgramLosses, count_losses
 from lightning_trainer.ingest.dialects.registry import is_unread_call
 from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.lately import Lately
 from lightning_trainer.store.scan import named, traces
 from lightning_trainer.types import Span
 
 NEWEST = 5_000
 """Spans that a daemon's census looks at: agents that have called lately are among them."""
-_PATIENCE_S = 0.1
-_SHARE = 0.02
-"""Of the time, that may be spent on counting."""
 Result = TypeVar("Result")
 
 
@@ -68,15 +61,10 @@ class ScannableStore(Protocol):
 
 
 class LiveCensus:
-    """One count at a time, however many ask; reading happens in a thread of the store's, on one snapshot."""
+    """Of the newest spans, on one snapshot."""
 
     def __init__(self, store: ScannableStore) -> None:
-        self._store = store
-        self._counting: asyncio.Task[None] | None = None
-        self._last_span = -1
-        self._took_s = 0.0
-        self._counted_at = 0.0
-        self._seen: Seen | None = None
+        self._counted = Lately(lambda: store.scan(lambda connection: see(connection, newest=NEWEST)), store.last_span)
 
     async def get(self) -> Seen:
         """Return the newest count; one of a moment ago where a new one takes long.
@@ -84,19 +72,4 @@ class LiveCensus:
         Raises:
             StoreError: the store cannot be read.
         """
-        if self._counting is None or self._counting.done():
-            rested = time.monotonic() - self._counted_at >= self._took_s / _SHARE or self._took_s < _PATIENCE_S
-            if not rested or await self._store.last_span() == self._last_span:
-                return self._seen or Seen()
-            self._counting = asyncio.create_task(self._count(), name="census")
-        await asyncio.wait({self._counting}, timeout=None if self._seen is None else _PATIENCE_S)
-        if self._counting.done():
-            self._counting.result()
-        return self._seen or Seen()
-
-    async def _count(self) -> None:
-        began = time.monotonic()
-        last = await self._store.last_span()
-        self._seen = await self._store.scan(lambda connection: see(connection, newest=NEWEST))
-        self._last_span, self._counted_at = last, time.monotonic()
-        self._took_s = self._counted_at - began
+        return await self._counted.get()

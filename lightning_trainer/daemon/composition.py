@@ -105,7 +105,7 @@ async def compose(
         stack.push_async_callback(loan.close)
         for trainer in trainers:
             trainer.gpu = loan
-    judges = await stack.enter_async_context(judges_at_work(config.judge, store=store, sink=sink))
+    judges = await stack.enter_async_context(judges_at_work(config.judge, config.daemon, store=store, sink=sink))
     policies = [
         PolicyRuntime(
             policy,

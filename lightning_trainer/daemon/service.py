@@ -14,7 +14,6 @@ from functools import partial
 
 from fastapi import Depends, FastAPI
 from lightning_instrumentation.access.known import KnownDaemon
-from lightning_instrumentation.redaction.rules import redactor
 
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, GatewayConfig
@@ -112,9 +111,7 @@ class Daemon:
             store.retention.wanted_by = lambda: [one.policy.name for one in policies if one.takes_attempts]
             store.retention.repeatable_from = partial(oldest_checkpoints, config.shared_dir / "checkpoints")
             self.url = url
-            redacting = RedactingSink(
-                sink, redactor(config.daemon.redact), drop_tokens=config.daemon.redact_tokens == "drop"
-            )
+            redacting = RedactingSink.of(config.daemon, sink)
             app = self._app(store, redacting, policies, token, daemon=identity.daemon, census=census)
             shown = None if certificate is None else ShownCertificate(config.daemon, certificate)
             pem = None if certificate is None else certificate.pem

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lightning_instrumentation.delivery.spool import Spool, endpoint_folder, orphans_in, owned_folders
 from lightning_instrumentation.settings import default_spool_dir
 
-from lightning_trainer.errors import MalformedTelemetryError, StoreError
+from lightning_trainer.errors import LightningError, MalformedTelemetryError, StoreError
 from lightning_trainer.ingest.http.otlp import decode_request
 from lightning_trainer.types import SpanSink
 
@@ -15,6 +15,8 @@ _log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 5.0
 _BATCH = 500
+_SURPRISES = 3
+"""Looks in a row that ended in an error that nobody has thought of, until what is in the spools is doubted."""
 
 
 async def drain_spools(endpoint: str, sink: SpanSink, owners: Sequence[str] = ()) -> None:
@@ -23,16 +25,19 @@ async def drain_spools(endpoint: str, sink: SpanSink, owners: Sequence[str] = ()
     Args:
         owners: under which spans wait for this daemon, wherever it listened.
     """
+    surprises = 0
     while True:
         try:
             for spool in await asyncio.to_thread(_orphans, endpoint, owners):
                 with spool:
                     while bodies := await asyncio.to_thread(spool.read, _BATCH):
-                        await _deliver(bodies, sink)
+                        await _deliver(bodies, sink, spool, doubted=surprises >= _SURPRISES)
                         await asyncio.to_thread(spool.forget, bodies)
+            surprises = 0
         except (OSError, StoreError) as error:
             _log.warning("spooled spans could not be taken over (%s); trying again", error)
         except Exception:
+            surprises += 1
             _log.exception(
                 "spooled spans could not be taken over, for a reason that nobody has thought of; trying again"
             )
@@ -44,14 +49,24 @@ def _orphans(endpoint: str, owners: Sequence[str]) -> list[Spool]:
     return orphans_in([endpoint_folder(spool_dir, endpoint), *owned_folders(spool_dir, owners)])
 
 
-async def _deliver(bodies: Sequence[bytes], sink: SpanSink) -> None:
-    """Commit what can be; a body that cannot is found and left out, and the others of its batch are committed."""
+async def _deliver(bodies: Sequence[bytes], sink: SpanSink, spool: Spool, *, doubted: bool) -> None:
+    """Commit what can be; a body that cannot is found and put aside, and the others of its batch are committed.
+
+    Args:
+        doubted: an error that nobody has thought of is taken for a body's own, too.
+    """
     try:
         await sink.append([span for body in bodies for span in decode_request(body).spans])
-    except MalformedTelemetryError as error:
+    except (OSError, StoreError):
+        raise
+    except Exception as error:
+        if not (doubted or isinstance(error, MalformedTelemetryError)):
+            raise
         if len(bodies) == 1:
-            _log.error("a spooled span cannot be read and is left out: %s", error)
+            reason = str(error) if isinstance(error, LightningError) else f"{type(error).__name__}: {error}"
+            _log.error("a spooled request cannot be stored and is put aside in %s: %s", spool.rejected_path, reason)
+            await asyncio.to_thread(spool.put_aside, bodies[0], reason)
             return
         middle = len(bodies) // 2
-        await _deliver(bodies[:middle], sink)
-        await _deliver(bodies[middle:], sink)
+        await _deliver(bodies[:middle], sink, spool, doubted=doubted)
+        await _deliver(bodies[middle:], sink, spool, doubted=doubted)

@@ -54,4 +54,6 @@ async def keep_within_limits(store: Store, *, every_s: float = _EVERY_S) -> None
                 await asyncio.sleep(_REST * (time.monotonic() - began))
         except StoreError as error:
             _log.warning("nothing could be deleted from the store: %s", error)
+        except Exception:
+            _log.exception("nothing could be deleted from the store, for a reason that nobody has thought of")
         await asyncio.sleep(every_s)

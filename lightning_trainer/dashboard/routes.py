@@ -195,7 +195,10 @@ class Dashboard:
         visitor = self._sessions.visitor(request)
         if visitor is None:
             return self._ask_for_the_token(request)
-        form = await read_form(request)
+        try:
+            form = await read_form(request)
+        except LightningError as error:
+            return self._said(request, visitor, str(error), 422)
         if self._sessions.may_act(request, visitor, form.get("csrf", "")):
             self._sessions.log_out(visitor)
         answer = RedirectResponse("/", 303, headers=SECURITY)

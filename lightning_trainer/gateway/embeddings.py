@@ -13,7 +13,7 @@ import aiohttp
 from fastapi import APIRouter, Request, Response
 
 from lightning_trainer.gateway.http_errors import shaped
-from lightning_trainer.ingest.http.bodies import BodyTooLargeError, read_body
+from lightning_trainer.ingest.http.bodies import BodyTooLargeError, BodyTooSlowError, read_body
 from lightning_trainer.ingest.http.rollout_urls import BASES
 
 _TIMEOUT_S = 120.0
@@ -76,6 +76,8 @@ def embeddings_router(server: EmbeddingsServer | None, *, max_body_bytes: int) -
                 return Response(await answer.read(), answer.status, passed)
         except BodyTooLargeError as error:
             return shaped(request, 413, str(error))
+        except BodyTooSlowError as error:  # a TimeoutError as well
+            return shaped(request, 408, str(error))
         except (aiohttp.ClientError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
             return shaped(request, 502, f"the server of embeddings at {server.base_url} did not answer: {reason}")

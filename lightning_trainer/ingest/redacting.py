@@ -1,7 +1,7 @@
 """Spans before they are stored: every text in them redacted by the daemon's rules, whoever sent it.
 
 Our own client redacts by its own rules before anything leaves its process; other tracers, what passes through the
-gateway, rewards and ends do not. Names, ids, roles, types and numbers stay: they say what a span is.
+gateway, rewards, ends and judges do not. Names, ids, roles, types and numbers stay: they say what a span is.
 """
 
 import asyncio
@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import cast
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.redaction.rules import RedactionError, Redactor
+from lightning_instrumentation.redaction.rules import RedactionError, Redactor, redactor
 
+from lightning_trainer.config import DaemonConfig
 from lightning_trainer.types import AttributeValue, Span, SpanEvent, SpanSink
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,11 @@ class RedactingSink:
         self._drop_tokens = drop_tokens
         self.left_out = 0
         """Texts that a rule failed on."""
+
+    @classmethod
+    def of(cls, config: DaemonConfig, sink: SpanSink) -> "RedactingSink":
+        """Return the sink with the rules of a configuration."""
+        return cls(sink, redactor(config.redact), drop_tokens=config.redact_tokens == "drop")
 
     async def append(self, spans: Sequence[Span]) -> int:
         if len(spans) <= _FEW:

@@ -103,8 +103,15 @@ class EngineProcess:
         """Start the process and return; ``ready`` waits for it.
 
         Raises:
-            EngineError: there is no model, or the interpreter cannot be run.
+            EngineError: there is no model, the disk cannot be written, or the interpreter cannot be run.
         """
+        try:
+            await self._start()
+        except OSError as error:
+            self._remove_scratch()
+            raise EngineError(f"the engine cannot be started: {error}") from error
+
+    async def _start(self) -> None:
         settings = self.settings
         if not (settings.model_dir / "config.json").is_file():
             raise EngineError(f"{settings.model_dir} is not a model folder: it has no config.json")
@@ -252,6 +259,18 @@ class EngineProcess:
         raise EngineError(f"the engine failed on {method} {path}: {message}")
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        try:
+            reason = await self._end_of(process)
+        except Exception as error:  # whoever keeps the engine waits for its end
+            logger.exception("the engine's process could not be watched to its end")
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            reason = f"it was not to be watched any longer: {type(error).__name__}: {error}"
+        self._remove_scratch()
+        self.exited.set_result(reason)
+
+    async def _end_of(self, process: asyncio.subprocess.Process) -> str:
+        """Give the process its settings, take what it says, and return why it ended."""
         assert process.stdin is not None
         assert process.stdout is not None
         error: str | None = None
@@ -270,14 +289,16 @@ class EngineProcess:
         # Standard input stays open until here: closing it is what tells the host that its parent is gone.
         process.stdin.close()
         await asyncio.to_thread(end_group, process.pid, _GROUP_GRACE_S)
-        reason = "it was stopped" if status == 0 else await asyncio.to_thread(self._explain, error, status)
-        self._remove_scratch()
-        self.exited.set_result(reason)
+        return "it was stopped" if status == 0 else await asyncio.to_thread(self._explain, error, status)
 
     def _explain(self, error: str | None, status: int) -> str:
-        with self.settings.log_path.open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
-            return explain(log.read().decode("utf-8", errors="replace"), error, status)
+        try:
+            with self.settings.log_path.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+                said = log.read()
+        except OSError:
+            said = b""  # somebody has removed it
+        return explain(said.decode("utf-8", errors="replace"), error, status)
 
     def _host_settings(self) -> HostSettings:
         settings = self.settings

@@ -343,10 +343,15 @@ class EngineSupervisor:
             logger.info("the engine serves %s after %.1f s", served, startup_s)
             await self._set(state=EngineState.READY, versions=self._versions(), startup_s=startup_s)
             return await self._end_of(engine)
-        except EngineError as error:
+        except (EngineError, PublicationError) as error:
             return str(error)
+        except Exception as error:  # whatever it is, another start may do better
+            logger.exception("the engine's start or watch ended in an error that nobody has thought of")
+            return f"{type(error).__name__}: {error}"
         finally:
-            await engine.stop()
+            (error,) = await asyncio.gather(engine.stop(), return_exceptions=True)
+            if error is not None:
+                logger.error("the engine's process may not be gone: %r", error)
 
     async def _end_of(self, engine: EngineProcess) -> str:
         """Return why it ended, or that it answers nobody any longer."""

@@ -55,9 +55,9 @@ async def record_promotion(
 
 
 async def _known(store: Store, policy: str, version: int) -> tuple[PolicyVersion, Lineage]:
-    known = await store.version(policy, version)
     lineage = await read_lineage(store, policy)
-    if known is None or version not in lineage:
+    known = await store.version(policy, version) if version in lineage else None
+    if known is None:
         raise RollbackError(f"policy {policy!r} has no version {version}; it has {await _listed(store, policy)}")
     return known, lineage
 

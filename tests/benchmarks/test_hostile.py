@@ -1,13 +1,11 @@
-"""``benchmarks/hostile``: what it sends stays harmless, at a small size; the faults of its chaos are a slow test.
-
-pytest -m slow tests/benchmarks/test_hostile.py -s                        # 40 faults: most of an hour on two cores
-FAULTS=200 FAULTS_SEED=3 FAULTS_A_STEP=10 pytest -m slow tests/benchmarks/test_hostile.py -s
-"""
+"""``benchmarks/hostile``: what it sends stays harmless, at a small size (chaos: ``tests/loop/test_chaos.py``)."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,11 +36,13 @@ def missed(rows: dict[str, dict], *but: str) -> list[str]:
 def test_no_body_ends_in_an_exception_and_good_attempts_are_still_built_into_samples(tmp_path: Path) -> None:
     rows = hostile(tmp_path, "--quick", "--only", "fuzz")
     assert rows["fuzzed bodies in process"]["figure"] == 6_000
+    assert rows["routes that nothing came to"]["figure"] == 0, rows["routes that nothing came to"]["note"]
     assert rows["good attempts that the loop takes and builds into samples"]["figure"] == 26
     assert missed(rows, "good requests, p99") == []
 
 
-def test_a_good_client_is_served_beside_slow_half_open_and_flooding_ones(tmp_path: Path) -> None:
-    rows = hostile(tmp_path, "--quick", "--only", "storm")
+@pytest.mark.parametrize("section", ["storm", "storm-tls"])
+def test_a_good_client_is_served_beside_slow_half_open_and_flooding_ones(tmp_path: Path, section: str) -> None:
+    rows = hostile(tmp_path, "--quick", "--only", section)
     assert rows["hostile clients at once"]["figure"] == 60
     assert missed(rows, "good requests, p99") == []

@@ -3,7 +3,7 @@
 What happens, and what is compared, is in ``benchmarks/hostile/chaos/run.py``.
 
     pytest -m slow tests/loop/test_chaos.py -s            # about an hour on two cores
-    FAULTS=200 FAULTS_SEED=3 FAULTS_A_STEP=10 pytest -m slow tests/loop/test_chaos.py -s
+    FAULTS=200 FAULTS_SEED=3 FAULTS_A_STEP=25 pytest -m slow tests/loop/test_chaos.py -s
 """
 
 import json
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl, pytest.mar
 ROOT = Path(__file__).parents[2]
 FAULTS = int(os.environ.get("FAULTS", "40"))
 SEED = os.environ.get("FAULTS_SEED", "0")
-FAULTS_A_STEP = os.environ.get("FAULTS_A_STEP", "8")
+FAULTS_A_STEP = os.environ.get("FAULTS_A_STEP", "20")
 
 
 def test_the_run_ends_where_an_undisturbed_one_does(tmp_path: Path) -> None:

@@ -21,13 +21,14 @@ from benchmarks.hostile.chaos.recorded import Message, SpanId, StepMessages, Und
 from benchmarks.hostile.chaos.supervised import PATIENCE_S, Supervised
 from benchmarks.hostile.chaos.writers import Writers
 
-_BETWEEN_S = 10.0
-"""About, between two faults of a step."""
 _SECTION = "chaos"
 
 
-def run(folder: Path, *, faults: int, faults_a_step: int, seed: int) -> list[Row]:
+def run(folder: Path, *, faults: int, faults_a_step: int, between_s: float, seed: int) -> list[Row]:
     """Record a run, repeat it with so many faults, and compare.
+
+    Args:
+        between_s: mean pause between two faults of a step; shorter ones meet more that is still recovering.
 
     Raises:
         TimeoutError: a step was not done within the patience: something did not come back by itself.
@@ -39,13 +40,15 @@ def run(folder: Path, *, faults: int, faults_a_step: int, seed: int) -> list[Row
     disturbed.mkdir()
     disk = Disk(disturbed / "state")
     try:
-        return list(_disturbed(disturbed, disk, undisturbed, faults, random.Random(seed)))
+        return list(_disturbed(disturbed, disk, undisturbed, faults, between_s, random.Random(seed)))
     finally:
         disk.free()
         disk.close()
 
 
-def _disturbed(folder: Path, disk: Disk, undisturbed: Undisturbed, faults: int, rng: random.Random) -> Iterator[Row]:
+def _disturbed(
+    folder: Path, disk: Disk, undisturbed: Undisturbed, faults: int, between_s: float, rng: random.Random
+) -> Iterator[Row]:
     began = time.monotonic()
     daemon = Supervised(folder)
     writers = Writers(daemon.environment, folder, rng)
@@ -61,7 +64,7 @@ def _disturbed(folder: Path, disk: Disk, undisturbed: Undisturbed, faults: int, 
             giving = threading.Thread(target=_give, args=(daemon, writers, messages, acknowledged, rng.random()))
             giving.start()
             for _ in range(share):
-                time.sleep(rng.expovariate(1 / _BETWEEN_S))
+                time.sleep(rng.expovariate(1 / between_s))
                 what = all_faults.one()
                 done[what] += 1
                 _say(f"{time.monotonic() - began:7.0f} s  step {number}: {what}")

@@ -1,4 +1,4 @@
-"""Bodies that are nearly right, or not at all, over every route that strangers can post to.
+"""Bodies that are nearly right, or not at all, and questions that nobody would ask, over every route that there is.
 
 Most are given to the application in process, and some over real sockets. None may end in a 5xx, an exception or a
 traceback in the log; and what good clients send meanwhile has to come out as a sample that the loop would take.
@@ -13,8 +13,10 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from fastapi.routing import APIRoute
+
 from benchmarks.common.rows import Row, at_least, at_most
-from benchmarks.hostile.fuzz import json_requests, otlp_bodies
+from benchmarks.hostile.fuzz import json_requests, other_requests, otlp_bodies
 from benchmarks.hostile.fuzz.aftermath import taken_by_the_loop
 from benchmarks.hostile.fuzz.sending import InProcess, OverSockets, Sender
 from benchmarks.hostile.fuzz.world import World, opened
@@ -26,7 +28,10 @@ _EVERY = 500
 _BODIES_AN_ATTEMPT = 6
 """So that some bodies come again, whole or damaged, and some contradict each other."""
 _MEMORY_MIB = 1024
-Request = tuple[str, bytes, dict[str, str]]
+_WITHOUT_END = {"/events", "/lightning/runs/{name}/hold"}
+"""Answers that last for as long as somebody listens."""
+Request = tuple[str, str, bytes, dict[str, str]]
+"""Method, path, body and headers."""
 
 
 def run(folder: Path, bodies: int, over_sockets: int, seed: int) -> list[Row]:
@@ -38,11 +43,13 @@ async def _run(folder: Path, bodies: int, over_sockets: int, seed: int) -> list[
     async with opened(folder) as world:
         began, rows = time.monotonic(), []
         found = Found()
-        await _send_all(InProcess(world.app), bodies, seed, found)
+        in_process = InProcess(world.app)
+        await _send_all(in_process, bodies, seed, found)
         took_s = time.monotonic() - began
         async with OverSockets.to(world.app) as sockets:
             await _send_all(sockets, over_sockets, seed + 1, found)
         rows += _rows(world, found, bodies, over_sockets, took_s)
+        rows.append(_left_out(world, in_process.reached))
         samples, sentence = await taken_by_the_loop(world.store, world.config.policy[0], found.good)
         rows.append(
             at_least(
@@ -87,31 +94,47 @@ async def _send_all(sender: Sender, bodies: int, seed: int, found: Found) -> Non
         for made, at in enumerate(left):
             if at % _EVERY == 0:
                 await _be_good(sender, f"good-{seed}-{at}", found)
-            kind, path, body, headers = _made(rng, f"{seed}-{number}-{made // _BODIES_AN_ATTEMPT}")
+            kind, method, path, body, headers = _made(rng, f"{seed}-{number}-{made // _BODIES_AN_ATTEMPT}")
             found.routes[kind] += 1
-            status, said = await sender.post(path, body, headers)
+            status, said = await sender.send(method, path, body, headers)
             found.statuses[status] += 1
-            if (status >= 500 and "try again" not in said) or status == 0:  # too many at once is an answer
+            # Too many at once is an answer, and so is what is not ready.
+            expected = "try again" in said or path.partition("?")[0] == "/readyz"
+            if status == 0 or (status >= 500 and not expected):
                 found.fail(f"{kind}: {said.splitlines()[-1] if said else status}", path, body)
 
     await asyncio.gather(*(work(number) for number in range(_AT_ONCE)))
 
 
-def _made(rng: random.Random, name: str) -> tuple[str, str, bytes, dict[str, str]]:
-    """Return the kind, path, body and headers of one request."""
-    roll = rng.random()
+def _otlp(make: Callable[[str, random.Random], tuple[bytes, dict[str, str]]]) -> Callable[..., Request]:
+    return lambda names, rng: ("POST", "/v1/traces", *make(names[1], rng))
+
+
+def _posted(make: Callable[[list[str], random.Random], tuple[str, bytes, dict[str, str]]]) -> Callable[..., Request]:
+    return lambda names, rng: ("POST", *make(names, rng))
+
+
+_KINDS: dict[str, tuple[float, Callable[[list[str], random.Random], Request]]] = {
+    "OTLP, protobuf": (0.31, _otlp(otlp_bodies.protobuf)),
+    "OTLP, JSON": (0.17, _otlp(otlp_bodies.as_json)),
+    "rewards": (0.13, _posted(json_requests.reward)),
+    "ends of rollouts": (0.08, _posted(json_requests.end)),
+    "gateway": (0.17, _posted(json_requests.call)),
+    "questions": (0.05, other_requests.asked),
+    "feedback": (0.03, other_requests.feedback),
+    "by hand": (0.03, other_requests.by_hand),
+    "other signals": (0.02, other_requests.other_signal),
+    "forms": (0.01, other_requests.form),
+}
+"""With their shares."""
+_NAMES, _SHARES = list(_KINDS), [share for share, _ in _KINDS.values()]
+
+
+def _made(rng: random.Random, name: str) -> tuple[str, str, str, bytes, dict[str, str]]:
+    """Return the kind, method, path, body and headers of one request."""
     names = [f"good-0-{_EVERY * rng.randrange(20)}", name]
-    if roll < 0.35:
-        return "OTLP, protobuf", "/v1/traces", *otlp_bodies.protobuf(name, rng)
-    if roll < 0.55:
-        return "OTLP, JSON", "/v1/traces", *otlp_bodies.as_json(name, rng)
-    kinds: tuple[tuple[str, Callable[[list[str], random.Random], Request]], ...] = (
-        ("rewards", json_requests.reward),
-        ("ends of rollouts", json_requests.end),
-        ("gateway", json_requests.call),
-    )
-    kind, make = kinds[0] if roll < 0.7 else kinds[1] if roll < 0.8 else kinds[2]
-    return kind, *make(names, rng)
+    (kind,) = rng.choices(_NAMES, _SHARES)
+    return kind, *_KINDS[kind][1](names, rng)
 
 
 async def _be_good(sender: Sender, name: str, found: Found) -> None:
@@ -120,7 +143,7 @@ async def _be_good(sender: Sender, name: str, found: Found) -> None:
         request = otlp_bodies.attempt(attempt, reward=reward, task=name)
         began = time.monotonic()
         headers = {"content-type": "application/x-protobuf"}
-        status, _ = await sender.post("/v1/traces", request.SerializeToString(), headers)
+        status, _ = await sender.send("POST", "/v1/traces", request.SerializeToString(), headers)
         found.good_s.append(time.monotonic() - began)
         if status == 200:
             found.good.append(attempt)
@@ -167,6 +190,17 @@ def _rows(world: World, found: Found, bodies: int, over_sockets: int, took_s: fl
         at_most(_SECTION, "peak memory of the process, the fuzzer's included", peak, _MEMORY_MIB, "MiB"),
         Row(_SECTION, "memory gained in the second half", found.rss_mib[-1] - half, "MiB"),
     ]
+
+
+def _left_out(world: World, reached: set[tuple[str, str]]) -> Row:
+    routes = {
+        (method, route.path)
+        for route in world.app.routes
+        if isinstance(route, APIRoute) and route.path not in _WITHOUT_END
+        for method in route.methods
+    }
+    left_out = sorted(f"{method} {path}" for method, path in routes - reached)
+    return at_most(_SECTION, "routes that nothing came to", len(left_out), 0, f"of {len(routes)}", ", ".join(left_out))
 
 
 def _shown(failures: Counter[str]) -> str:

@@ -1,6 +1,7 @@
 """Requests to the JSON routes: rewards, ends of rollouts, and the gateway's four APIs; valid ones and damaged ones."""
 
 import random
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -89,11 +90,11 @@ _MESSAGE: dict[str, Any] = {
     "stream": False,
 }
 _CALLS = (
-    ("/v1/chat/completions", _CHAT),
-    ("/v1/completions", _COMPLETION),
-    ("/v1/responses", _RESPONSE),
-    ("/v1/messages", _MESSAGE),
-    ("/v1/messages/count_tokens", _MESSAGE),
+    ("/chat/completions", _CHAT),
+    ("/completions", _COMPLETION),
+    ("/responses", _RESPONSE),
+    ("/messages", _MESSAGE),
+    ("/messages/count_tokens", _MESSAGE),
 )
 _BAGGAGE = (
     "",
@@ -102,6 +103,10 @@ _BAGGAGE = (
     "=,=;",
     "x" * 4000,
     "gen_ai.agent.name=solver",
+)
+_SETTINGS = (
+    *("temperature=0.7&metadata.split=train", "top_k=-1", "seed=9999999999999999999", "temperature=nan", "metadata.=x"),
+    *("", "&&", "max_tokens=1e9", "n=3", "=", "metadata.a=" + "x" * 2000),
 )
 _PARENTS = (
     "",
@@ -138,8 +143,7 @@ def end(names: list[str], rng: random.Random) -> tuple[str, bytes, dict[str, str
 def call(names: list[str], rng: random.Random) -> tuple[str, bytes, dict[str, str]]:
     """Return path, body and headers of a model call."""
     path, body = rng.choice(_CALLS)
-    if rng.random() < 0.3:
-        path = f"/rollouts/{_id(rng.choice(names), rng)}{path}"
+    path = base(rng, names) + path
     if rng.random() < 0.2:
         body = {**body, "stream": True}
     headers = dict(_JSON)
@@ -148,6 +152,15 @@ def call(names: list[str], rng: random.Random) -> tuple[str, bytes, dict[str, st
     if rng.random() < 0.05:
         headers["content-type"] = rng.choice(("text/plain", "", "application/json;charset=utf-7"))
     return path, mutated(body, rng), headers
+
+
+def base(rng: random.Random, names: Sequence[str] = ("r",), *, plain: float = 0.6) -> str:
+    """Return a base URL's path: unless it is plain, a rollout, an agent and settings may stand in it."""
+    if rng.random() < plain:
+        return "/v1"
+    agent = rng.choice(("", f"/agents/{_id('solver', rng)}"))
+    settings = rng.choice(("", f"/with/{quote(rng.choice(_SETTINGS), safe='')}"))
+    return f"/rollouts/{_id(rng.choice(names), rng)}{agent}{settings}/v1"
 
 
 def _id(usual: str, rng: random.Random) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 import traceback
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
@@ -25,7 +26,7 @@ def place_of(error: BaseException) -> str:
 
 
 class Sender(Protocol):
-    async def post(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
+    async def send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
         """Return the status and what was said; 0 where there was no answer."""
         ...
 
@@ -35,14 +36,16 @@ class InProcess:
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app
+        self.reached: set[tuple[str, str]] = set()
+        """Methods and paths of the routes that requests came to."""
 
-    async def post(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
+    async def send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
         named, _, query = path.partition("?")
         scope: dict[str, Any] = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",
-            "method": "POST",
+            "method": method,
             "scheme": "http",
             "path": unquote_to_bytes(named).decode(errors="replace"),
             "raw_path": named.encode(errors="replace"),
@@ -78,14 +81,16 @@ class InProcess:
             return 0, f"{type(error).__name__}: {str(error)[:80]} at {place_of(error)}"
         finally:
             ended.set()
+            if (route := scope.get("route")) is not None:
+                self.reached.add((method, route.path))
         return status, said.decode(errors="replace")
 
 
 class OverSockets:
     """HTTP/1.1 by hand, a connection a request: what a client's library would refuse to send is sent."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self._port, self._tls = port, tls
 
     @classmethod
     @asynccontextmanager
@@ -96,14 +101,20 @@ class OverSockets:
             async with serving(app, listener):
                 yield cls(listener.getsockname()[1])
 
-    async def post(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
+    async def send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
         lines = [f"{name}: {value}" for name, value in headers.items()]
         head = "\r\n".join(
-            [f"POST {path} HTTP/1.1", "host: 127.0.0.1", *lines, f"content-length: {len(body)}", "connection: close"]
+            [
+                f"{method} {path} HTTP/1.1",
+                "host: 127.0.0.1",
+                *lines,
+                f"content-length: {len(body)}",
+                "connection: close",
+            ]
         )
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+                reader, writer = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._tls)
                 try:
                     writer.write(head.encode("latin-1", "replace") + b"\r\n\r\n" + body)
                     answer = await reader.read(4096)

@@ -18,6 +18,7 @@ from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.service import Daemon
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Progress
+from lightning_trainer.errors import RollbackError
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.serving.supervisor import EngineState, EngineStatus
@@ -46,6 +47,13 @@ class _NoOldVersions:
         return ()
 
     async def lease(self, version: int) -> None: ...
+
+
+class _NoWayBack(RollbackRequests):
+    """There is no loop that would go back."""
+
+    async def ask(self, version: int) -> None:
+        raise RollbackError(f"there is no version {version}")
 
 
 class Tracebacks(logging.Handler):
@@ -81,6 +89,7 @@ async def opened(folder: Path) -> AsyncIterator[World]:
         {
             "daemon": {"state_dir": str(folder), "max_body_bytes": MAX_BODY_BYTES},
             "gateway": {"max_body_bytes": MAX_BODY_BYTES, "queue_timeout_s": 5.0},
+            "feedback": {"source_per_hour": 10**6, "all_per_hour": 10**7},
             "policy": [{"name": POLICY, "agents": ["solver"], "model": "random:tiny", "group_size": 2}],
         }
     )
@@ -106,7 +115,7 @@ async def opened(folder: Path) -> AsyncIterator[World]:
                 engine=endpoint,
                 trainer=SimpleNamespace(process_id=None),
                 metrics=MetricsRecorder(POLICY, store, folder=folder),
-                rollbacks=RollbackRequests(wake=stored),
+                rollbacks=_NoWayBack(wake=stored),
             )
             app = Daemon(config)._app(store, sink, [runtime], None)
             async with contextlib.AsyncExitStack() as stack:

@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import resource
+import ssl
 import subprocess
 import sys
 import time
@@ -20,9 +21,9 @@ import psutil
 from benchmarks.common.rows import Row, at_least, at_most
 from benchmarks.hostile.fuzz import otlp_bodies
 from benchmarks.hostile.fuzz.sending import OverSockets
+from benchmarks.hostile.storm.certificate import write_certificate
 from lightning_trainer.store.sqlite import SqliteStore
 
-_SECTION = "storm"
 _FILES = 512
 """Descriptors of the daemon: fewer than there are clients."""
 _P99_S = 3.0
@@ -30,19 +31,23 @@ _MEMORY_MIB = 768
 _PAUSE_S = 0.1
 
 
-def run(folder: Path, clients: int, seconds: float) -> list[Row]:
+def run(folder: Path, clients: int, seconds: float, *, over_tls: bool) -> list[Row]:
     """Let so many hostile clients loose for so long.
 
     Raises:
         RuntimeError: the daemon does not start.
     """
-    with _daemon(folder) as (daemon, port):
+    section = "storm over TLS" if over_tls else "storm"
+    files = write_certificate(folder) if over_tls else None
+    tls = None if files is None else ssl.create_default_context(cafile=files[0])
+    with _daemon(folder, files) as (daemon, port):
         hostile = [sys.executable, "-m", "benchmarks.hostile.storm.clients", str(port), str(clients)]
+        hostile += [] if files is None else [str(files[0])]
         here = Path(__file__).parents[2]
         path = os.pathsep.join((str(here), *filter(None, (os.environ.get("PYTHONPATH"),))))
         storm = subprocess.Popen(hostile, cwd=here, env=os.environ | {"PYTHONPATH": path}, stdin=subprocess.PIPE)
         try:
-            good = asyncio.run(_good(port, seconds, psutil.Process(daemon.pid)))
+            good = asyncio.run(_good(OverSockets(port, tls), seconds, psutil.Process(daemon.pid)))
         finally:
             storm.kill()
             storm.wait()
@@ -52,34 +57,34 @@ def run(folder: Path, clients: int, seconds: float) -> list[Row]:
     waits_s = sorted(good.waits_s)
     return [
         Row(
-            _SECTION,
+            section,
             "hostile clients at once",
             clients,
             "",
             note=f"for {seconds:g} s; {_FILES} descriptors in the daemon",
         ),
-        at_least(_SECTION, "the daemon lives", int(alive), 1, ""),
-        at_most(_SECTION, "good requests not accepted", good.failed, 0, f"of {len(waits_s)}", good.said),
+        at_least(section, "the daemon lives", int(alive), 1, ""),
+        at_most(section, "good requests not accepted", good.failed, 0, f"of {len(waits_s)}", good.said),
         at_most(
-            _SECTION,
+            section,
             "good attempts accepted and not stored",
             len(good.accepted) - stored,
             0,
             f"of {len(good.accepted)}",
         ),
         Row(
-            _SECTION,
+            section,
             "good requests, median",
             waits_s[len(waits_s) // 2],
             "s",
             note=f"told to come again {good.again} times",
         ),
-        at_most(_SECTION, "good requests, p99", waits_s[int(0.99 * (len(waits_s) - 1))], _P99_S, "s"),
+        at_most(section, "good requests, p99", waits_s[int(0.99 * (len(waits_s) - 1))], _P99_S, "s"),
         at_most(
-            _SECTION, "peak memory of the daemon", good.peak_mib, _MEMORY_MIB, "MiB", f"{good.first_mib:.0f} MiB before"
+            section, "peak memory of the daemon", good.peak_mib, _MEMORY_MIB, "MiB", f"{good.first_mib:.0f} MiB before"
         ),
         at_most(
-            _SECTION,
+            section,
             "tracebacks in its log",
             log.count("Traceback"),
             0,
@@ -98,8 +103,8 @@ class _Good:
         self.first_mib = self.peak_mib = 0.0
 
 
-async def _good(port: int, seconds: float, daemon: psutil.Process) -> _Good:
-    good, sockets = _Good(), OverSockets(port)
+async def _good(sockets: OverSockets, seconds: float, daemon: psutil.Process) -> _Good:
+    good = _Good()
     good.first_mib = good.peak_mib = daemon.memory_info().rss / 2**20
     until, number = time.monotonic() + seconds, 0
     while time.monotonic() < until:
@@ -120,7 +125,7 @@ async def _good(port: int, seconds: float, daemon: psutil.Process) -> _Good:
 async def _accepted(sockets: OverSockets, body: bytes, good: _Good) -> tuple[int, str]:
     deadline = time.monotonic() + 60
     while True:
-        status, said = await sockets.post("/v1/traces", body, {"content-type": "application/x-protobuf"})
+        status, said = await sockets.send("POST", "/v1/traces", body, {"content-type": "application/x-protobuf"})
         if status not in (0, 408, 503) or time.monotonic() > deadline:
             return status, said
         good.again += 1
@@ -133,9 +138,10 @@ async def _stored(path: Path, attempts: list[str]) -> int:
 
 
 @contextmanager
-def _daemon(folder: Path) -> Iterator[tuple[subprocess.Popen, int]]:
+def _daemon(folder: Path, tls: tuple[Path, Path] | None) -> Iterator[tuple[subprocess.Popen, int]]:
     config = folder / "lightning.toml"
-    config.write_text(f'[daemon]\nport = 0\ntoken = "none"\nstate_dir = "{folder / "state"}"\n')
+    shown = "" if tls is None else f'tls_cert = "{tls[0]}"\ntls_key = "{tls[1]}"\n'
+    config.write_text(f'[daemon]\nport = 0\ntoken = "none"\nstate_dir = "{folder / "state"}"\n{shown}')
     command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(config)]
     with (folder / "daemon.log").open("wb") as log:
         daemon = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, preexec_fn=_few_files)

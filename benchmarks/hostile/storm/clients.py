@@ -1,10 +1,14 @@
 """A process of hostile clients, each on connections of its own, all at once, until it is ended.
 
-python -m benchmarks.hostile.storm.clients PORT COUNT
+python -m benchmarks.hostile.storm.clients PORT COUNT [AUTHORITY]
+
+With the file of an authority they speak TLS, and some of them do not get that far.
 """
 
 import asyncio
+import logging
 import random
+import ssl
 import sys
 from collections.abc import Awaitable, Callable
 
@@ -84,17 +88,44 @@ async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, r
     await reader.read()
 
 
+async def half_handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rng: random.Random) -> None:
+    """Begins one and says no more."""
+    writer.write(_HELLO[: rng.randrange(1, len(_HELLO))])
+    await reader.read()
+
+
+async def slow_handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rng: random.Random) -> None:
+    for byte in _HELLO:
+        writer.write(bytes([byte]))
+        await writer.drain()
+        await asyncio.sleep(rng.uniform(0.2, 1.0))
+
+
+async def only_handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rng: random.Random) -> None:
+    """Costs the daemon a signature and leaves."""
+
+
 _KINDS: tuple[Client, ...] = (
     *(half_open, half_open, slow_head, slow_head, half_body, half_body, slow_body, endless_head, deaf, nonsense),
     *(flooding,),
 )
+_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
+"""A handshake's first record, and not a whole one."""
+_BEFORE_TLS: tuple[Client, ...] = (half_open, half_handshake, half_handshake, slow_handshake, slow_body, nonsense)
+"""On the bare connection: these do not end a handshake, or speak plain HTTP."""
 
 
-async def _client(number: int, port: int) -> None:
-    kind, rng = _KINDS[number % len(_KINDS)], random.Random(number)
+async def _client(number: int, port: int, tls: ssl.SSLContext | None) -> None:
+    kinds = _KINDS if tls is None else (*_KINDS, only_handshake, *_BEFORE_TLS)
+    at, rng = number % len(kinds), random.Random(number)
+    kind, name = kinds[at], None
+    if at > len(_KINDS):
+        tls = None
+    if tls is not None:
+        name = "127.0.0.1"
     while True:
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name)
         except OSError:
             await asyncio.sleep(0.5)
             continue
@@ -107,10 +138,12 @@ async def _client(number: int, port: int) -> None:
         await asyncio.sleep(rng.uniform(0.1, 0.5))
 
 
-async def _main(port: int, count: int) -> None:
-    await asyncio.gather(*(_client(number, port) for number in range(count)))
+async def _main(port: int, count: int, tls: ssl.SSLContext | None) -> None:
+    await asyncio.gather(*(_client(number, port, tls) for number in range(count)))
 
 
 if __name__ == "__main__":
     end_with_parent()
-    asyncio.run(_main(int(sys.argv[1]), int(sys.argv[2])))
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every write to somebody who is gone
+    authority = ssl.create_default_context(cafile=sys.argv[3]) if len(sys.argv) > 3 else None
+    asyncio.run(_main(int(sys.argv[1]), int(sys.argv[2]), authority))

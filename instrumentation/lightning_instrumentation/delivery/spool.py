@@ -117,6 +117,11 @@ class Spool:
 
     def reject(self, body: bytes, reason: str) -> None:
         """Put the oldest record aside: it will never be accepted."""
+        self.put_aside(body, reason)
+        self.forget([body])
+
+    def put_aside(self, body: bytes, reason: str) -> None:
+        """Keep a record where it is not sent from; it still has to be forgotten here."""
         line = json.dumps({"reason": reason, "request": base64.b64encode(body).decode()})
         try:
             descriptor = os.open(self.rejected_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -124,7 +129,6 @@ class Spool:
                 file.write(f"{line}\n")
         except OSError as error:
             failures.note("spool-not-written", f"a refused span could not be kept in {self.rejected_path}", error=error)
-        self.forget([body])
 
     @property
     def rejected_path(self) -> Path:

@@ -79,11 +79,9 @@ def label_rollout(
 
 
 async def _label(config: Config, rollout: str, body: LabelBody) -> str:
-    from lightning_instrumentation.redaction.rules import redactor
-
     async with store_at(recorded_place(config), config.store) as store:
         try:
-            return await label(store, RedactingSink(store, redactor(config.daemon.redact)), rollout, body)
+            return await label(store, RedactingSink.of(config.daemon, store), rollout, body)
         except JsonBodyError as error:
             raise StoreError(str(error)) from error
 

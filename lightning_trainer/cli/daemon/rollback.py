@@ -78,7 +78,7 @@ def _number(config: Config, policy: PolicyConfig, name: str) -> int:
             raise RollbackError(f"no version of {policy.name!r} has a held-out score; name one by its number")
         return max(scored, key=lambda row: (row["held_out"] or 0.0, row["version"]))["version"]
     digits = name.removeprefix("v")
-    if not (digits.isascii() and digits.isdigit()):
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 12):
         raise RollbackError(f"version {name!r} is not a version; write it as 12, v12 or best")
     return int(digits)
 

@@ -25,6 +25,7 @@ from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.config.rewards.judges import AnyJudge, ModelJudge
 from lightning_trainer.errors import ConfigError, JudgeError, StoreError
 from lightning_trainer.ingest.http.otlp import encode_request
+from lightning_trainer.ingest.redacting import RedactingSink
 from lightning_trainer.judges.judging import Judged, Judging
 from lightning_trainer.judges.models.budget import Budget, estimated_tokens
 from lightning_trainer.judges.recording import known_verdicts, question_digest
@@ -150,7 +151,7 @@ async def _sink(config: Config, store: StorePlace) -> AsyncIterator[SpanSink]:
     url = running_daemon(config)
     if url is None:
         async with store_at(store) as opened:
-            yield opened
+            yield RedactingSink.of(config.daemon, opened)
         return
     async with async_daemon_client(url, config, timeout_s=60.0) as client:
         yield _Daemon(client)

@@ -11,6 +11,7 @@ from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.errors import ForgetError, StoreError
 from lightning_trainer.feedback.report import feedback_report
 from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
+from lightning_trainer.store.lately import Lately
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.worklist.forgetting import forget_rollout, forget_source
 from lightning_trainer.store.worklist.settling import look
@@ -51,9 +52,14 @@ def feedback_api(store: Store, config: FeedbackConfig) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
 
+    reports = Lately(
+        lambda: store.scan(lambda connection: feedback_report(look(connection, config, time.time_ns()), config))
+    )
+
     @router.get("/lightning/feedback")
     async def report() -> dict:
-        return await store.scan(lambda connection: feedback_report(look(connection, config, time.time_ns()), config))
+        """What is said of the newest feedback; where there is so much that this takes long, what was said lately."""
+        return {**await reports.get(), "age_s": reports.age_s}
 
     @router.post("/lightning/forget")
     async def forget(request: Request) -> JSONResponse:

@@ -89,7 +89,7 @@ class RollbackBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    version: int = Field(ge=0, strict=True)
+    version: int = Field(ge=0, le=2**63 - 1, strict=True)
 
 
 def no_policy(name: str, known: Collection[str]) -> str:

@@ -35,6 +35,8 @@ _READ_FOR_AN_ANSWER = 20
 """Evaluations that are read when somebody asks for versions; the others are when a version is published."""
 _LONGEST_PAGE = 1000
 """Steps, versions or rows in one answer: a run has no end, and a runner asks at every step."""
+_LARGEST = 2**62
+"""Step or version that is looked for; the next one is a number of SQLite's as well."""
 
 
 class WatchedPolicy(Protocol):
@@ -89,7 +91,7 @@ def status_router(
         steps_done: int = Query(0, ge=0),
         groups_wanted: int | None = Query(None, ge=0),
         timeout_s: float = Query(0.0, ge=0, le=_MAX_WAIT_S),
-        before: int | None = Query(None, ge=1),
+        before: int | None = Query(None, ge=1, le=_LARGEST),
         limit: int = Query(_PAGE, ge=1, le=_LONGEST_PAGE),
     ) -> dict:
         """Everything about a policy; of its steps, their versions and their ledger the newest ``limit`` (``before``:
@@ -105,8 +107,8 @@ def status_router(
         name: str,
         prefix: str = Query("", max_length=512),
         mode: RolloutMode = RolloutMode.TRAIN,
-        taken_until: int | None = Query(None, ge=0),
-        taken_after: int = Query(0, ge=0),
+        taken_until: int | None = Query(None, ge=0, le=_LARGEST),
+        taken_after: int = Query(0, ge=0, le=_LARGEST),
         after: str | None = Query(None, max_length=512),
         limit: int = Query(_LONGEST_PAGE, ge=1, le=_LONGEST_PAGE),
     ) -> dict[str, int]:
@@ -128,7 +130,7 @@ def status_router(
     @router.get("/lightning/policies/{name}/versions", response_model=None)
     async def versions(
         name: str,
-        before: int | None = Query(None, ge=1),
+        before: int | None = Query(None, ge=1, le=_LARGEST),
         limit: int = Query(_PAGE, ge=1, le=_LONGEST_PAGE),
     ) -> list[VersionRow]:
         """The newest versions (``before``: of those before that one), as ``lightning-trainer versions`` shows them."""
@@ -144,7 +146,7 @@ def status_router(
     @router.get("/lightning/policies/{name}/metrics")
     async def rows(
         name: str,
-        after: int | None = Query(None, ge=0),
+        after: int | None = Query(None, ge=0, le=_LARGEST),
         limit: int = Query(_PAGE, ge=1, le=_LONGEST_PAGE),
     ) -> dict:
         """The first ``limit`` rows of steps beyond ``after``, without it the newest ones; and what is wrong now."""

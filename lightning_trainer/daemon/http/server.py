@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from lightning_trainer.daemon.http.connections import BoundedProtocol
 from lightning_trainer.daemon.http.sockets import listen
 from lightning_trainer.daemon.http.tls_listener import TlsListener
+from lightning_trainer.errors import StoreError
 
 _ENDED_WITH_US = "timeout graceful shutdown exceeded"
 
@@ -103,8 +104,15 @@ def _open_requests_may_end() -> Iterator[None]:
 
 @contextlib.contextmanager
 def announced(path: Path, url: str) -> Iterator[None]:
-    """``daemon.json``: where a running daemon is; gone when it is."""
-    path.write_text(json.dumps({"pid": os.getpid(), "url": url}))
+    """``daemon.json``: where a running daemon is; gone when it is.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    try:
+        path.write_text(json.dumps({"pid": os.getpid(), "url": url}))
+    except OSError as error:
+        raise StoreError(f"{path}, by which the daemon is found, cannot be written: {error.strerror}") from error
     try:
         yield
     finally:

@@ -182,7 +182,7 @@ class ShownCertificate:
             self._stamps = stamps
             try:
                 found = await asyncio.to_thread(read_certificate, self._config)
-            except ConfigError as error:
+            except (ConfigError, OSError) as error:  # the files may be in the middle of being replaced
                 _log.warning("the certificate of before is still shown: %s", error)
                 continue
             if found is not None:

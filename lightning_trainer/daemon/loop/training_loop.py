@@ -274,6 +274,10 @@ class TrainingLoop:
             self._rollbacks.end(error)
             self._recovered = self._recovered and not isinstance(error, TrainingError)
             return False
+        except Exception as error:  # asked again and again, it would keep the loop from everything else
+            _log.exception("the rollback to version %s could not be recorded", asked.version)
+            self._rollbacks.end(RollbackError(f"a bug of the daemon's own: {type(error).__name__}: {error}"))
+            return False
         asked.recorded = True
         sentence = f"{'promoted' if asked.promote else 'rolled back to'} version {asked.version}"
         self._progress.say(sentence)

@@ -54,3 +54,5 @@ class VersionKeeper:
             await asyncio.to_thread(self.archive.prune, stay.union(self._in_use()))
         except LightningError as error:
             _log.warning("the weights of %s are not kept: %s", publication.name, error)
+        except Exception:
+            _log.exception("the weights of %s are not kept", publication.name)

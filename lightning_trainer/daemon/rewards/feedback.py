@@ -17,6 +17,9 @@ from lightning_trainer.types import SpanSink
 
 _log = logging.getLogger(__name__)
 
+_SHARE = 0.1
+"""Of the time, that may be spent on looking at feedback."""
+
 
 class FeedbackSettler:
     """Looks at feedback when there is some that it has not seen, or some leaves quarantine."""
@@ -26,30 +29,34 @@ class FeedbackSettler:
         self._store = store
         self._sink = sink
         self._seen: tuple[int, int] = (0, 0)
+        self._matched = False
+        """Whether an attempt was found since the last look."""
         self._next_release_ns: int | None = 0
         self._suspicious: frozenset[str] = frozenset()
 
     async def run(self) -> None:
         """For ever; a store that cannot be read or written is tried again."""
         while True:
+            began = time.monotonic()
             try:
                 await self.settle()
             except StoreError as error:
                 _log.warning("feedback cannot be settled: %s", error)
             except Exception:
                 _log.exception("feedback cannot be settled; it is tried again")
-            await asyncio.sleep(self._config.settle_every_s)
+            took_s = time.monotonic() - began
+            await asyncio.sleep(max(self._config.settle_every_s, took_s / _SHARE))
 
     async def settle(self) -> int:
         """Settle what can be; return how many rewards were made."""
         now_ns = time.time_ns()
-        await self._store.write(feedback_table.match)
+        self._matched |= await self._store.write(feedback_table.match) > 0
         await self._store.write(
             lambda connection: feedback_table.expire(connection, now_ns - int(self._config.remember * 1e9))
         )
         newest = await self._store.scan(feedback_table.newest)
         due = self._next_release_ns is not None and now_ns >= self._next_release_ns
-        if newest == self._seen and not due:
+        if newest == self._seen and not due and not self._matched:
             return 0
         found = await self._store.scan(lambda connection: changes(connection, self._config, now_ns))
         if found.made:
@@ -57,7 +64,7 @@ class FeedbackSettler:
             await self._store.write(lambda connection: feedback_table.put_settled(connection, found.made))
         if found.retracted:
             await self._store.write(lambda connection: feedback_table.retract(connection, found.retracted))
-        self._seen, self._next_release_ns = newest, found.review.next_release_ns
+        self._seen, self._matched, self._next_release_ns = newest, False, found.review.next_release_ns
         self._name({one.source for one in found.review.standings.values() if one.suspicious})
         return len(found.made)
 

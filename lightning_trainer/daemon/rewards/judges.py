@@ -11,9 +11,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from lightning_trainer.config import PolicyConfig
+from lightning_trainer.config import DaemonConfig, PolicyConfig
 from lightning_trainer.config.rewards.judges import AnyJudge, ModelJudge
 from lightning_trainer.daemon.watching.progress import Phase, Progress
+from lightning_trainer.ingest.redacting import RedactingSink
 from lightning_trainer.judges.judging import Judged, Judging
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.models.client import key_that_lacks
@@ -31,10 +32,15 @@ _LOOK_AGAIN_S = 1.0
 
 @asynccontextmanager
 async def judges_at_work(
-    judges: Iterable[AnyJudge], *, store: Store, sink: SpanSink
+    judges: Iterable[AnyJudge], daemon: DaemonConfig, *, store: Store, sink: SpanSink
 ) -> AsyncIterator[dict[str, Judging]]:
-    """Yield the judges by name; all policies of a daemon share them, so that nothing is asked twice."""
-    at_work = {judge.name: Judging(make_judge(judge), sink, store.spans_of_trace) for judge in judges}
+    """Yield the judges by name; all policies of a daemon share them, so that nothing is asked twice.
+
+    Args:
+        daemon: says how what judges write is redacted.
+    """
+    redacting = RedactingSink.of(daemon, sink)
+    at_work = {judge.name: Judging(make_judge(judge), redacting, store.spans_of_trace) for judge in judges}
     try:
         yield at_work
     finally:

@@ -85,6 +85,9 @@ async def watch_selection(
         except StoreError as error:
             _log.warning("cannot tell whether the policy claims anybody: %s", error)
             continue
+        except Exception:
+            _log.exception("cannot tell whether the policy claims anybody")
+            continue
         if sentence is not None and sentence != said:
             progress.say(sentence)
             _log.warning("%s", sentence)

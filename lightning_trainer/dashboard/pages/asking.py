@@ -7,6 +7,8 @@ from urllib.parse import urlencode
 from lightning_trainer.errors import LightningError
 
 _LONGEST = 512
+_YEARS = range(1970, 2200)
+"""Nanoseconds of these are numbers that the store can compare."""
 
 
 class PageError(LightningError):
@@ -64,6 +66,8 @@ class Asked:
             at = datetime.fromisoformat(value)
         except ValueError:
             raise PageError(f"{name} = {value!r}: write a time as 2026-11-23T22:55") from None
+        if at.year not in _YEARS:
+            raise PageError(f"{name} = {value!r}: write a time between the years {_YEARS.start} and {_YEARS.stop}")
         return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1e9)
 
     def among(self, name: str, values: tuple[str, ...]) -> str | None:

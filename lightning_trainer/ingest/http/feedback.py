@@ -181,7 +181,7 @@ async def _of_langfuse(store: FeedbackStore, body: LangfuseScore) -> tuple[Span,
     value = None if isinstance(body.value, str) else scaled(body.value, (0.0, 1.0))
     told = body.metadata or {}
     given = next((told[key] for key in ("source", "user_id", "userId") if isinstance(told.get(key), str)), None)
-    source = (given or "langfuse")[:LONGEST_NAME] or "langfuse"
+    source = (given or "langfuse")[:LONGEST_NAME].encode(errors="replace").decode() or "langfuse"
     trace_id = body.traceId.replace("-", "").lower()
     observed = (trace_id, (body.observationId or "").lower())
     # A score may come before its trace: only what is known already is looked up more exactly.

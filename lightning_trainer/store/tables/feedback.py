@@ -169,8 +169,10 @@ def said_lately(connection: Connection, source: str, since_ns: int) -> tuple[int
 
 
 def newest(connection: Connection) -> tuple[int, int]:
-    """Return two numbers that are others when there is something new, or something matched."""
-    return connection.execute("SELECT coalesce(max(seq), 0), count(attempt_id) FROM feedback").fetchone()
+    """Return two numbers that are others when something new came, or a source was forgotten."""
+    return connection.execute(
+        "SELECT (SELECT coalesce(max(seq), 0) FROM feedback), (SELECT coalesce(max(until_ns), 0) FROM forgotten)"
+    ).fetchone()
 
 
 def select_verified(connection: Connection, attempt_ids: Collection[str], names: Sequence[str]) -> dict[str, float]:
@@ -207,11 +209,13 @@ def select_verified(connection: Connection, attempt_ids: Collection[str], names:
 # -- rewards made of it ----------------------------------------------------------------------------------------------
 
 
-def select_settled(connection: Connection) -> dict[str, Settled]:
+def select_settled(connection: Connection, targets: Collection[str]) -> dict[str, Settled]:
     """Return by target the newest reward that was made of feedback."""
     rows = connection.execute(
-        """SELECT target, trace_id, span_id, value, number FROM settled WHERE number =
-           (SELECT max(number) FROM settled AS other WHERE other.target = settled.target)"""
+        """SELECT target, trace_id, span_id, value, number FROM settled
+           WHERE target IN (SELECT value FROM json_each(?))
+           AND number = (SELECT max(number) FROM settled AS other WHERE other.target = settled.target)""",
+        (json.dumps(sorted(targets)),),
     )
     return {row[0]: Settled(*row) for row in rows}
 

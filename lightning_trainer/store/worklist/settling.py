@@ -49,7 +49,7 @@ def not_released(connection: Connection, config: FeedbackConfig, now_ns: int) ->
 def changes(connection: Connection, config: FeedbackConfig, now_ns: int) -> Changes:
     """Return what has to change; a reward that a step has taken stays as it was."""
     seen = look(connection, config, now_ns)
-    settled = feedback.select_settled(connection)
+    settled = feedback.select_settled(connection, {one.target for one in seen.outcomes})
     consumed = select_consumed(connection, attempt_ids={one.attempt_id for one in seen.outcomes})
     made: list[tuple[Outcome, Settled]] = []
     retracted: list[str] = []

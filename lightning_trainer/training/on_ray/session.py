@@ -135,7 +135,7 @@ class RaySession:
                     logging_level=logging.ERROR,  # it warns of the signal handler that it leaves to us
                     _node_ip_address="127.0.0.1",
                     _system_config=_WITHOUT_OBJECT_STORE,
-                    _temp_dir=str(self._folder),
+                    _temp_dir=str(self._folder / "ray"),  # Ray opens it to everybody, and not what it lies in
                 )
         except Exception as error:
             self._end()

@@ -7,6 +7,7 @@ import time
 import pytest
 from pydantic import TypeAdapter
 
+from lightning_trainer.config import DaemonConfig
 from lightning_trainer.config.rewards.judges import JudgeConfig
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.building import Builder
@@ -40,7 +41,7 @@ async def daemon(tmp_path, make_policy, attempt_spans):
                 for number, program in enumerate(programs)
             ]
             judges = [TypeAdapter(JudgeConfig).validate_python(one) for one in configs]
-            context = judges_at_work(judges, store=store, sink=sink)
+            context = judges_at_work(judges, DaemonConfig(), store=store, sink=sink)
             contexts.append(context)
             policy = make_policy(reward=reward or {"judge-0": 1.0}, group_size=2)
             of_policy = PolicyJudges(policy, await context.__aenter__(), store=store, progress=progress)
@@ -65,6 +66,15 @@ async def test_a_step_gets_the_rewards_that_its_attempts_lack(daemon):
     assert [(one.name, one.value, one.explanation, str(one.source).split(",")[0]) for one in evaluations] == [
         ("judge-0", 1.0, "by name", "judge judge-0 (program")
     ]
+
+
+async def test_what_a_judge_writes_is_redacted_before_it_is_stored(daemon):
+    key = "sk-proj-" + "Ab3dEf6hIj9kLm2n" * 3
+    says = SCORES + f"print(json.dumps({{'score': 1.0, 'reason': 'it printed {key}'}}))"
+    builder, _, store = await daemon(says)
+    await builder.build(await store.ended_attempts(), 1)
+    evaluations = read_spans(await store.spans_of_attempts(["a"])).evaluations
+    assert [one.explanation for one in evaluations] == ["it printed [redacted key]"]
 
 
 async def test_who_has_the_reward_is_not_judged(daemon, tmp_path, reward_span):
@@ -184,7 +194,7 @@ async def test_a_key_that_is_not_there_is_said_at_once(tmp_path, make_policy, mo
     settings = {"name": "helpful", "kind": "group", "model": "m", "api_key_env": "NO_SUCH_KEY"}
     async with SqliteStore(tmp_path / "s.sqlite") as store:
         config = TypeAdapter(JudgeConfig).validate_python(settings)
-        async with judges_at_work([config], store=store, sink=store) as judges:
+        async with judges_at_work([config], DaemonConfig(), store=store, sink=store) as judges:
             progress = Progress()
             PolicyJudges(make_policy(reward="helpful"), judges, store=store, progress=progress)
             assert progress.problems == [

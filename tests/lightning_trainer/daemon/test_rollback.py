@@ -48,6 +48,7 @@ async def test_the_answer_is_the_loops(http, requests, error, status):
     [
         ("p", {"version": -1}, 422),
         ("p", {"version": "3"}, 422),
+        ("p", {"version": 2**63}, 422),
         ("p", {"version": 3, "force": True}, 422),
         ("q", {"version": 3}, 404),
     ],

@@ -1,6 +1,8 @@
 """What dead processes left on disk is delivered, whatever one record of it is like."""
 
 import asyncio
+import base64
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -16,18 +18,19 @@ ENDPOINT = "http://127.0.0.1:8321"
 
 
 class Sink:
-    """Refuses spans called poison, and fails once for no reason."""
+    """Fails on spans called poison, and once for no reason."""
 
-    def __init__(self) -> None:
+    def __init__(self, poisoned: Exception) -> None:
         self.names: list[str] = []
         self.bugs = 1
+        self.poisoned = poisoned
 
     async def append(self, spans: Sequence[Span]) -> int:
         if self.bugs:
             self.bugs -= 1
             raise ZeroDivisionError
         if any(span.name == "poison" for span in spans):
-            raise MalformedTelemetryError("span 'poison' cannot be written")
+            raise self.poisoned
         self.names += [span.name for span in spans]
         return len(spans)
 
@@ -44,6 +47,7 @@ def left_behind(tmp_path, monkeypatch):
     """The spool of a process that has died."""
     monkeypatch.setenv("LIGHTNING_SPOOL_DIR", str(tmp_path))
     monkeypatch.setattr(spools, "_LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(spools, "_BATCH", 4)
     with Spool.create(endpoint_folder(tmp_path, ENDPOINT)) as spool:
         for name in ("a", "b", "poison", "c"):
             spool.append(body(name))
@@ -52,8 +56,11 @@ def left_behind(tmp_path, monkeypatch):
     return tmp_path
 
 
-async def test_one_that_cannot_be_stored_and_a_bug_keep_nothing_else_back(left_behind):
-    sink = Sink()
+@pytest.mark.parametrize(
+    "poisoned", [MalformedTelemetryError("span 'poison' cannot be written"), ZeroDivisionError("a bug")]
+)
+async def test_one_that_cannot_be_stored_and_a_bug_keep_nothing_else_back(left_behind, poisoned):
+    sink = Sink(poisoned)
     draining = asyncio.create_task(drain_spools(ENDPOINT, sink))
     async with asyncio.timeout(20):
         while sorted(set(sink.names)) != ["a", "b", "c", "d"]:
@@ -61,4 +68,7 @@ async def test_one_that_cannot_be_stored_and_a_bug_keep_nothing_else_back(left_b
             await asyncio.sleep(0.01)
         while list(left_behind.rglob("*.spans")):
             await asyncio.sleep(0.01)
+    (aside,) = left_behind.rglob("*.rejected")
+    kept = [base64.b64decode(json.loads(line)["request"]) for line in aside.read_text().splitlines()]
+    assert sorted(kept) == sorted([body("poison"), b"\xff\xff not a request"])
     draining.cancel()

@@ -1,15 +1,39 @@
 """Nobody but its owner reads the state folder."""
 
+import asyncio
 import stat
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from lightning_trainer.daemon.state_folder import close_to_others
-from lightning_trainer.errors import ConfigError
+from lightning_trainer.daemon.http.server import announced
+from lightning_trainer.daemon.state_folder import close_to_others, keep_within_limits
+from lightning_trainer.errors import ConfigError, StoreError
 
 
 def _mode(folder) -> int:
     return stat.S_IMODE(folder.stat().st_mode)
+
+
+async def test_the_store_is_kept_small_whatever_one_look_at_it_ended_in():
+    """Of an error of SQLite and of one that nobody has thought of."""
+    looks, done = [StoreError("it is locked"), KeyError("a bug")], asyncio.Event()
+
+    class Store:
+        retention = SimpleNamespace(begin_sweep=lambda: None)
+
+        async def sweep(self) -> bool:
+            if looks:
+                raise looks.pop(0)
+            done.set()
+            return False
+
+    store: Any = Store()
+    keeping = asyncio.create_task(keep_within_limits(store, every_s=0.001))
+    async with asyncio.timeout(10):
+        await done.wait()
+    keeping.cancel()
 
 
 def test_a_new_one_is_its_owners_alone(tmp_path):
@@ -22,6 +46,17 @@ def test_one_that_was_open_is_closed_and_that_is_said(tmp_path, caplog):
     close_to_others(tmp_path)
     assert _mode(tmp_path) == 0o700
     assert "was open to other users (mode 755); it is closed to them now" in caplog.text
+
+
+def test_a_disk_that_does_not_take_the_daemons_address_is_one_sentence(tmp_path):
+    (tmp_path / "daemon.json").mkdir()
+    with (
+        pytest.raises(
+            StoreError, match=r"daemon\.json, by which the daemon is found, cannot be written: Is a directory"
+        ),
+        announced(tmp_path / "daemon.json", "http://127.0.0.1:1"),
+    ):
+        raise AssertionError
 
 
 def test_what_is_not_a_folder_is_one_sentence(tmp_path):

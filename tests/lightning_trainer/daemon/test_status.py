@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import pytest
 from fastapi import FastAPI
 from lightning_instrumentation import semconv
 
@@ -29,6 +30,20 @@ async def test_a_runner_asks_what_a_group_needs_and_has_by_mode(tmp_path, make_p
             assert (await client.get(f"{asked}/groups?prefix=g")).json() == {"g": 2}
             assert (await client.get(f"{asked}/groups?prefix=g&mode=baseline")).json() == {"g": 1}
             assert (await client.get(f"{asked}/groups?mode=greedy")).status_code == 422
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["?before=", "/versions?before=", "/metrics?after=", "/groups?taken_until=", "/groups?taken_until=1&taken_after="],
+)
+async def test_a_number_that_is_too_large_for_the_store_is_refused(tmp_path, make_policy, question):
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+        app = FastAPI()
+        app.include_router(status_router([_watched(make_policy())], store=store))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://daemon") as client:
+            for number in (2**62 + 1, 2**63):
+                assert (await client.get(f"/lightning/policies/math{question}{number}")).status_code == 422
+            assert (await client.get(f"/lightning/policies/math/metrics?after={2**62}")).json()["rows"] == []
 
 
 def _root(attempt: str, mode: str) -> Span:

@@ -218,6 +218,23 @@ async def test_a_version_that_does_not_exist_is_refused_and_the_run_goes_on(make
     async with asyncio.timeout(10):
         with pytest.raises(RollbackError, match="policy 'p' has no version 7; it has 1 to 2"):
             await run.rollbacks.ask(7)
+        with pytest.raises(RollbackError, match=r"policy 'p' has no version 10+; it has 1 to 2"):
+            await run.rollbacks.ask(10**30)  # no number of SQLite's
+    assert run.trainer.weights == (0, 1, 2)
+    assert run.progress.phase is Phase.COLLECTING
+
+
+async def test_who_asks_to_go_back_hears_of_an_error_that_nobody_has_thought_of(make_run, monkeypatch):
+    run = await make_run(1, 2)
+    await run.until(Phase.COLLECTING)
+
+    async def broken(*_, **__):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(run.store, "put_rollback", broken)
+    async with asyncio.timeout(10):
+        with pytest.raises(RollbackError, match="a bug of the daemon's own: KeyError: 'a bug'"):
+            await run.rollbacks.ask(1)
     assert run.trainer.weights == (0, 1, 2)
     assert run.progress.phase is Phase.COLLECTING
 

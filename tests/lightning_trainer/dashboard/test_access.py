@@ -72,6 +72,13 @@ async def test_logging_out_ends_the_session_and_not_the_cookie_alone(client):
     assert (await client.get("/agents")).status_code == 401
 
 
+async def test_logging_out_with_something_that_is_no_form_is_answered(client):
+    await log_in(client)
+    answer = await client.post("/logout", json={})
+    assert (answer.status_code, "application/x-www-form-urlencoded" in answer.text) == (422, True)
+    assert (await client.get("/agents")).status_code == 200
+
+
 async def test_a_form_without_this_sessions_mark_changes_nothing(client):
     await log_in(client)
     page = await client.get("/rollout?id=r-new-0")

@@ -1,5 +1,8 @@
 """Embeddings are passed on to where the user says, with the daemon's key and nothing of the caller's, or refused."""
 
+import asyncio
+from functools import partial
+
 import openai
 import pytest
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -8,6 +11,7 @@ from pydantic import ValidationError
 
 from lightning_trainer.config import GatewayConfig
 from lightning_trainer.gateway.embeddings import EmbeddingsServer, embeddings_router
+from lightning_trainer.ingest.http.bodies import read_body
 
 from .conftest import serving
 
@@ -66,6 +70,18 @@ async def test_without_a_server_they_are_refused_in_one_sentence(open_gateway) -
         client = openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0)
         with pytest.raises(openai.NotFoundError, match="embeddings are not served here: no policy makes them"):
             await client.embeddings.create(model="e", input="?")
+
+
+async def test_a_body_that_stops_coming_is_not_the_servers_fault(open_gateway, server, monkeypatch) -> None:
+    monkeypatch.setattr("lightning_trainer.gateway.embeddings.read_body", partial(read_body, idle_s=0.05))
+
+    async def half():
+        yield b"x"
+        await asyncio.sleep(5)
+
+    async with open_gateway(beside=[_router(EmbeddingsServer(server.url))]) as gateway:
+        answer = await gateway.http.post("/v1/embeddings", content=half())
+    assert (answer.status_code, "send it again" in answer.text) == (408, True)
 
 
 async def test_the_servers_errors_are_the_callers_and_its_absence_is_said(open_gateway, server) -> None:

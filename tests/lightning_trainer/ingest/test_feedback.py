@@ -34,6 +34,13 @@ async def kept(store: SqliteStore):
     return await store.scan(feedback.select)
 
 
+async def test_a_source_that_is_no_unicode_is_written_as_one_that_is(client, store):
+    raw = b'{"traceId": "%s", "name": "helpful", "value": 1, "metadata": {"user_id": "\\ud800x"}}' % (b"ab" * 16)
+    answer = await client.post(_SCORES, content=raw, headers={"content-type": "application/json"})
+    assert answer.status_code == 200, answer.text
+    assert [one.source for one in await kept(store)] == ["?x"]
+
+
 @pytest.mark.parametrize(
     ("said", "value"),
     [

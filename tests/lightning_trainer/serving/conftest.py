@@ -32,7 +32,8 @@ class FakeEngine:
         plan.engines.append(self)
 
     async def start(self) -> None:
-        pass
+        if self.plan.surprises:
+            raise self.plan.surprises.pop(0)
 
     async def ready(self, timeout_s: float) -> None:
         if self.plan.killed_starts:
@@ -81,6 +82,8 @@ class Plan:
     def __init__(self) -> None:
         self.engines: list[FakeEngine] = []
         self.start_errors: list[str] = []
+        self.surprises: list[Exception] = []
+        """What starts end in, one after the other."""
         self.killed_starts = 0
         self.deadly: set[int] = set()
         self.deadly_once: set[int] = set()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.errors import EngineError
+from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.serving.supervisor import Backoff, EngineState, Heartbeat
 
 
@@ -76,6 +76,21 @@ async def test_one_that_hangs_is_found_out_and_started_again(make_supervisor, pl
         "the engine hangs: 3 times in a row it did not say within 0.01 s which version it serves"
     )
     await supervisor.stop()
+
+
+@pytest.mark.parametrize(
+    "surprise",
+    [OSError(28, "No space left on device"), PublicationError("the weights cannot be read"), KeyError("a bug")],
+)
+async def test_whatever_a_start_ends_in_there_is_another_one(supervisor, plan, surprise):
+    await supervisor.start()
+    plan.surprises = [surprise, surprise]
+    plan.engines[0].die("killed")
+    while len(plan.engines) < 4:
+        await asyncio.sleep(0.001)
+    await supervisor.ready(1)
+    assert supervisor.status.restarts == 3
+    assert str(surprise) in (supervisor.status.last_error or "")
 
 
 async def test_callers_wait_while_it_restarts(supervisor, plan):

@@ -102,11 +102,24 @@ async def test_a_setting_that_changes_what_is_earlier_makes_the_list_anew(make_s
 
 @pytest.mark.parametrize(
     "plan",
-    ["waiting", "groups", "taken", "ledger", "step", "versions", "recent", "consumed", "rollout", "named", "holds"],
+    [
+        "waiting",
+        "groups",
+        "taken",
+        "ledger",
+        "step",
+        "versions",
+        "recent",
+        "consumed",
+        "rollout",
+        "named",
+        "holds",
+        "feedback",
+    ],
 )
 async def test_no_question_of_a_loop_or_a_route_reads_a_whole_table(tmp_path: Path, plan: str) -> None:
     from lightning_trainer.store.retention import sweep
-    from lightning_trainer.store.tables import attempts, rollouts, steps, versions
+    from lightning_trainer.store.tables import attempts, feedback, rollouts, steps, versions
     from lightning_trainer.store.worklist import waiting as worklist
 
     asked = {
@@ -120,6 +133,10 @@ async def test_no_question_of_a_loop_or_a_route_reads_a_whole_table(tmp_path: Pa
         "consumed": lambda c: steps.select_consumed(c, attempt_ids=["a"], rollout_ids=["r"], response_ids=["x"]),
         "rollout": lambda c: attempts.select(c, rollout_id="r"),
         "named": lambda c: rollouts.select_named(c, "r"),
+        "feedback": lambda c: (
+            *(feedback.newest(c), feedback.select_settled(c, ["t"]), feedback.said_lately(c, "s", 1)),
+            feedback.count_of(c, "a"),
+        ),
         "holds": lambda c: (sweep.oldest_span_ns(c), sweep.last_before(c, 7)),
     }[plan]
 
@@ -140,7 +157,8 @@ async def test_no_question_of_a_loop_or_a_route_reads_a_whole_table(tmp_path: Pa
             asked(spy)  # pyright: ignore[reportArgumentType]
             return spy.plans
 
-        small = ("json_each", "SCAN named")  # what was asked about
+        # What was asked about, what is no table, and one row for each whom somebody forgot.
+        small = ("json_each", "SCAN named", "SCAN CONSTANT ROW", "SCAN forgotten")
         plans = await store.scan(look)
     scanned = [line for line in plans if line.startswith("SCAN ") and not any(one in line for one in small)]
     # The newest rollouts are read in the order of an index, and reading ends with the last that is asked for.

@@ -146,8 +146,18 @@ def test_servers_that_took_too_long_on_a_busy_machine_are_started_again(monkeypa
     assert len(begun) == starts
 
 
+def test_a_ray_of_our_own_asks_for_a_token_of_this_run_unless_the_user_has_decided(monkeypatch):
+    monkeypatch.setattr(os, "environ", {})
+    set_ray_environment()
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
+    monkeypatch.setattr(os, "environ", {"RAY_AUTH_MODE": "disabled"})
+    set_ray_environment()
+    assert "RAY_AUTH_TOKEN" not in os.environ
+
+
 TERMINATED = """
-import asyncio, os, signal, time
+import asyncio, os, signal, stat, time
 from lightning_trainer.training.on_ray.environ import set_ray_environment
 set_ray_environment()
 from lightning_trainer.training.on_ray.session import RaySession
@@ -157,6 +167,7 @@ async def main():
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     session = RaySession()
     await asyncio.to_thread(session.start)
+    print(f"{stat.S_IMODE(session._folder.stat().st_mode):o}")
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(stop.wait(), 60)
     await asyncio.to_thread(session.stop)
@@ -166,10 +177,10 @@ asyncio.run(main())
 """
 
 
-def test_sigterm_stays_the_daemons_own():
-    """Ray's core would take it from whoever starts Ray, and abort."""
+def test_sigterm_stays_the_daemons_own_and_so_does_rays_folder():
+    """Ray's core would take the signal from whoever starts Ray, and abort; its folder it opens to everybody."""
     done = subprocess.run([sys.executable, "-c", TERMINATED], capture_output=True, text=True, timeout=200)
-    assert (done.returncode, done.stdout) == (0, "stopped in good order\n"), done.stderr[-3000:]
+    assert (done.returncode, done.stdout) == (0, "700\nstopped in good order\n"), done.stderr[-3000:]
 
 
 async def test_a_start_that_is_cancelled_leaves_no_ray_behind():

@@ -1,0 +1,63 @@
+"""An answer about a store that is being written, where making one takes long.
+
+Whoever asks is answered soon: while a new answer takes longer than that, the one before it is given.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+_PATIENCE_S = 0.1
+_SHARE = 0.02
+"""Of the time, that may be spent on making answers."""
+Answer = TypeVar("Answer")
+
+
+class Lately(Generic[Answer]):
+    """Args:
+    make: makes one, in a thread of the store's; one is made at a time, however many ask.
+    stamp: returns what is the same while nothing has come; without it, an answer is made whenever somebody asks.
+    """
+
+    def __init__(
+        self, make: Callable[[], Awaitable[Answer]], stamp: Callable[[], Awaitable[object]] | None = None
+    ) -> None:
+        self._make = make
+        self._stamp = stamp
+        self._stamped: object = object()
+        self._making: asyncio.Task[Answer] | None = None
+        self._took_s = 0.0
+        self._made_at = 0.0
+        self._answer: list[Answer] = []
+        """The newest one, where there is any."""
+
+    @property
+    def age_s(self) -> float:
+        """How long ago the newest answer was made."""
+        return time.monotonic() - self._made_at
+
+    async def get(self) -> Answer:
+        """Return the newest answer; one of a moment ago where a new one takes long.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        if self._making is None or self._making.done():
+            if self._answer and not await self._is_wanted():
+                return self._answer[0]
+            self._making = asyncio.create_task(self._make_one(), name="answer")
+        await asyncio.wait({self._making}, timeout=_PATIENCE_S if self._answer else None)
+        return self._making.result() if self._making.done() else self._answer[0]
+
+    async def _is_wanted(self) -> bool:
+        rested = self._took_s < _PATIENCE_S or self.age_s >= self._took_s / _SHARE
+        return rested and (self._stamp is None or await self._stamp() != self._stamped)
+
+    async def _make_one(self) -> Answer:
+        began = time.monotonic()
+        stamped = None if self._stamp is None else await self._stamp()
+        answer = await self._make()
+        self._answer, self._stamped, self._made_at = [answer], stamped, time.monotonic()
+        self._took_s = self._made_at - began
+        return answer
