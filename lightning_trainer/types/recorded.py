@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
-from lightning_trainer.bulk_objects import made_quickly
 from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.sampling import Shaping, Support
 from lightning_trainer.token_ids import Ids
@@ -142,7 +141,6 @@ class Media:
     mime_type: str | None = None
 
 
-@made_quickly
 @dataclass(frozen=True, slots=True)
 class Call:
     """One choice of one LLM call, with the tokens that the engine saw and sampled where they are known."""

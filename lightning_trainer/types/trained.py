@@ -5,14 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lightning_trainer.bulk_objects import made_quickly
 from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.sampling import Shaping, Support
 from lightning_trainer.token_ids import Ids
 from lightning_trainer.types.recorded import Attempt, Media
 
 
-@made_quickly
 @dataclass(frozen=True, slots=True)
 class Transition:
     """A call of a selected agent as the learner sees it: state (prompt), action (response), reward."""
@@ -69,7 +67,6 @@ class Trajectory:
     """Of this agent in the attempt, beside the attempt's; None when nothing scored it."""
 
 
-@made_quickly
 @dataclass(frozen=True, slots=True)
 class Credit:
     """What a credit scheme gives one transition."""
@@ -82,7 +79,6 @@ class Credit:
     """Rows are compared with those of the same group, agent and peers; "" is with all of the agent's."""
 
 
-@made_quickly
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A run of sampled tokens ``[start, end)`` of a sample: the response of one transition.
@@ -120,7 +116,6 @@ class Segment:
     were stored without it, which are taken in the order that they are in."""
 
 
-@made_quickly
 @dataclass(frozen=True, slots=True)
 class Gap:
     """A call that is not trained, among those that are: what a critic's schemes pass reward across."""
@@ -136,7 +131,6 @@ class Gap:
     """None: the sample's."""
 
 
-@made_quickly
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One token sequence ready for the trainer; the lengths of ids, mask and logprobs are equal, always.
