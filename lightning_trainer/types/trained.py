@@ -34,7 +34,7 @@ class Transition:
     extends: str | None = None
     """The transition of the same agent and attempt that the prompt begins with in full, token for token."""
     media: tuple[Media, ...] = ()
-    """What of the prompt is no text."""
+    """What of the prompt is not text."""
     causes: tuple[str, ...] | None = None
     """The transitions of the attempt, of any agent, that led to this one directly; None: no scheme asked for them."""
     shaping: Shaping | None = None
@@ -155,7 +155,7 @@ class Sample:
     temperature: float = 1.0
     """Of all its sampled tokens; the trainer divides its logits by it too."""
     media: tuple[Media, ...] = ()
-    """What of the sequence is no text, in order."""
+    """What of the sequence is not text, in order."""
     baseline: float | None = None
     """Reward of the group's baseline attempt; None where the estimator asks for none."""
     gaps: tuple[Gap, ...] = ()

@@ -28,7 +28,7 @@ _OF_REWARDS = (
     "critic",
 )
 _NOT_IN_A_PAIR = ("entropy_coeff", "kl_loss_coef", "drop_zero_variance_groups")
-"""A pair's loss is no mean over tokens, and a group without a spread has no pair."""
+"""A pair's loss is not a mean over tokens, and a group without a spread has no pair."""
 
 
 def refuse_beside_imitation(algorithm: "AlgorithmConfig") -> None:

@@ -6,7 +6,7 @@ and padding are in no row), and the row's credit stands on its last sampled toke
 one index are compared with each other. We give (group id, agent, ``Segment.peers``), so roles are never mixed.
 
 The formulas stay verl's (``verl.trainer.ppo.core_algos``, 0.9.1) and so do the names; an estimator that is registered
-with verl by somebody else is let through here and examined by its signature when training starts.
+with verl by someone else is let through here and examined by its signature when training starts.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Runs somebody's evaluation as a process of its own and reads its score."""
+"""Runs someone's evaluation as a process of its own and reads its score."""
 
 import asyncio
 import math

@@ -109,7 +109,7 @@ class OldAdapters:
             return Lease(held.upstream, partial(self._release, version))
 
     async def let_go(self, version: int) -> None:
-        """Unload it at once, unless somebody else calls it."""
+        """Unload it at once, unless someone else calls it."""
         async with self._changing:
             if (held := self._held.get(version)) is not None and not held.calls:
                 await self._end(version)

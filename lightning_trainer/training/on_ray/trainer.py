@@ -42,7 +42,7 @@ class TrainerActor:
         self._folder: NodeFolder | None = None
 
     def process_id(self) -> int:
-        """Asked first: whoever waits for the rest has to see whether the process runs."""
+        """Asked first: anyone who waits for the rest has to see whether the process runs."""
         return os.getpid()
 
     def describe(self) -> Node:

@@ -112,7 +112,7 @@ def test_a_claimed_call_that_may_not_go_elsewhere_fails(begin, daemon, host, cli
     remember(daemon.url, KnownDaemon(TOKEN))
     begin()
     ask(client)
-    daemon.token = "of somebody else"
+    daemon.token = "of someone else"
     started = runtime()
     assert started is not None
     started.router.access.forget()
