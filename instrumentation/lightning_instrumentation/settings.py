@@ -46,7 +46,7 @@ class Settings:
     spool_block_s: float = DEFAULT_SPOOL_BLOCK_S
     """Longest wait for room, seconds; then the span is dropped after all."""
     redact: tuple[RedactionRule, ...] = ()
-    """Rules beside that for keys, which holds always; ``("none",)`` for none at all."""
+    """Rules besides that for keys, which holds always; ``("none",)`` for none at all."""
     route: bool = True
     """Whether calls of agents that a policy claims go to the daemon's gateway."""
     route_fallback: bool = True

@@ -2,7 +2,7 @@
 
 The configuration refuses that beyond loopback. OpenAI and Anthropic clients send the token as their ``api_key``, one as
 a bearer token and one as ``x-api-key``; Langfuse's clients send it as the password of their secret key; our own client
-sends it beside whatever key a program has.
+sends it along with whatever key a program has.
 """
 
 import base64

@@ -64,7 +64,7 @@ class Trajectory:
     reward: float | None
     """Terminal reward: of the attempt, not of a step; None when nothing scored it."""
     own_reward: float | None = None
-    """Of this agent in the attempt, beside the attempt's; None when nothing scored it."""
+    """Of this agent in the attempt, next to the attempt's; None when nothing scored it."""
 
 
 @dataclass(frozen=True, slots=True)

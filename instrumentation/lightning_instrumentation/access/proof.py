@@ -29,7 +29,7 @@ __all__ = ["Access", "UnprovenDaemonError", "proof"]
 
 PATH = "/lightning/challenge"
 TOKEN_HEADER = "x-lightning-token"
-"""Opens the daemon beside a key that the caller's client sends for its own reasons."""
+"""Opens the daemon along with a key that the caller's client sends for its own reasons."""
 NO_TOKEN = "none"
 """As a token: the daemon has none."""
 _CONTEXT = b"lightning-trainer daemon 1\n"
@@ -52,7 +52,7 @@ def proof(token: str, nonce: str) -> str:
 
 
 def identity_proof(token: str, nonce: str, daemon: str) -> str:
-    """Return what a daemon that says its id answers beside that."""
+    """Return what a daemon that says its id answers besides that."""
     return hmac.new(token.encode(), _IDENTITY_CONTEXT + f"{nonce}\n{daemon}".encode(), hashlib.sha256).hexdigest()
 
 

@@ -35,7 +35,7 @@ class SegmentError(ValueError):
 
 
 class Segment:
-    """Not thread-safe but for one reader beside one writer: see ``Spool``. Made by ``create`` or ``open``."""
+    """Not thread-safe but for one reader alongside one writer: see ``Spool``. Made by ``create`` or ``open``."""
 
     def __init__(self, path: Path, descriptor: int, position: int, number: int) -> None:
         self.path = path

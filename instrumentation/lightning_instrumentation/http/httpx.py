@@ -280,7 +280,7 @@ def _streams(module: Any) -> tuple[Any, Any]:
     return SyncWatched, AsyncWatched
 
 
-# Routed calls of httpx and httpx2: a request of ours, sent by a client of ours beside the user's.
+# Routed calls of httpx and httpx2: a request of ours, sent by a client of ours alongside the user's.
 
 
 def gateway_request(module: Any, request: Any, out: Outgoing) -> Any:

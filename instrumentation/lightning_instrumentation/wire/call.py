@@ -97,7 +97,7 @@ class ModelCall:
         return next(iter(self._open), None)
 
     def describe(self, attributes: Mapping[str, Any]) -> None:
-        """Add to the span what is known of the call beside request and answer."""
+        """Add to the span what is known of the call besides request and answer."""
         self._attributes.update(attributes)
 
     def goes_to(self, extras: Extras, *, secret: str | None) -> None:

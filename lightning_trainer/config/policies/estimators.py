@@ -23,7 +23,7 @@ class Estimator:
     """Rows of one index; all rows of the batch; none with any other."""
     source: str
     needs: Literal["values", "distribution", "baseline"] | None = None
-    """What there must be beside rewards: a critic's values; ``old_log_probs`` and the sum of the squared probabilities
+    """What there must be besides rewards: a critic's values; ``old_log_probs`` and the sum of the squared probabilities
     of every next token (``sum_pi_squared``), for which the policy is run once more before the step; or the reward of
     a greedy attempt at every task (``RolloutMode.BASELINE``)."""
 

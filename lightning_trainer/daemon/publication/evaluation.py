@@ -19,7 +19,7 @@ async def held_out_score(
 
     Args:
         environment: the whole of it.
-        log: gets what it writes to standard error; the output goes beside it, as ``.out``.
+        log: gets what it writes to standard error; the output goes next to it, as ``.out``.
 
     Raises:
         EvaluationError: it cannot be run, fails, takes too long, or its last line is not a finite number.

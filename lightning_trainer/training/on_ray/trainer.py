@@ -193,7 +193,7 @@ class RayTrainer(TrainerClient):
     def _see_that_they_live(self) -> None:
         """Raises TrainerDiedError; a process that was stopped is let go on, one that hangs is killed."""
         if not self._session.lives:
-            raise TrainerDiedError("the trainer's process died (a server of Ray died beside it); restart it")
+            raise TrainerDiedError("the trainer's process died (a server of Ray died with it); restart it")
         for process in self._stillness.end_what_hangs(self._processes):
             raise TrainerDiedError(f"the trainer's process {process.pid} hung and was killed; restart it")
 
