@@ -93,8 +93,8 @@ def init(
             else the one that a daemon of the same user has left for its clients, else the machine's authorities
             (``SSL_CERT_FILE``).
         trusted_hosts: ``host``, ``host:port`` or URLs of inference servers, besides the endpoint, that may be sent
-            trace context and asked for token ids (``LIGHTNING_TRUSTED_HOSTS``, separated by commas). No other host ever sees
-            a difference, not even behind a redirect.
+            trace context and asked for token ids (``LIGHTNING_TRUSTED_HOSTS``, separated by commas). No other host ever
+            sees a difference, not even behind a redirect.
         spool_dir: where spans wait for the daemon (``LIGHTNING_SPOOL_DIR``, else the XDG state directory).
         spool_limit_bytes: most that may wait there (``LIGHTNING_SPOOL_LIMIT_BYTES``, else 1 GiB).
         spool_full: what becomes of a span beyond it: ``drop`` counts it and says so once (the default); ``block`` makes

@@ -84,20 +84,16 @@ def judge_group(
     name = f"group {group_id} (by {KEY_NAMES[group_by]})"
     verdict, refused_reason = _refusal(name, members, comparable, [] if group_by == "prompt" else tasks)
     if verdict is None and not paired:
-        verdict, refused_reason = (
-            Reason.GROUP_TOO_SMALL,
-            (
-                f"{name}: no call of an attempt has a counterpart in another (attempts {_names(comparable)}); the credit "
-                f"scheme compares {_listed(_described(unpaired))}"
-            ),
+        verdict = Reason.GROUP_TOO_SMALL
+        refused_reason = (
+            f"{name}: no call of an attempt has a counterpart in another (attempts {_names(comparable)}); the credit "
+            f"scheme compares {_listed(_described(unpaired))}"
         )
     if verdict is None and needs_baseline and baseline is None:
-        verdict, refused_reason = (
-            Reason.NO_BASELINE,
-            (
-                f'{name} has no baseline: no attempt of mode "baseline" with a reward ended in time (attempts '
-                f"{_names(comparable)}); run one greedy attempt in it and score it"
-            ),
+        verdict = Reason.NO_BASELINE
+        refused_reason = (
+            f'{name} has no baseline: no attempt of mode "baseline" with a reward ended in time (attempts '
+            f"{_names(comparable)}); run one greedy attempt in it and score it"
         )
     if verdict is None:
         flat = drop_zero_variance and _is_flat(comparable, paired, baseline)
