@@ -35,7 +35,7 @@ class UserHost(_stubs.ModelServer):
 
 
 class Daemon(UserHost):
-    """``select`` says who is claimed; with ``token`` set, no matter who does not send it gets 401."""
+    """``select`` says who is claimed; with ``token`` set, a caller that does not send it gets 401."""
 
     def __init__(self) -> None:
         super().__init__()
