@@ -16,14 +16,14 @@ class TokenIds(Sequence[int]):
     """Immutable; equal to the tuple of the same ids and hashed like it. A part of it, or a sum, is such a tuple.
 
     Raises:
-        ValueError: the bytes are no whole number of ids.
+        ValueError: the bytes are not a whole number of ids.
     """
 
     __slots__ = ("packed",)
 
     def __init__(self, packed: bytes = b"") -> None:
         if len(packed) % BYTES_A_TOKEN:
-            raise ValueError(f"{len(packed)} bytes are no packed token ids: each takes {BYTES_A_TOKEN}")
+            raise ValueError(f"{len(packed)} bytes are not packed token ids: each takes {BYTES_A_TOKEN}")
         self.packed = packed
         """Little-endian int32 (``lightning_instrumentation.telemetry.packing``)."""
 

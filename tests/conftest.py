@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -33,6 +34,11 @@ from lightning_trainer.serving.shared_memory import WeightFiles
 from lightning_trainer.types import Span
 
 T = TypeVar("T")
+
+# Where the shell turns bytecode off, collecting takes twice as long, and every process that a test starts compiles all
+# that it imports.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # How long an example takes is the machine's affair; speed is measured in benchmarks/.
 settings.register_profile("lightning", deadline=None, suppress_health_check=[HealthCheck.too_slow])

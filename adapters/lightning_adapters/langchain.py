@@ -1,6 +1,6 @@
 """LangChain and LangGraph: which agent speaks, and a span for every tool call.
 
-The innermost name that somebody chose wins. A model call made directly in a node of a graph is that node's; one made by
+The innermost name that someone chose wins. A model call made directly in a node of a graph is that node's; one made by
 an agent of ``create_agent`` happens in a node called ``model`` or ``tools``, a name that nobody chose, so it is the
 agent's (``lc_agent_name``) or, where the agent has no name, that of the nearest enclosing node that was named.
 """

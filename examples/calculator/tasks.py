@@ -224,7 +224,7 @@ def heldout_tasks(n: int) -> list[Task]:
 def score(answer_text: str, task: Task) -> float:
     """Return 1.0 when the last number of the final answer is exactly the task's answer, else 0.0.
 
-    An answer that still holds a tool call is no answer: the agent stopped before it used the tool's result.
+    An answer that still holds a tool call is not an answer: the agent stopped before it used the tool's result.
     """
     if "tool_call" in answer_text:
         return 0.0

@@ -144,8 +144,8 @@ class Uncaptured(ScopeBlock):
 def uncaptured() -> Uncaptured:
     """Leave a block of code alone: ``with`` or ``async with``.
 
-    Model calls inside go where they always went, whoever claims their agent, with nothing added; they, tools and agents
-    leave no span. It reaches into threads and tasks that are started inside. Rollouts and rewards are still recorded:
-    these you report yourself. Calls whose base URL is the gateway's own are answered, and recorded, there.
+    Model calls inside go where they always went, no matter who claims their agent, with nothing added; they, tools and
+    agents leave no span. It reaches into threads and tasks that are started inside. Rollouts and rewards are still
+    recorded: these you report yourself. Calls whose base URL is the gateway's own are answered, and recorded, there.
     """
     return Uncaptured()

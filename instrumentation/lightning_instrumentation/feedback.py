@@ -37,7 +37,7 @@ def feedback(
     comment: str | None = None,
     kind: str = "person",
 ) -> None:
-    """Record what somebody says of an answer: of the one that is named, or of the current rollout.
+    """Record what someone says of an answer: of the one that is named, or of the current rollout.
 
     Args:
         source: who says so, by an id of yours (at most 256 characters). It is stored as it is: not an email address.

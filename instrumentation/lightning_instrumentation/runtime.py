@@ -41,7 +41,7 @@ class Stats:
     waiting: int = 0
     """Spans of this process that nobody has accepted yet."""
     rejected: int = 0
-    """Spans that the daemon will never accept; kept in a file ``*.rejected`` beside the spool."""
+    """Spans that the daemon will never accept; kept in a file ``*.rejected`` next to the spool."""
     dropped: int = 0
     """Spans lost because the spool was full or could not be written."""
     failed: Mapping[str, int] = field(default_factory=dict)
@@ -92,9 +92,9 @@ def init(
         ca_file: certificates of the authorities that an https endpoint's is signed by, PEM (``LIGHTNING_CA_FILE``);
             else the one that a daemon of the same user has left for its clients, else the machine's authorities
             (``SSL_CERT_FILE``).
-        trusted_hosts: ``host``, ``host:port`` or URLs of inference servers, beside the endpoint, that may be sent trace
-            context and asked for token ids (``LIGHTNING_TRUSTED_HOSTS``, separated by commas). No other host ever sees
-            a difference, not even behind a redirect.
+        trusted_hosts: ``host``, ``host:port`` or URLs of inference servers, besides the endpoint, that may be sent
+            trace context and asked for token ids (``LIGHTNING_TRUSTED_HOSTS``, separated by commas). No other host ever
+            sees a difference, not even behind a redirect.
         spool_dir: where spans wait for the daemon (``LIGHTNING_SPOOL_DIR``, else the XDG state directory).
         spool_limit_bytes: most that may wait there (``LIGHTNING_SPOOL_LIMIT_BYTES``, else 1 GiB).
         spool_full: what becomes of a span beyond it: ``drop`` counts it and says so once (the default); ``block`` makes
@@ -104,7 +104,7 @@ def init(
             are counted and not parsed.
         capture_content: False records no messages, tool arguments, results or error texts; token ids stay
             (``LIGHTNING_CAPTURE_CONTENT``).
-        redact: what is taken out of texts before they are written or sent, beside keys, which always are:
+        redact: what is taken out of texts before they are written or sent, besides keys, which always are:
             ``"emails"``, ``"regex:..."``, compiled patterns, functions from text to text, or several of them
             (``LIGHTNING_REDACT``). ``"none"`` takes nothing out. Where a function raises, the text is left out.
         route: False leaves every call where it goes; else calls of agents that a policy claims go to the daemon's

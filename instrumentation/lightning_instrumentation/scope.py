@@ -129,7 +129,7 @@ def framework_agent() -> Agent | None:
 
 
 def current_agent() -> Agent | None:
-    """Return who speaks here: the innermost name that somebody chose."""
+    """Return who speaks here: the innermost name that someone chose."""
     scope = _current.get()
     inside = framework_agent()
     if inside is not None and inside.explicit and inside != scope.around:
@@ -165,7 +165,7 @@ async def await_inside(scope: Scope, work: Awaitable[T]) -> T:
 
 
 async def each_inside(scope: Scope, stream: AsyncIterator[T]) -> AsyncGenerator[T]:
-    """Yield what ``stream`` yields; its body runs in ``scope``, whoever consumes it does not."""
+    """Yield what ``stream`` yields; its body runs in ``scope``, the code that consumes it does not."""
     try:
         while True:
             try:

@@ -111,7 +111,7 @@ STATE: Final = "lightning.state"
 """On a model call: the state of the environment that it was made in, any text; equal texts are the same state."""
 
 METADATA: Final = "lightning.metadata."
-"""Before the name of what somebody noted of a rollout: text that nothing of ours reads."""
+"""Before the name of what someone noted of a rollout: text that nothing of ours reads."""
 NOTE: Final = METADATA + "note"
 """What a person noted of it (``lightning-trainer label --note``), which ``explain`` and the dashboard show."""
 

@@ -27,7 +27,7 @@ class Settings:
     endpoint: str
     """Base URL of the daemon; spans go to ``{endpoint}/v1/traces``."""
     token: str | None
-    """Given by somebody; None where it is to be found."""
+    """Given by someone; None where it is to be found."""
     ca_file: Path | None
     """Certificates of the authorities that an https endpoint's is signed by."""
     trusted_hosts: tuple[str, ...]
@@ -46,7 +46,7 @@ class Settings:
     spool_block_s: float = DEFAULT_SPOOL_BLOCK_S
     """Longest wait for room, seconds; then the span is dropped after all."""
     redact: tuple[RedactionRule, ...] = ()
-    """Rules beside that for keys, which holds always; ``("none",)`` for none at all."""
+    """Rules besides that for keys, which holds always; ``("none",)`` for none at all."""
     route: bool = True
     """Whether calls of agents that a policy claims go to the daemon's gateway."""
     route_fallback: bool = True
@@ -57,7 +57,7 @@ def checked_endpoint(endpoint: str | None) -> str:
     """Return the daemon's base URL, the default where none is given.
 
     Raises:
-        ConfigurationError: it is no http(s) URL.
+        ConfigurationError: it is not an http(s) URL.
     """
     # Spans go to /v1/traces and model calls to /v1 below it: who wrote one of these meant the daemon.
     endpoint = (endpoint or DEFAULT_ENDPOINT).rstrip("/").removesuffix("/v1/traces").removesuffix("/v1")

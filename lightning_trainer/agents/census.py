@@ -29,7 +29,7 @@ from lightning_trainer.token_ids import Ids, packed
 from lightning_trainer.types import Fidelity, Span
 
 _LONG = 2000
-"""A text attribute beyond so many characters is what somebody said, not who or what a span is."""
+"""A text attribute beyond so many characters is what someone said, not who or what a span is."""
 _NEEDED = frozenset({semconv.OUTPUT_MESSAGES, "output.value", "metadata"})
 """Long texts that response ids, tools and names are read from."""
 _MOST_TOOLS = 1000

@@ -68,7 +68,7 @@ def count_losses(spans: Iterable[Span]) -> list[ProgramLosses]:
 
 
 def _counts(span: Span) -> Counter[str]:
-    """Nothing where it cannot be read: whoever can send spans can send this one, too."""
+    """Nothing where it cannot be read: anyone who can send spans can send this one, too."""
     text = span.attributes.get(semconv.LOSSES)
     try:
         said = json.loads(text) if isinstance(text, str) else None

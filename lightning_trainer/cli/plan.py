@@ -95,7 +95,7 @@ def _division(found: Plan) -> str:
     if found.shared:
         return f"{trainer}; the engine shares {found.tensor_parallel} of them and sleeps during updates"
     of_each = f" of {found.tensor_parallel} GPUs each" if found.tensor_parallel > 1 else ""
-    return f"{trainer}, {found.replicas} engine{'s' * (found.replicas > 1)}{of_each} beside it"
+    return f"{trainer}, {found.replicas} engine{'s' * (found.replicas > 1)}{of_each} next to it"
 
 
 def _parts(found: Plan) -> Table:

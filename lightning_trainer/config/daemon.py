@@ -29,9 +29,9 @@ class DaemonConfig(Section):
     max_body_bytes: int = Field(default=64 * 2**20, ge=2**16)
     """Of a delivery of spans, as sent and inflated; more is answered 413."""
     trusted_hosts: tuple[str, ...] = ()
-    """Names, beside loopback and ``host``, by which the daemon is called; for any other ``Host`` it answers 421."""
+    """Names, besides loopback and ``host``, by which the daemon is called; for any other ``Host`` it answers 421."""
     redact: tuple[str, ...] = ()
-    """Taken out of every text that is stored, beside keys: ``emails``, ``regex:...``; ``none`` takes nothing out."""
+    """Taken out of every text that is stored, besides keys: ``emails``, ``regex:...``; ``none`` takes nothing out."""
     redact_tokens: Literal["keep", "drop"] = "keep"
     """Of a call in whose texts something was found, token ids spell it still. ``keep``: they are stored and trained on;
     ``drop``: they are not stored, so the call counts as one of text alone."""

@@ -120,7 +120,7 @@ class FeedbackConfig(Section):
     """Feedback waits, is limited by source and by time, and counts by how far its source has been right."""
 
     quarantine: Annotated[float, duration("10m")] = Field(default=600.0, ge=0, le=30 * 86400)
-    """Seconds that it waits before it counts, so that somebody can take it out, and others can disagree."""
+    """Seconds that it waits before it counts, so that someone can take it out, and others can disagree."""
     trusted: tuple[Source, ...] = ()
     """Sources, or patterns of them (``crm-*``), that need no quarantine, have no cap and always weigh 1."""
     verified: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = ()

@@ -16,7 +16,7 @@ from lightning_trainer.types import Credit, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Every transition of the group that is no gap is in exactly one of the first two."""
+    """Every transition of the group that is not a gap is in exactly one of the first two."""
 
     credits: Mapping[str, Credit]
     """By transition id: what can be trained; their values are numbers."""

@@ -5,7 +5,7 @@ Only attempts with something to train count: a baseline of one is no baseline, w
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from statistics import pstdev
 from typing import Literal, TypeAlias
@@ -80,32 +80,23 @@ def judge_group(
     tasks = sorted({member.attempt.task_id for member in comparable or members})
     attempts_with = Counter(peers for member in comparable for peers in member.row_credits)
     unpaired = frozenset(peers for peers, count in attempts_with.items() if count < 2)
-    verdict, refused_reason = _refusal(
-        f"group {group_id} (by {KEY_NAMES[group_by]})", members, comparable, [] if group_by == "prompt" else tasks
-    )
-    if verdict is None and len(unpaired) == len(attempts_with):
-        verdict, refused_reason = (
-            Reason.GROUP_TOO_SMALL,
-            (
-                f"group {group_id} (by {KEY_NAMES[group_by]}): no call of an attempt has a counterpart in another "
-                f"(attempts {_names(comparable)}); the credit scheme compares {_listed(_described(unpaired))}"
-            ),
+    paired = attempts_with.keys() - unpaired
+    name = f"group {group_id} (by {KEY_NAMES[group_by]})"
+    verdict, refused_reason = _refusal(name, members, comparable, [] if group_by == "prompt" else tasks)
+    if verdict is None and not paired:
+        verdict = Reason.GROUP_TOO_SMALL
+        refused_reason = (
+            f"{name}: no call of an attempt has a counterpart in another (attempts {_names(comparable)}); the credit "
+            f"scheme compares {_listed(_described(unpaired))}"
         )
     if verdict is None and needs_baseline and baseline is None:
-        verdict, refused_reason = (
-            Reason.NO_BASELINE,
-            (
-                f'group {group_id} (by {KEY_NAMES[group_by]}) has no baseline: no attempt of mode "baseline" with a '
-                f"reward ended in time (attempts {_names(comparable)}); run one greedy attempt in it and score it"
-            ),
+        verdict = Reason.NO_BASELINE
+        refused_reason = (
+            f'{name} has no baseline: no attempt of mode "baseline" with a reward ended in time (attempts '
+            f"{_names(comparable)}); run one greedy attempt in it and score it"
         )
     if verdict is None:
-        also = [] if baseline is None else [baseline]
-        flat = drop_zero_variance and all(
-            _all_equal([*also, *(value for member in comparable for value in member.row_credits.get(peers, ()))])
-            for peers in attempts_with
-            if peers not in unpaired
-        )
+        flat = drop_zero_variance and _is_flat(comparable, paired, baseline)
         verdict = Reason.ZERO_VARIANCE_GROUP if flat else Reason.SAMPLED
     return GroupSummary(
         group_id=group_id,
@@ -140,6 +131,15 @@ def _refusal(
             f"attempts {_names(comparable)}): only attempts by the same agents can be compared"
         )
     return None, None
+
+
+def _is_flat(comparable: Sequence[Member], paired: Set[Peers], baseline: float | None) -> bool:
+    """Whether all rows that are compared with each other have one credit, that of the baseline where there is one."""
+    also = [] if baseline is None else [baseline]
+    return all(
+        _all_equal([*also, *(value for member in comparable for value in member.row_credits.get(peers, ()))])
+        for peers in paired
+    )
 
 
 def _total(member: Member) -> float:

@@ -1,6 +1,6 @@
 """Which kinds of reward there are: of single calls, of one agent, of the whole attempt.
 
-A kind that nobody was given is not part of the task and counts nothing. One that somebody was given is expected of
+A kind that nobody was given is not part of the task and counts nothing. One that someone was given is expected of
 all who are compared with them: where it is missing, so is every credit that it would enter (promise 6). Of a call that
 cannot be trained (``Transition.gap``) nothing is expected, and what it was given counts.
 """

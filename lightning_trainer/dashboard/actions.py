@@ -25,7 +25,7 @@ async def promote(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
 
 async def pause(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
     policy, reason = _name(form, "policy"), form.get("reason", "").strip()[:_LONGEST_NOTE]
-    return await live.pause(policy, reason or "somebody paused it"), "/"
+    return await live.pause(policy, reason or "someone paused it"), "/"
 
 
 async def resume(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
@@ -55,7 +55,7 @@ async def label(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
 
 async def drop(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
     rollout_id = _name(form, "rollout")
-    reason = form.get("reason", "").strip()[:1000] or "somebody dropped it"
+    reason = form.get("reason", "").strip()[:1000] or "someone dropped it"
     return await live.drop(rollout_id, reason=reason), f"/rollout?{urlencode({'id': rollout_id})}"
 
 

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place, made durable, then renamed."""
+"""Files that are whole or not there: written next to their place, made durable, then renamed."""
 
 import os
 import secrets

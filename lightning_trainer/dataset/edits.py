@@ -1,4 +1,4 @@
-"""Edited answers: what somebody would have had an agent say, as a demonstration and as the better one of a pair.
+"""Edited answers: what someone would have had an agent say, as a demonstration and as the better one of a pair.
 
 An edit is words, so it has no token ids; the pair that it makes is one of words too, whatever is known of the answer
 that it replaces.

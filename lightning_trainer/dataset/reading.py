@@ -30,7 +30,7 @@ class Recording:
     """By call id; empty where nobody asked."""
     problems: tuple[str, ...] = ()
     edits: tuple[Entry, ...] = ()
-    """Answers as somebody would have them, oldest first; none where nobody asked for words."""
+    """Answers as someone would have them, oldest first; none where nobody asked for words."""
 
 
 def read_recording(spans: Sequence[Span], *, with_words: bool = False) -> Recording:

@@ -63,7 +63,7 @@ def sample_of(row: Mapping[str, Any]) -> Sample:
     """Read what :func:`sample_row` wrote.
 
     Raises:
-        DatasetError: a column is missing, or the row is no sample (its lengths differ ...).
+        DatasetError: a column is missing, or the row is not a sample (its lengths differ ...).
     """
     try:
         return Sample(

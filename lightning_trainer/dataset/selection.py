@@ -72,7 +72,7 @@ def demonstrations(
 
 def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs.EITHER) -> Preferences:
     """Return for every prompt that was answered more than once the best answer and the worst, if their rewards differ,
-    and for every answer that somebody edited the edit and the answer.
+    and for every answer that someone edited the edit and the answer.
 
     Prompts are the same when they are so to the last token, in attempts of one group: of an agent of several turns
     these are usually the first ones.
@@ -123,7 +123,7 @@ class _Edits:
     """For want of ids."""
 
     def problems(self, without_words: int) -> tuple[str, ...]:
-        """Say what became of edited answers that are no examples."""
+        """Say what became of edited answers that are not examples."""
         said = []
         if self.left_out:
             said.append(f"{self.left_out} edited answers have no token ids and are left out; leave --tokens out")

@@ -204,7 +204,7 @@ def action_from_json(value: Mapping[str, Any]) -> Action:
 
 
 def observation_from_json(value: object) -> Observation:
-    """Raises EnvironmentNonsenseError: it is no observation."""
+    """Raises EnvironmentNonsenseError: it is not an observation."""
     if isinstance(value, str):
         return Observation(value)
     try:
@@ -226,7 +226,7 @@ def observation_from_json(value: object) -> Observation:
 
 
 def step_from_json(value: Mapping[str, Any]) -> Step:
-    """Raises EnvironmentNonsenseError: it is no step."""
+    """Raises EnvironmentNonsenseError: it is not a step."""
     missing = {"observation", "reward", "done"} - set(value)
     if missing:
         raise EnvironmentNonsenseError(f"the environment's answer {_shown(value)} lacks {', '.join(sorted(missing))}")

@@ -27,7 +27,7 @@ class CallNode:
     beside: int | None
     """Without a parent: the earlier call that the prompt has most tokens in common with."""
     shared: int
-    """So many tokens of the prompt are the parent's, or those of the call beside it."""
+    """So many tokens of the prompt are the parent's, or those of the call next to it."""
 
     @property
     def new_prompt_ids(self) -> tuple[int, ...]:
@@ -90,7 +90,7 @@ def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
 
 def _nearest_paths(calls: Sequence[Call], known: Sequence[int]) -> dict[int, tuple[int, int]]:
     """Return for each call the earlier one whose tokens its prompt has most in common with, and how many."""
-    paths: list[tuple[bytes, int]] = []  # sorted: what has most in common with a prompt is beside it
+    paths: list[tuple[bytes, int]] = []  # sorted: what has most in common with a prompt is next to it
     nearest: dict[int, tuple[int, int]] = {}
     for index in known:
         prompt = packed(calls[index].prompt_ids)

@@ -56,7 +56,7 @@ class Case:
     no_policy: bool = False
     """The configuration has none, and ``policy`` is ``config.any_agent``."""
     dropped: str | None = None
-    """Why somebody took it out of what is trained; None where nobody did."""
+    """Why someone took it out of what is trained; None where nobody did."""
     expired_ns: int | None = None
     """When retention deleted its spans; None where it did not."""
     feedback: int = 0

@@ -44,7 +44,7 @@ class Gathering:
     Args:
         connection: of a store, read-only, inside a transaction (``store.scan.read_only``).
         policy: the one that trains the agents.
-        others: names of those beside it; what their steps consumed may still be the policy's as well.
+        others: names of those next to it; what their steps consumed may still be the policy's as well.
         from_files: the snapshot is of files (``store.memory.in_memory``), so no step has taken or will take anything.
         no_policy: the configuration has none; ``policy`` is ``config.any_agent``.
         judges: the configuration's; those that the policy corrects are corrected by what is known of them now.

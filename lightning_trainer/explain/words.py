@@ -38,7 +38,7 @@ _MOST_EVALUATIONS = 50
 
 
 def facts(attempt: ExplainedAttempt) -> str:
-    """Return what is known of an attempt beside its calls, in one line."""
+    """Return what is known of an attempt besides its calls, in one line."""
     case, one = attempt.case, attempt.case.attempt
     if one is None:
         return f"spans name the rollout and no attempt · {counted(len(case.spans), 'span')}"

@@ -1,4 +1,4 @@
-"""How much each source weighs: by how often it was right where somebody can tell.
+"""How much each source weighs: by how often it was right where someone can tell.
 
 What a source said of an answer is compared with the verified reward of it, or, where there is none, with what the other
 sources said, each by its own weight; this is repeated until the weights stay (truth discovery, as in Dawid and Skene,

@@ -1,8 +1,8 @@
-"""Who may come in: whoever has the token, compared in constant time; with ``token = "none"``, whoever reaches the port.
+"""Who may come in: who has the token (compared in constant time); with ``token = "none"``, anyone who reaches the port.
 
 The configuration refuses that beyond loopback. OpenAI and Anthropic clients send the token as their ``api_key``, one as
 a bearer token and one as ``x-api-key``; Langfuse's clients send it as the password of their secret key; our own client
-sends it beside whatever key a program has.
+sends it along with whatever key a program has.
 """
 
 import base64

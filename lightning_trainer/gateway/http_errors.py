@@ -1,7 +1,7 @@
 """Errors that the web framework makes (404, 405, 401, 422, a bug of ours), as the caller's own library prints them.
 
 OpenAI's clients read ``{"error": {"message", ...}}``, Anthropic's ``{"type": "error", "error": {...}}``, OTLP exporters
-a Status in the encoding of their request. Whoever has a base URL that is nearly right is told the right one.
+a Status in the encoding of their request. Anyone who has a base URL that is nearly right is told the right one.
 """
 
 import logging
@@ -52,7 +52,7 @@ def answer_in_the_callers_shape(app: FastAPI) -> None:
         return shaped(request, 500, sentence)
 
     async def gone(request: Request, error: Exception) -> Response:
-        return Response(status_code=400)  # who hung up in the middle of a body reads no answer, and it is no bug
+        return Response(status_code=400)  # who hung up in the middle of a body reads no answer, and it is not a bug
 
     app.add_exception_handler(ClientDisconnect, gone)
     app.add_exception_handler(HTTPException, refused)

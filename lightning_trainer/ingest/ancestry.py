@@ -1,6 +1,6 @@
 """Who a span belongs to: its own attributes, else those of the nearest span above it that has them.
 
-Linear in the number of spans and without recursion: each span is resolved once, when somebody asks for it, a chain from
+Linear in the number of spans and without recursion: each span is resolved once, when someone asks for it, a chain from
 its top down. A parent that is not among the spans, or a chain that runs in a circle, ends the search.
 """
 

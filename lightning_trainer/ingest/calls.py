@@ -1,8 +1,8 @@
 """Joined records to calls: one for each choice of each response, with the grade of fidelity that its record has.
 
 The gateway's record is the authority on tokens and version, the client's span on identity; either alone is a call.
-What has no token ids becomes a call of the grade ``text_only``. What was said in it is not kept here: whoever needs the
-words (to tokenise them again, say) asks the dialect of its span for the conversation.
+What has no token ids becomes a call of the grade ``text_only``. What was said in it is not kept here: code that needs
+the words (to tokenize them again, say) asks the dialect of its span for the conversation.
 """
 
 import math

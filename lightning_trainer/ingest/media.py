@@ -1,4 +1,4 @@
-"""What of a prompt is no text: images, audio, files, by reference.
+"""What of a prompt is not text: images, audio, files, by reference.
 
 Read from ``gen_ai.input.messages``, as our client and the gateway write it; a content part of a kind that the GenAI
 conventions do not know is there as the agent sent it, so it is found by not being one of the kinds of text.

@@ -1,7 +1,7 @@
 """Judging attempts with one judge: who lacks its reward is asked about, and what it says is stored.
 
-A question that was answered before, whoever asked and whenever, is not asked again; one that is under way is waited
-for. Nobody who stops waiting stops the judge: what comes later is stored for whoever comes next.
+A question that was answered before, no matter when and by whom, is not asked again; one under way is waited for.
+A caller who stops waiting does not stop the judge: what comes later is stored for the next one.
 """
 
 import asyncio

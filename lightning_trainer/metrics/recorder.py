@@ -81,7 +81,7 @@ class MetricsRecorder:
             try:
                 async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                     await asyncio.to_thread(sink.close)
-            except Exception as error:  # somebody else's writer: whatever it raises, there is more to take down
+            except Exception as error:  # someone else's writer: whatever it raises, there is more to take down
                 _log.warning("%s did not close in order: %s: %s", type(sink).__name__, type(error).__name__, error)
 
     def _take(self, row: StepMetrics) -> None:
@@ -97,7 +97,7 @@ class MetricsRecorder:
         for sink in list(self._sinks):
             try:
                 sink.write(row, self.warnings)
-            except Exception as error:  # somebody else's writer: whatever it raises, the run is worth more
+            except Exception as error:  # someone else's writer: whatever it raises, the run is worth more
                 _log.warning("%s takes no more metrics: %s: %s", type(sink).__name__, type(error).__name__, error)
                 self._sinks.remove(sink)
 

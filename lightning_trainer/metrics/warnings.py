@@ -1,7 +1,7 @@
 """Known ways in which a run goes wrong, told from its rows: pure functions of the history, oldest step first.
 
 Each rule returns a sentence that says what was seen and what to look at, or None. A rule that lacks the numbers it
-needs says nothing: what was not measured is no warning.
+needs says nothing: what was not measured is not a warning.
 """
 
 import math

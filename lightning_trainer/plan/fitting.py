@@ -1,6 +1,6 @@
 """The settings of a model that fit on some hardware, and how fast they would be.
 
-Trainer and engine have GPUs of their own where that fits, else they take turns on all of them. Engines run beside the
+Trainer and engine have GPUs of their own where that fits, else they take turns on all of them. Engines run next to the
 daemon, on one node, and other nodes are the trainer's (``[ray] address``); where that does not fit, one node is used.
 """
 

@@ -64,7 +64,7 @@ def find_shape(spec: str) -> tuple[Shape, str]:
 
 def _downloaded(spec: str) -> Path:
     if spec.count("/") != 1 or spec.startswith((".", "/", "~")):
-        raise ModelError(f"there is no config.json at {spec!r}, and it is no Hugging Face id (owner/name)")
+        raise ModelError(f"there is no config.json at {spec!r}, and it is not a Hugging Face id (owner/name)")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # of each of its tries it would say something
     try:
         from huggingface_hub import hf_hub_download

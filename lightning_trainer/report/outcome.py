@@ -38,7 +38,7 @@ def _verdict(held_out: HeldOut) -> list[str]:
         f"{change.gained} tasks gained, {change.lost} lost, exact McNemar {p_value}."
     )
     if low <= 0 <= high:
-        sentences.append("<strong>The interval includes zero: this is no evidence of a change.</strong>")
+        sentences.append("<strong>The interval includes zero: this is not evidence of a change.</strong>")
     return sentences
 
 

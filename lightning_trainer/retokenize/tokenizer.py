@@ -53,7 +53,7 @@ class PolicyTokenizer:
         """Return the ids of the prompt of a text completion.
 
         Raises:
-            NoWordsError: it is no text that can be encoded.
+            NoWordsError: it is not text that can be encoded.
         """
         return self._ids(text, special=True)
 
@@ -93,7 +93,7 @@ class PolicyTokenizer:
         try:
             return tuple(self._tokenizer(text, add_special_tokens=special)["input_ids"])
         except (TypeError, ValueError) as error:  # half of a surrogate pair
-            raise NoWordsError(f"the words are no text that can be encoded: {error}") from error
+            raise NoWordsError(f"the words are not text that can be encoded: {error}") from error
 
     def _render(self, messages: Sequence[ChatMessage], tools: Sequence[dict], *, answering: bool) -> str:
         import jinja2

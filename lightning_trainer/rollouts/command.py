@@ -129,7 +129,7 @@ def _last_line(output: bytes) -> str:
 
 
 def _reward(line: str) -> float | None:
-    """Return the number that the line gives, having recorded named ones; None where it is no such line."""
+    """Return the number that the line gives, having recorded named ones; None where it is not a such line."""
     try:
         said: Any = json.loads(line)
     except ValueError:
@@ -138,7 +138,9 @@ def _reward(line: str) -> float | None:
         return _number(said, line)
     rewards = said.get("rewards", {})
     if not isinstance(rewards, Mapping):
-        raise CommandError(f'the rewards are no object but {rewards!r}; print one, as in {{"rewards": {{"score": 1}}}}')
+        raise CommandError(
+            f'the rewards are not an object but {rewards!r}; print one, as in {{"rewards": {{"score": 1}}}}'
+        )
     for name, value in rewards.items():
         number = _number(value, line)
         if number is not None:

@@ -13,7 +13,7 @@ from lightning_instrumentation.errors import UnprovenDaemonError
 
 from lightning_trainer.errors import LightningError, TrainingError
 
-# What an answer that is no success says of the daemon: its own sentence, a wrong token, or another service.
+# What an answer that is not a success says of the daemon: its own sentence, a wrong token, or another service.
 
 
 def refusal(url: str, status: int, body: bytes) -> str:

@@ -120,7 +120,7 @@ def held_run(
 
 
 class _HeldError(Exception):
-    """Somebody else holds the name."""
+    """Someone else holds the name."""
 
 
 class _Hold:

@@ -1,4 +1,4 @@
-"""One daemon a store: an advisory ``flock`` on a file beside it, which the kernel drops however the process ends."""
+"""One daemon a store: an advisory ``flock`` on a file next to it, which the kernel drops however the process ends."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""A store read from beginning to end, trace by trace, without its daemon: read-only, and beside a daemon that writes.
+"""A store read from beginning to end, trace by trace, without its daemon: read-only, also while a daemon writes.
 
 Memory holds one trace at a time. A trace that was cut into several processes' spans comes whole; the reader sees one
 snapshot, and in WAL mode it neither waits for the writer nor holds it up.

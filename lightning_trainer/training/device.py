@@ -51,7 +51,7 @@ def require() -> None:
 
 
 def release(offloaded: bool) -> None:
-    """Give back what torch keeps of a GPU's memory for itself, where somebody else needs it between two calls."""
+    """Give back what torch keeps of a GPU's memory for itself, where someone else needs it between two calls."""
     if offloaded and chosen() == "cuda":
         import torch
 

@@ -136,7 +136,7 @@ class Trainer:
             # The first process makes the folder and, when all have written their part, gives it its name.
             folder = on_first(lambda: whole.enter_context(checkpoint))
             tensors = self._exported()
-            # On another disk, a process writes its part beside where its checkpoint would be.
+            # On another disk, a process writes its part next to where its checkpoint would be.
             own = folder if folder.is_dir() else directory.with_name(f".{directory.name}.part")
             try:
                 self._learner.save(own, step)

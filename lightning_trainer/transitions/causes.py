@@ -1,6 +1,6 @@
 """What led to what across the agents of an attempt: the edges of causal credit.
 
-The span tree says what happened inside what; time says what happened after what, but only where nothing ran beside it.
+The span tree says what happened inside what; time says what happened after what, but only where nothing ran alongside.
 The things directly inside one span are sorted into stages: a new stage begins where everything before has ended. What
 is in a stage was led to by the last calls of the stage before it, and the first stage by what led to the span itself.
 So an agent's call leads to the sub-agents that it starts, parallel sub-agents to the call that reads their answers, and
@@ -33,7 +33,7 @@ def with_causes(
 
     Args:
         trajectories: any number of attempts.
-        calls: all that were recorded, also of agents that are not trained: they show what ran beside what.
+        calls: all that were recorded, also of agents that are not trained: they show what ran alongside what.
         parents: ``span_parents`` of everything that was recorded; spans that are not there have no parent.
     """
     steps = {step.transition_id: step for trajectory in trajectories for step in trajectory.transitions}

@@ -105,7 +105,7 @@ class Reason(StrEnum):
     )
     NON_TEXT = (
         "non_text",
-        "The prompt has parts that are no text (images, audio), which the update engine does not see.",
+        "The prompt has parts that are not text (images, audio), which the update engine does not see.",
     )
 
     # dropped: what can be made of it

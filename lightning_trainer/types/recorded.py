@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
-from lightning_trainer.bulk_objects import made_quickly
 from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.sampling import Shaping, Support
 from lightning_trainer.token_ids import Ids
@@ -133,7 +132,7 @@ class Fidelity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """A part of a prompt that is no text, by reference: what it is stays where it was."""
+    """A part of a prompt that is not text, by reference: what it is stays where it was."""
 
     modality: str
     """``image``, ``audio``, ``video`` ..., or the part's own type where it says no more."""
@@ -142,7 +141,6 @@ class Media:
     mime_type: str | None = None
 
 
-@made_quickly
 @dataclass(frozen=True, slots=True)
 class Call:
     """One choice of one LLM call, with the tokens that the engine saw and sampled where they are known."""
@@ -173,7 +171,7 @@ class Call:
     temperature: float = 1.0
     """As requested; 1.0 where the request named none."""
     media: tuple[Media, ...] = ()
-    """What of the prompt is no text, in order; its tokens are placeholders in ``prompt_ids``."""
+    """What of the prompt is not text, in order; its tokens are placeholders in ``prompt_ids``."""
     shaping: Shaping | None = None
     """What was done to single logits; None where the request asked for none of it."""
     support: Support | None = None

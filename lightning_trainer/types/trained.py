@@ -5,14 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lightning_trainer.bulk_objects import made_quickly
 from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.sampling import Shaping, Support
 from lightning_trainer.token_ids import Ids
 from lightning_trainer.types.recorded import Attempt, Media
 
 
-@made_quickly
 @dataclass(frozen=True, slots=True)
 class Transition:
     """A call of a selected agent as the learner sees it: state (prompt), action (response), reward."""
@@ -36,7 +34,7 @@ class Transition:
     extends: str | None = None
     """The transition of the same agent and attempt that the prompt begins with in full, token for token."""
     media: tuple[Media, ...] = ()
-    """What of the prompt is no text."""
+    """What of the prompt is not text."""
     causes: tuple[str, ...] | None = None
     """The transitions of the attempt, of any agent, that led to this one directly; None: no scheme asked for them."""
     shaping: Shaping | None = None
@@ -66,10 +64,9 @@ class Trajectory:
     reward: float | None
     """Terminal reward: of the attempt, not of a step; None when nothing scored it."""
     own_reward: float | None = None
-    """Of this agent in the attempt, beside the attempt's; None when nothing scored it."""
+    """Of this agent in the attempt, next to the attempt's; None when nothing scored it."""
 
 
-@made_quickly
 @dataclass(frozen=True, slots=True)
 class Credit:
     """What a credit scheme gives one transition."""
@@ -82,7 +79,6 @@ class Credit:
     """Rows are compared with those of the same group, agent and peers; "" is with all of the agent's."""
 
 
-@made_quickly
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A run of sampled tokens ``[start, end)`` of a sample: the response of one transition.
@@ -120,7 +116,6 @@ class Segment:
     were stored without it, which are taken in the order that they are in."""
 
 
-@made_quickly
 @dataclass(frozen=True, slots=True)
 class Gap:
     """A call that is not trained, among those that are: what a critic's schemes pass reward across."""
@@ -136,7 +131,6 @@ class Gap:
     """None: the sample's."""
 
 
-@made_quickly
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One token sequence ready for the trainer; the lengths of ids, mask and logprobs are equal, always.
@@ -161,7 +155,7 @@ class Sample:
     temperature: float = 1.0
     """Of all its sampled tokens; the trainer divides its logits by it too."""
     media: tuple[Media, ...] = ()
-    """What of the sequence is no text, in order."""
+    """What of the sequence is not text, in order."""
     baseline: float | None = None
     """Reward of the group's baseline attempt; None where the estimator asks for none."""
     gaps: tuple[Gap, ...] = ()

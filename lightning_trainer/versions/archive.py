@@ -1,8 +1,8 @@
 """The weights of versions that are kept: ``state_dir``/versions/POLICY/v00000012, a model folder each, whole or absent.
 
-Of a LoRA policy it is an adapter's folder, which PEFT and vLLM load beside the model.
+Of a LoRA policy it is an adapter's folder, which PEFT and vLLM load alongside the model.
 
-Beside the weights lies the publication that they were proven with, so that an engine which is given them later proves
+Next to the weights lies the publication that they were proven with, so that an engine which is given them later proves
 them in the same way (promise 8).
 """
 

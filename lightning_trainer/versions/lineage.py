@@ -35,7 +35,7 @@ class Lineage:
         return version == 0 or version in self._parents
 
     def parent(self, version: int) -> int | None:
-        """Return the version that this one was trained from; None for version 0 and for what is no version."""
+        """Return the version that this one was trained from; None for version 0 and for what is not a version."""
         return self._parents.get(version)
 
     def path(self, version: int | None = None) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Whether a new version is worse than the live one, asked after every rollout and right all the same.
 
-A confidence sequence holds the mean at all times at once, with the confidence that it was made for: whoever looks after
-each observation and stops when he likes is not misled, as he would be by an interval for a fixed number of them.
+A confidence sequence holds the mean at all times at once, with the confidence that it was made for: one who looks after
+each observation and stops at will is not misled, as would happen with an interval for a fixed number of them.
 
 It is the betting one: who bets that the mean is above ``m`` multiplies his money by ``1 + bet * (x - m)`` each time. If
 it is not, he has twenty times as much with a probability of 1 in 20 at most, ever (Ville's inequality); so ``m`` is out

@@ -90,7 +90,7 @@ async def test_who_points_it_at_the_gateway_is_left_alone(start, caplog):
 
 async def test_what_is_not_proven_to_be_the_daemon_gets_no_call_and_no_token(start, monkeypatch):
     def refused(access: Access) -> None:
-        raise UnprovenDaemonError("somebody else")
+        raise UnprovenDaemonError("someone else")
 
     monkeypatch.setattr(Access, "opened", refused)
     with lt.agent("writer"):

@@ -93,7 +93,7 @@ def span(agent: str = "weatherman", logprobs: tuple[float, ...] = (-0.25, -0.5),
         ([], {}, "**1 of 1 wrong**: not captured"),
         ([span(ids=(3, 5))], {}, "**1 of 1 wrong**: other token ids"),
         ([span(logprobs=(-0.25, -0.75))], {}, "**1 of 1 wrong**: other log-probabilities"),
-        ([span(agent="somebody")], {}, "**1 of 1 wrong**: agent 'somebody' instead of 'weatherman'"),
+        ([span(agent="someone")], {}, "**1 of 1 wrong**: agent 'someone' instead of 'weatherman'"),
         ([span()], {"zero lines": "KeyError: 'city'"}, "**1 of 1 wrong**: the program failed: KeyError: 'city'"),
     ],
 )

@@ -13,33 +13,40 @@ LONG = {"lightning_trainer/store/sqlite.py"}
 ONE_OF_A_KIND = (
     "adapters/lightning_adapters/",
     "instrumentation/lightning_instrumentation/hooks/",
-    "instrumentation/lightning_instrumentation/redaction/",
-    "instrumentation/lightning_instrumentation/wire/native/",
-    "instrumentation/lightning_instrumentation/zero_code/",
     "lightning_trainer/config/",
     "lightning_trainer/credit/schemes/",
-    "lightning_trainer/dashboard/",
-    "lightning_trainer/environments/",
+    "lightning_trainer/dashboard/pages/",
     "lightning_trainer/explain/diagnoses/",
-    "lightning_trainer/gateway/protocols/",
-    "lightning_trainer/ingest/",
-    "lightning_trainer/metrics/",
+    "lightning_trainer/ingest/dialects/",
     "lightning_trainer/serving/host/patches/",
-    "lightning_trainer/store/",
-    "lightning_trainer/training/update/",
+    "lightning_trainer/store/tables/",
+    "lightning_trainer/training/update/losses/",
 )
-"""Folders of one scheme, section, hook, page, table, dialect, diagnosis, sink or patch a file, however short it is."""
+"""Folders of one adapter, hook, section, scheme, page, diagnosis, dialect, patch, table or loss a file."""
 SHORT = {
     "instrumentation/lightning_instrumentation/delivery/deferred.py",  # below everything that ends spans
     "instrumentation/lightning_instrumentation/errors.py",  # the client's errors, for its users to import
+    "instrumentation/lightning_instrumentation/redaction/emails.py",  # one rule
+    "instrumentation/lightning_instrumentation/wire/native/fields.py",  # of four providers
+    "instrumentation/lightning_instrumentation/zero_code/instrumentor.py",  # an entry point of OpenTelemetry
     "lightning_trainer/__main__.py",
+    "lightning_trainer/bulk_objects.py",  # of two layers: ingest and training
+    "lightning_trainer/dashboard/access/forms.py",  # of every page that posts
+    "lightning_trainer/dashboard/reading/read_only.py",  # the stopped run, next to the live one
     "lightning_trainer/dataset/atomic.py",  # below every format
+    "lightning_trainer/environments/failures.py",  # errors, below every environment
+    "lightning_trainer/environments/limits.py",  # for users to import; a test keeps it equal to [environments]
     "lightning_trainer/explain/finding.py",  # below every diagnosis
     "lightning_trainer/explain/ledger_table.py",  # of two commands
     "lightning_trainer/gateway/errors.py",  # below the whole gateway
-    "lightning_trainer/judges/registry.py",
+    "lightning_trainer/gateway/protocols/answer.py",  # the interface of every protocol's answers
+    "lightning_trainer/judges/registry.py",  # above every kind
     "lightning_trainer/serving/host/plugin.py",  # an entry point of vLLM
+    "lightning_trainer/store/lock.py",  # also of commands that repair a store
+    "lightning_trainer/store/memory.py",  # a store of no file
+    "lightning_trainer/store/records.py",  # what every table gives
     "lightning_trainer/training/on_ray/environ.py",  # imported before Ray
+    "lightning_trainer/training/update/estimation/estimate.py",  # below every estimator
 }
 SETTLED = (
     r"[Dd]oor|Tries|Settlement|Passage|Lifeline|Gate|Crew|Fate|CallFate|fates|lonely|casts|speaker|speaking|goes_home"
@@ -71,6 +78,13 @@ def test_no_folder_has_more_files_than_one_looks_through() -> None:
         if path.is_file() and "__pycache__" not in path.parts and path.name not in ("__init__.py", "py.typed")
     )
     assert {str(folder): files for folder, files in folders.items() if files > 15} == {}
+
+
+def test_a_benchmark_imports_its_own_package_and_what_all_share() -> None:
+    for path in (ROOT / "benchmarks").rglob("*.py"):
+        own = path.relative_to(ROOT).parts[1]
+        imported = re.findall(r"^\s*(?:from|import) benchmarks\.(\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert set(imported) <= {own, "common"}, path
 
 
 def test_names_that_were_settled_do_not_come_back() -> None:

@@ -35,7 +35,7 @@ class UserHost(_stubs.ModelServer):
 
 
 class Daemon(UserHost):
-    """``select`` says who is claimed; with ``token`` set, whoever does not send it gets 401."""
+    """``select`` says who is claimed; with ``token`` set, a caller that does not send it gets 401."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Daemon(UserHost):
                 if self.path.startswith(PATH):
                     said = daemon.challenged
                     if said is None:
-                        said = {"proof": proof(daemon.token or "somebody else's", self.path.partition("=")[2])}
+                        said = {"proof": proof(daemon.token or "someone else's", self.path.partition("=")[2])}
                     content = {"content-type": "application/json"}
                     self.answer(daemon.challenge_status, json.dumps(said).encode(), content)
                     return

@@ -77,7 +77,7 @@ class _ManyConnections(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who refuses our certificate is no error of ours."""
+        """Who refuses our certificate is not an error of ours."""
         if not isinstance(sys.exception(), ssl.SSLError):
             super().handle_error(request, client_address)
 

@@ -30,5 +30,5 @@ def test_bytes_start_with_each_other_exactly_when_the_ids_do(ids: tuple[int, ...
 
 
 def test_bytes_that_are_no_ids_are_refused():
-    with pytest.raises(ValueError, match="5 bytes are no packed token ids: each takes 4"):
+    with pytest.raises(ValueError, match="5 bytes are not packed token ids: each takes 4"):
         TokenIds(b"12345")

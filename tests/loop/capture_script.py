@@ -1,4 +1,4 @@
-"""A writer and a critic at somebody else's engine, in rollouts of two attempts at each of two tasks."""
+"""A writer and a critic at someone else's engine, in rollouts of two attempts at each of two tasks."""
 
 import os
 

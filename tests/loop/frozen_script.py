@@ -1,4 +1,4 @@
-"""Two agents of ours and one of somebody else's, at another server; ``--bare``: without any line of ours.
+"""Two agents of ours and one of someone else's, at another server; ``--bare``: without any line of ours.
 
 Prints what the outsider was answered.
 """

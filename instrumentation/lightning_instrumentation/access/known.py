@@ -62,7 +62,7 @@ def remember(url: str, daemon: KnownDaemon) -> Path:
 
 
 def known_daemon(url: str) -> KnownDaemon | None:
-    """Return what is known of the daemon at a URL; None where nothing is, or where somebody else could have said it."""
+    """Return what is known of the daemon at a URL; None where nothing is, or where someone else could have said it."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         descriptor = os.open(_path(url), flags)

@@ -29,7 +29,7 @@ __all__ = ["Access", "UnprovenDaemonError", "proof"]
 
 PATH = "/lightning/challenge"
 TOKEN_HEADER = "x-lightning-token"
-"""Opens the daemon beside a key that the caller's client sends for its own reasons."""
+"""Opens the daemon along with a key that the caller's client sends for its own reasons."""
 NO_TOKEN = "none"
 """As a token: the daemon has none."""
 _CONTEXT = b"lightning-trainer daemon 1\n"
@@ -52,7 +52,7 @@ def proof(token: str, nonce: str) -> str:
 
 
 def identity_proof(token: str, nonce: str, daemon: str) -> str:
-    """Return what a daemon that says its id answers beside that."""
+    """Return what a daemon that says its id answers besides that."""
     return hmac.new(token.encode(), _IDENTITY_CONTEXT + f"{nonce}\n{daemon}".encode(), hashlib.sha256).hexdigest()
 
 
@@ -66,7 +66,7 @@ class Access:
 
     Args:
         endpoint: base URL of the daemon.
-        given: its token, where somebody said it; ``none`` for a daemon without. Else it is found where the daemon
+        given: its token, where someone said it; ``none`` for a daemon without. Else it is found where the daemon
             left it for clients of its own user.
         ca_file: certificates of the authorities that an https daemon's is signed by, PEM; None for what the daemon left
             for clients of its own user, else the machine's authorities.
@@ -247,7 +247,7 @@ class Access:
             self._expect(known.daemon)
 
     def opened(self, timeout_s: float = _TIMEOUT_S) -> str | None:
-        """Return the token for a connection that somebody else makes, after a proof of the last seconds or a new one.
+        """Return the token for a connection that someone else makes, after a proof of the last seconds or a new one.
 
         Args:
             timeout_s: how long a daemon that is there may take for each part of a new proof.

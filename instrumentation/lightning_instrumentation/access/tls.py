@@ -71,7 +71,7 @@ def _of_authority(ca_file: Path, changed_ns: int) -> ssl.SSLContext:
 
 @lru_cache(maxsize=16)
 def _of_one(certificate: str) -> ssl.SSLContext:
-    """It alone is the anchor, so who shows another one fails, whoever signed that; names are then beside the point."""
+    """It alone is the anchor: a server that shows another one fails, no matter who signed it, names do not count."""
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

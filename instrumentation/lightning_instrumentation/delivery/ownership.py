@@ -1,4 +1,4 @@
-"""Who owns a spool file: whoever holds an exclusive ``flock`` on the lock file beside it.
+"""Who owns a spool file: the process that holds an exclusive ``flock`` on the lock file next to it.
 
 The kernel releases the lock when its holder dies, however it dies, so an orphan is a spool whose lock can be had.
 A lock file of its own is used because the files of a spool come and go.
@@ -22,7 +22,7 @@ class Ownership:
 
     @classmethod
     def take(cls, path: Path) -> Ownership | None:
-        """Return the ownership, or None where somebody else has it.
+        """Return the ownership, or None where someone else has it.
 
         Raises:
             OSError: the lock file cannot be made, or the platform has no file locks.

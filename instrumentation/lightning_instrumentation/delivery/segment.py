@@ -31,11 +31,11 @@ _MOST_DAMAGED = 64
 
 
 class SegmentError(ValueError):
-    """The file is no segment."""
+    """The file is not a segment."""
 
 
 class Segment:
-    """Not thread-safe but for one reader beside one writer: see ``Spool``. Made by ``create`` or ``open``."""
+    """Not thread-safe but for one reader alongside one writer: see ``Spool``. Made by ``create`` or ``open``."""
 
     def __init__(self, path: Path, descriptor: int, position: int, number: int) -> None:
         self.path = path
@@ -63,7 +63,7 @@ class Segment:
         """Find what waits in a file that another process has left.
 
         Raises:
-            SegmentError: it is no segment.
+            SegmentError: it is not a segment.
             OSError: it cannot be read.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)

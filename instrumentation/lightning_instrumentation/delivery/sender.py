@@ -218,7 +218,7 @@ class Sender:
             self._retry_later(answer, f"answers {answer.status} to spans ({answer.text()})", _advice(answer.status))
 
     def _accepted(self, spool: AnySpool, bodies: Sequence[bytes], answer: Answer) -> None:
-        # Before they are forgotten: whoever waits until nothing is left then reads how many arrived.
+        # Before they are forgotten: anyone who waits until nothing is left then reads how many arrived.
         self.delivered += len(bodies)
         spool.forget(bodies)
         with self.opening:

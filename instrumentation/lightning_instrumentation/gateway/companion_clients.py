@@ -1,4 +1,4 @@
-"""Clients of ours, one beside each client object of the user's: they carry routed calls to the daemon's gateway.
+"""Clients of ours, one next to each client object of the user's: they carry routed calls to the daemon's gateway.
 
 A client of our own and not the user's with another URL: what theirs adds on the way (keys, default headers, cookies,
 hooks, proxies and credentials) cannot reach the daemon. It lives as long as the user's, so connections end when theirs
@@ -22,7 +22,7 @@ def beside(client: Any, key: Hashable, make: Callable[[], Any], *, is_async: boo
     """Return ours, made at the first routed call; a client of one event loop serves that loop.
 
     Args:
-        key: what ours is made for, beside the user's client: the daemon and its token.
+        key: what ours is made for, besides the user's client: the daemon and its token.
     """
     place = (_running_loop() if is_async else None, key)
     with _lock:

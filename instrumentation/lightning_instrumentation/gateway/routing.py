@@ -54,7 +54,7 @@ class Router:
         self._said: set[str] = set()
 
     def routes_nothing(self) -> bool:
-        """Whether a call stays where it is, whoever makes it: asked first, since most programs are only watched.
+        """Whether a call stays where it is, no matter who makes it: asked first, since most programs are only watched.
 
         False also where the next question has something to do: to wait for the first selection, to fetch, to tell.
         """
@@ -91,7 +91,7 @@ class Router:
         now = time.monotonic()
         if not self.enabled or now < self._fetch_at:
             return
-        if self._first_deadline is None:  # before anything says that a fetch is under way: whoever sees that waits
+        if self._first_deadline is None:  # before anything says that a fetch is under way: anyone who sees that waits
             self._first_deadline = now + FIRST_WAIT_S
         if not self._fetching.acquire(blocking=False):
             return
@@ -172,7 +172,7 @@ class Router:
         self._untold = (words[0], words[1], error)
 
     def _tell(self) -> None:
-        """Once a reason, and only in a process where an agent makes calls: to others it is no news."""
+        """Once a reason, and only in a process where an agent makes calls: to others it is not news."""
         untold, self._untold = self._untold, None
         if untold is not None and untold[0] not in self._said:
             reason, sentence, error = untold
@@ -180,6 +180,6 @@ class Router:
             log.warning(sentence, self.endpoint, error)
 
     def _select(self, selection: Selection) -> None:
-        # In this order: whoever finds the new table finds the new selection as well.
+        # In this order: anyone who finds the new table finds the new selection as well.
         self._selection = selection
         self._policies = {}

@@ -1,6 +1,6 @@
 """Functions of other packages that are wrapped, and can be put back.
 
-What somebody else wrapped on top of ours cannot be taken out from below it: there our wrapper stays and passes on.
+What someone else wrapped on top of ours cannot be taken out from below it: there our wrapper stays and passes on.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from lightning_instrumentation.http.request import Outgoing, concerns, going_out
 from lightning_instrumentation.wire.body import Body, rewritten
 
 _DOCUMENT = "_lightning_document"
-"""On a response whose answer we have read as JSON, until somebody asks for it."""
+"""On a response whose answer we have read as JSON, until someone asks for it."""
 
 
 def wrap(module: Any) -> None:
@@ -31,7 +31,7 @@ def wrap(module: Any) -> None:
 
 
 def _json(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Hand on what was read already, once: whoever asks again gets a document of their own, as always."""
+    """Hand on what was read already, once: anyone who asks again gets a document of their own, as always."""
     document = instance.__dict__.pop(_DOCUMENT, None)
     return wrapped(*args, **kwargs) if document is None or args or kwargs else document
 
@@ -190,7 +190,7 @@ def _answered(
         return
     if hasattr(response, "_content"):
         content = response.content
-        # Looking a header up takes longer than all that a plain answer needs here, and an object is no event stream.
+        # Looking up a header takes longer than all that a plain answer needs here, and an object is not a stream.
         is_object = content.startswith(b"{") and not call.api.lines
         content_type = "" if is_object else response.headers.get("content-type", "")
         content, document = rewritten(call, content, content_type)
@@ -280,7 +280,7 @@ def _streams(module: Any) -> tuple[Any, Any]:
     return SyncWatched, AsyncWatched
 
 
-# Routed calls of httpx and httpx2: a request of ours, sent by a client of ours beside the user's.
+# Routed calls of httpx and httpx2: a request of ours, sent by a client of ours alongside the user's.
 
 
 def gateway_request(module: Any, request: Any, out: Outgoing) -> Any:

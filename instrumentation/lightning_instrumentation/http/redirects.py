@@ -52,7 +52,7 @@ class Redirects:
     def must_leave_us(self, url: str, headers: MutableMapping[str, str]) -> bool:
         """Whether a request with these headers, on its way to ``url``, has to become the caller's own again.
 
-        Then our headers are taken out here, and the library's hook replaces the body. A request of somebody else's
+        Then our headers are taken out here, and the library's hook replaces the body. A request of someone else's
         (a token that the caller's authentication fetches on the way) has nothing of ours and is left alone.
         """
         if self._headers and not any(headers.get(name) == value for name, value in self._headers.items()):

@@ -139,7 +139,7 @@ def join() -> Outgoing | None:
 def going_out(
     library: str, url: object, body: Any, present: Container[str], *, may_be_routed: bool = True
 ) -> Outgoing | None:
-    """Begin a call, where ``join`` has found none; None where the request is no model call.
+    """Begin a call, where ``join`` has found none; None where the request is not a model call.
 
     Args:
         url: text, or what gives it with ``str``.

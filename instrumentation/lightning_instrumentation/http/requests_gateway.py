@@ -1,4 +1,4 @@
-"""Routed calls of requests: a request of ours, sent by a session of ours beside the user's."""
+"""Routed calls of requests: a request of ours, sent by a session of ours alongside the user's."""
 
 from __future__ import annotations
 

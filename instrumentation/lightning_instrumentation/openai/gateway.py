@@ -1,4 +1,4 @@
-"""The openai client that carries routed calls to the daemon's gateway, one beside each client of the user."""
+"""The openai client that carries routed calls to the daemon's gateway, one next to each client of the user."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _as_base: ByIdentity[Any, str] = ByIdentity(lambda url: str(url).rstrip("/") + "
 
 
 def api_of(options: Any) -> Api | None:
-    """Return the wire format of a request; None where it is no model call, or has a body that is sent as it is."""
+    """Return the wire format of a request; None where it is not a model call, or has a body that is sent as it is."""
     if str(options.method).lower() != "post" or not isinstance(options.json_data, Mapping):
         return None
     return _promised(str(options.url))
@@ -49,7 +49,7 @@ def key_of(client: Any) -> str | None:
 
 
 def headers_of(options: Any) -> dict[str, str]:
-    """Headers of this request alone; the placeholder for "not given" is no mapping."""
+    """Headers of this request alone; the placeholder for "not given" is not a mapping."""
     return dict(options.headers) if isinstance(options.headers, Mapping) else {}
 
 

@@ -1,4 +1,4 @@
-"""The texts inside JSON: what somebody said is changed, what says how to read it is not.
+"""The texts inside JSON: what someone said is changed, what says how to read it is not.
 
 Keys, numbers and, outside of arguments and results, roles, types, ids and names stay as they are: without them a call
 is no longer one.

@@ -1,4 +1,4 @@
-"""Whether a value was drawn at random or written by somebody: ``q7Xk2…`` was, ``get_user_token`` was not.
+"""Whether a value was drawn at random or written by someone: ``q7Xk2…`` was, ``get_user_token`` was not.
 
 What is written falls into long pieces of one kind (a word, a number); what is drawn changes its kind with every second
 character.

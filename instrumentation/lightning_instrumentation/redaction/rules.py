@@ -1,6 +1,6 @@
 """The rules of redaction, applied to a text or to the texts inside JSON.
 
-Rules are applied one after the other. A rule that raises, or whose answer is no text, raises ``RedactionError``: then
+Rules are applied one after the other. A rule that raises, or whose answer is not text, raises ``RedactionError``: then
 nothing of the text may be recorded. The built-in rules and patterns of the user's take time linear in the length of the
 text; texts beyond ``LONGEST_FOR_FUNCTIONS`` are not given to a function of the user's.
 """
@@ -56,7 +56,7 @@ class Redactor:
         """Return what may be recorded of a text, which may be JSON: then of each text in it, and it stays JSON.
 
         Args:
-            payload: arguments or a result: in its JSON every text is somebody's, whatever its key.
+            payload: arguments or a result: in its JSON every text is someone's, whatever its key.
 
         Raises:
             RedactionError: a rule failed, or the text is too long for a function of the user's.

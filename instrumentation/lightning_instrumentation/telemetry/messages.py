@@ -25,7 +25,7 @@ def field(thing: Any, name: str) -> Any:
 def as_json(value: Any) -> str:
     try:
         return orjson.dumps(value, _plain, _AS_JSON_DOES).decode()
-    except TypeError:  # half of a surrogate pair, a key that is no text, a number beyond 64 bits
+    except TypeError:  # half of a surrogate pair, a key that is not text, a number beyond 64 bits
         return encodable(_encode(value))
 
 
@@ -161,7 +161,7 @@ def _tool_call(call: Any) -> dict[str, Any]:
 
 
 def parsed_arguments(arguments: Any) -> Any:
-    """Arguments as the object that they are; text that is no JSON object stays text: the model wrote it that way."""
+    """Arguments as the object that they are; text that is not a JSON object stays text: the model wrote it that way."""
     if not isinstance(arguments, str):
         return arguments
     try:

@@ -31,7 +31,7 @@ class ByIdentity(Generic[T, R]):
     def __init__(self, make: Callable[[T], R], *, most: int) -> None:
         self._make = make
         self._most = most
-        # The object stands beside what was made of it, so that its number stays its own.
+        # The object stands next to what was made of it, so that its number stays its own.
         self._known: dict[int, tuple[T, R]] = {}
 
     def __call__(self, thing: T) -> R:

@@ -39,7 +39,7 @@ def recorded_token_ids(token_ids: list[int]) -> bytes | str:
 
 
 def pack_token_ids(token_ids: Iterable[int]) -> bytes:
-    """Raises OverflowError for an id beyond int32, TypeError for one that is no integer."""
+    """Raises OverflowError for an id beyond int32, TypeError for one that is not an integer."""
     ids = token_ids if isinstance(token_ids, list | tuple) else list(token_ids)
     try:
         return struct.pack(f"<{len(ids)}i", *ids)  # half the time of an array
@@ -58,7 +58,7 @@ class NumberText(str):
 
 
 def unpack_token_ids(packed: bytes | str) -> tuple[int, ...]:
-    """Raises ValueError: bytes that are no int32 values, or a text that is no JSON array of them."""
+    """Raises ValueError: bytes that are no int32 values, or a text that is not a JSON array of them."""
     return _numbers("i", packed)
 
 
@@ -67,7 +67,7 @@ def pack_logprobs(logprobs: Iterable[float]) -> bytes:
 
 
 def unpack_logprobs(packed: bytes | str) -> tuple[float, ...]:
-    """Raises ValueError: bytes that are no float32 values, or a text that is no JSON array of numbers."""
+    """Raises ValueError: bytes that are no float32 values, or a text that is not a JSON array of numbers."""
     return _numbers("f", packed)
 
 

@@ -77,6 +77,6 @@ def _api_at(path: str) -> Api | None:
 
 
 def api_of(path: str, body: Any) -> Api | None:
-    """Return the format of a request, None where it is no model call."""
+    """Return the format of a request, None where it is not a model call."""
     api = api_at(path)
     return api if api is not None and isinstance(body, Mapping) and api.fits(body) else None

@@ -97,7 +97,7 @@ class ModelCall:
         return next(iter(self._open), None)
 
     def describe(self, attributes: Mapping[str, Any]) -> None:
-        """Add to the span what is known of the call beside request and answer."""
+        """Add to the span what is known of the call besides request and answer."""
         self._attributes.update(attributes)
 
     def goes_to(self, extras: Extras, *, secret: str | None) -> None:
@@ -203,7 +203,7 @@ def _key(started: Runtime) -> dict[str, str]:
     try:
         # A daemon that is busy is waited for: without the token the call fails, whose own time limit is longer.
         token = started.router.access.opened(_BUSY_DAEMON_S)
-    except Exception:  # it is away, or somebody else: then the call may fail as it would without us
+    except Exception:  # it is away, or someone else: then the call may fail as it would without us
         return {}
     return {} if token is None else {TOKEN_HEADER: token}
 

@@ -19,11 +19,11 @@ _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 def read_json(data: bytes) -> Any:
     """As ``json.loads``, to the type and the last bit, in a third of its time.
 
-    What orjson refuses (NaN, half of a surrogate pair, a number beyond a float, bytes that are no UTF-8) and what it
+    What orjson refuses (NaN, half of a surrogate pair, a number beyond a float, bytes that are not UTF-8) and what it
     would round (a whole number beyond 64 bits) is read by ``json``.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: it is not JSON.
     """
     if not _has_long_integer(data):
         try:

@@ -97,7 +97,7 @@ def _finish_reason(response: Json, choice: Choice) -> str | None:
 
 
 def _only_tokens(messages: Any) -> list[int] | None:
-    """The ids of the one raw message; several (a turn with a server's own tools) are no single prompt and sample."""
+    """The ids of the one raw message; several (a turn with a server's own tools) are not a single prompt and sample."""
     if isinstance(messages, list) and len(messages) == 1 and isinstance(messages[0], dict):
         tokens = messages[0].get("tokens")
         return tokens if isinstance(tokens, list) else None

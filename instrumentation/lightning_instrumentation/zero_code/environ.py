@@ -43,6 +43,6 @@ def write_rollout(environment: dict[str, str], rollout: ProgramRollout | None) -
 
 
 def read_rollout(environment: Mapping[str, str]) -> ProgramRollout | None:
-    """Raises ValueError or TypeError: somebody else has written the variable."""
+    """Raises ValueError or TypeError: someone else has written the variable."""
     text = environment.get(_RUN)
     return ProgramRollout(**json.loads(text)) if text else None

@@ -26,8 +26,8 @@ def _join_rollout() -> None:
         if not os.environ.get(BEGUN):
             failures.note(
                 "program-rollout",
-                f"the command of `lightning-trainer run` is no Python program, so the rollout {program.rollout_id} has "
-                "no beginning and no end; run the Python program in it with --task instead",
+                f"the command of `lightning-trainer run` is not a Python program, so the rollout {program.rollout_id} "
+                "has no beginning and no end; run the Python program in it with --task instead",
             )
         identity = Identity(program.rollout_id, program.attempt_id, program.task_id, program.group_id, program.mode)
         use_scope(Scope(identity)).__enter__()

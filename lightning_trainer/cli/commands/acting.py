@@ -57,7 +57,7 @@ def drop(
     kind: Annotated[
         str | None, typer.Option(help="Where it names several things.", metavar="rollout|group|step")
     ] = None,
-    reason: Annotated[str, typer.Option(help="Why; `explain` says it.")] = "somebody dropped it",
+    reason: Annotated[str, typer.Option(help="Why; `explain` says it.")] = "someone dropped it",
     policy: Annotated[str | None, typer.Option(help="Whose step it is, where there are several policies.")] = None,
     config: Configuration = None,
 ) -> None:
@@ -72,7 +72,7 @@ def drop(
 @commands.command()
 def pause(
     policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
-    reason: Annotated[str, typer.Option(help="Why; `status` and the dashboard say it.")] = "somebody paused it",
+    reason: Annotated[str, typer.Option(help="Why; `status` and the dashboard say it.")] = "someone paused it",
     config: Configuration = None,
 ) -> None:
     """Let training rest after the present step, over restarts as well, until `resume`; serving and capture go on."""

@@ -17,7 +17,7 @@ def store_check(
     quick: Annotated[bool, typer.Option("--quick", help="Not every index and checksum.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Look for damage, beside a running daemon or without one; exit status 1 where there is some."""
+    """Look for damage, whether a daemon runs or not; exit status 1 where there is some."""
     with one_sentence():
         from lightning_trainer.cli.daemon.store import check as run
 
@@ -29,7 +29,7 @@ def store_backup(
     folder: Annotated[Path, typer.Argument(help="To be made; gets the database and the newest checkpoints.")],
     config: Configuration = None,
 ) -> None:
-    """Copy the store, beside a running daemon or without one."""
+    """Copy the store, whether a daemon runs or not."""
     with one_sentence():
         from lightning_trainer.cli.daemon.store import backup as run
 

@@ -70,7 +70,7 @@ def label_rollout(
         given = LabelBody.model_validate(body)
     except ValidationError as error:
         said = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
-        raise ConfigError(f"this is no label: {said} (--reward, --note)") from None
+        raise ConfigError(f"this is not a label: {said} (--reward, --note)") from None
     url = running_daemon(config)
     if url is not None:
         _say(_ask(url, config, f"/lightning/rollouts/{quote(rollout, safe='')}/labels", body))

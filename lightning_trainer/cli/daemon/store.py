@@ -33,7 +33,7 @@ _MIB = 2**20
 
 
 def check(config_path: Path | None, *, quick: bool, as_json: bool) -> int:
-    """Print what is damaged; works beside a running daemon.
+    """Print what is damaged; works while a daemon runs.
 
     Returns:
         The exit status: 1 where something is.
@@ -65,7 +65,7 @@ def check(config_path: Path | None, *, quick: bool, as_json: bool) -> int:
 
 
 def backup(config_path: Path | None, folder: Path) -> None:
-    """Copy the store and the newest checkpoints into a new folder; works beside a running daemon.
+    """Copy the store and the newest checkpoints into a new folder; works while a daemon runs.
 
     Raises:
         LightningError: it cannot be copied.

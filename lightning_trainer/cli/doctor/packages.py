@@ -113,8 +113,8 @@ def _check_intruders() -> Check:
     there = [name for name in _CRASH_BESIDE_CPU_TORCH if (v := _version(name)) is not None and "+cpu" not in v]
     if there:
         names = " ".join(there)
-        return failure("torch", f"{torch} beside {', '.join(there)}", f"Run: pip uninstall {names} (they crash vLLM)")
-    return ok("torch", f"{torch}, nothing beside it that crashes vLLM")
+        return failure("torch", f"{torch} with {', '.join(there)}", f"Run: pip uninstall {names} (they crash vLLM)")
+    return ok("torch", f"{torch}, nothing with it that crashes vLLM")
 
 
 def _judge_engine(python: str, found: dict[str, str], mend: str) -> Check:

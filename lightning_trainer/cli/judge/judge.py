@@ -238,7 +238,7 @@ def _since_ns(text: str) -> int:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"--since {text!r} is no time: write 30m, 2h, 7d, or 2026-05-01T12:00") from None
+        raise ConfigError(f"--since {text!r} is not a time: write 30m, 2h, 7d, or 2026-05-01T12:00") from None
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1e9)
 
 

@@ -39,7 +39,7 @@ async def narrate(daemon: Daemon, console: Console, config_path: Path | None = N
 
 
 def _say_what_is_recorded(url: str, store: StorePlace, config_path: Path | None, console: Console) -> None:
-    """What somebody needs to know who looks before they train, in one screen."""
+    """What someone needs to know who looks before they train, in one screen."""
     named = "" if config_path is None else f" --config {config_path}"
     lines = (
         ("", f"listening on {url} and recording; there is no [[policy]], so nothing is routed, served or trained"),

@@ -38,7 +38,7 @@ def one_of(kind: type[_Choice], option: str, value: str) -> _Choice:
 
 _EXIT_USER_ERROR = 2
 _CANNOT_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
-"""A state folder that is read-only, somebody else's, or full."""
+"""A state folder that is read-only, someone else's, or full."""
 _EXIT_INTERRUPTED = 130
 
 

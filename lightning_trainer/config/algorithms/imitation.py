@@ -1,7 +1,7 @@
 """What supervised fine-tuning and DPO leave without effect, refused before a run starts.
 
 Both are the loss ``-A log p`` with a factor ``A`` that the objective gives a token, so nothing that belongs to rewards,
-ratios or estimators has a place beside them.
+ratios or estimators has a place next to them.
 """
 
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ _OF_REWARDS = (
     "critic",
 )
 _NOT_IN_A_PAIR = ("entropy_coeff", "kl_loss_coef", "drop_zero_variance_groups")
-"""A pair's loss is no mean over tokens, and a group without a spread has no pair."""
+"""A pair's loss is not a mean over tokens, and a group without a spread has no pair."""
 
 
 def refuse_beside_imitation(algorithm: "AlgorithmConfig") -> None:
@@ -43,7 +43,7 @@ def refuse_beside_imitation(algorithm: "AlgorithmConfig") -> None:
     without_effect = (*_OF_REWARDS, *_NOT_IN_A_PAIR) if objective == "dpo" else _OF_REWARDS
     if given := [name for name in without_effect if name in algorithm.model_fields_set]:
         raise ValueError(
-            f"{given[0]} = {getattr(algorithm, given[0])!r} has no effect beside objective = {objective!r}, which "
+            f"{given[0]} = {getattr(algorithm, given[0])!r} has no effect with objective = {objective!r}, which "
             "learns from what is shown and not from rewards; leave it out"
         )
     if objective == "dpo" and (algorithm.mini_batches > 1 or algorithm.ppo_epochs > 1):

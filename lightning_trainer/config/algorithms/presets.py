@@ -1,4 +1,4 @@
-"""Algorithms by the names of their papers: each a set of settings, every one of which can be given beside the preset.
+"""Algorithms by the names of their papers: each a set of settings, each of which can be given along with the preset.
 
 What a preset does not name keeps its default. Numbers are the papers'; where a paper gives none the comment says whose
 they are. ``mini_batches`` is how many optimizer steps the paper takes on a batch of rollouts, each with its own part of

@@ -14,7 +14,7 @@ def weight_threshold(threshold: float | str) -> tuple[float | None, float]:
     """Return the bounds of an importance weight, the lower one where there is one.
 
     Raises:
-        ValueError: it is no positive number and no pair ``"lower_upper"``.
+        ValueError: it is neither a positive number nor a pair ``"lower_upper"``.
     """
     return _bounds(threshold, "rollout_is_threshold")
 
@@ -51,5 +51,5 @@ def _bounds(threshold: float | str, name: str) -> tuple[float | None, float]:
     except ValueError:
         parts = []
     if len(parts) not in (1, 2) or not all(part > 0 for part in parts) or parts != sorted(parts):
-        raise ValueError(f'{name} = {threshold!r} is no threshold; give a number above 0, or "lower_upper"')
+        raise ValueError(f'{name} = {threshold!r} is not a threshold; give a number above 0, or "lower_upper"')
     return (parts[0] if len(parts) == 2 else None), parts[-1]

@@ -73,7 +73,7 @@ class AgentReturnCredit(CreditSettings):
     gamma: Discount = 1.0
     """Discount per call of the agent."""
     team_weight: float = Field(default=0.0, ge=0, le=1e6)
-    """How much the reward of the whole attempt counts beside the agent's own."""
+    """How much the reward of the whole attempt counts next to the agent's own."""
 
     @property
     def unused(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ and padding are in no row), and the row's credit stands on its last sampled toke
 one index are compared with each other. We give (group id, agent, ``Segment.peers``), so roles are never mixed.
 
 The formulas stay verl's (``verl.trainer.ppo.core_algos``, 0.9.1) and so do the names; an estimator that is registered
-with verl by somebody else is let through here and examined by its signature when training starts.
+with verl by someone else is let through here and examined by its signature when training starts.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class Estimator:
     """Rows of one index; all rows of the batch; none with any other."""
     source: str
     needs: Literal["values", "distribution", "baseline"] | None = None
-    """What there must be beside rewards: a critic's values; ``old_log_probs`` and the sum of the squared probabilities
+    """What there must be besides rewards: a critic's values; ``old_log_probs`` and the sum of the squared probabilities
     of every next token (``sum_pi_squared``), for which the policy is run once more before the step; or the reward of
     a greedy attempt at every task (``RolloutMode.BASELINE``)."""
 

@@ -75,7 +75,7 @@ class PolicyConfig(Section):
     """Also train on ids that were made again from words and verified (``lightning-trainer build --retokenise``), where
     the engine scored them: the policy ratio against the scores corrects for what the model may have sampled instead."""
     trusted: tuple[TrustedEngine, ...] = ()
-    """Engines beside the daemon's own whose exact calls are the policy's too; without any, no such call is trained."""
+    """Engines besides the daemon's own whose exact calls are the policy's too; without any, no such call is trained."""
     train_recorded: bool = False
     """Also train attempts that were recorded before the policy was first started."""
     train: bool = True

@@ -1,4 +1,4 @@
-"""``[[policy.trusted]]``: engines beside the daemon's own whose calls a policy learns from."""
+"""``[[policy.trusted]]``: engines besides the daemon's own whose calls a policy learns from."""
 
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -10,7 +10,7 @@ from lightning_trainer.config.sections import Section
 
 
 class TrustedEngine(Section):
-    """``[[policy.trusted]]``: an engine beside the daemon's own whose answers the policy learns from."""
+    """``[[policy.trusted]]``: an engine besides the daemon's own whose answers the policy learns from."""
 
     host: str
     """``host`` (any port), ``host:port`` or a URL, as in ``LIGHTNING_TRUSTED_HOSTS``."""

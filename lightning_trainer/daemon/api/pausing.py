@@ -1,4 +1,4 @@
-"""``POST /lightning/policies/{name}/pause`` and ``/resume``: training rests until somebody lets it go on.
+"""``POST /lightning/policies/{name}/pause`` and ``/resume``: training rests until someone lets it go on.
 
 That it is paused is in the store, so it holds over a restart; serving and capture go on. A pause takes effect between
 two steps: the one that is being trained ends first.
@@ -22,7 +22,7 @@ class PauseBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    reason: str = Field(default="somebody paused it", min_length=1, max_length=1000)
+    reason: str = Field(default="someone paused it", min_length=1, max_length=1000)
 
 
 class ResumeBody(BaseModel):

@@ -1,4 +1,4 @@
-"""Which runs are going on: whoever runs one holds its name for as long as a connection stays open.
+"""Which runs are going on: the process that runs one holds its name for as long as a connection stays open.
 
 Group ids carry the name, so two runners with one name would complete each other's groups. A connection needs no clock:
 it ends with the process that opened it, however that ends, and whoever starts the same run again gets its name at once.
@@ -58,7 +58,7 @@ def runs_router() -> APIRouter:
 
     @router.get("/lightning/runs/{name}/hold", response_class=Response)
     async def hold(name: str) -> Response:
-        """A line now and then for as long as the caller listens; 409 while somebody else does."""
+        """A line now and then for as long as the caller listens; 409 while someone else does."""
         if name in held:
             raise HTTPException(409, f"the run {name!r} is going on: another process holds its name")
         return _Hold(held, name)

@@ -1,4 +1,4 @@
-"""``POST /lightning/drop``: what somebody takes out of what will be trained."""
+"""``POST /lightning/drop``: what someone takes out of what will be trained."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -22,7 +22,7 @@ class DropBody(BaseModel):
     name: str = Field(min_length=1, max_length=512)
     kind: Kind | None = None
     policy: str | None = None
-    reason: str = Field(default="somebody dropped it", min_length=1, max_length=1000)
+    reason: str = Field(default="someone dropped it", min_length=1, max_length=1000)
 
 
 def store_router(store: Store, rollbacks: Mapping[str, RollbackRequests]) -> APIRouter:

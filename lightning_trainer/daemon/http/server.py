@@ -59,7 +59,7 @@ async def serving(
         tls: returns what is shown to the next connection; None serves plain HTTP.
 
     Raises:
-        AddressTakenError: somebody else began to listen there meanwhile.
+        AddressTakenError: someone else began to listen there meanwhile.
     """
     listen(listener)
     server = _Server(

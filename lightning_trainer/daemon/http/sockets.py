@@ -16,7 +16,7 @@ def bind(host: str, port: int) -> socket.socket:
 
     Raises:
         ConfigError: the address cannot be bound; the message says who has it and what to change. AddressTakenError
-            where somebody has it.
+            where someone has it.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio switches Nagle's delay off only where the protocol is named; else an answer waits 40 ms for an ACK.

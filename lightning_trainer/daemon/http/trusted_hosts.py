@@ -17,7 +17,7 @@ from lightning_trainer.errors import ConfigError
 from lightning_trainer.gateway.http_errors import shaped
 
 VARIABLE = "LIGHTNING_DAEMON_TRUSTED_HOSTS"
-"""Names separated by commas, beside those of ``[daemon] trusted_hosts``: what a container is called is in no file."""
+"""Names separated by commas, besides those of ``[daemon] trusted_hosts``: what a container is called is in no file."""
 
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 _ALL_ADDRESSES = frozenset(("0.0.0.0", "::"))

@@ -65,7 +65,7 @@ class Worklist:
         self.waiting = 0
         """Attempts that were looked at the last time."""
         self.dropped: tuple[Attempt, ...] = ()
-        """Waiting attempts that somebody took out: the next step accounts for their tokens, whatever their group."""
+        """Waiting attempts that someone took out: the next step accounts for their tokens, whatever their group."""
 
     def gave_up_on(self, attempts: Sequence[Attempt]) -> float:
         """Return how many of these go on without some of their spans."""

@@ -1,4 +1,4 @@
-"""A candidate served beside the live version, as any old version is."""
+"""A candidate served alongside the live version, as any old version is."""
 
 import asyncio
 import time

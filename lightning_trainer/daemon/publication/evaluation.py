@@ -1,4 +1,4 @@
-"""Runs somebody's evaluation as a process of its own and reads its score."""
+"""Runs someone's evaluation as a process of its own and reads its score."""
 
 import asyncio
 import math
@@ -19,7 +19,7 @@ async def held_out_score(
 
     Args:
         environment: the whole of it.
-        log: gets what it writes to standard error; the output goes beside it, as ``.out``.
+        log: gets what it writes to standard error; the output goes next to it, as ``.out``.
 
     Raises:
         EvaluationError: it cannot be run, fails, takes too long, or its last line is not a finite number.

@@ -1,4 +1,4 @@
-"""The promotion guard: a version that does worse on somebody's held-out evaluation than the live one is not served.
+"""The promotion guard: a version that does worse on someone's held-out evaluation than the live one is not served.
 
 The candidate is served for that time as any old version is, as ``POLICY@vN``: calls of the policy know nothing of it.
 """

@@ -1,4 +1,4 @@
-"""Old adapters served for evaluation, as ``POLICY@vN``: by the engine of the live one, beside it.
+"""Old adapters served for evaluation, as ``POLICY@vN``: by the engine of the live one, alongside it.
 
 The first call for one loads it from the archive and proves it as it was proven when it was new; it is unloaded when it
 has been idle for a while. Several can be called at once. After a restart of the engine the next call loads it again.
@@ -55,7 +55,7 @@ class _OneVersion:
 
 
 class OldAdapters:
-    """The adapters beside the live one."""
+    """The adapters besides the live one."""
 
     pid: int | None = None
     """They have no process of their own."""
@@ -109,7 +109,7 @@ class OldAdapters:
             return Lease(held.upstream, partial(self._release, version))
 
     async def let_go(self, version: int) -> None:
-        """Unload it at once, unless somebody else calls it."""
+        """Unload it at once, unless someone else calls it."""
         async with self._changing:
             if (held := self._held.get(version)) is not None and not held.calls:
                 await self._end(version)
@@ -131,7 +131,7 @@ class OldAdapters:
             path.unlink(missing_ok=True)
         if not report.accepted:
             raise EngineError(f"the kept adapter of {kept.name} cannot be served: {report.reason}")
-        _log.info("%s is served beside the live version", kept.name)
+        _log.info("%s is served alongside the live version", kept.name)
 
     def _release(self, version: int) -> None:
         held = self._held.get(version)

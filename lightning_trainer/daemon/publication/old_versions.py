@@ -1,7 +1,7 @@
 """Old versions served for evaluation, as ``POLICY@vN``: by a second engine, which is started by the first call for one.
 
 The engine of the live version knows nothing of it: no traffic is held, no weights are swapped, no step waits. The
-price is the memory of another engine while somebody evaluates, so there is one at most, for one version at a time, and
+price is the memory of another engine while someone evaluates, so there is one at most, for one version at a time, and
 it ends when it has been idle for a while.
 """
 
@@ -100,7 +100,7 @@ class OldVersionEngine:
             return Lease(self._serving.upstream, self._release)
 
     async def let_go(self, version: int) -> None:
-        """End its engine at once, unless somebody else calls the version."""
+        """End its engine at once, unless someone else calls the version."""
         async with self._changing:
             if self._serving is not None and self._serving.version == version and not self._calls:
                 if self._ending is not None:

@@ -17,7 +17,7 @@ class Phase(StrEnum):
     PAUSED = "paused"
     """Training has stopped and says why; serving and capture go on."""
     HELD = "held"
-    """Somebody paused training (``lightning-trainer pause``) until they resume it; serving and capture go on."""
+    """Someone paused training (``lightning-trainer pause``) until they resume it; serving and capture go on."""
     FOLLOWING = "following"
     """Another daemon of the same store trains the policy; this one records and serves what that one publishes."""
     FINISHED = "finished"

@@ -50,7 +50,7 @@ class Sessions:
         return self._token is not None
 
     def visitor(self, request: Request) -> Visitor | None:
-        """Return who asks; None for somebody who has to log in."""
+        """Return who asks; None for someone who has to log in."""
         if self._token is None:
             return Visitor(self._csrf("everybody"), None)
         session = _hashed(request.cookies.get(cookie_name(request), ""))

@@ -46,7 +46,7 @@ async def setup(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 def _sections(config: BaseModel) -> list[tuple[str, list[Setting]]]:
-    """Return every setting below its section, those that somebody made first."""
+    """Return every setting below its section, those that someone made first."""
     found: list[tuple[str, list[Setting]]] = []
     for name, value in config:
         if isinstance(value, BaseModel):

@@ -19,7 +19,7 @@ def write_json_lines(rows: Iterable[Row], path: Path, schema: str | None = None)
     """Write rows.
 
     Args:
-        schema: name and version that every row says; None for forms whose columns somebody else defines.
+        schema: name and version that every row says; None for forms whose columns someone else defines.
 
     Raises:
         DatasetError: the file cannot be written.
@@ -39,7 +39,7 @@ def read_placed_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the objects of a file, each behind its place in words: file and line.
 
     Raises:
-        DatasetError: it cannot be read, or a line is no JSON object; the message names the line.
+        DatasetError: it cannot be read, or a line is not a JSON object; the message names the line.
     """
     try:
         with path.open("rb") as file:

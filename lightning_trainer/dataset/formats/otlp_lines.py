@@ -27,7 +27,7 @@ def read_lines(lines: Iterable[bytes], name: str, problems: list[str]) -> Iterat
         problems: one sentence is added for everything that is left out.
 
     Raises:
-        MalformedTelemetryError: the first line is no OTLP in JSON, so the file is something else.
+        MalformedTelemetryError: the first line is not OTLP in JSON, so the file is something else.
     """
     others = 0
     for number, line in enumerate(lines, start=1):

@@ -1,4 +1,4 @@
-"""Datasets as Parquet: a fixed schema whose name and version stand in the file's metadata, with the ledger beside it.
+"""Datasets as Parquet: a fixed schema whose name and version stand in the file's metadata, with the ledger next to it.
 
 Words (messages, tools) are columns of JSON text, since no two requests have the same shape. Log-probabilities and
 advantages are 32-bit floats, as spans carry them and as trainers compute; credits and rewards are 64-bit.

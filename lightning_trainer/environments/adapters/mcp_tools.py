@@ -15,7 +15,7 @@ from lightning_trainer.environments.protocol import Action, Observation, Step, T
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _MORE_WORDS = 80
-"""Characters that an answer may have beside what is asked for: to list everything must not pay."""
+"""Characters that an answer may have besides what is asked for: to list everything must not pay."""
 _LONGEST_RESULT = 20_000
 
 

@@ -1,4 +1,4 @@
-"""The walls: what a Linux process can take away from itself before it runs somebody's code.
+"""The walls: what a Linux process can take away from itself before it runs someone's code.
 
 Namespaces of its own (mount, process, network, IPC, host name; with an unprivileged user's rights a user namespace
 too), a root of read-only system folders and one small writable folder in memory, no capability, no new privilege,

@@ -118,7 +118,7 @@ def _found(module: str, attribute: str) -> Any:
 
 
 def _offer_protocol(root: Path) -> None:
-    """Make ``import lightning_trainer.environments`` work without what else is installed beside it."""
+    """Make ``import lightning_trainer.environments`` work without what else is installed next to it."""
     if "lightning_trainer" in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(

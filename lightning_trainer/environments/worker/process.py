@@ -339,7 +339,7 @@ class EnvironmentProcess:
         return EnvironmentDiedError(f"the environment {self._label} {how} in {what}{said}")
 
     def _ended(self) -> tuple[int, int] | None:
-        """Return how it ended; until ``close`` it stays a zombie, so that its number cannot be somebody else's."""
+        """Return how it ended; until ``close`` it stays a zombie, so that its number cannot be someone else's."""
         if self._closed:
             return os.CLD_KILLED, signal.SIGKILL
         found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

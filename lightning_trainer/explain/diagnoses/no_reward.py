@@ -1,4 +1,4 @@
-"""A reward that the credit scheme needs is missing: it was never given, has another name, or is no number."""
+"""A reward that the credit scheme needs is missing: it was never given, has another name, or is not a number."""
 
 import math
 

@@ -15,7 +15,7 @@ from lightning_instrumentation.wire.chat import ChatAnswer
 
 @dataclass(slots=True)
 class SampledFrom:
-    """What the engine says of how a choice's tokens were drawn, beside the tokens themselves."""
+    """What the engine says of how a choice's tokens were drawn, besides the tokens themselves."""
 
     support: bytes | None = None
     """What each token could have been (``lightning_trainer.sampling``); None where it could be any."""

@@ -99,7 +99,7 @@ class ResponsesAnswer:
     def _error(self, error: Any) -> bytes:
         said = error if isinstance(error, dict) else {"message": str(error)}
         code = said.get("code") or said.get("type")
-        # OpenAI's clients raise where an event has "error"; the fields beside it are those of their error event.
+        # OpenAI's clients raise where an event has "error"; the fields next to it are those of their error event.
         return self._event("error", code=code, message=said.get("message"), param=said.get("param"), error=said)
 
     # -- the output, piece by piece ------------------------------------------------------------------------------

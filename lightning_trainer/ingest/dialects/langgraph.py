@@ -1,6 +1,6 @@
 """Who speaks, from the metadata of a LangChain run, which foreign instrumentations copy to spans.
 
-The rule is our own adapter's: the innermost name that somebody chose. A node with a name of its own is the agent;
+The rule is our own adapter's: the innermost name that someone chose. A node with a name of its own is the agent;
 inside of a ready-made agent, whose nodes are all called ``model`` and ``tools``, it is the agent's name, and where it
 has none that of the nearest enclosing node that was named.
 """

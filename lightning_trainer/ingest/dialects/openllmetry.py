@@ -85,7 +85,7 @@ def finish_reasons(span: Span) -> tuple[str | None, ...]:
     said = span.attributes.get(semconv.FINISH_REASONS)
     reasons = said if isinstance(said, tuple) else ()
     if not reasons:
-        # Where the text is captured the reasons are beside it, those of a stream that was left are empty.
+        # Where the text is captured the reasons are next to it, those of a stream that was left are empty.
         messages = objects(json_of(span.attributes.get(semconv.OUTPUT_MESSAGES)))
         reasons = [message.get("finish_reason") for message in messages]
     if not reasons:

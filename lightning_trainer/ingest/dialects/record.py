@@ -1,4 +1,4 @@
-"""What every dialect says of a model call, in one vocabulary, whoever recorded it.
+"""What every dialect says of a model call, in one vocabulary, no matter who recorded it.
 
 A :class:`ModelCall` is cheap to read and is read of every span; a :class:`Conversation` is what was said, which is
 costly to read (JSON inside of attributes) and is asked for only where the words matter. Messages are in the GenAI
@@ -73,7 +73,7 @@ class Dialect:
     name: str
     recognizes: Callable[[Span], bool]
     model_call: Callable[[Span], ModelCall | None]
-    """None where the span is no model call, or is one that got no answer."""
+    """None where the span is not a model call, or is one that got no answer."""
     usage: Callable[[Span], Usage]
     """Of a model call."""
     failed: Callable[[Span], bool]

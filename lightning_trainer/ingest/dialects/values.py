@@ -61,7 +61,7 @@ def objects(value: Any) -> tuple[Mapping[str, Any], ...]:
 
 
 def arguments(value: Any) -> Any:
-    """Return a tool call's arguments as the object that they are; text that is no JSON object stays text."""
+    """Return a tool call's arguments as the object that they are; text that is not a JSON object stays text."""
     parsed = json_of(value)
     return parsed if isinstance(parsed, dict | list) else value
 

@@ -39,7 +39,7 @@ class BodyMemory:
         """Hold a body while the block runs.
 
         Raises:
-            TooManyBodiesError: there is no room for all of it beside the others.
+            TooManyBodiesError: there is no room for all of it next to the others.
             BodyTooLargeError, BodyTooSlowError: as ``read_body`` does.
         """
         held = 0

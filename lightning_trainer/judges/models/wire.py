@@ -17,7 +17,7 @@ _ANTHROPIC_VERSION = "2023-06-01"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A question, whoever it is sent to."""
+    """A question, no matter who it is sent to."""
 
     system: str
     messages: Sequence[tuple[str, str]]
@@ -53,7 +53,7 @@ class Api(Protocol):
     def body(self, model: str, request: Request) -> dict[str, Any]: ...
 
     def reply(self, document: Mapping[str, Any]) -> Reply:
-        """Raises (KeyError, TypeError, IndexError, ValueError): it is no answer of this format."""
+        """Raises (KeyError, TypeError, IndexError, ValueError): it is not an answer of this format."""
         ...
 
     def give_up(self, refusal: str) -> bool:

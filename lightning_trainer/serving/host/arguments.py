@@ -102,7 +102,7 @@ def further_arguments(table: Mapping[str, Any], parser: ArgumentParser) -> list[
 
 
 def _weights(settings: HostSettings) -> list[str]:
-    """How publications come in: over the model's own weights, or as adapters beside them."""
+    """How publications come in: over the model's own weights, or as adapters next to them."""
     if settings.lora_rank is None:
         return ["--weight-transfer-config", json.dumps({"backend": TRANSFER_BACKEND})]
     # Of each policy the live one, the one before that runs out or the one that is proven, and an old one.

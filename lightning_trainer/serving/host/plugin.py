@@ -16,7 +16,7 @@ def load() -> None:
     from vllm.platforms import current_platform
 
     from lightning_trainer.serving.host.patches import inverse_sampling as sampling
-    from lightning_trainer.serving.host.patches import lora_matmul
+    from lightning_trainer.serving.host.patches import lora_experts, lora_matmul
     from lightning_trainer.serving.host.tokens import routed_experts, support
 
     if TRANSFER_BACKEND not in WeightTransferEngineFactory._registry:
@@ -27,6 +27,7 @@ def load() -> None:
     if current_platform.is_cpu():
         sampling.use_for_vllm()
         lora_matmul.use_for_vllm()
+        lora_experts.use_for_vllm()
         routed_experts.use_for_vllm()
         # Asks the kernel for AMX tiles. vLLM's attention in bfloat16 uses them without (0.31.0): that works where a
         # product of oneDNN's, which asks, came before it, and a model too small for one ended with SIGILL.

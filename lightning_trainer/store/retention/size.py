@@ -1,4 +1,4 @@
-"""How large the store is: pages in use, pages that are free, and the log beside the file."""
+"""How large the store is: pages in use, pages that are free, and the log next to the file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ class StoreSize:
     free: int
     """Of the file: what the next spans are written into."""
     log: int
-    """Of the write-ahead log beside it."""
+    """Of the write-ahead log next to it."""
 
     @property
     def used(self) -> int:

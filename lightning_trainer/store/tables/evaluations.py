@@ -1,4 +1,4 @@
-"""Evaluation attempts by when something of them last came: whoever judges them goes on where it was.
+"""Evaluation attempts by when something of them last came: a judge goes on where it was.
 
 A span is of an evaluation by its attempt, its rollout, or, where it names neither, its response.
 """

@@ -1,4 +1,4 @@
-"""Which policies somebody has paused, and why."""
+"""Which policies someone has paused, and why."""
 
 import time
 

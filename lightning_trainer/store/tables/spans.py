@@ -1,4 +1,4 @@
-"""Spans in their table: the OTLP bytes, with the columns that queries need beside them.
+"""Spans in their table: the OTLP bytes, with the columns that queries need next to them.
 
 Invariant: (trace id, span id) is the key and the first delivery wins; a second one changes nothing.
 """

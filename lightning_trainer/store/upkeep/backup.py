@@ -1,6 +1,6 @@
 """A copy of a store that can be gone back to: its database, and the checkpoint that its recorded steps go on from.
 
-Taken from one snapshot, beside a daemon that writes or without one; what the daemon commits meanwhile is not in it.
+Taken from one snapshot, while a daemon writes or without one; what the daemon commits meanwhile is not in it.
 """
 
 import json

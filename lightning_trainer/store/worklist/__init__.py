@@ -1,1 +1,1 @@
-"""What steps are made of: the ended attempts that wait for one, and those that somebody took out."""
+"""What steps are made of: the ended attempts that wait for one, and those that someone took out."""

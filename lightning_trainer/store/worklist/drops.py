@@ -1,4 +1,4 @@
-"""What somebody takes out of what will be trained, and why; what was trained already stays trained.
+"""What someone takes out of what will be trained, and why; what was trained already stays trained.
 
 An attempt that was taken out goes along with the next step, which accounts for its tokens as ``dropped``. A step that
 is recorded and not trained yet becomes a skipped one, and its tokens are ``dropped`` in its own ledger.

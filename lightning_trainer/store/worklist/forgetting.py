@@ -1,6 +1,6 @@
 """Erasure: what one source said, or everything of one rollout, is deleted, and cannot be delivered again.
 
-What it made of weights that were trained cannot be taken out of them: the steps are named, so that somebody can go back
+What it made of weights that were trained cannot be taken out of them: the steps are named, so that someone can go back
 to a version before the first of them.
 """
 

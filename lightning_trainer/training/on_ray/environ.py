@@ -8,7 +8,7 @@ import secrets
 
 _DEFAULTS = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # not a cluster: listen on the loopback interface only
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # the actor runs in this interpreter, whoever started it
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # the actor runs in this interpreter, no matter who started it
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait take the cores from the engine and the agents

@@ -42,7 +42,7 @@ class TrainerActor:
         self._folder: NodeFolder | None = None
 
     def process_id(self) -> int:
-        """Asked first: whoever waits for the rest has to see whether the process runs."""
+        """Asked first: anyone who waits for the rest has to see whether the process runs."""
         return os.getpid()
 
     def describe(self) -> Node:
@@ -193,7 +193,7 @@ class RayTrainer(TrainerClient):
     def _see_that_they_live(self) -> None:
         """Raises TrainerDiedError; a process that was stopped is let go on, one that hangs is killed."""
         if not self._session.lives:
-            raise TrainerDiedError("the trainer's process died (a server of Ray died beside it); restart it")
+            raise TrainerDiedError("the trainer's process died (a server of Ray died with it); restart it")
         for process in self._stillness.end_what_hangs(self._processes):
             raise TrainerDiedError(f"the trainer's process {process.pid} hung and was killed; restart it")
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 _MICRO_BATCH_NODES = 64
-"""What a micro-batch costs beside its tokens, in tokens: among cuts that are as good, the fewest."""
+"""What a micro-batch costs besides its tokens, in tokens: among cuts that are as good, the fewest."""
 
 
 @dataclass(frozen=True, slots=True)

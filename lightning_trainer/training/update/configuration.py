@@ -26,7 +26,7 @@ FLASH = "flash_attention_2"
 _SAVED = ["model", "optimizer", "extra"]
 """``extra``: the learning-rate schedule and the random state."""
 _NO_BOUND = 1e9
-"""Of a ratio: instead of infinity, which times an advantage of 0 is no number."""
+"""Of a ratio: instead of infinity, which times an advantage of 0 is not a number."""
 
 
 ModelKind: TypeAlias = Literal["language_model", "value_model"]

@@ -1,4 +1,4 @@
-"""The critic: what a trained token's state is worth, learned beside the policy by verl's value loss.
+"""The critic: what a trained token's state is worth, learned along with the policy by verl's value loss.
 
 The value of a token is that of the state before it. Source: Schulman et al., PPO (arXiv 1707.06347), section 5.
 """

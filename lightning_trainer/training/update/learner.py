@@ -218,7 +218,7 @@ class Learner:
     ) -> Update:
         done = step - self._settings.first_step
         if self._settings.needs_critic and done < self._algorithm.critic.warmup_steps:
-            return Update({"actor/update_skipped": 1.0}, 0)  # the critic's values are no guide yet
+            return Update({"actor/update_skipped": 1.0}, 0)  # the critic's values are not a guide yet
         if not parts:
             return Update({"actor/update_skipped": 1.0}, 0)  # all of it was rejected
         values: dict[str, TokenValues] = {}

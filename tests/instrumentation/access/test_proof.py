@@ -112,7 +112,7 @@ def test_a_claimed_call_that_may_not_go_elsewhere_fails(begin, daemon, host, cli
     remember(daemon.url, KnownDaemon(TOKEN))
     begin()
     ask(client)
-    daemon.token = "of somebody else"
+    daemon.token = "of someone else"
     started = runtime()
     assert started is not None
     started.router.access.forget()
@@ -179,7 +179,7 @@ def test_a_wrong_token_is_told_apart_from_another_program(daemon, begin, caplog,
 
 
 def test_the_token_that_a_daemon_left_is_not_said_to_be_set_wrongly(daemon):
-    daemon.token = "of somebody else"
+    daemon.token = "of someone else"
     remember(daemon.url, KnownDaemon(TOKEN))
     with pytest.raises(UnprovenDaemonError, match="another token than yours left here: start yours there"):
         Access(daemon.url).opened()

@@ -108,7 +108,7 @@ def test_who_shows_another_certificate_gets_nothing_and_the_agent_goes_on(
     ask(host.base_url)
     assert (len(daemon.requests), len(host.requests)) == (1, 0)
     assert lt.flush(10)
-    shows("127.0.0.1", signed_by=authority_class(tmp_path, "Somebody else"))
+    shows("127.0.0.1", signed_by=authority_class(tmp_path, "Someone else"))
     for _ in range(2):
         ask(host.base_url)
     assert (len(daemon.requests), len(host.requests)) == (1, 2)
@@ -134,7 +134,7 @@ def test_a_file_of_authorities_outweighs_what_was_left(shows, daemon, authority,
     remember(daemon.url, KnownDaemon(TOKEN, shows("127.0.0.1")))
     assert Access(daemon.url, ca_file=authority.file).opened() == TOKEN
     with pytest.raises(TlsError, match="Set LIGHTNING_CA_FILE"):
-        Access(daemon.url, ca_file=authority_class(tmp_path, "Somebody else").file).opened()
+        Access(daemon.url, ca_file=authority_class(tmp_path, "Someone else").file).opened()
 
 
 def test_a_name_that_the_certificate_has_not_is_refused(shows, daemon, authority):

@@ -1,4 +1,4 @@
-"""For whom spans wait: whoever comes first, until the daemon of this process is known, and then that one alone."""
+"""For whom spans wait: anyone who comes first, until the daemon of this process is known, and then that one alone."""
 
 import pytest
 from lightning_instrumentation.access.known import KnownDaemon, remember

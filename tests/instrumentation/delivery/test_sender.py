@@ -306,7 +306,7 @@ def test_where_the_disk_cannot_be_written_spans_wait_in_memory(recording, tmp_pa
     recording.receiver.stop()
     lt.shutdown(0.0)
     blocked = tmp_path / "file"
-    blocked.write_text("a file is no folder")
+    blocked.write_text("a file is not a folder")
     lt.init(recording.receiver.url, spool_dir=blocked)
     for _ in range(3):
         work()

@@ -1,4 +1,4 @@
-"""A spool keeps what it was given until somebody has accepted it, and has one owner."""
+"""A spool keeps what it was given until someone has accepted it, and has one owner."""
 
 import base64
 import errno

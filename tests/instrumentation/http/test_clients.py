@@ -6,7 +6,6 @@ import json
 import pickle
 
 import aiohttp
-import anthropic
 import httpx
 import httpx2
 import lightning_instrumentation as lt
@@ -24,6 +23,8 @@ KEY = "sk-ant-very-secret"
 
 @pytest.fixture
 def claude(model):
+    import anthropic
+
     with anthropic.Anthropic(base_url=model.url, api_key=KEY, max_retries=0) as client:
         yield client
 
@@ -73,6 +74,8 @@ def test_the_anthropic_client_is_captured_and_cannot_tell(recording, claude):
 
 
 async def test_the_async_anthropic_client_is_captured_with_its_agent(recording, model):
+    import anthropic
+
     async with anthropic.AsyncAnthropic(base_url=model.url, api_key=KEY) as client:
 
         async def one(number):

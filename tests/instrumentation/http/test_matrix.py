@@ -10,7 +10,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
-import anthropic
 import httpx
 import httpx2
 import lightning_instrumentation as lt
@@ -87,6 +86,8 @@ def _resource(client, claude, form):
 
 
 def by_client(url, document, stream):
+    import anthropic
+
     base, _, form = url.partition("/v1/")
     with (
         openai.OpenAI(base_url=f"{base}/v1", api_key="k") as client,
@@ -97,6 +98,8 @@ def by_client(url, document, stream):
 
 
 async def by_async_client(url, document, stream):
+    import anthropic
+
     base, _, form = url.partition("/v1/")
     async with (
         openai.AsyncOpenAI(base_url=f"{base}/v1", api_key="k") as client,

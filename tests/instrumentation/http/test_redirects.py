@@ -165,7 +165,7 @@ def test_a_stranger_behind_a_redirect_gets_what_it_would_get_without_us(begin, s
     begin(named, also_named)
     ask = CALLERS[caller]
     if "openai" in caller and status == 302:
-        pytest.skip("the answer to a GET is no completion")
+        pytest.skip("the answer to a GET is not a completion")
     expected = unwatched(ask, named.url + PATH)
     without_us, stranger.raw = stranger.raw, []
     assert ask(named.url + PATH) == expected

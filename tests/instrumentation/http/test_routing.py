@@ -5,7 +5,6 @@ import json
 from typing import Any
 
 import aiohttp
-import anthropic
 import httpx
 import httpx2
 import lightning_instrumentation as lt
@@ -186,6 +185,8 @@ def test_what_an_answer_tells_of_is_the_callers_request(begin, daemon, host):
 
 
 def test_the_anthropic_client_is_routed_where_the_gateway_serves_its_format(begin, daemon, host):
+    import anthropic
+
     daemon.paths = [*daemon.paths, "/messages"]
     daemon.select("prose", "writer")
     begin()

@@ -206,7 +206,7 @@ def test_what_it_says_again_and_in_another_place_is_compared(labeled):
         (("r-a", "--judge", "rude"), "there is no [[judge]] 'rude' in the configuration: it has polite"),
         (("r-z", "--judge", "polite"), "there is no rollout, attempt, task or group 'r-z': the nearest are r-"),
         (("--judge", "polite"), "name rollouts, tasks or groups to judge, or say --since 2h"),
-        (("r-a", "--judge", "polite", "--since", "soon"), "--since 'soon' is no time: write 30m, 2h, 7d"),
+        (("r-a", "--judge", "polite", "--since", "soon"), "--since 'soon' is not a time: write 30m, 2h, 7d"),
     ],
 )
 def test_a_mistake_is_one_sentence(recorded, arguments, sentence):

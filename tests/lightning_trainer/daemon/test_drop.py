@@ -1,4 +1,4 @@
-"""What somebody takes out is not trained, is in the ledger with its reason, and what was trained is refused."""
+"""What someone takes out is not trained, is in the ledger with its reason, and what was trained is refused."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Training rests while somebody has paused it, over restarts as well; who rolls back meanwhile is heard."""
+"""Training rests while someone has paused it, over restarts as well; who rolls back meanwhile is heard."""
 
 import asyncio
 import time

@@ -42,7 +42,7 @@ CALLS = (
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch, otlp_line, two_attempts) -> Path:
-    """The working folder of somebody who has a file of spans and a configuration."""
+    """The working folder of someone who has a file of spans and a configuration."""
     (tmp_path / "traces.jsonl").write_text("".join(f"{otlp_line([span])}\n" for span in two_attempts))
     (tmp_path / "calls.jsonl").write_text("".join(f"{json.dumps(call)}\n" for call in CALLS))
     (tmp_path / "lightning.toml").write_text(

@@ -96,7 +96,7 @@ def test_trls_ids_and_mask(write):
         ({"input_ids": [5, 6, 7], "completion_mask": [0, 1, 0]}, "sft", "row 1: its completion_mask is not zeros"),
         ({"input_ids": [5], "completion_mask": [1]}, "sft", "row 1: its completion_mask is not zeros"),
         ({"prompt": PROMPT, "completion": [YES, PROMPT[0]]}, "sft", "row 1: its answer is not one message"),
-        ({"prompt": PROMPT, "answer": NOTHING}, "sft", "row 1: the words are no text"),
+        ({"prompt": PROMPT, "answer": NOTHING}, "sft", "row 1: the words are not text"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_by_its_row(row, objective, said, write, tokenizer):

@@ -22,7 +22,7 @@ def reasons(ledger) -> Counter:
 
 @pytest.fixture
 def recording(attempt_spans):
-    """Right exactly, right in words only, wrong, failed, unscored, and somebody else's."""
+    """Right exactly, right in words only, wrong, failed, unscored, and someone else's."""
     return read_recording(
         [
             *attempt_spans("a1", 1, reward=1.0),

@@ -1,4 +1,4 @@
-"""Runners from environments: tasks, attempts and rewards; an agent of ours, or a program of somebody's."""
+"""Runners from environments: tasks, attempts and rewards; an agent of ours, or a program of someone's."""
 
 import json
 import sys

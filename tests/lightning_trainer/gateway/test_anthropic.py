@@ -4,7 +4,6 @@ import asyncio
 import json
 from typing import Any
 
-import anthropic
 import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.telemetry.packing import unpack_token_ids
@@ -17,6 +16,8 @@ _TOOLS: Any = [{"name": "calculator", "description": "computes", "input_schema":
 
 @pytest.fixture
 async def client(gateway):
+    import anthropic
+
     async with anthropic.AsyncAnthropic(base_url=gateway.url, api_key="none", max_retries=0) as opened:
         yield opened
 
@@ -149,6 +150,8 @@ async def test_what_cannot_be_translated_is_refused_in_anthropics_shape(gateway,
 
 
 async def test_errors_reach_the_client_as_its_own(gateway, client) -> None:
+    import anthropic
+
     with pytest.raises(anthropic.NotFoundError, match="known models: sql"):
         await client.messages.create(**{**_ASKED, "model": "claude"})
     gateway.engine.error = (400, {"error": {"message": "maximum context length is 2048 tokens", "code": 400}})

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import anthropic
 import pytest
 from fastapi import Request
 from fastapi.responses import JSONResponse
@@ -106,6 +105,8 @@ def counting(gateway):
 
 async def test_tokens_are_counted_by_the_engine(counting) -> None:
     # Before: 404 for /v1/messages/count_tokens
+    import anthropic
+
     async with anthropic.AsyncAnthropic(base_url=counting.url, api_key="none", max_retries=0) as client:
         asked = {name: _ASKED[name] for name in ("model", "messages")}
         counted = await client.messages.count_tokens(

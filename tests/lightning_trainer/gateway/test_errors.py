@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import anthropic
 import httpx
 import openai
 import pytest
@@ -37,7 +36,9 @@ def _openai(base_url: str, api_key: str = _TOKEN) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0)
 
 
-def _anthropic(base_url: str, api_key: str = _TOKEN) -> anthropic.AsyncAnthropic:
+def _anthropic(base_url: str, api_key: str = _TOKEN) -> Any:
+    import anthropic
+
     return anthropic.AsyncAnthropic(base_url=base_url, api_key=api_key, max_retries=0)
 
 
@@ -45,7 +46,7 @@ async def _of_chat(client: openai.AsyncOpenAI, model: str = "sql") -> None:
     await client.chat.completions.create(model=model, messages=_MESSAGES)
 
 
-async def _of_messages(client: anthropic.AsyncAnthropic, model: str = "sql", **fields: Any) -> None:
+async def _of_messages(client: Any, model: str = "sql", **fields: Any) -> None:
     await client.messages.create(model=model, messages=_MESSAGES, max_tokens=8, **fields)
 
 
@@ -83,6 +84,8 @@ async def test_langchain_says_what_is_wrong_with_the_base_url(gateway) -> None:
 
 
 async def test_anthropic_says_what_is_wrong_with_the_base_url(gateway) -> None:
+    import anthropic
+
     with pytest.raises(anthropic.NotFoundError) as raised:
         await _of_messages(_anthropic(f"{gateway.url}/v1"))
     said = f"/v1 is 2 times in it; set the base URL to {gateway.url}"
@@ -92,6 +95,8 @@ async def test_anthropic_says_what_is_wrong_with_the_base_url(gateway) -> None:
 
 async def test_every_client_is_told_of_a_wrong_token(gateway) -> None:
     # Before: {"detail": ...}, of which openai 3 prints nothing
+    import anthropic
+
     sentence = "the daemon's token is missing or wrong: `lightning-trainer token` prints it; send it as"
     with pytest.raises(openai.AuthenticationError, match=sentence):
         await _of_chat(_openai(f"{gateway.url}/v1", "wrong"))
@@ -108,6 +113,8 @@ async def test_every_client_is_told_of_a_wrong_token(gateway) -> None:
 
 async def test_every_api_says_which_agent_nobody_claims(gateway) -> None:
     # Before: "no model 'gpt-4o'" alone, whoever asked
+    import anthropic
+
     sentence = "no policy claims the agent 'planner'"
     base = f"{gateway.url}/rollouts/r1/agents/planner"
     with pytest.raises(openai.NotFoundError, match=sentence):
@@ -121,6 +128,8 @@ async def test_every_api_says_which_agent_nobody_claims(gateway) -> None:
 
 
 async def test_a_model_that_is_not_there_is_refused_in_the_shape_of_who_asks(gateway) -> None:
+    import anthropic
+
     with pytest.raises(openai.NotFoundError, match="there is no model 'huge' here; known models: sql, sql@v3"):
         await _openai(f"{gateway.url}/v1").models.retrieve("huge")
     with pytest.raises(anthropic.NotFoundError, match="there is no model 'huge' here; known models: sql, sql@v3"):

@@ -1,4 +1,4 @@
-"""Whoever hangs up in the middle of a body ends a request, and it is no error of ours."""
+"""Whoever hangs up in the middle of a body ends a request, and it is not an error of ours."""
 
 from collections.abc import MutableMapping
 

@@ -66,7 +66,7 @@ async def test_the_same_id_is_the_same_feedback(client, store) -> None:
     body = {"source": "u", "rollout_id": "r-a", "thumb": "up", "id": "click-1"}
     answers = [(await client.post(_URL, json=body)).json()["new"] for _ in range(2)]
     assert (answers, len(await kept(store))) == ([True, False], 1)
-    other = {**body, "source": "somebody else"}
+    other = {**body, "source": "someone else"}
     assert (await client.post(_URL, json=other)).json()["new"], "ids are a source's own"
 
 

@@ -1,4 +1,4 @@
-"""The shares of agents, or of calls, add up to the outcome; an answer whose shares do not is no verdict."""
+"""The shares of agents, or of calls, add up to the outcome; an answer whose shares do not is not a verdict."""
 
 import pytest
 

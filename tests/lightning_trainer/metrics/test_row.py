@@ -91,7 +91,7 @@ def test_tokens_of_an_unknown_version_have_no_age():
 
 
 def test_how_much_choice_there_was():
-    """Of 6 sampled tokens one had no choice, one of two, and two were biased; the one without is no part of means."""
+    """Of 6 sampled tokens one had no choice, one of two, and two were biased; the one without is left out of means."""
     plain, biased = _sample("a", [-1.0, -2.0], [0, 0]), _sample("b", [-3.0, -4.0], [0, 0])
     narrow = Segment(1, 3, "c/0", 0, 1.0, "c", support=support_of(9, [[1], [2, 3]]))
     biases = tuple(replace(segment, shaping=Shaping(((1, 2.0),))) for segment in biased.segments)

@@ -55,7 +55,7 @@ def test_the_ids_are_the_engines_own(engine, scorer, tiny_model, make_call, name
         "messages": CHATS[name],
         "max_tokens": 12,
         "temperature": 1.0,
-        # The random model would sample bytes that are no text: printable ASCII and the end token are left to it.
+        # The random model would sample bytes that are not text: printable ASCII and the end token are left to it.
         "allowed_token_ids": [2, *range(3, 97)],
         "return_token_ids": True,
         **({"tools": tools} if tools else {}),

@@ -56,7 +56,7 @@ def test_the_files_of_a_killed_run_are_removed_by_the_next(tmp_path, memory):
 def test_the_files_of_a_living_run_and_of_strangers_stay(tmp_path, memory):
     living = memory / f"lightning-trainer-other-{owner_tag()}"
     elsewhere = memory / f"lightning-trainer-container-{os.getpid()}.1.1"
-    stranger = memory / "lightning-trainer-of-somebody"
+    stranger = memory / "lightning-trainer-of-someone"
     for folder in (living, elsewhere, stranger):
         folder.mkdir()
     assert remove_orphans(memory, "lightning-trainer-") == []

@@ -1,6 +1,6 @@
 """Generalised advantage estimation over sampled tokens: each of them is one time step.
 
-Formula: as in ``gae_turns.py`` with tokens for turns; tokens that were not sampled (prompts, tool output) are no time
+Formula: as in ``gae_turns.py`` with tokens for turns; tokens that were not sampled (prompts, tool output) are not time
 steps, so the step after a call's last token is the next call's first. Source: Schulman et al. (arXiv 1506.02438),
 equations 11 to 16, as applied to tokens by Ouyang et al. (arXiv 2203.02155); before whitening it equals verl's ``gae``.
 Nor are the tokens of a call that is not trained: what it earned is met at the last trained token before it.

@@ -2,8 +2,10 @@
 
 vLLM does so by itself on GPUs. On CPUs it starts each process anew, because OpenMP takes the number of its threads from
 the environment once, and because its threads do not survive a fork: a child of a process that has used them hangs.
-Here no process has used them before its last fork: the host keeps to one thread (``environment``), and only a forked
+Here no process has used them before its last fork: the host keeps to one thread (``environ.py``), and only a forked
 child, which does the computing, gets the number that was asked for.
+
+vLLM 0.31.0 (``CpuPlatform.check_and_update_config``). Upstream: the choice is deliberate; we know of no issue.
 """
 
 import os

@@ -5,6 +5,8 @@ serial and the draw takes 60 ms of every step of 64 rows (SmolLM2's vocabulary).
 the same distribution in 3 ms: in two stages, so that only one block of each row is summed entry by entry, and in
 float64, so that entries of small probability are not rounded away.
 Source: Devroye, Non-Uniform Random Variate Generation, section III.2.
+
+vLLM 0.31.0 (``compiled_random_sample``). Upstream: https://github.com/vllm-project/vllm/pull/53913, a kernel for it.
 """
 
 import torch

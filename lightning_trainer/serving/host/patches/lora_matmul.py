@@ -4,6 +4,8 @@ vLLM's way on CPUs gathers the matrices of every row's adapter before it multipl
 of 64 rows, 64 copies, and most of the time of a pass. The rows of a batch run on few adapters, so here each
 adapter's rows are multiplied at once. Rows that run on none are left alone; vLLM's gather reads -1, which stands for
 none, as the last adapter.
+
+vLLM 0.31.0 (``PunicaWrapperCPU``). Upstream, of the -1 alone: https://github.com/vllm-project/vllm/pull/48421.
 """
 
 from collections.abc import Sequence
@@ -80,20 +82,3 @@ def use_for_vllm() -> None:
             add_adapters(y, x.view(-1, x.shape[-1]), lora_a_stacked, lora_b_stacked, scale, self._batch)
 
     punica_cpu.PunicaWrapperCPU = GroupedPunica
-    _compute_experts_without_adapters()
-
-
-def _compute_experts_without_adapters() -> None:
-    """vLLM (0.31.0) takes Triton's kernel for experts as soon as there may be adapters, which CPUs do not have.
-
-    No adapter of ours changes experts (``weight_file.linear_layers``), so the kernel without does.
-    """
-    from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
-
-    check = FusedMoEConfig.__post_init__
-
-    def without_adapters(self) -> None:
-        self.is_lora_enabled = False
-        check(self)
-
-    FusedMoEConfig.__post_init__ = without_adapters

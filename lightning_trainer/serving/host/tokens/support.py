@@ -1,4 +1,4 @@
-"""In the engine's process: what each token was drawn from, written down beside the sampler.
+"""In the engine's process: what each token was drawn from, written down next to the sampler.
 
 vLLM has a road for it (``ModelRunnerOutput.sampling_masks`` to ``CompletionOutput.sampling_mask``), which is used here
 from end to end. Only its entrance is ours: vLLM's own, ``--return-sampling-mask``, needs model runner V2, which is not

@@ -1,4 +1,4 @@
-"""The way of an adapter into the engine: check, load beside the old one, prove, and only then send requests to it.
+"""The way of an adapter into the engine: check, load next to the old one, prove, and only then send requests to it.
 
 Invariant: requests run only on adapters whose probe agreed, and each on one adapter from its first token to its last.
 Nothing is paused: what runs goes on with the adapter that it began with.
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Policy:
-    """One policy: what its new requests run on (None: the model itself, version 0), and old versions beside it."""
+    """One policy: what its new requests run on (None: the model itself, version 0), and old versions alongside it."""
 
     live: LoadedAdapter | None = None
     report: PublicationReport | None = None
@@ -153,7 +153,7 @@ class AdapterPublisher:
             return policy.report
 
     async def hold(self, publication: Publication) -> PublicationReport:
-        """Load an old version beside the live one, for requests that ask for it."""
+        """Load an old version alongside the live one, for requests that ask for it."""
         async with self._one_at_a_time:
             policy = self._policies.get(publication.policy, _Policy())
             started = time.monotonic()

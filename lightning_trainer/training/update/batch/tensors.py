@@ -52,7 +52,7 @@ def training_tensors(
             chooses its own.
 
     Raises:
-        TrainingError: a behaviour logprob is infinite or not a number, or a sample has parts that are no text.
+        TrainingError: a behaviour logprob is infinite or not a number, or a sample has parts that are not text.
     """
     for sample in samples:
         if sample.media:

@@ -1,7 +1,7 @@
 """verl's losses that average a micro-batch by itself, made means over the whole batch.
 
 ``geo_mean`` returns the mean over the sequences of a micro-batch, so that several of them would add up to a multiple of
-the loss. Registered beside verl's own under a name of ours; nothing of verl's is replaced.
+the loss. Registered next to verl's own under a name of ours; nothing of verl's is replaced.
 """
 
 from typing import Any

@@ -58,7 +58,7 @@ class Served:
         return done.stdout.split() == ["flushed", "True"], done.stderr
 
     def stranger(self, **environment: str) -> dict[str, str]:
-        """The environment of somebody to whom the daemon has left nothing."""
+        """The environment of someone to whom the daemon has left nothing."""
         token = (self.folder / "state" / "token").read_text().strip()
         elsewhere = {name: str(self.folder / "stranger" / name) for name in ("LIGHTNING_ACCESS_DIR", "XDG_STATE_HOME")}
         spool = str(self.folder / "stranger" / str(time.monotonic_ns()))
@@ -116,7 +116,7 @@ def test_elsewhere_the_authority_is_named(served, authority):
 
 
 def test_another_authority_another_name_and_plain_http_are_one_sentence_each(served, authority, tmp_path):
-    other = type(authority)(tmp_path, "Somebody else")
+    other = type(authority)(tmp_path, "Someone else")
     stranger = served.stranger()
     asked = {
         "unable to get local issuer certificate": {"LIGHTNING_CA_FILE": str(other.file)},

@@ -136,7 +136,7 @@ def test_an_answer_that_was_cut_is_closed_by_the_template(engine, words):
 
 
 def test_a_cut_in_the_middle_of_a_word_is_not_kept(engine, words):
-    """Somebody else's words which happen to begin as the answer did."""
+    """Someone else's words which happen to begin as the answer did."""
     engine.call("a", rendered("?"), words.letters("th"))
     text = rendered("?", "then", "!")
     assert engine.prompt("a", text) == words.encode(text)

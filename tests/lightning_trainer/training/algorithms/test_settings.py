@@ -89,8 +89,8 @@ def test_the_parts_of_dapo_can_be_had_alone():
         ({"rollout_rs": "token_k9", "rollout_rs_threshold": 2.0}, "rollout_rs = 'token_k9' is unknown; there are"),
         ({"rollout_rs": "token_k3", "rollout_rs_threshold": "0.5_2"}, "token_k3 is never negative"),
         ({"rollout_rs": "token_k1,seq_mean_k3", "rollout_rs_threshold": "1,2,3"}, "holds 3 thresholds for 2 names"),
-        ({"rollout_is_threshold": "5_2"}, "rollout_is_threshold = '5_2' is no threshold"),
-        ({"rollout_is_threshold": -1.0}, "rollout_is_threshold = -1.0 is no threshold"),
+        ({"rollout_is_threshold": "5_2"}, "rollout_is_threshold = '5_2' is not a threshold"),
+        ({"rollout_is_threshold": -1.0}, "rollout_is_threshold = -1.0 is not a threshold"),
         ({"keep_most_uncertain": 0.0}, "greater than 0"),
     ],
 )

@@ -117,14 +117,14 @@ def test_a_row_with_two_credits_is_refused(sample, advantages):
 def test_an_estimator_that_needs_more_is_refused(group, advantages):
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
 
-    @register_adv_est("of-somebody-else")
+    @register_adv_est("of-someone-else")
     def _estimator(token_level_rewards, response_mask, reward_baselines, tea_leaves): ...
 
     try:
         with pytest.raises(TrainingError, match=r"needs reward_baselines, tea_leaves, which .* does not have"):
-            advantages(group(1.0, 0.0), "of-somebody-else")
+            advantages(group(1.0, 0.0), "of-someone-else")
     finally:
-        del ADV_ESTIMATOR_REGISTRY["of-somebody-else"]
+        del ADV_ESTIMATOR_REGISTRY["of-someone-else"]
 
 
 def test_remax_takes_off_what_the_greedy_attempt_of_the_group_earned(group, advantages):

@@ -40,7 +40,7 @@ def _batch(samples_of_shape, drawn, case: str, step: int) -> TrainingBatch:
 
 
 def _shared(sample: Sample) -> Sample:
-    """A sample whose runs were sampled in two attempts, as one of a token tree can be: one attempt is no group."""
+    """A sample whose runs were sampled in two attempts, as one of a token tree can be: one attempt is not a group."""
     assert len(sample.segments) > 1
     attempts = "first", "second"
     runs = tuple(replace(run, attempt_id=attempts[number % 2]) for number, run in enumerate(sample.segments))
