@@ -1,7 +1,10 @@
-"""Rewards that are partly wrong, by simulation: judges that err, and sources of feedback that collude. No engine.
+"""Rewards that are partly wrong: judges that err, and sources of feedback that collude.
 
-    python -m benchmarks.rewards               # about a minute
-    python -m benchmarks.rewards --runs 20     # quicker
+    python -m benchmarks.rewards                            # by simulation, without an engine: about a minute
+    python -m benchmarks.rewards --runs 20                  # quicker
+    python -m benchmarks.rewards --only throughput          # what judging costs: some seconds
+    python -m benchmarks.rewards --only learning            # with real engines: hours; goes on where it was
+    python -m benchmarks.rewards --only learning --quick    # one seed, 30 % noise, 6 steps: three short runs
 
 Judges: one gives a yes or no that is wrong at the given rates; the rates are estimated from labels by the daemon's own
 code, and its corrected reward is compared with the right one, in the mean over all attempts, where a second reward
@@ -21,16 +24,40 @@ more than 0.01 worse.
 
 import argparse
 import sys
+from pathlib import Path
 from statistics import median as middle
 
 from benchmarks.rewards.feedback import Poisoning, poisoned
 from benchmarks.rewards.judges import noisy
+from benchmarks.rewards.learning import learning
+from benchmarks.rewards.throughput import throughput
 
 NOISE = (0.0, 0.1, 0.2, 0.3)
 
 
 def main() -> None:
-    runs = _runs()
+    options = _options()
+    match options.only:
+        case "learning":
+            good = learning(options.results, quick=options.quick)
+        case "throughput":
+            good = judged(1000, at_once=32)
+        case _:
+            good = simulated(options.runs)
+    sys.exit(0 if good else "a claim of this benchmark does not hold")
+
+
+def judged(attempts: int, *, at_once: int) -> bool:
+    found = throughput(attempts, at_once=at_once)
+    print(
+        f"{found.attempts} attempts judged, {at_once} at a time: {found.seconds:.1f} s, {found.cpu_ms:.2f} ms CPU each",
+        flush=True,
+    )
+    return found.cpu_ms <= 3.0
+
+
+def simulated(runs: int) -> bool:
+    """Print both tables; return whether their claims hold."""
     print(f"{'judge noise':>12} {'labels':>7} {'rates off by':>13} {'mean off, plain':>16} {'mean off, corrected':>20}")
     good = True
     for rate in NOISE:
@@ -50,13 +77,18 @@ def main() -> None:
             flush=True,
         )
         good &= others_weighed <= others + 0.01 and (not share or praised_weighed < praised)
-    sys.exit(0 if good else "a claim of this benchmark does not hold")
+    return good
 
 
-def _runs() -> int:
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=int, default=100, help="of each kind")
-    return parser.parse_args().runs
+    parser.add_argument("--only", choices=("simulated", "throughput", "learning"), default="simulated")
+    parser.add_argument("--runs", type=int, default=100, help="of each kind, simulated")
+    parser.add_argument("--quick", action="store_true", help="of learning: shorter, fewer, and no claim")
+    parser.add_argument(
+        "--results", type=Path, default=Path(".benchmarks/rewards-learning.jsonl"), help="runs of learning that ended"
+    )
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -76,7 +76,10 @@ def _canary(row: CanaryRow | None) -> str:
     if not seen:
         return row["state"]
     (new, old), (new_count, old_count) = seen["means"], seen["rewards"]
-    return f"{row['state']} {new:.3f} ({new_count}), live {old:.3f} ({old_count})"
+    said = f"{row['state']} {new:.3f} ({new_count}), live {old:.3f} ({old_count})"
+    if (shadow := seen.get("shadow")) is not None:
+        said += f", in shadow; {shadow['dropped']} calls dropped, {shadow['failed']} failed"
+    return said
 
 
 def _figure(value: float | None) -> str:

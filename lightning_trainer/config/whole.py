@@ -9,7 +9,13 @@ from lightning_trainer.config.daemon import DaemonConfig
 from lightning_trainer.config.engine import EngineConfig
 from lightning_trainer.config.metrics import MetricsConfig
 from lightning_trainer.config.policies.policy import PolicyConfig
-from lightning_trainer.config.rewards.judges import JudgeConfig
+from lightning_trainer.config.rewards.judges import (
+    GroupConfig,
+    JudgeConfig,
+    PairwiseConfig,
+    ProgramConfig,
+    ReferenceProbabilityConfig,
+)
 from lightning_trainer.config.sections import EnvironmentsConfig, FeedbackConfig, GatewayConfig, RayConfig, Section
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.config.training import TrainingConfig
@@ -87,6 +93,39 @@ class Config(Section):
                     raise ValueError(
                         f"policy {policy.name!r} corrects judge {name!r}, which nothing is compared with; name rewards "
                         "that are right in its checked_by"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _reference_judges_have_a_policy(self) -> Self:
+        for judge in self.judge:
+            if isinstance(judge, ReferenceProbabilityConfig):
+                try:
+                    self.named_policy(judge.policy)
+                except ConfigError as error:
+                    raise ValueError(
+                        f"judge {judge.name!r} asks a policy's own engine (policy = ...): {error}"
+                    ) from error
+        return self
+
+    @model_validator(mode="after")
+    def _shadows_are_judged(self) -> Self:
+        judges = {judge.name: judge for judge in self.judge}
+        for policy in self.policy:
+            if policy.canary is None or not policy.canary.shadow:
+                continue
+            for name in sorted(policy.all_reward_names):
+                judge = judges.get(name)
+                if (
+                    judge is None
+                    or isinstance(judge, GroupConfig | PairwiseConfig | ReferenceProbabilityConfig)
+                    or (isinstance(judge, ProgramConfig) and judge.whole_group)
+                ):
+                    what = "no [[judge]] gives it" if judge is None else f"its judge is of kind {judge.kind!r}"
+                    raise ValueError(
+                        f"policy {policy.name!r} has canary.shadow = true, where nobody sees the candidate's answers: "
+                        f"reward {name!r} has to come from a judge of single attempts (rubric, agent_credit, program), "
+                        f"and {what}; add one, or leave shadow out"
                     )
         return self
 

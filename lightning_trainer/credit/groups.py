@@ -60,6 +60,12 @@ class GroupSummary:
     unpaired: frozenset[Peers] = frozenset()
     """Rows that only one attempt has, such as those of a turn that no other attempt got to: not trained."""
 
+    @property
+    def deviation(self) -> float | None:
+        """Standard deviation of the attempts' rewards; None where fewer than two have one."""
+        given = [reward for reward in self.rewards if reward is not None]
+        return pstdev(given) if len(given) > 1 else None
+
 
 def judge_group(
     group_id: str,
@@ -184,6 +190,37 @@ def keep_most_uncertain(groups: Sequence[GroupSummary], share: float) -> list[Gr
     return [
         replace(group, verdict=Reason.LOW_VARIANCE_GROUP)
         if group.verdict is Reason.SAMPLED and group.group_id not in kept
+        else group
+        for group in groups
+    ]
+
+
+# A moving floor: groups whose attempts hardly differ are left out, measured by the groups of earlier steps.
+#
+# Source: Yu et al., RLPR (arXiv 2506.18254), section 3: rewards that are probabilities always differ a little, so "all
+# the same" never leaves a group out, and what is little changes as the policy learns. Hence an exponential moving
+# average of the mean deviation of each step. The first step has no floor.
+
+
+def moving_floor(deviations: Sequence[float], factor: float, decay: float) -> float:
+    """Return the floor of the next step.
+
+    Args:
+        deviations: of each earlier step, first to last: the mean of its groups' deviations.
+        factor: how many times the average the floor is.
+        decay: what one step leaves of the average before it, in [0, 1).
+    """
+    average = None
+    for deviation in deviations:
+        average = deviation if average is None else decay * average + (1 - decay) * deviation
+    return 0.0 if average is None else factor * average
+
+
+def leave_out_below(groups: Sequence[GroupSummary], floor: float) -> list[GroupSummary]:
+    """Return the groups with new verdicts."""
+    return [
+        replace(group, verdict=Reason.LOW_VARIANCE_GROUP)
+        if group.verdict is Reason.SAMPLED and (group.deviation or 0.0) < floor
         else group
         for group in groups
     ]

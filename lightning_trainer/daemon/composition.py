@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
+from lightning_trainer.daemon.api.scoring import scoring
 from lightning_trainer.daemon.hardware.dealing import deal, dealt, engine_groups
 from lightning_trainer.daemon.hardware.loan import GpuLoan
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
@@ -17,6 +18,7 @@ from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.selection_watch import overlaps
 from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint
 from lightning_trainer.gateway.engine.upstream import Upstream
+from lightning_trainer.judges.scoring_engine import Post, engines_of
 from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import engine_settings, replica_settings
@@ -105,7 +107,11 @@ async def compose(
         stack.push_async_callback(loan.close)
         for trainer in trainers:
             trainer.gpu = loan
-    judges = await stack.enter_async_context(judges_at_work(config.judge, config.daemon, store=store, sink=sink))
+    ways: dict[str, Post] = {}
+    engine_of = engines_of(config, ways.__getitem__)
+    judges = await stack.enter_async_context(
+        judges_at_work(config.judge, config.daemon, store=store, sink=sink, engine_of=engine_of)
+    )
     policies = [
         PolicyRuntime(
             policy,
@@ -124,6 +130,7 @@ async def compose(
         )
         for policy, trainer, demonstrations in zip(config.policy, trainers, shown, strict=True)
     ]
+    ways |= {policy.policy.name: scoring(policy.upstream) for policy in policies}
     said = overlaps(config.policy)
     for policy in policies:
         for sentence in (*said.get(policy.policy.name, ()), *schedule_notes(config, policy.policy)):

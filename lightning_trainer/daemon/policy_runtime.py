@@ -29,6 +29,7 @@ from lightning_trainer.errors import TrainerDiedError, TrainingError
 from lightning_trainer.gateway.canary import CanaryRoute
 from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint
 from lightning_trainer.gateway.engine.upstream import Upstream
+from lightning_trainer.gateway.shadow import Shadow
 from lightning_trainer.judges.judging import Judging
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.models.folder import vocabulary_of
@@ -37,6 +38,7 @@ from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.serving.shared_memory import WeightFolder
 from lightning_trainer.store.store import Store
 from lightning_trainer.training.remote import TrainerClient
+from lightning_trainer.types import SpanSink
 from lightning_trainer.versions.archive import VersionArchive, archive_root
 
 _log = logging.getLogger(__name__)
@@ -101,7 +103,7 @@ class PolicyRuntime:
         self._turn = Turn(policy.name, store=store, holder=url, rollbacks=self.rollbacks)
         self._turn_s = config.store.turn_s
         canary = policy.canary
-        self.canary_route = canary and CanaryRoute(policy.name, share=canary.share, by=canary.by)
+        self.canary_route = canary and CanaryRoute(policy.name, share=canary.share, by=canary.by, shadow=canary.shadow)
         publisher = Publisher(
             policy.name,
             store=store,
@@ -119,6 +121,8 @@ class PolicyRuntime:
                 store=store,
                 route=self.canary_route,
                 old_versions=self.old_versions,
+                judges=judges,
+                sink=sink,
                 say=self.progress.say,
                 interrupted=lambda: self.rollbacks.pending is not None,
                 promoted=self.rollbacks.promotes,
@@ -147,6 +151,17 @@ class PolicyRuntime:
     def takes_attempts(self) -> bool:
         """Whether there will be steps that take what is recorded."""
         return self.policy.train and self.progress.phase not in (Phase.FINISHED, Phase.SERVING)
+
+    def shadow(self, sink: SpanSink) -> Shadow | None:
+        """Return what has candidates answer beside the live version; None where they answer in its place, or never.
+
+        Args:
+            sink: where the gateway's records of calls go.
+        """
+        canary = self.policy.canary
+        if canary is None or self.canary_route is None or not canary.shadow:
+            return None
+        return Shadow(self.canary_route, self.old_versions, sink, at_once=canary.shadow_at_once)
 
     async def start(self) -> None:
         """Start the trainer and the metrics.

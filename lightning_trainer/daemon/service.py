@@ -25,6 +25,7 @@ from lightning_trainer.daemon.api.labels import labels_router
 from lightning_trainer.daemon.api.pausing import pausing_router
 from lightning_trainer.daemon.api.rollback import rollback_router
 from lightning_trainer.daemon.api.runs import runs_router, selection_router
+from lightning_trainer.daemon.api.scoring import scoring, scoring_router
 from lightning_trainer.daemon.api.status import status_router
 from lightning_trainer.daemon.api.store import store_router
 from lightning_trainer.daemon.composition import compose
@@ -173,7 +174,12 @@ class Daemon:
         gateway = gateway_router(
             [
                 ServedPolicy(
-                    p.policy.name, p.upstream, p.policy.claims, old_versions=p.old_versions, canary=p.canary_route
+                    p.policy.name,
+                    p.upstream,
+                    p.policy.claims,
+                    old_versions=p.old_versions,
+                    canary=p.canary_route,
+                    shadow=p.shadow(sink),
                 )
                 for p in policies
             ],
@@ -196,6 +202,7 @@ class Daemon:
             rollback_router({policy.policy.name: policy.rollbacks for policy in policies}),
             pausing_router(store, {policy.policy.name: policy.rollbacks for policy in policies}),
             labels_router(store, sink),
+            scoring_router({policy.policy.name: scoring(policy.upstream) for policy in policies}),
             selection_router(config.policy, gateway),
         ):
             app.include_router(router, dependencies=guarded)

@@ -140,6 +140,8 @@ def _not_asked_for(call: Call, policy: PolicyConfig, attempt: Attempt | None, *,
         return Reason.BASELINE
     if attempt.mode is RolloutMode.RETRIED:
         return Reason.RETRIED
+    if attempt.mode is RolloutMode.SHADOW:
+        return Reason.SHADOW
     if attempt.mode is RolloutMode.DROPPED:
         return Reason.TAKEN_OUT
     if attempt.state is AttemptState.RUNNING:

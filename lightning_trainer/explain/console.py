@@ -20,6 +20,7 @@ _UNTRAINED: Mapping[str, str] = {
     RolloutMode.EVALUATE: "evaluation",
     RolloutMode.BASELINE: "baseline",
     RolloutMode.RETRIED: "retried",
+    RolloutMode.SHADOW: "shadow",
     RolloutMode.DROPPED: "dropped",
 }
 _COLORS = {

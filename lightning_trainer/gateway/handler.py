@@ -163,6 +163,9 @@ class GatewayHandler:
         except RefusalError:
             upstream.close()
             raise
+        if policy.shadow is not None and exchange.request.version is None:
+            served_name = policy.served_name or policy.name
+            policy.shadow.repeat(exchange.request, exchange.caller, policy.name, served_name)
         exchange.transcript.support_known = upstream.headers.get(sse.HEADER) == "1"
         if upstream.body is None:
             return RelayResponse(upstream, exchange, answer, headers=headers, ended=slot.release)

@@ -6,39 +6,12 @@ caller's agent says it, where a policy claims that agent.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from lightning_trainer.gateway.canary import CanaryRoute
+from lightning_trainer.gateway.canary import CanaryRoute, OldVersions
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.errors import RefusalError
 from lightning_trainer.gateway.request import no_policy, unknown_model
-
-# What the gateway asks when a caller insists on a version that is not the one being served.
-
-
-class VersionLease(Protocol):
-    """An engine that serves one old version, for one call."""
-
-    @property
-    def upstream(self) -> Upstream: ...
-
-    def release(self) -> None:
-        """The call has ended; once."""
-        ...
-
-
-class OldVersions(Protocol):
-    def versions(self) -> Sequence[int]:
-        """Return those that can be asked for, ascending."""
-        ...
-
-    async def lease(self, version: int) -> VersionLease | None:
-        """Return where the version is served, or will be soon; None when its weights are not kept.
-
-        Raises:
-            EngineError: it cannot be served now.
-        """
-        ...
+from lightning_trainer.gateway.shadow import Shadow
 
 
 def _unclaimed(agent: str | None) -> str:
@@ -66,6 +39,8 @@ class ServedPolicy:
     """Where ``POLICY@vN`` is answered that is not served any more; None: nowhere."""
     canary: CanaryRoute | None = None
     """Which rollouts a candidate answers, by ``old_versions``; None: none ever."""
+    shadow: Shadow | None = None
+    """Has a candidate answer beside the live version; None: it never does."""
 
     def models(self, live: int | None) -> list[str]:
         """Return the names that it can be called by; ``live``: the version that is served now."""
@@ -122,4 +97,6 @@ class ServedPolicies:
 
     async def close(self) -> None:
         for policy in self._policies:
+            if policy.shadow is not None:
+                await policy.shadow.close()
             await policy.upstream.close()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.config.rewards.judges import AnyJudge, ModelJudge, ProgramConfig
+from lightning_trainer.config.rewards.judges import AnyJudge, ModelJudge, ProgramConfig, ReferenceProbabilityConfig
 from lightning_trainer.judges.attempts import JudgedAttempt
 from lightning_trainer.judges.judge import Verdict
 from lightning_trainer.judges.models.budget import Budget
@@ -116,9 +116,11 @@ def spending_span(config: AnyJudge, digest: str, budget: Budget, *, started_ns: 
 
 
 def judged_by(config: AnyJudge) -> str:
-    """Return the model, or the program, in a few words."""
+    """Return the model, the program, or the policy's engine, in a few words."""
     if isinstance(config, ModelJudge):
         return config.model
+    if isinstance(config, ReferenceProbabilityConfig):
+        return "the policy itself" if config.policy is None else f"policy {config.policy}"
     assert isinstance(config, ProgramConfig)
     return config.function or " ".join(config.command or ())
 

@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
-from lightning_trainer.config.rewards.judges import AnyJudge, ModelJudge
+from lightning_trainer.config.rewards.judges import AnyJudge, ModelJudge, ReferenceProbabilityConfig
 from lightning_trainer.judges.judge import Judge
 from lightning_trainer.judges.kinds.agent_credit import AgentCreditJudge
 from lightning_trainer.judges.kinds.group import GroupJudge
 from lightning_trainer.judges.kinds.pairwise import PairwiseJudge
 from lightning_trainer.judges.kinds.program import ProgramJudge
+from lightning_trainer.judges.kinds.reference_probability import ReferenceProbabilityJudge
 from lightning_trainer.judges.kinds.rubric import RubricJudge
 from lightning_trainer.judges.models.client import ModelClient
+from lightning_trainer.judges.scoring_engine import EngineOf
 
 _ASK_A_MODEL: dict[str, Callable[[Any, ModelClient], Judge]] = {
     "agent_credit": AgentCreditJudge,
@@ -20,8 +22,14 @@ _ASK_A_MODEL: dict[str, Callable[[Any, ModelClient], Judge]] = {
 }
 
 
-def make_judge(config: AnyJudge) -> Judge:
-    """Return the judge; it belongs to the event loop that it first judges on, and is closed on it."""
+def make_judge(config: AnyJudge, engine_of: EngineOf) -> Judge:
+    """Return the judge; it belongs to the event loop that it first judges on, and is closed on it.
+
+    Args:
+        engine_of: the engine of a policy by its name, or of the only one; for judges that ask it.
+    """
     if isinstance(config, ModelJudge):
         return _ASK_A_MODEL[config.kind](config, ModelClient(config))
+    if isinstance(config, ReferenceProbabilityConfig):
+        return ReferenceProbabilityJudge(config, engine_of(config.policy))
     return ProgramJudge(config)

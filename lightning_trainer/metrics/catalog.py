@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 ABOUT: Mapping[str, str] = {
     "reward/mean": "mean reward of the step's scored attempts",
+    "reward/deviation": "standard deviation of a group's rewards, mean over the step's groups",
+    "reward/deviation_floor": "deviation below which a group was left out",
     "groups/total": "groups of the step",
     "groups/kept": "groups that were trained",
     "groups/zero_variance": "groups whose rewards were all equal",

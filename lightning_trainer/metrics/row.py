@@ -74,9 +74,14 @@ def _ledger_metrics(ledger: Iterable[LedgerRow]) -> dict[str, float]:
 # What the groups of a step were like; kept with the step even when nothing was trained.
 
 
+DEVIATION = "reward/deviation"
+"""Mean over the step's groups of the standard deviation of their attempts' rewards."""
+
+
 def group_metrics(groups: Sequence[GroupSummary]) -> dict[str, float]:
-    """Return counts of groups and attempts, and the mean reward of the attempts that have one."""
+    """Return counts of groups and attempts, the mean reward, and how far it deviates within a group."""
     rewards = [reward for group in groups for reward in group.rewards if reward is not None]
+    deviations = [deviation for group in groups if (deviation := group.deviation) is not None]
     metrics = {
         "groups/total": float(len(groups)),
         "groups/kept": float(sum(group.verdict is Reason.SAMPLED for group in groups)),
@@ -89,6 +94,8 @@ def group_metrics(groups: Sequence[GroupSummary]) -> dict[str, float]:
     }
     if rewards:
         metrics["reward/mean"] = sum(rewards) / len(rewards)
+    if deviations:
+        metrics[DEVIATION] = sum(deviations) / len(deviations)
     return metrics
 
 

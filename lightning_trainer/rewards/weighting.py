@@ -74,7 +74,7 @@ def _peers(target: Target, call_of: Mapping[str, Call], attempts: Mapping[str, A
         agent, attempt_id = call.agent, call.attempt_id or ""
     attempt = attempts.get(attempt_id)
     # These are compared with nothing, so what they were given is expected of nobody else.
-    alone = (RolloutMode.EVALUATE, RolloutMode.RETRIED, RolloutMode.DROPPED)
+    alone = (RolloutMode.EVALUATE, RolloutMode.RETRIED, RolloutMode.SHADOW, RolloutMode.DROPPED)
     compared = attempt is not None and attempt.mode not in alone
     return (attempt.group_id if attempt is not None and compared else None, target.scope, agent)
 

@@ -46,7 +46,11 @@ def as_json(event: Event) -> dict[str, Any]:
 
 
 class Task(Protocol):
-    """Anything with an id that is unique among the tasks of a run."""
+    """Anything with an id that is unique among the tasks of a run.
+
+    Where it has an attribute ``input`` too, that is recorded as the rollout's input, JSON: judges read it, and a right
+    answer that the agent does not see belongs there.
+    """
 
     @property
     def id(self) -> str: ...
@@ -80,7 +84,10 @@ def run_attempt(
     reward: float | None = None
     error: str | None = None
     try:
-        with lt.rollout(task.id, group_id=group_id, rollout_id=name, attempt_id=name, mode=mode) as rollout:
+        asked = getattr(task, "input", None)
+        with lt.rollout(
+            task.id, group_id=group_id, rollout_id=name, attempt_id=name, mode=mode, input=asked
+        ) as rollout:
             try:
                 reward = _within(attempt, task, timeout_s)
             except Exception:

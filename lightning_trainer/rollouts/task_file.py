@@ -16,6 +16,11 @@ class FileTask:
     fields: Mapping[str, Any]
     """The whole object, as it is in the file."""
 
+    @property
+    def input(self) -> Mapping[str, Any]:
+        """What is recorded as the rollout's input."""
+        return dict(self.fields)
+
 
 def read_tasks(path: Path) -> tuple[FileTask, ...]:
     """Return the tasks in the order of the file.

@@ -63,6 +63,8 @@ class Build:
     """What was given to whom."""
     corrections: Mapping[str, Correction] = field(default_factory=dict)
     """By the name of the reward: how judges were corrected."""
+    deviation_floor: float = 0.0
+    """Groups whose rewards deviate less were left out."""
 
 
 @without_garbage_collection()
@@ -76,6 +78,7 @@ def build_batch(
     oldest_version: int = 0,
     vocabulary: int | None = None,
     corrections: Mapping[str, Correction] | None = None,
+    deviation_floor: float = 0.0,
 ) -> Build:
     """Build the batch of one step.
 
@@ -90,6 +93,7 @@ def build_batch(
         oldest_version: calls that an older version of the policy sampled are stale (``daemon.staleness``).
         vocabulary: entries of the model's; ids beyond it would fail each try of the step. None: not looked at.
         corrections: by the name of the reward, of judges whose errors are taken off.
+        deviation_floor: groups whose rewards deviate less are left out (``algorithm.deviation_floor``).
 
     Raises:
         LedgerImbalanceError: the result does not account for every sampled token exactly once (a defect).
@@ -119,7 +123,14 @@ def build_batch(
     )
     agents_by_attempt = _agents_by_attempt(deliveries.kept, policy)
     groups = judge_groups(
-        _trainable(attempt_of.values()), _by_group(paths), agents_by_attempt, rewards, baselines, limit, policy
+        _trainable(attempt_of.values()),
+        _by_group(paths),
+        agents_by_attempt,
+        rewards,
+        baselines,
+        limit,
+        policy,
+        deviation_floor,
     )
     samples: list[Sample] = []
     unscored = set(baselines.unscored)
@@ -162,6 +173,7 @@ def build_batch(
         call_outcomes=ledger.call_outcomes,
         rewards=rewards,
         corrections=corrections or {},
+        deviation_floor=deviation_floor,
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.credit.assignment import Assignment, assign, refuse_all
 from lightning_trainer.credit.baselines import Baselines
-from lightning_trainer.credit.groups import GroupSummary, Member, judge_group, keep_most_uncertain
+from lightning_trainer.credit.groups import GroupSummary, Member, judge_group, keep_most_uncertain, leave_out_below
 from lightning_trainer.credit.overlong import OverlongShaping
 from lightning_trainer.credit.schemes.registry import credit_scheme
 from lightning_trainer.credit.schemes.scheme import CreditScheme
@@ -42,6 +42,7 @@ def judge_groups(
     baselines: Baselines,
     limit: Limit,
     policy: PolicyConfig,
+    deviation_floor: float = 0.0,
 ) -> list[JudgedGroup]:
     """Give credit in each group and judge it, by itself and then among the others.
 
@@ -49,6 +50,7 @@ def judge_groups(
         attempts: those to be trained, by group id.
         trajectories: by group id.
         agents_by_attempt: which of the policy's agents made calls, by attempt id.
+        deviation_floor: groups whose rewards deviate less are left out.
     """
     scheme = _shaped(credit_scheme(policy.credit), policy)
 
@@ -85,9 +87,9 @@ def judge_groups(
         except Exception as error:
             _log.exception("group %s is set aside", group_id)
             groups.append(_set_aside(judged(group_id, refuse_all(own, Reason.QUARANTINED)), error))
-    if policy.algorithm.keep_most_uncertain is None:
-        return groups
-    summaries = keep_most_uncertain([group.summary for group in groups], policy.algorithm.keep_most_uncertain)
+    summaries = leave_out_below([group.summary for group in groups], deviation_floor)
+    if policy.algorithm.keep_most_uncertain is not None:
+        summaries = keep_most_uncertain(summaries, policy.algorithm.keep_most_uncertain)
     return [replace(group, summary=summary) for group, summary in zip(groups, summaries, strict=True)]
 
 

@@ -105,6 +105,8 @@ def _not_ours(
         return Reason.BASELINE
     if attempt.mode is RolloutMode.RETRIED:
         return Reason.RETRIED
+    if attempt.mode is RolloutMode.SHADOW:
+        return Reason.SHADOW
     if attempt.mode is RolloutMode.DROPPED:
         return Reason.TAKEN_OUT
     if attempt.state is AttemptState.FAILED and policy.failed_attempts == "drop":

@@ -31,7 +31,8 @@ class Reason(StrEnum):
     )
     LOW_VARIANCE_GROUP = (
         "low_variance_group",
-        "Other groups of the step differ more in what their attempts earned (keep_most_uncertain).",
+        "Other groups differ more in what their attempts earned: of the step (keep_most_uncertain), or of the steps "
+        "before it (deviation_floor).",
     )
 
     NO_CHOICE = (
@@ -78,6 +79,7 @@ class Reason(StrEnum):
     EVALUATION = "evaluation", "The attempt is an evaluation; evaluations are never trained."
     BASELINE = "baseline", "The attempt is the baseline of its group: its reward is used, and it is never trained."
     RETRIED = "retried", "The attempt failed, and another one was made in its place."
+    SHADOW = "shadow", "A candidate answered beside the live version, to be compared with it."
     TAKEN_OUT = "dropped", "Somebody took the attempt out of what is trained (`lightning-trainer drop`)."
     FAILED_ATTEMPT = "failed_attempt", "The attempt's code raised, and failed attempts are not wanted."
     ATTEMPT_RUNNING = "attempt_running", "The attempt has not ended yet."

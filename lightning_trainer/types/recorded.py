@@ -75,6 +75,8 @@ class RolloutMode(StrEnum):
     """Recorded, never trained: its reward is what the attempts of its group are compared with (ReMax)."""
     RETRIED = "retried"
     """It failed, and another attempt was made in its place; recorded, never trained."""
+    SHADOW = "shadow"
+    """What a candidate answered beside the live version (``[policy.canary] shadow``); recorded, never trained."""
     DROPPED = "dropped"
     """Somebody took it out (``lightning-trainer drop``), whatever its mode was; recorded, never trained."""
 

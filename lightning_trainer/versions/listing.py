@@ -39,7 +39,8 @@ class CanaryRow(TypedDict):
     ended_ns: int | None
     evidence: Mapping[str, Any]
     """Of the candidate and of the live version: ended ``rollouts``, those with a reward (``rewards``), ``means``; the
-    bounds of either mean; and what went wrong (``harms``), in which share of the rollouts."""
+    bounds of either mean; and what went wrong (``harms``), in which share of the rollouts. In ``shadow`` also rollouts
+    that are ``incomplete``, and calls that the candidate was not asked (``dropped``) or did not answer (``failed``)."""
     reason: str | None
 
 

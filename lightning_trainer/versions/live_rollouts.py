@@ -13,7 +13,7 @@ from lightning_trainer.config.policies.versions import CanaryConfig
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.rewards.table import read_rewards
 from lightning_trainer.types import Attempt, AttemptState, Call, Span, SpanStatus
-from lightning_trainer.versions.sequential import Comparison, Decision, compare, counted, is_below
+from lightning_trainer.versions.sequential import Comparison, Decision, bounds, compare, counted, is_below
 
 _REFUSALS = frozenset({"refusal", "content_filter"})
 _FEWEST_BEFORE = 20
@@ -153,6 +153,55 @@ def judge_candidate(
     elif decision is Decision.STOPPED:
         reason = f"its canary is undecided after max_rollouts = {config.max_rollouts}: {_means(comparison)}"
     return Finding(comparison, decision, reason, shares, (len(new), len(old)))
+
+
+# A candidate beside the live version answers the same calls, so what is compared is the difference within each pair:
+# how hard a rollout is falls out of it. The mean of differences has a confidence sequence as any mean has.
+
+
+def judge_shadow(pairs: Iterable[tuple[LiveRollout, LiveRollout]], config: CanaryConfig, before: Usual) -> Finding:
+    """Decide on a candidate that answers beside the live version; ask again whenever there is something new.
+
+    Args:
+        pairs: what the candidate and what the live version made of the same rollout.
+    """
+    pairs, error = list(pairs), 1 - config.confidence
+    low, high = config.range
+    rewarded = [(new.reward, old.reward) for new, old in pairs if new.reward is not None and old.reward is not None]
+    new_rewards, old_rewards = ([pair[place] for pair in rewarded] for place in (0, 1))
+    scaled = [[min(1.0, max(0.0, (one - low) / (high - low))) for one in pair] for pair in rewarded]
+    apart = bounds(counted((1 + new - old) / 2 for new, old in scaled), error)
+    decision = Decision.GOING_ON
+    if apart.high < 0.5:
+        decision = Decision.REFUSED
+    elif apart.low > 0.5 - config.tolerance / 2:
+        decision = Decision.PROMOTED
+    elif len(rewarded) >= config.max_rollouts:
+        decision = Decision.STOPPED
+    comparison = Comparison(
+        bounds(counted(new_rewards, config.range), error / 2),
+        bounds(counted(old_rewards, config.range), error / 2),
+        decision,
+    )
+    shares: dict[str, tuple[float, float]] = {}
+    worst: str | None = None
+    told = [(harms(new, before), harms(old, before)) for new, old in pairs]
+    for name in ("refusals", "long answers", "slow answers"):  # nothing that it says is run, so no tool can fail
+        ours, theirs = ([float(pair[place][name]) for pair in told] for place in (0, 1))
+        shares[name] = (sum(ours) / max(1, len(told)), sum(theirs) / max(1, len(told)))
+        more = bounds(counted((1 + new - old) / 2 for new, old in zip(ours, theirs, strict=True)), error / 3)
+        if more.low > 0.5 + config.guard_margin / 2:
+            worst = (
+                worst or f"{name} in {shares[name][0]:.0%} of its rollouts, the live version in {shares[name][1]:.0%}"
+            )
+    reason = None
+    if worst is not None:
+        decision, reason = Decision.REFUSED, f"its canary has {worst}"
+    elif decision is Decision.REFUSED:
+        reason = f"its canary is worse: {_means(comparison)}"
+    elif decision is Decision.STOPPED:
+        reason = f"its canary is undecided after max_rollouts = {config.max_rollouts}: {_means(comparison)}"
+    return Finding(comparison, decision, reason, shares, (len(pairs), len(pairs)))
 
 
 def _means(comparison: Comparison) -> str:

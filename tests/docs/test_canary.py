@@ -5,6 +5,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
@@ -27,6 +29,18 @@ def test_the_configuration_is_accepted():
     assert policy.canary == CanaryConfig()
 
 
+def test_beside_the_live_version_the_reward_is_a_judges():
+    told = blocks("toml")[1]
+    (policy,) = Config.model_validate(tomllib.loads(told)).policy
+    assert policy.canary is not None
+    assert policy.canary.shadow
+    with pytest.raises(ValidationError, match="reward 'score' has to come from a judge of single attempts"):
+        Config.model_validate(tomllib.loads(told.replace('reward = "helpful"', 'reward = "score"')))
+    grouped = told.replace('kind = "rubric"', 'kind = "group"').replace("criterion =", "# criterion =")
+    with pytest.raises(ValidationError, match="and its judge is of kind 'group'; add one, or leave shadow out"):
+        Config.model_validate(tomllib.loads(grouped))
+
+
 def test_the_table_has_every_setting_with_its_default():
     rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", PAGE, flags=re.MULTILINE))
     assert rows.keys() == CanaryConfig.model_fields.keys()
@@ -38,6 +52,7 @@ def test_the_command_shows_a_canary_that_goes_on(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lightning.toml").write_text(blocks("toml")[0])
     evidence = {"rollouts": [12, 90], "rewards": [10, 80], "means": [0.5, 0.625]}
+    evidence |= {"shadow": {"incomplete": 1, "dropped": 2, "failed": 3}}
 
     async def record():
         async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
@@ -49,4 +64,6 @@ def test_the_command_shows_a_canary_that_goes_on(tmp_path, monkeypatch):
     asyncio.run(record())
     (command,) = blocks("bash")
     done = CliRunner().invoke(app, command.split()[1:], env={"COLUMNS": "200"}, catch_exceptions=False)
-    assert re.search(r"v1 .* canary .* going_on 0\.500 \(10\), live 0\.625 \(80\)", done.output), done.output
+    assert re.search(
+        r"v1 .* canary .* going_on 0\.500 \(10\), live 0\.625 \(80\), in shadow; 2 calls dropped, 3 failed", done.output
+    ), done.output

@@ -23,13 +23,14 @@ from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.config.rewards.judges import AnyJudge, ModelJudge
-from lightning_trainer.errors import ConfigError, JudgeError, StoreError
+from lightning_trainer.errors import ConfigError, EngineError, JudgeError, StoreError
 from lightning_trainer.ingest.http.otlp import encode_request
 from lightning_trainer.ingest.redacting import RedactingSink
 from lightning_trainer.judges.judging import Judged, Judging
 from lightning_trainer.judges.models.budget import Budget, estimated_tokens
 from lightning_trainer.judges.recording import known_verdicts, question_digest
 from lightning_trainer.judges.registry import make_judge
+from lightning_trainer.judges.scoring_engine import SCORE_PATH, EngineOf, engines_of
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.places import StorePlace, place_of, reading, store_at
 from lightning_trainer.store.tables import attempts as attempt_table
@@ -78,9 +79,9 @@ def judge(options: Options) -> None:
         raise ConfigError("--shuffle tells attempts in another order than before: it goes with --again")
     store = place_of(config)
     with reading(store) as connection:
-        groups = _groups(connection, options, whole=make_judge(by).whole_group)
+        groups = _groups(connection, options, whole=make_judge(by, engines(config)).whole_group)
     if options.dry_run:
-        asyncio.run(_dry_run(by, store, groups, options))
+        asyncio.run(_dry_run(config, by, store, groups, options))
         return
     judged, budget = asyncio.run(_judge(config, by, store, groups, options))
     with reading(store) as connection:
@@ -107,7 +108,7 @@ async def _judge(
             return await judging.judge_group(spans, group, budget, again=options.again, shuffle=options.shuffle)
 
     async with _sink(config, store) as sink:
-        judging = Judging(make_judge(by), sink, partial(_spans_of_trace, store))
+        judging = Judging(make_judge(by, engines(config)), sink, partial(_spans_of_trace, store))
         try:
             found = await asyncio.gather(*(one(judging, group) for group in groups))
         finally:
@@ -115,8 +116,10 @@ async def _judge(
     return [judged for of_group in found for judged in of_group], budget
 
 
-async def _dry_run(by: AnyJudge, store: StorePlace, groups: Sequence[Sequence[Attempt]], options: Options) -> None:
-    judge = make_judge(by)
+async def _dry_run(
+    config: Config, by: AnyJudge, store: StorePlace, groups: Sequence[Sequence[Attempt]], options: Options
+) -> None:
+    judge = make_judge(by, engines(config))
     judging = Judging(judge, _Nowhere(), partial(_spans_of_trace, store))
     questions: list[str] = []
     answered = attempts = 0
@@ -155,6 +158,23 @@ async def _sink(config: Config, store: StorePlace) -> AsyncIterator[SpanSink]:
         return
     async with async_daemon_client(url, config, timeout_s=60.0) as client:
         yield _Daemon(client)
+
+
+def engines(config: Config) -> EngineOf:
+    """How a judge that asks a policy's own engine finds it: through the daemon that runs it."""
+
+    async def post(body: bytes) -> tuple[int, bytes]:
+        url = running_daemon(config)
+        if url is None:
+            raise EngineError("no daemon runs it; start `lightning-trainer serve` with the same configuration")
+        async with async_daemon_client(url, config, timeout_s=3600.0) as client:
+            try:
+                answer = await client.post(SCORE_PATH, content=body, headers={"content-type": "application/json"})
+            except httpx.HTTPError as error:
+                raise EngineError(f"the daemon did not answer ({type(error).__name__}: {error})") from error
+        return answer.status_code, answer.content
+
+    return engines_of(config, lambda _: post)
 
 
 class _Daemon:

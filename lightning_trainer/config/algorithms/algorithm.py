@@ -111,6 +111,11 @@ class AlgorithmConfig(Section):
     """Dynamic sampling looks at no more than so many times ``groups_per_step`` groups a step."""
     keep_most_uncertain: float | None = Field(default=None, gt=0, le=1)
     """Share of a step's groups that is trained, those with the largest deviation of rewards (StarPO-S)."""
+    deviation_floor: float | None = Field(default=None, gt=0, le=10)
+    """A group is trained where the deviation of its rewards is at least so many times the moving average of what it
+    was in earlier steps (RLPR, arXiv 2506.18254)."""
+    deviation_decay: float = Field(default=0.9, ge=0, lt=1)
+    """Of that average: what one step leaves of the average before it."""
     overlong: OverlongConfig | None = None
     tau_pos: float = Field(default=1.0, gt=0)
     tau_neg: float = Field(default=1.05, gt=0)

@@ -42,6 +42,11 @@ class CanaryConfig(Section):
 
     share: float = Field(default=0.1, gt=0, le=0.5)
     """Of live rollouts, chosen by a hash of their ids, that a candidate answers."""
+    shadow: bool = False
+    """The live version answers all calls, and the candidate is asked the same beside it; judges score both. For agents
+    without side effects."""
+    shadow_at_once: int = Field(default=4, ge=1, le=256)
+    """Calls that the candidate is asked so at a time; one that comes when they all go on is left out, and counted."""
     by: Literal["rollout", "task", "group"] = "rollout"
     """What stays together: all calls of a rollout, of a task (a session, say), or of a group."""
     tolerance: float = Field(default=0.03, ge=0, le=1)

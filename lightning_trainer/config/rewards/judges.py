@@ -1,6 +1,7 @@
 """``[[judge]]``: who gives a reward of that name, and what it may cost."""
 
 import math
+import re
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlsplit
@@ -196,15 +197,56 @@ class ProgramConfig(JudgeSection):
         return self
 
 
+class ReferenceProbabilityConfig(JudgeSection):
+    """``kind = "reference_probability"``: how much the policy's reasoning raises its probability of a reference."""
+
+    kind: Literal["reference_probability"]
+    policy: str | None = None
+    """Whose engine scores, and whose last answer is judged; needed where there are several policies."""
+    reference: str = Field(default="reference", min_length=1)
+    """Field of the rollout's input that holds the reference answer."""
+    lead_in: str = Field(default="The answer is", min_length=1, max_length=1000)
+    """What an answer says before its final answer. It stands before the reference where the answer does not say it,
+    and where the probability without reasoning is taken."""
+    answer_after: str | None = Field(default=None, min_length=1, max_length=1000)
+    """Regular expression whose last match the final answer follows; None: the lead-in, in capitals or not."""
+    separator: str = Field(default=" ", max_length=100)
+    """Between lead-in and reference."""
+
+    @field_validator("answer_after")
+    @classmethod
+    def _a_pattern(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
+        return pattern
+
+    @field_validator("lead_in")
+    @classmethod
+    def _without_separator(cls, lead_in: str) -> str:
+        if lead_in != lead_in.rstrip():
+            raise ValueError(f"{lead_in!r} ends in white space; leave it out, and say it as separator")
+        return lead_in
+
+    @property
+    def begins(self) -> re.Pattern[str]:
+        """Where a final answer begins: after its last match."""
+        if self.answer_after is not None:
+            return re.compile(self.answer_after)
+        return re.compile(re.escape(self.lead_in), re.IGNORECASE)
+
+
 KINDS: dict[str, type[JudgeSection]] = {
     "agent_credit": AgentCreditConfig,
     "group": GroupConfig,
     "pairwise": PairwiseConfig,
     "program": ProgramConfig,
+    "reference_probability": ReferenceProbabilityConfig,
     "rubric": RubricConfig,
 }
 
-AnyJudge = RubricConfig | GroupConfig | PairwiseConfig | AgentCreditConfig | ProgramConfig
+AnyJudge = RubricConfig | GroupConfig | PairwiseConfig | AgentCreditConfig | ProgramConfig | ReferenceProbabilityConfig
 JudgeConfig = Annotated[AnyJudge, Field(discriminator="kind")]
 
 

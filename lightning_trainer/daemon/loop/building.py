@@ -8,14 +8,16 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.credit.groups import GroupSummary
+from lightning_trainer.credit.groups import GroupSummary, moving_floor
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.rewards.judges import PolicyJudges
 from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.errors import DamagedStoreError, StoreError
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.metrics.row import DEVIATION
 from lightning_trainer.rewards.reliability import Correction
 from lightning_trainer.store.store import Store
+from lightning_trainer.store.tables.steps import select_measure
 from lightning_trainer.training.batches import Build, build_batch
 from lightning_trainer.training.group_credit import quarantined
 from lightning_trainer.transitions.causes import span_parents
@@ -46,6 +48,9 @@ def oldest_allowed(served: Sequence[int], max_staleness: int | None) -> int:
 
 
 _log = logging.getLogger(__name__)
+
+_STEPS_REMEMBERED = 1000
+"""Of which the moving average of deviations is made; older ones no longer show in it."""
 
 
 class Builder:
@@ -137,7 +142,20 @@ class Builder:
     async def _once(self, attempts: Sequence[Attempt], step: int, oldest_version: int) -> Build:
         spans = await self._store.spans_of_attempts([attempt.attempt_id for attempt in attempts])
         corrections = {} if self._judges is None else await self._judges.corrections(step)
-        return await asyncio.to_thread(self._build, spans, attempts, step, oldest_version, corrections)
+        floor = await self._deviation_floor(step)
+        return await asyncio.to_thread(self._build, spans, attempts, step, oldest_version, corrections, floor)
+
+    async def _deviation_floor(self, step: int) -> float:
+        """Return it from what is recorded of earlier steps, so that a daemon that starts anew has the same one."""
+        algorithm = self._policy.at_step(step).algorithm
+        if algorithm.deviation_floor is None:
+            return 0.0
+        deviations = await self._store.scan(
+            lambda connection: select_measure(
+                connection, self._policy.name, DEVIATION, before=step, newest=_STEPS_REMEMBERED
+            )
+        )
+        return moving_floor(deviations, algorithm.deviation_floor, algorithm.deviation_decay)
 
     def _build(
         self,
@@ -146,6 +164,7 @@ class Builder:
         step: int,
         oldest_version: int,
         corrections: Mapping[str, Correction],
+        deviation_floor: float,
     ) -> Build:
         reading = read_spans(spans)
         build = build_batch(
@@ -158,6 +177,7 @@ class Builder:
             oldest_version=oldest_version,
             vocabulary=self._vocabulary,
             corrections=corrections,
+            deviation_floor=deviation_floor,
         )
         return replace(build, problems=(*reading.problems, *build.problems))
 

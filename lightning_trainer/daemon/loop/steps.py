@@ -116,7 +116,9 @@ class Steps:
         attempts, build = filled
         metrics = {
             **group_metrics(build.groups),
+            **({} if self._judges is None else await self._judges.metrics(self.next_step)),
             **judge_metrics(build.corrections),
+            **({"reward/deviation_floor": build.deviation_floor} if build.deviation_floor else {}),
             **(sampling_metrics(build.batch, await self._weights.served()) if build.batch else {}),
             "attempts/incomplete": self._worklist.gave_up_on(attempts),
         }

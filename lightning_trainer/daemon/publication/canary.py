@@ -6,23 +6,36 @@ Training waits for the decision, as it does for the guard's. A daemon that ends 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.policies.versions import CanaryConfig
+from lightning_trainer.config.rewards.judges import BudgetConfig, ModelJudge
 from lightning_trainer.daemon.publication.candidate_serving import serve_candidate
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
+from lightning_trainer.daemon.publication.shadow_rollouts import Shadows, settle
 from lightning_trainer.errors import LightningError
 from lightning_trainer.gateway.canary import CanaryRoute
+from lightning_trainer.judges.judging import Judging
+from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.serving.publication import Publication
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import canaries
 from lightning_trainer.store.tables.canaries import CanaryRecord
 from lightning_trainer.store.tables.spans import select_of_attempts
-from lightning_trainer.versions.live_rollouts import LiveRollout, Usual, judge_candidate, read_rollouts, usual
+from lightning_trainer.types import Attempt, Span, SpanSink
+from lightning_trainer.versions.live_rollouts import (
+    Finding,
+    LiveRollout,
+    Usual,
+    judge_candidate,
+    judge_shadow,
+    read_rollouts,
+    usual,
+)
 from lightning_trainer.versions.sequential import Decision
 
 _log = logging.getLogger(__name__)
@@ -42,6 +55,9 @@ class _Seen:
     others: set[str] = field(default_factory=set)
     """That say nothing of either version."""
     last_span: int = -1
+    judged: set[str] = field(default_factory=set)
+    """Judges were asked about these."""
+    shadows: Shadows = field(default_factory=Shadows)
 
 
 class Canary:
@@ -55,6 +71,8 @@ class Canary:
         store: Store,
         route: CanaryRoute,
         old_versions: OldVersionEngine | OldAdapters,
+        judges: Mapping[str, Judging],
+        sink: SpanSink,
         say: Callable[[str], None],
         interrupted: Callable[[], bool],
         promoted: Callable[[int], bool] = lambda version: False,
@@ -63,6 +81,8 @@ class Canary:
         """
         Args:
             route: what the gateway asks.
+            judges: all of the daemon's, by name. Training, which asks them else, waits meanwhile.
+            sink: where the ends of shadow rollouts go.
             say: is told what was decided, and how far it is.
             interrupted: whether somebody asked for something else meanwhile (a rollback).
             promoted: whether somebody wants the candidate live, whatever was seen of it.
@@ -72,6 +92,13 @@ class Canary:
         self._store = store
         self._route = route
         self._old_versions = old_versions
+        self._judges = {
+            name: judges[name]
+            for name in policy.reward_weights
+            # Scores of groups are comparable within a group alone, and who is in one is decided by training.
+            if name in judges and not judges[name].judge.whole_group
+        }
+        self._sink = sink
         self._say = say
         self._interrupted = interrupted
         self._promoted = promoted
@@ -111,15 +138,25 @@ class Canary:
     async def _decided(self, record: CanaryRecord) -> CanaryRecord:
         before = await self._usual(record)
         seen = _Seen()
+        budgets = {name: Budget(_limits(judging)) for name, judging in self._judges.items()}
         give_up = time.monotonic() + self._config.timeout_s
         share = f"{self._config.share:.0%}"
-        self._say(f"version {record.version} answers {share} of live rollouts; training waits until that decides")
+        beside = "answers beside the live version in" if self._config.shadow else "answers"
+        self._say(f"version {record.version} {beside} {share} of live rollouts; training waits until that decides")
         while True:
             changed = await self._read(record, seen)
-            finding = await asyncio.to_thread(
-                judge_candidate, seen.rollouts.values(), record.version, record.live, self._config, before
-            )
-            record = replace(record, state=finding.decision.value, evidence=finding.evidence(), reason=finding.reason)
+            if self._judges and await self._judged(seen, budgets):
+                changed = await self._read(record, seen) or changed
+            finding = await asyncio.to_thread(self._finding, record, seen, before)
+            evidence = finding.evidence()
+            if self._config.shadow:
+                incomplete = len(seen.shadows.incomplete)
+                evidence["shadow"] = {
+                    "incomplete": incomplete,
+                    "dropped": self._route.dropped,
+                    "failed": self._route.failed,
+                }
+            record = replace(record, state=finding.decision.value, evidence=evidence, reason=finding.reason)
             if finding.decision is not Decision.GOING_ON:
                 return record
             if self._promoted(record.version):
@@ -138,12 +175,35 @@ class Canary:
                 await self._put(record)
             await asyncio.sleep(self._look_every_s)
 
+    def _finding(self, record: CanaryRecord, seen: _Seen, before: Usual) -> Finding:
+        if not self._config.shadow:
+            return judge_candidate(seen.rollouts.values(), record.version, record.live, self._config, before)
+        pairs = (
+            (new, old)
+            for shadow, live in seen.shadows.whole.items()
+            if (new := seen.rollouts.get(shadow)) is not None and new.version == record.version
+            if (old := seen.rollouts.get(live)) is not None and old.version == record.live
+        )
+        return judge_shadow(pairs, self._config, before)
+
     async def _read(self, record: CanaryRecord, seen: _Seen) -> bool:
         """Read the rollouts that have ended, and again those without a reward; True where there was something new."""
         last = await self._store.last_span()
         if last == seen.last_span:
             return False
         seen.last_span = last
+        if self._config.shadow:
+            await settle(
+                seen.shadows,
+                self._store,
+                self._sink,
+                policy=self._policy.name,
+                version=record.version,
+                since_ns=record.began_ns,
+            )
+            wanted = [*seen.shadows.whole, *seen.shadows.whole.values()]
+            await self._read_again([name for name in wanted if _lacks_reward(seen, name)], seen)
+            return True
         unrewarded = [attempt_id for attempt_id, one in seen.rollouts.items() if one.reward is None]
         wanted = unrewarded[-_UNREWARDED:]
         known = {*seen.rollouts, *seen.others}
@@ -155,12 +215,28 @@ class Canary:
                 break
             wanted += new
             known.update(new)
+        await self._read_again(wanted, seen)
+        return True
+
+    async def _read_again(self, wanted: list[str], seen: _Seen) -> None:
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]
             read = await self._rollouts(some)
             seen.rollouts |= read
             seen.others |= set(some) - read.keys()
-        return True
+
+    async def _judged(self, seen: _Seen, budgets: Mapping[str, Budget]) -> bool:
+        """Have judges asked, once, about rollouts that lack a reward; True where there were any."""
+        new = [name for name, one in seen.rollouts.items() if one.reward is None and name not in seen.judged]
+        for start in range(0, len(new), _AT_ONCE):
+            if self._interrupted():
+                return True
+            some = new[start : start + _AT_ONCE]
+            attempts, spans = await self._recorded(some)
+            for name, judging in self._judges.items():
+                await judging.judge_group(spans, attempts, budgets[name])
+            seen.judged.update(some)
+        return bool(new)
 
     async def _usual(self, record: CanaryRecord) -> Usual:
         """Return what was long and slow before the candidate came."""
@@ -171,13 +247,26 @@ class Canary:
         return usual([one for one in found if one.version == record.live])
 
     async def _rollouts(self, attempt_ids: list[str]) -> dict[str, LiveRollout]:
-        attempts, spans = await self._store.scan(
+        attempts, spans = await self._recorded(attempt_ids)
+        return await asyncio.to_thread(read_rollouts, attempts, spans, self._policy)
+
+    async def _recorded(self, attempt_ids: list[str]) -> tuple[list[Attempt], list[Span]]:
+        return await self._store.scan(
             lambda connection: (
                 attempt_table.select(connection, attempt_ids=attempt_ids),
                 select_of_attempts(connection, attempt_ids),
             )
         )
-        return await asyncio.to_thread(read_rollouts, attempts, spans, self._policy)
 
     async def _put(self, record: CanaryRecord) -> None:
         await self._store.write(lambda connection: canaries.put(connection, record))
+
+
+def _lacks_reward(seen: _Seen, name: str) -> bool:
+    known = seen.rollouts.get(name)
+    return name not in seen.others and (known is None or known.reward is None)
+
+
+def _limits(judging: Judging) -> BudgetConfig | None:
+    config = judging.judge.config
+    return config.budget if isinstance(config, ModelJudge) else None

@@ -19,7 +19,8 @@ from lightning_trainer.judges.judging import Judged, Judging
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.models.client import key_that_lacks
 from lightning_trainer.judges.registry import make_judge
-from lightning_trainer.judges.reliability.report import corrections
+from lightning_trainer.judges.reliability.report import corrections, judge_report
+from lightning_trainer.judges.scoring_engine import EngineOf
 from lightning_trainer.rewards.reliability import Correction
 from lightning_trainer.store.store import Store
 from lightning_trainer.types import Attempt, AttemptState, SpanSink
@@ -32,15 +33,16 @@ _LOOK_AGAIN_S = 1.0
 
 @asynccontextmanager
 async def judges_at_work(
-    judges: Iterable[AnyJudge], daemon: DaemonConfig, *, store: Store, sink: SpanSink
+    judges: Iterable[AnyJudge], daemon: DaemonConfig, *, store: Store, sink: SpanSink, engine_of: EngineOf
 ) -> AsyncIterator[dict[str, Judging]]:
     """Yield the judges by name; all policies of a daemon share them, so that nothing is asked twice.
 
     Args:
         daemon: says how what judges write is redacted.
+        engine_of: for judges that ask a policy's own engine.
     """
     redacting = RedactingSink.of(daemon, sink)
-    at_work = {judge.name: Judging(make_judge(judge), redacting, store.spans_of_trace) for judge in judges}
+    at_work = {judge.name: Judging(make_judge(judge, engine_of), redacting, store.spans_of_trace) for judge in judges}
     try:
         yield at_work
     finally:
@@ -115,6 +117,20 @@ class PolicyJudges:
             return {}
         configs = [judging.judge.config for judging in self._judges.values()]
         return await self._store.scan(lambda connection: corrections(connection, names, configs))
+
+    async def metrics(self, step: int) -> dict[str, float]:
+        """Return how far the judges of a step can be believed, of those that something is compared with.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        named = self._policy.at_step(step).reward_weights
+        checked = [one.judge.config for name, one in self._judges.items() if name in named]
+        checked = [config for config in checked if config.checked_by]
+        if not checked:
+            return {}
+        reports = await self._store.scan(lambda connection: [judge_report(connection, one) for one in checked])
+        return {name: value for report in reports for name, value in report.metrics().items()}
 
     def taken(self, attempts: Iterable[Attempt]) -> None:
         """A step has taken the attempts: forget them, and begin with new budgets."""

@@ -19,6 +19,11 @@ def diagnose(case: Case) -> Finding | None:
             "retried",
             f"attempt {case.attempt_id} failed ({case.attempt.error}), and another one was made in its place",
         )
+    if case.attempt.mode is RolloutMode.SHADOW:
+        return Finding(
+            "shadow",
+            f"attempt {case.attempt_id} is what a candidate answered beside the live version, to be compared with it",
+        )
     if case.attempt.mode is RolloutMode.DROPPED:
         return Finding("dropped", f"attempt {case.attempt_id} was taken out of what is trained: {case.dropped}")
     return Finding(

@@ -18,6 +18,7 @@ _DIAGNOSED = frozenset(
         Reason.EVALUATION,
         Reason.BASELINE,
         Reason.RETRIED,
+        Reason.SHADOW,
         Reason.TAKEN_OUT,
         Reason.ATTEMPT_RUNNING,
         Reason.NO_BASELINE,

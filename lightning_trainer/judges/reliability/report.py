@@ -43,6 +43,19 @@ class JudgeReport:
         informed = known.informedness
         return {**asdict(self), "informedness": None if informed is None else asdict(informed)}
 
+    def metrics(self) -> dict[str, float]:
+        """Return what is known of it by the names of a step's metrics; what is not known is absent."""
+        checked = self.reliability
+        known = {
+            "false_positives": checked.false_positives,
+            "false_negatives": checked.false_negatives,
+            "rank_agreement": checked.rank_agreement,
+            "same_again": self.same_again,
+            "earlier_is_better": self.earlier_is_better,
+        }
+        named = {name: one.value for name, one in known.items() if one is not None}
+        return {f"judge/{checked.name}/{name}": value for name, value in {"labels": checked.labels, **named}.items()}
+
 
 def judge_report(connection: Connection, judge: AnyJudge) -> JudgeReport:
     """Read what is stored of one judge."""

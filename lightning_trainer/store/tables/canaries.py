@@ -62,6 +62,16 @@ def select_rollouts(connection: Connection, since_ns: int, known: Sequence[str])
     return [attempt_id for (attempt_id,) in rows]
 
 
+def select_shadows(connection: Connection, since_ns: int, known: Sequence[str]) -> list[str]:
+    """Return attempts that a candidate made beside the live version since then, the first that are not known."""
+    rows = connection.execute(
+        """SELECT attempt_id FROM attempts WHERE started_ns >= ? AND mode = 'shadow'
+           AND attempt_id NOT IN (SELECT value FROM json_each(?)) ORDER BY started_ns LIMIT ?""",
+        (since_ns, json.dumps(list(known)), _NAMES),
+    )
+    return [attempt_id for (attempt_id,) in rows]
+
+
 def select_before(connection: Connection, before_ns: int, most: int) -> list[str]:
     """Return the newest live attempts that had ended by then."""
     rows = connection.execute(

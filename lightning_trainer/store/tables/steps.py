@@ -109,6 +109,15 @@ def select_states(connection: Connection, policy: str) -> dict[int, StepState]:
     return {step: StepState(state) for step, state in rows}
 
 
+def select_measure(connection: Connection, policy: str, name: str, *, before: int, newest: int) -> list[float]:
+    """Return what was measured under a name in the steps before one, first to last; of the newest so many alone."""
+    rows = connection.execute(
+        "SELECT metrics FROM steps WHERE policy = ? AND step < ? ORDER BY step DESC LIMIT ?", (policy, before, newest)
+    ).fetchall()
+    measured = (decode_metrics(metrics).get(name) for (metrics,) in reversed(rows))
+    return [value for value in measured if value is not None]
+
+
 def last_step(connection: Connection, policy: str) -> int:
     """Return the newest step that is recorded; 0 where there is none."""
     (last,) = connection.execute("SELECT coalesce(max(step), 0) FROM steps WHERE policy = ?", (policy,)).fetchone()

@@ -11,8 +11,10 @@ from lightning_instrumentation import semconv
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
+from lightning_trainer.cli.judge.judge import engines
 from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon.service import Daemon
+from lightning_trainer.errors import JudgeError
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.scan import read_only
@@ -233,3 +235,12 @@ def test_a_running_daemon_takes_the_verdicts(recorded):
         loop.call_soon_threadsafe(stop.set)
         thread.join(60)
     assert rewards(recorded) == {("a", 0.1)}
+
+
+async def test_a_judge_that_asks_the_policys_engine_needs_the_daemon_that_runs_it(folder):
+    judge = '[[judge]]\nname = "known"\nkind = "reference_probability"\n'
+    policy = '[[policy]]\nname = "math"\nagents = ["solver"]\nmodel = "random:tiny"\n'
+    (folder / "lightning.toml").write_text(judge + policy)
+    engine = engines(load_config(folder / "lightning.toml"))(None)
+    with pytest.raises(JudgeError, match="the engine of policy math does not score: no daemon runs it; start"):
+        await engine.score([[1, 2]])

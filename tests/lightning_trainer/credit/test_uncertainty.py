@@ -1,6 +1,8 @@
 """The groups whose attempts differ most are kept; nothing that was refused is counted or revived."""
 
-from lightning_trainer.credit.groups import GroupSummary, keep_most_uncertain
+import pytest
+
+from lightning_trainer.credit.groups import GroupSummary, keep_most_uncertain, leave_out_below, moving_floor
 from lightning_trainer.transitions.reasons import Reason
 
 
@@ -41,3 +43,28 @@ def test_groups_without_spread_count_and_refused_ones_do_not():
         "flat too": Reason.ZERO_VARIANCE_GROUP,
         "lonely": Reason.GROUP_TOO_SMALL,
     }
+
+
+def _rewarded(name: str, *rewards: float | None, verdict: Reason = Reason.SAMPLED) -> GroupSummary:
+    return GroupSummary(name, "task", len(rewards), len(rewards), rewards, verdict, None)
+
+
+def test_the_moving_floor_by_hand():
+    assert moving_floor([], 0.5, 0.9) == 0.0
+    # The average: 0.2, then 0.9 * 0.2 + 0.1 * 0.4 = 0.22, then 0.9 * 0.22 + 0.1 * 0.1 = 0.208.
+    assert moving_floor([0.2], 0.5, 0.9) == pytest.approx(0.1)
+    assert moving_floor([0.2, 0.4, 0.1], 0.5, 0.9) == pytest.approx(0.104)
+
+
+def test_groups_below_the_floor_are_left_out_and_refused_ones_stay_refused():
+    groups = [
+        _rewarded("far", 0.0, 0.5),  # deviation 0.25
+        _rewarded("near", 0.3, 0.4, None),  # 0.05
+        _rewarded("refused", 0.3, None, verdict=Reason.GROUP_TOO_SMALL),
+    ]
+    assert [group.verdict for group in leave_out_below(groups, 0.1)] == [
+        Reason.SAMPLED,
+        Reason.LOW_VARIANCE_GROUP,
+        Reason.GROUP_TOO_SMALL,
+    ]
+    assert leave_out_below(groups, 0.0) == groups

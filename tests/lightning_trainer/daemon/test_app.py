@@ -1,15 +1,20 @@
 """The daemon's HTTP side is wired as the configuration says; engine and trainer are not asked for anything here."""
 
 import re
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from lightning_instrumentation.access.proof import identity_proof, proof
 
 from lightning_trainer.config import Config
+from lightning_trainer.daemon.api.scoring import scoring, scoring_router
 from lightning_trainer.daemon.service import Daemon
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
+from lightning_trainer.errors import EngineError
 from lightning_trainer.store import SqliteStore
 
 _POLICY = {"name": "support", "agents": ["support"], "model": "random:tiny"}
@@ -69,3 +74,40 @@ async def test_every_route_but_health_the_challenge_and_the_style_sheet_needs_th
                 refused = await client.get("/lightning/challenge", params={"nonce": wrong})
                 assert refused.status_code in (400, 422)
                 assert "proof" not in refused.json()
+
+
+class Upstream:
+    """The way to an engine that scores."""
+
+    def __init__(self, error=None):
+        self.error = error
+
+    async def complete(self, path, body):
+        if self.error is not None:
+            raise self.error
+        assert path == "/lightning/score"
+        return SimpleNamespace(status=200, body=b'{"version": 7, "asked": ' + body + b"}")
+
+
+async def test_scores_come_from_the_engine_of_the_policy_that_is_named() -> None:
+    away = scoring(cast(Any, Upstream(EngineError("the engine is not running"))))
+    app = FastAPI()
+    app.include_router(scoring_router({"math": scoring(cast(Any, Upstream())), "away": away}))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8321") as client:
+
+        async def ask(policy: str, token_ids: Any) -> httpx.Response:
+            return await client.post("/lightning/score", json={"policy": policy, "token_ids": token_ids})
+
+        assert (await ask("math", [[1, 2]])).json() == {
+            "version": 7,
+            "asked": {"policy": "math", "token_ids": [[1, 2]]},
+        }
+        unknown = await ask("art", [[1, 2]])
+        assert (unknown.status_code, unknown.json()["error"]["message"]) == (
+            404,
+            "there is no policy 'art'; there are: math, away",
+        )
+        gone = await ask("away", [[1, 2]])
+        assert (gone.status_code, gone.json()["error"]["message"]) == (503, "the engine is not running")
+        assert (await ask("math", [["1"]])).status_code == 422
+        assert (await ask("math", [[1]] * 513)).status_code == 422

@@ -1,6 +1,7 @@
 """A candidate goes live by what live rollouts earned with it, and stops at once where it does harm."""
 
 import asyncio
+import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -9,21 +10,28 @@ from typing import Any
 
 import pytest
 from lightning_instrumentation import semconv
+from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
+from lightning_trainer.config import Config
 from lightning_trainer.config.policies.versions import CanaryConfig
+from lightning_trainer.config.rewards.judges import JudgeConfig
 from lightning_trainer.daemon.publication.canary import Canary
 from lightning_trainer.daemon.publication.old_versions import Lease
 from lightning_trainer.daemon.publication.publishing import Publisher
 from lightning_trainer.daemon.publication.retention import VersionKeeper
 from lightning_trainer.errors import EngineError
 from lightning_trainer.gateway.canary import CanaryRoute
+from lightning_trainer.gateway.shadow import shadow_id, shadow_trace
+from lightning_trainer.judges.judging import Judging
+from lightning_trainer.judges.registry import make_judge
+from lightning_trainer.judges.scoring_engine import engines_of
 from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
 from lightning_trainer.serving.shared_memory import WeightFolder
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.tables import canaries
-from lightning_trainer.types import PolicyVersion, SpanStatus, VersionState
+from lightning_trainer.types import PolicyVersion, RolloutMode, SpanStatus, VersionState
 from lightning_trainer.versions.archive import VersionArchive
 
 
@@ -67,11 +75,11 @@ class Engine:
 class Traffic:
     """A publisher with a canary, and rollouts that either version answers."""
 
-    def __init__(self, folder, store, make_policy, attempt_spans, reward_span, **settings: Any) -> None:
+    def __init__(self, folder, store, make_policy, attempt_spans, reward_span, judges=None, **settings: Any) -> None:
         self.store, self.attempt_spans, self.reward_span = store, attempt_spans, reward_span
         config = CanaryConfig(**{"share": 0.25, "tolerance": 0.1, **settings})
-        self.policy = make_policy(canary=config)
-        self.route = CanaryRoute("math", share=config.share, by=config.by)
+        self.policy = make_policy(canary=config, reward="known" if judges else "reward")
+        self.route = CanaryRoute("math", share=config.share, by=config.by, shadow=config.shadow)
         self.old, self.said, self.rollback, self.number = OldVersions(folder), [], False, 0
         self.promoted: int | None = None
         old: Any = self.old
@@ -81,6 +89,8 @@ class Traffic:
             store=store,
             route=self.route,
             old_versions=old,
+            judges=judges or {},
+            sink=store,
             say=self.said.append,
             interrupted=lambda: self.rollback,
             promoted=lambda version: version == self.promoted,
@@ -119,6 +129,22 @@ class Traffic:
             spans.append(self.reward_span(reward if version else 0.5 + (self.number % 2) / 2, attempt=name))
         await self.store.append(spans)
 
+    async def pair(self, *, answered: bool = True) -> None:
+        """One live rollout, and what the candidate answers beside the live version where it is asked."""
+        self.number += 1
+        name = f"a{self.number}"
+        version = self.route.shadow_for({semconv.ROLLOUT_ID: f"r-{name}"})
+        root, call = self.attempt_spans(name, [1, 2], time.time_ns(), task=name)
+        call.attributes[semconv.POLICY_VERSION] = 0
+        root.attributes[semconv.ROLLOUT_INPUT] = '"How much?"'
+        await self.store.append([root, call])
+        if version is not None and answered:
+            _, beside = self.attempt_spans(shadow_id(name, version), [1, 2], time.time_ns(), task=name)
+            attributes = {**beside.attributes, semconv.POLICY_VERSION: version, semconv.ROLLOUT_MODE: "shadow"}
+            attributes[semconv.GROUP_ID] = shadow_id(name, version)
+            trace_id, parent = shadow_trace(shadow_id(name, version))
+            await self.store.append([replace(beside, trace_id=trace_id, parent_span_id=parent, attributes=attributes)])
+
     async def until(self, publishing: asyncio.Task, reward: float | None, **more: Any) -> PolicyVersion:
         """Let rollouts come, of which the candidate's earn so much, until the version's fate is decided."""
         async with asyncio.timeout(60):
@@ -134,8 +160,8 @@ class Traffic:
 async def traffic(tmp_path, make_policy, attempt_spans, reward_span):
     async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
 
-        async def begin(**settings: Any) -> Traffic:
-            run = Traffic(tmp_path, store, make_policy, attempt_spans, reward_span, **settings)
+        async def begin(judges=None, **settings: Any) -> Traffic:
+            run = Traffic(tmp_path, store, make_policy, attempt_spans, reward_span, judges, **settings)
             assert (await run.publisher.publish(version=0, step=0)).state is VersionState.LIVE, (
                 "nothing to compare with"
             )
@@ -228,3 +254,88 @@ async def test_a_daemon_that_ends_meanwhile_leaves_nothing_and_says_that_it_was_
     with suppress(asyncio.CancelledError):
         await publishing
     assert (run.route.version, run.old.told) == (None, ["lease", "release", "let go"])
+
+
+async def shadowed_traffic(run: Traffic, publishing: asyncio.Task, **more: Any) -> PolicyVersion:
+    async with asyncio.timeout(120):
+        while run.route.version is None and not publishing.done():
+            await asyncio.sleep(0.01)
+        while not publishing.done():
+            for _ in range(20):
+                await run.pair(**more)
+            await asyncio.sleep(0.05)
+    return publishing.result()
+
+
+@pytest.fixture
+async def in_shadow(tmp_path, make_policy, attempt_spans, reward_span):
+    """``in_shadow(of_candidate, of_live)``: a canary beside the live version, scored by a program."""
+    folder = tmp_path / "shadow"
+    folder.mkdir()
+    made = []
+    async with SqliteStore(folder / "lightning.sqlite") as store:
+
+        async def begin(of_candidate: float, of_live: float, **settings: Any) -> Traffic:
+            code = (
+                "import json, sys; told = json.load(sys.stdin); assert told['input'] == 'How much?'; "
+                f"print({of_candidate} if '.shadow-v' in told['attempt_id'] else {of_live})"
+            )
+            told = {"name": "known", "kind": "program", "command": [sys.executable, "-c", code], "working_dir": folder}
+            config = TypeAdapter(JudgeConfig).validate_python(told)
+            judging = Judging(make_judge(config, engines_of(Config(), {}.__getitem__)), store, store.spans_of_trace)
+            made.append(judging)
+            told = {"share": 0.5, "tolerance": 0.5, "shadow": True, **settings}
+            run = Traffic(folder, store, make_policy, attempt_spans, reward_span, {"known": judging}, **told)
+            await run.publisher.publish(version=0, step=0)
+            return run
+
+        yield begin
+        for judging in made:
+            await judging.close()
+
+
+async def test_beside_the_live_version_a_candidate_goes_live_by_what_a_judge_says(in_shadow) -> None:
+    run = await in_shadow(1.0, 0.5)
+    version = await shadowed_traffic(run, publish(run))
+    assert (version.state, run.engine.live["math"].version) == (VersionState.LIVE, 1)
+    assert run.said[0].startswith("version 1 answers beside the live version in 50% of live rollouts")
+    record = (await run.store.scan(lambda connection: canaries.select(connection, "math", 1, 1)))[1]
+    assert record.evidence["means"] == [1.0, 0.5]
+    assert record.evidence["rewards"][0] == record.evidence["rewards"][1]
+    assert record.evidence["shadow"] == {"incomplete": 0, "dropped": 0, "failed": 0}
+    attempts = await run.store.attempts()
+    shadows = {one.group_id for one in attempts if one.mode is RolloutMode.SHADOW}
+    assert len(shadows) >= record.evidence["rewards"][0]
+    assert not shadows & {one.group_id for one in attempts if one.mode is RolloutMode.TRAIN}
+
+
+async def test_beside_the_live_version_a_worse_one_is_refused(in_shadow) -> None:
+    run = await in_shadow(0.0, 1.0)
+    version = await shadowed_traffic(run, publish(run))
+    assert version.state is VersionState.REFUSED
+    assert version.reason is not None
+    assert version.reason.startswith("its canary is worse: mean 0.000 of ")
+
+
+async def test_nothing_is_said_of_a_candidate_that_answers_nothing(in_shadow) -> None:
+    run = await in_shadow(1.0, 0.5, timeout_s=0.5)
+    version = await shadowed_traffic(run, publish(run), answered=False)
+    assert version.reason == "its canary is undecided after timeout_s = 0.5, with a reward of 0 of its rollouts"
+
+
+async def test_a_judge_is_asked_about_live_rollouts_while_training_waits(in_shadow) -> None:
+    """Not in shadow: the candidate answers its share, and a judge that gives the reward scores both."""
+    run = await in_shadow(0.5, 0.5, shadow=False, max_rollouts=10, tolerance=0.0)
+    publishing = publish(run)
+    async with asyncio.timeout(120):
+        while run.route.version is None:
+            await asyncio.sleep(0.01)
+        while not publishing.done():
+            run.number += 1
+            name = f"a{run.number}"
+            root, call = run.attempt_spans(name, [1, 2], time.time_ns(), task=name)
+            call.attributes[semconv.POLICY_VERSION] = run.route.version_for({semconv.ROLLOUT_ID: f"r-{name}"}) or 0
+            root.attributes[semconv.ROLLOUT_INPUT] = '"How much?"'
+            await run.store.append([root, call])
+            await asyncio.sleep(0.02)
+    assert publishing.result().reason.startswith("its canary is undecided after max_rollouts = 10: mean 0.500 of 1")

@@ -7,7 +7,7 @@ import time
 import pytest
 from pydantic import TypeAdapter
 
-from lightning_trainer.config import DaemonConfig
+from lightning_trainer.config import Config, DaemonConfig
 from lightning_trainer.config.rewards.judges import JudgeConfig
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.building import Builder
@@ -15,9 +15,13 @@ from lightning_trainer.daemon.rewards.judges import PolicyJudges, judges_at_work
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.metrics.row import judge_metrics
+from lightning_trainer.judges.scoring_engine import engines_of
+from lightning_trainer.metrics.row import group_metrics, judge_metrics
 from lightning_trainer.store import SqliteStore
+from lightning_trainer.store.records import StepState
+from lightning_trainer.transitions.reasons import Reason
 
+NO_ENGINES = engines_of(Config(), {}.__getitem__)
 SCORES = "import json, sys; told = json.load(sys.stdin); "
 BY_NAME = SCORES + "print(json.dumps({'score': float(told['attempt_id'] == 'a'), 'reason': 'by name'}))"
 COUNTS = "open('asked', 'a').write('x'); "
@@ -34,16 +38,16 @@ async def daemon(tmp_path, make_policy, attempt_spans):
             await sink.append(attempt_spans(attempt, [1, 2], time.time_ns() - 10**9 + 10 * number))
         contexts = []
 
-        async def daemon(*programs, reward=None, **settings):
+        async def daemon(*programs, reward=None, algorithm=None, **settings):
             base = {"kind": "program", "working_dir": str(tmp_path), "timeout_s": 60.0, **settings}
             configs = [
                 {**base, "name": f"judge-{number}", "command": [sys.executable, "-c", program]}
                 for number, program in enumerate(programs)
             ]
             judges = [TypeAdapter(JudgeConfig).validate_python(one) for one in configs]
-            context = judges_at_work(judges, DaemonConfig(), store=store, sink=sink)
+            context = judges_at_work(judges, DaemonConfig(), store=store, sink=sink, engine_of=NO_ENGINES)
             contexts.append(context)
-            policy = make_policy(reward=reward or {"judge-0": 1.0}, group_size=2)
+            policy = make_policy(reward=reward or {"judge-0": 1.0}, group_size=2, algorithm=algorithm or {})
             of_policy = PolicyJudges(policy, await context.__aenter__(), store=store, progress=progress)
             builder = Builder(
                 policy, store=store, progress=progress, rollbacks=rollbacks, stored=stored, judges=of_policy
@@ -75,6 +79,11 @@ async def test_what_a_judge_writes_is_redacted_before_it_is_stored(daemon):
     await builder.build(await store.ended_attempts(), 1)
     evaluations = read_spans(await store.spans_of_attempts(["a"])).evaluations
     assert [one.explanation for one in evaluations] == ["it printed [redacted key]"]
+
+
+async def test_of_a_judge_that_nothing_is_compared_with_nothing_is_measured(daemon):
+    _, of_policy, _ = await daemon(BY_NAME)
+    assert await of_policy.metrics(1) == {}
 
 
 async def test_who_has_the_reward_is_not_judged(daemon, tmp_path, reward_span):
@@ -194,7 +203,7 @@ async def test_a_key_that_is_not_there_is_said_at_once(tmp_path, make_policy, mo
     settings = {"name": "helpful", "kind": "group", "model": "m", "api_key_env": "NO_SUCH_KEY"}
     async with SqliteStore(tmp_path / "s.sqlite") as store:
         config = TypeAdapter(JudgeConfig).validate_python(settings)
-        async with judges_at_work([config], DaemonConfig(), store=store, sink=store) as judges:
+        async with judges_at_work([config], DaemonConfig(), store=store, sink=store, engine_of=NO_ENGINES) as judges:
             progress = Progress()
             PolicyJudges(make_policy(reward="helpful"), judges, store=store, progress=progress)
             assert progress.problems == [
@@ -233,7 +242,7 @@ async def test_a_judge_is_corrected_in_a_step_by_what_is_known_of_it(daemon, att
         await daemon.sink.append([*attempt_spans(name, [1], 10 + number, task="other"), *about])
     settings = {"checked_by": ["score"], "floor": 0.01}
     reward = {"judge-0": {"weight": 2.0, "correct": True}}
-    builder, _, store = await daemon(BY_NAME, reward=reward, **settings)
+    builder, of_policy, store = await daemon(BY_NAME, reward=reward, **settings)
     mine = [one for one in await store.ended_attempts() if one.attempt_id in "ab"]
     build = await builder.build(mine, 1)
     shrunk = build.corrections["judge-0"].shrunk
@@ -247,8 +256,32 @@ async def test_a_judge_is_corrected_in_a_step_by_what_is_known_of_it(daemon, att
         "judge/judge-0/false_positives": 0.75,
         "judge/judge-0/false_negatives": 0.0,
     }
+    measured = await of_policy.metrics(1)
+    assert measured.pop("judge/judge-0/rank_agreement") == pytest.approx(0.378, abs=0.001)
+    assert measured == {
+        "judge/judge-0/labels": 80,
+        "judge/judge-0/false_positives": 0.75,
+        "judge/judge-0/false_negatives": 0.0,
+    }
     refused, _, _ = await daemon(BY_NAME, reward=reward, checked_by=["score"], floor=0.9)
     build = await refused.build(mine, 1)
     assert build.batch is None
     assert any("judge judge-0 is not corrected and its reward counts as missing" in one for one in build.problems)
     assert judge_metrics(build.corrections) == {"judge/judge-0/weight": 0.0}
+
+
+async def test_a_group_that_differs_less_than_earlier_steps_did_is_left_out(daemon):
+    """Rewards 1 and 0: a deviation of 0.5. The moving average of earlier steps is 0.9 * 2.0 + 0.1 * 1.0 = 1.9."""
+    builder, _, store = await daemon(BY_NAME, algorithm={"deviation_floor": 0.5})
+    attempts = await store.ended_attempts()
+    assert (await builder.build(attempts, 1)).batch is not None  # the first step has no floor
+    for step, deviation in enumerate((2.0, 1.0), start=1):
+        measured = {"reward/deviation": deviation}
+        await store.assign(
+            None, policy="math", step=step, attempt_ids=[], ledger=(), state=StepState.SKIPPED, metrics=measured
+        )
+    build = await builder.build(attempts, 3)
+    assert build.batch is None
+    assert build.deviation_floor == pytest.approx(0.95)
+    assert [group.verdict for group in build.groups] == [Reason.LOW_VARIANCE_GROUP]
+    assert group_metrics(build.groups)["reward/deviation"] == 0.5

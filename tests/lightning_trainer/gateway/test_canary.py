@@ -1,5 +1,6 @@
 """A candidate answers its share of live rollouts, each of them from its first call to its last."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from lightning_instrumentation import semconv
 from lightning_trainer.errors import EngineError
 from lightning_trainer.gateway.canary import CanaryRoute
 from lightning_trainer.gateway.engine.upstream import Upstream
+from lightning_trainer.gateway.shadow import Shadow
 
 
 def of(name: str, **more: str) -> dict[str, str]:
@@ -116,3 +118,98 @@ async def test_a_candidate_that_is_gone_costs_no_answer(gateways) -> None:
     for number in range(10):
         assert (await ask(gateway, f"r{number}")).status_code == 200
     assert (len(gateway.engine.requests), len(beside.engine.requests)) == (10, 0)
+
+
+@pytest.fixture
+async def shadows(open_gateway) -> AsyncIterator[tuple]:
+    """A gateway before the live engine, with a candidate that answers beside it, one call at a time."""
+    async with open_gateway() as beside:
+        beside.engine.version = 4
+        upstream = Upstream(beside.endpoint, queue_timeout_s=5, silence_timeout_s=5, connections=4)
+        candidate, route = Candidate(upstream), CanaryRoute("sql", share=1.0, by="rollout", shadow=True)
+        sink = type(beside.sink)()
+        shadow = Shadow(route, candidate, sink, at_once=1)
+        told = {"old_versions": candidate, "canary": route, "shadow": shadow}
+        async with open_gateway(of_policy=told, sink=sink) as gateway:
+            yield gateway, beside, candidate, route
+        await upstream.close()
+
+
+async def until(holds) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_beside_the_live_version_the_candidate_is_asked_the_same_and_nobody_sees_its_answer(
+    shadows, stream
+) -> None:
+    gateway, beside, candidate, route = shadows
+    route.begin(4)
+    answer = await gateway.post(
+        headers={"baggage": f"{semconv.ROLLOUT_ID}=r,{semconv.ATTEMPT_ID}=a,{semconv.GROUP_ID}=g"},
+        stream=stream,
+        temperature=0.5,
+    )
+    assert answer.headers["x-lightning-policy-version"] == "3"
+    await until(lambda: len(gateway.sink.spans) == 2)
+    (live,), (asked,) = gateway.engine.requests, beside.engine.requests
+    same = ("messages", "temperature", "model")
+    assert [asked[name] for name in same] == [live[name] for name in same]
+    assert "stream" not in asked
+    mine, theirs = sorted(gateway.sink.spans, key=lambda span: span.attributes[semconv.POLICY_VERSION])
+    assert mine.attributes[semconv.ATTEMPT_ID] == "a"
+    told = {
+        semconv.ROLLOUT_ID: "r.shadow-v4",
+        semconv.ATTEMPT_ID: "a.shadow-v4",
+        semconv.GROUP_ID: "a.shadow-v4",
+        semconv.ROLLOUT_MODE: "shadow",
+        semconv.POLICY_VERSION: 4,
+    }
+    assert {name: theirs.attributes[name] for name in told} == told
+    assert theirs.attributes[semconv.response_token_ids(0)] == mine.attributes[semconv.response_token_ids(0)]
+    assert theirs.trace_id != mine.trace_id
+    await until(lambda: candidate.held == 0)
+    assert (route.dropped, route.failed) == (0, 0)
+
+
+async def test_a_call_beside_a_busy_candidate_is_dropped_and_counted_and_the_live_answer_waits_for_nothing(
+    shadows,
+) -> None:
+    gateway, beside, _, route = shadows
+    go_on = asyncio.Event()
+
+    async def pace(position: int) -> None:
+        await go_on.wait()
+
+    beside.engine.pace = pace
+    route.begin(4)
+    for number in range(3):
+        assert (await ask(gateway, f"r{number}")).status_code == 200
+    await until(lambda: len(beside.engine.requests) == 1)
+    assert route.dropped == 2
+    go_on.set()
+    await until(lambda: len(gateway.sink.spans) == 4)
+
+
+async def test_a_candidate_that_breaks_beside_the_live_version_is_counted_and_costs_no_answer(shadows) -> None:
+    gateway, beside, candidate, route = shadows
+    route.begin(4)
+    beside.engine.error = (500, {"error": "broken"})
+    assert (await ask(gateway, "r1")).status_code == 200
+    await until(lambda: route.failed == 1)
+    candidate.error = "its engine has died"
+    assert (await ask(gateway, "r2")).status_code == 200
+    await until(lambda: route.failed == 2)
+    assert len(gateway.sink.spans) == 2
+    assert candidate.held == 0
+
+
+async def test_evaluations_have_no_shadow(shadows) -> None:
+    gateway, beside, _, route = shadows
+    route.begin(4)
+    named = f"{semconv.ROLLOUT_ID}=r,{semconv.ATTEMPT_ID}=a"
+    await gateway.post(headers={"baggage": f"{named},{semconv.ROLLOUT_MODE}=evaluate"})
+    await gateway.post(headers={})
+    assert beside.engine.requests == []

@@ -13,11 +13,13 @@ import pytest
 from lightning_instrumentation import semconv
 from pydantic import TypeAdapter
 
+from lightning_trainer.config import Config
 from lightning_trainer.config.rewards.judges import AnyJudge, JudgeConfig
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.judges.judging import Judging
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.registry import make_judge
+from lightning_trainer.judges.scoring_engine import engines_of
 from lightning_trainer.types import Span, SpanStatus
 
 START_NS = 1_790_000_000_000_000_000
@@ -221,7 +223,7 @@ async def judge(judge_config, attempt_to_judge):
     async def run(kind, answers, budget=None, spans=(), **settings):
         config = judge_config(kind, **settings)
         sink = Sink()
-        judging = Judging(make_judge(config), sink, sink.of_trace)
+        judging = Judging(make_judge(config, engines_of(Config(), {}.__getitem__)), sink, sink.of_trace)
         open_ones.append(judging)
         for name, answer in answers.items():
             spans = [*spans, *attempt_to_judge(name, [answer])]

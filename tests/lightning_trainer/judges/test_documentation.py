@@ -28,7 +28,7 @@ def blocks(language):
 @pytest.fixture
 async def folder(tmp_path, script, attempt_to_judge, monkeypatch):
     """What the page says, with its judge's model on loopback, and a rollout of an hour ago."""
-    (settings, _), (function,) = blocks("toml"), blocks("python")
+    settings, (function,) = blocks("toml")[0], blocks("python")
     asked_there = 'kind = "rubric"\n'
     assert asked_there in settings
     (tmp_path / "lightning.toml").write_text(settings.replace(asked_there, f'{asked_there}base_url = "{script.url}"\n'))
@@ -82,7 +82,7 @@ def test_the_report_says_how_far_the_judge_can_be_believed(folder):
 
 
 def test_a_judge_is_corrected_as_the_page_says():
-    _, settings = blocks("toml")
+    settings = blocks("toml")[-1]
     (policy,) = Config.model_validate(tomllib.loads(settings)).policy
     assert policy.corrected_rewards == {"helpful"}
     assert dict(policy.reward_weights) == {"helpful": 1.0, "format": 0.2}
@@ -90,6 +90,13 @@ def test_a_judge_is_corrected_as_the_page_says():
         Config.model_validate(tomllib.loads(settings.replace('checked_by = ["score"]', "")))
     with pytest.raises(ValidationError, match="corrects reward 'other', and no \\[\\[judge\\]\\] gives it"):
         Config.model_validate(tomllib.loads(settings.replace("{ helpful = ", "{ other = ")))
+
+
+def test_a_policy_is_trained_by_its_own_probability_as_the_page_says():
+    (settings,) = (block for block in blocks("toml") if "reference_probability" in block)
+    config = Config.model_validate(tomllib.loads(settings))
+    assert config.only_policy.algorithm.deviation_floor == 0.5
+    assert config.judge[0].name in config.only_policy.reward_weights
 
 
 def test_the_function_scores(folder):

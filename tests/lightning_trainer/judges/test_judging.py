@@ -3,11 +3,12 @@
 import pytest
 from lightning_instrumentation import semconv
 
-from lightning_trainer.config import PolicyConfig
+from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.judges.judging import Judging
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.registry import make_judge
+from lightning_trainer.judges.scoring_engine import engines_of
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.training.batches import build_batch
 
@@ -22,7 +23,7 @@ async def store(tmp_path):
 
 async def judge(store, config, names, *, again=False):
     """What another process would do: nothing is kept but the store."""
-    judging = Judging(make_judge(config), store, store.spans_of_trace)
+    judging = Judging(make_judge(config, engines_of(Config(), {}.__getitem__)), store, store.spans_of_trace)
     try:
         attempts = await store.attempts(attempt_ids=names)
         return await judging.judge_group(await store.spans_of_attempts(names), attempts, Budget(), again=again)

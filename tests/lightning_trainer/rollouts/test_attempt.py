@@ -62,3 +62,18 @@ def test_a_reward_that_is_no_number_is_missing(value: float):
     ended = run(lambda task: value)
     assert ended.reward is None
     assert ended.error == f"the reward is {value}; it must be a number between -1e+09 and 1e+09, or None"
+
+
+@dataclass(frozen=True)
+class QuestionWithAnswer:
+    id: str
+    input: dict
+
+
+def test_what_a_task_has_as_its_input_is_recorded_with_the_rollout(tmp_path: Path):
+    asked = QuestionWithAnswer("q", {"question": "Which color?", "answer": "blue"})
+    ended = run_attempt(lambda task: None, asked, stage="train", step=1, group_id="g", mode="train", timeout_s=30.0)
+    assert ended.error is None
+    lt.shutdown(0)
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert rb'{"question": "Which color?", "answer": "blue"}' in written

@@ -1,0 +1,154 @@
+"""The calculator agent, trained with a judge that errs beside a second reward: what correction is worth, for real.
+
+The judge says whether an answer is right, and is wrong at the given rate, whatever is right. Beside it stands a reward
+that pulls the other way: half a point for an answer without the calculator. A judge that errs at 30 % of either kind
+tells right from wrong by 0.4 instead of 1, so without correction half a point outweighs it, and the best policy is
+one that never calculates. That is where correction matters: in the weights between several rewards. Alone, under an
+advantage that is divided by the group's deviation, it cancels out (docs/rewards.md), and nothing is measured here.
+
+Every run has a daemon, an engine and a trainer of its own, and a line in the file of results when it has ended: a run
+that is there is not made again.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.common.daemons import running_daemon
+
+_EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
+_POLICY = "calculator"
+RATES = (0.0, 0.1, 0.2, 0.3)
+_BESIDE = 0.5
+"""Weight of the reward for an answer without the calculator."""
+_PROGRAM = """
+import hashlib
+
+def judge(told):
+    return {"scores": {one["attempt_id"]: said(one) for one in told["attempts"] if "score" in one["rewards"]}}
+
+def said(one):
+    chance = int(hashlib.sha256(f"{SEED}/{one['attempt_id']}".encode()).hexdigest()[:8], 16) / 2**32
+    right = one["rewards"]["score"]
+    return 1 - right if chance < RATE else right
+
+def brief(told):
+    return {"scores": {one["attempt_id"]: float(len(one["calls"]) == 1) for one in told["attempts"]}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One run: what is trained with, and how long."""
+
+    reward: str
+    """``true``, ``plain`` or ``corrected``."""
+    rate: float
+    seed: int
+    steps: int
+    held_out: int
+    labels: int
+    """Answers whose right reward the daemon knows before training begins."""
+
+
+def arms(*, quick: bool) -> Iterator[Arm]:
+    """Yield the runs, seed by seed; the true reward has no noise, so it is one run a seed."""
+    size = {"steps": 6, "held_out": 24, "labels": 64} if quick else {"steps": 26, "held_out": 96, "labels": 400}
+    for seed in range(1 if quick else 3):
+        yield Arm("true", 0.0, seed, **size)
+        for rate in (0.3,) if quick else RATES:
+            for reward in ("plain", "corrected"):
+                yield Arm(reward, rate, seed, **size)
+
+
+def learning(results: Path, *, quick: bool) -> bool:
+    """Make the runs that lack a line, print the table; return whether the claim holds (with ``quick`` none is made)."""
+    results.parent.mkdir(parents=True, exist_ok=True)
+    known = {}
+    if results.exists():
+        for line in results.read_text().splitlines():
+            told = json.loads(line)
+            known[Arm(**told["arm"])] = told["success"]
+    for arm in arms(quick=quick):
+        if arm not in known:
+            # A client stays with the daemon that it was started with, so each run has a process of its own.
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                known[arm] = pool.submit(_success, arm).result()
+            with results.open("a") as file:
+                file.write(json.dumps({"arm": asdict(arm), "success": known[arm]}) + "\n")
+            print(f"{arm.reward:>10} {arm.rate:4.0%} seed {arm.seed}: {known[arm]:.1%} held-out success", flush=True)
+    return _told(known, quick=quick)
+
+
+def _told(known: dict[Arm, float], *, quick: bool) -> bool:
+    def mean(reward: str, rate: float) -> float:
+        return fmean(known[arm] for arm in arms(quick=quick) if (arm.reward, arm.rate) == (reward, rate))
+
+    true = mean("true", 0.0)
+    print(f"\n{'judge noise':>12} {'true reward':>12} {'not corrected':>14} {'corrected':>10}")
+    for rate in (0.3,) if quick else RATES:
+        print(f"{rate:12.0%} {true:12.1%} {mean('plain', rate):14.1%} {mean('corrected', rate):10.1%}", flush=True)
+    return quick or mean("corrected", 0.3) >= true - 0.05
+
+
+def _success(arm: Arm) -> float:
+    with tempfile.TemporaryDirectory(prefix="lightning-bench-") as name:
+        folder = Path(name)
+        _write(folder, arm)
+        with running_daemon(folder, _POLICY):
+            return _trained(folder, arm)
+
+
+def _write(folder: Path, arm: Arm) -> None:
+    (folder / "noise.py").write_text(f"SEED, RATE = {arm.seed}, {arm.rate}\n{_PROGRAM}")
+    text = (_EXAMPLE / "lightning.toml").read_text()
+    text = text.replace('state_dir = ".lightning"', 'state_dir = "state"\nport = 0\ntoken = "none"')
+    judge = {
+        "true": "score = 1.0",
+        "plain": "judge = 1.0",
+        "corrected": "judge = { weight = 1.0, correct = true }",
+    }[arm.reward]
+    text += f"reward = {{ {judge}, brief = {_BESIDE} }}\n"
+    for name, more in (("judge", 'checked_by = ["checked"]\nfloor = 0.05\n'), ("brief", "")):
+        text += (
+            f'\n[[judge]]\nname = "{name}"\nkind = "program"\nfunction = "noise.py:{name}"\nwhole_group = true\n{more}'
+        )
+    (folder / "lightning.toml").write_text(text)
+
+
+def _trained(folder: Path, arm: Arm) -> float:
+    """Label answers where the judge is corrected, train, and return held-out success."""
+    sys.path.insert(0, str(_EXAMPLE))
+    import lightning_instrumentation as lt
+    from agent import solve  # pyright: ignore[reportMissingImports]
+    from tasks import heldout_tasks, score, train_tasks  # pyright: ignore[reportMissingImports]
+
+    from lightning_trainer.rollouts import Runner
+
+    def sampled(task: Any) -> None:
+        lt.reward(score(solve(task.question, temperature=1.0), task), name="score")
+
+    def labeled(task: Any) -> None:
+        right = score(solve(task.question, temperature=1.0), task)
+        lt.reward(right, name="score")
+        lt.reward(right, name="checked")
+
+    def answered(task: Any) -> float:
+        return score(solve(task.question, temperature=0.0), task)
+
+    if arm.reward == "corrected":
+        Runner(_POLICY, labeled).evaluate(train_tasks(10_000_000 + arm.seed, arm.labels), stage="labels")
+        lt.flush(60)
+        command = [sys.executable, "-m", "lightning_trainer", "judge", "--judge", "judge", "--since", "7d"]
+        subprocess.run([*command, "--config", str(folder / "lightning.toml")], check=True, capture_output=True)
+    Runner(_POLICY, sampled).train(lambda step: train_tasks(arm.seed * 10_000 + step, 10), steps=arm.steps)
+    ended = Runner(_POLICY, answered).evaluate(heldout_tasks(arm.held_out), stage="held-out")
+    return fmean(one.reward or 0.0 for one in ended)

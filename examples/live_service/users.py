@@ -1,0 +1,48 @@
+"""The service's users, simulated: what they like, how often they err, and the attackers among them."""
+
+import random
+from dataclasses import dataclass
+
+QUESTIONS = (
+    "How do I wash a rain jacket?",
+    "Which tent is right for two people?",
+    "How warm is a down sleeping bag?",
+    "Can I return boots that I have worn?",
+    "How do I clean a water bottle?",
+    "What is a good light for a bicycle?",
+    "How long does a gas cartridge last?",
+    "Which socks are best for hiking?",
+    "How do I store a sleeping bag?",
+    "What do I need for a day in the snow?",
+    "How do I repair a hole in a tent?",
+    "When will my order arrive?",
+)
+MOST_WORDS = 16
+"""Users want to read no more than this, and a whole sentence."""
+
+
+def is_liked(answer: str) -> bool:
+    """Whether an honest user who does not err likes an answer."""
+    words = answer.split()
+    return 3 <= len(words) <= MOST_WORDS and answer.rstrip().endswith((".", "!", "?"))
+
+
+@dataclass(frozen=True)
+class User:
+    name: str
+    attacks: bool
+    errs: float
+    """How often an honest user clicks the wrong thumb."""
+
+    def thumb(self, answer: str, chance: random.Random) -> str:
+        """Return ``up`` or ``down``. An attacker praises what nobody likes, and the other way round."""
+        liked = is_liked(answer)
+        if self.attacks or chance.random() < self.errs:
+            liked = not liked
+        return "up" if liked else "down"
+
+
+def users(count: int, *, attackers: float = 0.1, errs: float = 0.1) -> list[User]:
+    """Return so many users, of which a share attacks."""
+    first_honest = round(attackers * count)
+    return [User(f"user-{number}", number < first_honest, errs) for number in range(count)]

@@ -1,0 +1,124 @@
+"""A candidate beside the live version: calls of chosen live rollouts are asked once more, and nobody waits for it.
+
+The live answer is on its way before the candidate is asked. So many calls run at once at most; one that comes when they
+all do is not asked, and counted. What the candidate answers is recorded with a rollout and attempt of its own, in the
+mode ``shadow``, which nothing trains; the caller never sees any of it.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+import orjson
+from lightning_instrumentation import semconv
+
+from lightning_trainer.errors import EngineError, PublicationError
+from lightning_trainer.gateway.caller import Caller
+from lightning_trainer.gateway.calls.call_record import CallRecord
+from lightning_trainer.gateway.calls.exchange import Exchange
+from lightning_trainer.gateway.calls.span import Sampler
+from lightning_trainer.gateway.canary import CanaryRoute, OldVersions
+from lightning_trainer.gateway.engine import sse
+from lightning_trainer.gateway.errors import RefusalError
+from lightning_trainer.gateway.request import EngineRequest
+from lightning_trainer.types import RolloutMode, SpanSink
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_CALL_S = 300.0
+_MARK = ".shadow-v"
+
+
+def shadow_id(name: str, version: int) -> str:
+    """Return what the shadow of a rollout, attempt or group is called."""
+    return f"{name}{_MARK}{version}"
+
+
+def shadowed(name: str, version: int) -> str | None:
+    """Return whose shadow is called so; None: it is no shadow of that candidate."""
+    live, mark, number = name.rpartition(_MARK)
+    return live if mark and number == str(version) else None
+
+
+def shadow_trace(attempt_id: str) -> tuple[str, str]:
+    """Return the trace of a shadow attempt and its root span in it."""
+    digest = hashlib.blake2b(attempt_id.encode(errors="replace"), digest_size=24).hexdigest()
+    return digest[:32], digest[32:]
+
+
+class Shadow:
+    """Repeats calls of one policy."""
+
+    def __init__(self, route: CanaryRoute, old_versions: OldVersions, sink: SpanSink, *, at_once: int) -> None:
+        """``sink``: where records of calls are made durable."""
+        self._route = route
+        self._old_versions = old_versions
+        self._sink = sink
+        self._at_once = at_once
+        self._running: set[asyncio.Task[None]] = set()
+
+    def repeat(self, request: EngineRequest, caller: Caller, policy: str, served_name: str) -> None:
+        """Have the candidate answer as well, if the rollout is one of those; returns at once and raises nothing."""
+        version = self._route.shadow_for(caller.attributes)
+        if version is None or semconv.ATTEMPT_ID not in caller.attributes:
+            return
+        if len(self._running) >= self._at_once:
+            self._route.dropped += 1
+            return
+        task = asyncio.create_task(self._answered(version, request, caller, policy, served_name), name="shadow call")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def close(self) -> None:
+        """Stop what is under way."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def _answered(
+        self, version: int, request: EngineRequest, caller: Caller, policy: str, served_name: str
+    ) -> None:
+        try:
+            async with asyncio.timeout(_LONGEST_CALL_S):
+                await self._ask(version, request, caller, policy, served_name)
+        except (EngineError, PublicationError, RefusalError, TimeoutError, orjson.JSONDecodeError) as error:
+            self._route.failed += 1
+            _log.info("%s@v%d did not answer beside the live version: %s", policy, version, error)
+        except Exception:  # nobody waits for it, so nobody else would say it
+            self._route.failed += 1
+            _log.exception("a call of %s@v%d beside the live version ended in an error", policy, version)
+
+    async def _ask(self, version: int, request: EngineRequest, caller: Caller, policy: str, served_name: str) -> None:
+        lease = await self._old_versions.lease(version)
+        if lease is None:
+            raise EngineError("its weights are not kept")
+        try:
+            body = {name: value for name, value in request.body.items() if name not in ("stream", "stream_options")}
+            asked = replace(request, body=body)
+            exchange = Exchange(asked, _beside(caller, version), Sampler(policy, version), CallRecord(self._sink))
+            answer = await lease.upstream.complete(asked.api, asked.upstream(served_name))
+            if not answer.is_success:
+                raise EngineError(f"it answered {answer.status}")
+            raw, supports = sse.without_support(answer.body or b"")
+            exchange.transcript.support_known = answer.headers.get(sse.HEADER) == "1"
+            exchange.transcript.add(orjson.loads(raw))
+            exchange.transcript.add_supports(supports)
+            await exchange.commit()
+        finally:
+            lease.release()
+
+
+def _beside(caller: Caller, version: int) -> Caller:
+    """Return who the record says has called: the shadow of the rollout."""
+    said: Mapping[str, str] = caller.attributes
+    attributes = {
+        name: value for name, value in said.items() if name not in (semconv.SEQUENCE, semconv.SEQUENCE_STARTED)
+    }
+    for name in (semconv.ROLLOUT_ID, semconv.ATTEMPT_ID):
+        attributes[name] = shadow_id(attributes[name], version)
+    attributes[semconv.GROUP_ID] = attributes[semconv.ATTEMPT_ID]  # it is compared with nothing in training
+    attributes[semconv.ROLLOUT_MODE] = RolloutMode.SHADOW.value
+    trace_id, root = shadow_trace(attributes[semconv.ATTEMPT_ID])
+    return Caller(trace_id, root, attributes)
