@@ -90,7 +90,7 @@ _TABLES = """SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class
 
 
 class PostgresSize:
-    """How large tables and indices are on the disk, and how much of that is in use; asked for a small share of the time.
+    """How large tables and indices are on the disk, and how much of it is in use; asked for a small share of the time.
 
     PostgreSQL uses the room of deleted rows again and tells nobody how much that is. What a span takes at the densest
     is seen as the store fills, and so many times that is what the spans take.
