@@ -39,7 +39,7 @@ class PostgresServer:
         assert found is not None
         self._programs = found
         self._settings = settings
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[Any] | None = None
         self.port = 0
         self._user: dict[str, Any] = {}
         if os.geteuid() == 0:
@@ -74,7 +74,7 @@ class PostgresServer:
             free.bind(("127.0.0.1", self.port))
             self.port = free.getsockname()[1]
         told = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", **self._settings}
-        self._process = subprocess.Popen(
+        self._process = process = subprocess.Popen(
             [
                 *(str(self._programs / "postgres"), "-D", str(self.folder / "data"), "-p", str(self.port)),
                 *(part for name, value in told.items() for part in ("-c", f"{name}={value}")),
@@ -90,7 +90,7 @@ class PostgresServer:
                 psycopg.connect(self.url(), connect_timeout=5).close()
                 return
             except psycopg.OperationalError:
-                if self._process.poll() is not None or time.monotonic() > give_up:
+                if process.poll() is not None or time.monotonic() > give_up:
                     raise
                 time.sleep(0.05)
 

@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from benchmarks.capture.payload import Bodies
+from benchmarks.common.payload import Bodies
 from benchmarks.common.postgres_server import PostgresServer, postgres_server
 from benchmarks.common.processes import ROOT
 from benchmarks.common.rows import Row, at_most, print_table

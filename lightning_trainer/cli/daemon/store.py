@@ -20,7 +20,7 @@ from lightning_trainer.store.places import place_of, reading
 from lightning_trainer.store.postgres.upkeep.backup import back_up as back_up_postgres
 from lightning_trainer.store.postgres.upkeep.backup import restore as restore_postgres
 from lightning_trainer.store.postgres.upkeep.checking import check as check_postgres
-from lightning_trainer.store.postgres.upkeep.compacting import compact as compact_postgres
+from lightning_trainer.store.postgres.upkeep.copying import compact as compact_postgres
 from lightning_trainer.store.postgres.upkeep.copying import copy_to_postgres
 from lightning_trainer.store.upkeep import check as checking
 from lightning_trainer.store.upkeep.backup import back_up

@@ -5,6 +5,7 @@ spans are numbered in the order of their commits and a reader that goes on behin
 falls silent with the lock in its hand loses both after some seconds. Readers see a snapshot and wait for nobody.
 """
 
+import time
 from collections.abc import Callable
 
 from lightning_trainer.config.store import StoreConfig
@@ -14,9 +15,9 @@ from lightning_trainer.store.postgres import turns
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.failures import shown
 from lightning_trainer.store.postgres.schema import migrate
-from lightning_trainer.store.postgres.size import PostgresSize
 from lightning_trainer.store.readers import ReaderPool
 from lightning_trainer.store.retention.retention import Retention
+from lightning_trainer.store.retention.size import StoreSize
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.writer import GroupCommitWriter
 
@@ -80,3 +81,35 @@ class PostgresStore(Store):
             return operation(connection)
 
         return fenced
+
+
+_SHARE = 50.0
+"""Times as long as asking took, until it is asked again."""
+_TABLES = """SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class
+    WHERE relnamespace = to_regnamespace(current_schema()) AND relkind = 'r'"""
+
+
+class PostgresSize:
+    """How large tables and indices are on the disk, and how much of it is in use; asked for a small share of the time.
+
+    PostgreSQL uses the room of deleted rows again and tells nobody how much that is. What a span takes at the densest
+    is seen as the store fills, and so many times that is what the spans take.
+    """
+
+    def __init__(self) -> None:
+        self._ask_again_s = float("-inf")
+        self._bytes = 0
+        self._densest = float("inf")
+
+    def measure(self, connection: Connection) -> StoreSize:
+        held = connection.execute("SELECT value FROM totals WHERE name = 'spans'").fetchone()
+        spans = held[0] if held else 0
+        began = time.monotonic()
+        if began >= self._ask_again_s:
+            (size,) = connection.execute(_TABLES).fetchone()
+            self._bytes, now = int(size), time.monotonic()
+            self._ask_again_s = now + _SHARE * (now - began)
+            if spans:
+                self._densest = min(self._densest, self._bytes / spans)
+        used = int(min(self._bytes, spans * self._densest)) if spans else 0
+        return StoreSize(file=self._bytes, free=self._bytes - used, log=0)

@@ -144,7 +144,7 @@ async def test_a_full_disk_is_one_sentence_and_what_comes_later_is_stored(postgr
 
 
 @contextlib.contextmanager
-def small_disk(postgres) -> Iterator[tuple[str, Callable[[], None]]]:
+def small_disk(postgres) -> Iterator[tuple[str, Callable[[], object]]]:
     """A schema whose tables lie on a disk of 24 MiB; and what makes it larger."""
     folder = postgres.folder / "small"
     folder.mkdir()

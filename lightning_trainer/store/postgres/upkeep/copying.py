@@ -1,4 +1,7 @@
-"""A SQLite store copied into an empty PostgreSQL: in one transaction, and read back before it is committed."""
+"""Every table written anew: from a SQLite store into an empty PostgreSQL, or in its place, as small as what it holds.
+
+A copy is one transaction, and is read back before it is committed.
+"""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +16,10 @@ from lightning_trainer.store.connection import stream
 from lightning_trainer.store.postgres.connection import PostgresConnection, as_postgres_keeps
 from lightning_trainer.store.postgres.failures import shown
 from lightning_trainer.store.postgres.schema import migrate as migrate_postgres
+from lightning_trainer.store.postgres.schema import version_of
+from lightning_trainer.store.postgres.store import PostgresSize
 from lightning_trainer.store.schema import migrate as migrate_sqlite
+from lightning_trainer.store.upkeep.compact import Compacted
 from lightning_trainer.store.upkeep.files import held
 
 TABLES = (
@@ -121,3 +127,17 @@ def _told(rows: Iterable[Any], number: int, on_progress: Callable[[float], None]
         if place % 1000 == 0:
             on_progress(place / number)
         yield row
+
+
+def compact(url: str) -> Compacted:
+    """Write every table anew (``VACUUM FULL``), one after the other; daemons wait for the table that it is at.
+
+    Raises:
+        StoreError: it cannot be reached, there is no room, or a daemon is in a table for too long.
+    """
+    with closing(PostgresConnection(url)) as connection:
+        version_of(connection)
+        before = PostgresSize().measure(connection).total
+        for table in TABLES:
+            connection.script(f"VACUUM (FULL, ANALYZE) {table}")
+        return Compacted(before, PostgresSize().measure(connection).total)

@@ -11,8 +11,7 @@ from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.postgres.store import PostgresStore
 from lightning_trainer.store.postgres.upkeep.backup import back_up, restore
 from lightning_trainer.store.postgres.upkeep.checking import check
-from lightning_trainer.store.postgres.upkeep.compacting import compact
-from lightning_trainer.store.postgres.upkeep.copying import TABLES, copy_to_postgres
+from lightning_trainer.store.postgres.upkeep.copying import TABLES, compact, copy_to_postgres
 from lightning_trainer.types import LedgerRow, Outcome, PolicyVersion, VersionState
 
 
