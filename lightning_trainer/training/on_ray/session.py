@@ -230,14 +230,26 @@ def _processes_of(owner: int | None) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            named = process.environ().get(_OWNER, "")
-            if not named.isdecimal() or not any("ray::" in part or "/ray/" in part for part in process.cmdline()):
+            if not any("ray::" in part or "/ray/" in part for part in process.cmdline()):
                 continue
-            if int(named) == owner or (owner is None and not psutil.pid_exists(int(named))):
+            named = _owner_of(process)
+            if named is not None and (named == owner or (owner is None and not psutil.pid_exists(named))):
                 found.append(process)
         except (psutil.Error, OSError):
             continue
     return found
+
+
+def _owner_of(process: psutil.Process) -> int | None:
+    """By its environment, or, where a title that it gave itself lies over that, by the files that it has open."""
+    named = process.environ().get(_OWNER, "")
+    if named.isdecimal():
+        return int(named)
+    for opened in Path(f"/proc/{process.pid}/fd").glob("*"):
+        with contextlib.suppress(OSError):
+            if (match := _FOLDER.search(os.readlink(opened))) is not None:
+                return int(match[1])
+    return None
 
 
 def _remove_abandoned(parent: Path) -> None:

@@ -215,24 +215,31 @@ async def test_a_start_that_is_cancelled_leaves_no_ray_behind():
     assert done == ["start", "stop"]
 
 
+@pytest.mark.parametrize("written_over", [False, True])
 @pytest.mark.parametrize(("name", "ends"), [("ray::DashboardAgent", True), ("engine", False)])
-def test_what_a_killed_daemons_ray_left_running_is_ended_by_the_next_start(tmp_path, name, ends):
+def test_what_a_killed_daemons_ray_left_running_is_ended_by_the_next_start(tmp_path, name, ends, written_over):
+    """A long title lies over the environment of a process; then its open files say whose it is."""
     set_ray_environment()
     from lightning_trainer.training.on_ray import session as ray_session
 
     with subprocess.Popen([sys.executable, "-c", ""]) as dead:
         dead.wait()
-    owner = {ray_session._OWNER: str(dead.pid)}
-    with subprocess.Popen([name, "1000"], executable="/bin/sleep", env=os.environ | owner) as left:
-        (tmp_path / f"lt-ray-{dead.pid}-abc").mkdir()
+    folder = tmp_path / f"lt-ray-{dead.pid}-abc"
+    folder.mkdir()
+    environment = {} if written_over else os.environ | {ray_session._OWNER: str(dead.pid)}
+    with (
+        (folder / "log").open("w") as log,
+        subprocess.Popen([name, "1000"], executable="/bin/sleep", env=environment, stdout=log) as left,
+    ):
         ray_session._remove_abandoned(tmp_path)
         try:
             left.wait(5 if ends else 0.5)
         except subprocess.TimeoutExpired:
-            assert not ends
+            ended = False
         else:
-            assert ends
+            ended = True
         left.kill()
+    assert ended == ends
     assert list(tmp_path.iterdir()) == []
 
 
