@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.capture.payload import PROMPT, SAMPLED, Bodies
 from benchmarks.capture.sizes import Sizes
 from benchmarks.common import stored
+from benchmarks.common.payload import PROMPT, SAMPLED, Bodies
 from benchmarks.common.processes import Child
 from benchmarks.common.rows import Row, at_least, at_most
 from benchmarks.common.servers.daemon import STORE

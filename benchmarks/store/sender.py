@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from http.client import HTTPException
 
-from benchmarks.capture.payload import Bodies
+from benchmarks.common.payload import Bodies
 
 _HEADERS = {"content-type": "application/x-protobuf", "content-encoding": "gzip"}
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.capture.payload import attributes
+from benchmarks.common.payload import attributes
 from benchmarks.common.processes import own_cpu_s, own_peak_mib
 
 Write = Callable[[str], None]
