@@ -1,4 +1,4 @@
-"""A service in use: people ask, it answers, they click thumbs, and it gets better; nobody starts a run.
+"""A service in use: people ask, it answers, they click thumbs, and the daemon trains on them; nobody starts a run.
 
     lightning-trainer serve --config examples/live_service/lightning.toml
     python examples/live_service/serve_users.py --minutes 12
