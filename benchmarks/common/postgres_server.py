@@ -74,7 +74,7 @@ class PostgresServer:
             free.bind(("127.0.0.1", self.port))
             self.port = free.getsockname()[1]
         told = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", **self._settings}
-        self._process = process = subprocess.Popen(
+        process: subprocess.Popen[Any] = subprocess.Popen(
             [
                 *(str(self._programs / "postgres"), "-D", str(self.folder / "data"), "-p", str(self.port)),
                 *(part for name, value in told.items() for part in ("-c", f"{name}={value}")),
@@ -84,6 +84,7 @@ class PostgresServer:
             cwd=self.folder,
             **self._user,
         )
+        self._process = process
         give_up = time.monotonic() + _START_S
         while True:
             try:
