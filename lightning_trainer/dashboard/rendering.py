@@ -52,7 +52,7 @@ class Pages:
             "counted": counted,
             "exact": exact,
         }
-        self._environment.globals |= {"version": __version__, "now": time.time}
+        self._environment.globals |= {"release": __version__, "now": time.time}
 
     def html(
         self, template: str, *, status: int = 200, headers: dict[str, str] | None = None, **values: Any

@@ -111,6 +111,7 @@ async def opened(folder: Path) -> AsyncIterator[World]:
                 upstream=Upstream(endpoint, queue_timeout_s=5.0),
                 old_versions=_NoOldVersions(),
                 canary_route=None,
+                shadow=lambda _: None,
                 progress=progress,
                 engine=endpoint,
                 trainer=SimpleNamespace(process_id=None),

@@ -67,13 +67,13 @@ def test_the_headline_has_both_shares_and_the_evidence(page):
     assert "30 % → 90 %" in text
     assert "3 of 10 tasks before, 9 of 10 after." in text
     assert "6 tasks gained, 0 lost, exact McNemar p = 0.0312" in text
-    assert "no evidence" not in text
+    assert "not evidence" not in text
 
 
 def test_no_change_is_called_no_evidence(report):
     same = [True, False, True]
     held_out = HeldOut(HeldOutResult.of(same), HeldOutResult.of(same), paired_difference(same, same))
-    assert "no evidence of a change" in render_page(replace(report, held_out=held_out))
+    assert "not evidence of a change" in render_page(replace(report, held_out=held_out))
 
 
 def test_tokens_are_coloured_by_mask_and_advantage(page):
