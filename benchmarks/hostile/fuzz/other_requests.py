@@ -47,6 +47,9 @@ _QUESTIONS: dict[str, tuple[str, ...]] = {
     "/versions": ("policy", "before"),
     "/versions/compare": ("policy", "a", "b"),
     "/versions/rollback": ("policy", "version"),
+    "/versions/promote": ("policy", "version"),
+    "/agents/prompts": ("agent",),
+    "/image": ("trace", "span", "attribute", "name"),
     "/charts": ("policy", "first", "last"),
     "/costs": ("policy",),
     "/setup": (),
@@ -112,6 +115,8 @@ def by_hand(names: list[str], rng: random.Random) -> Sent:
             (f"/lightning/policies/{policy}/pause", {"reason": "for the night"}),
             (f"/lightning/policies/{policy}/resume", {}),
             (f"/lightning/policies/{policy}/rollback", {"version": rng.choice((0, 3, 2**63, 10**30))}),
+            (f"/lightning/policies/{policy}/promote", {"version": rng.choice((0, 3, 2**63, 10**30))}),
+            ("/lightning/score", {"policy": policy, "token_ids": [[1, 2, 3], [rng.choice((0, -1, 2**31))]]}),
         )
     )
     return "POST", path, mutated(body, rng), _JSON
@@ -174,7 +179,7 @@ def form(names: list[str], rng: random.Random) -> Sent:
     }
     for name in rng.sample(list(fields), 2):
         fields[name] = _value(names, rng)
-    what = ("/do/rollback", "/do/pause", "/do/resume", "/do/label", "/do/drop", "/login", "/logout")
+    what = ("/do/rollback", "/do/promote", "/do/pause", "/do/resume", "/do/label", "/do/drop", "/login", "/logout")
     raw = urlencode(fields).encode()
     if rng.random() < 0.2:
         raw = bytes_mutated(raw, rng)

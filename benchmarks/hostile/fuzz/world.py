@@ -52,7 +52,7 @@ class _NoOldVersions:
 class _NoWayBack(RollbackRequests):
     """There is no loop that would go back."""
 
-    async def ask(self, version: int) -> None:
+    async def ask(self, version: int, *, promote: bool = False) -> None:
         raise RollbackError(f"there is no version {version}")
 
 
