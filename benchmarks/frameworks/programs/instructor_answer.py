@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from benchmarks.frameworks.program import KEY, MODEL, Task
 
 # instructor imports anthropic in its first call, and with it httpx2, which openai in another thread looks at half done
-# ("partially initialized module 'httpx2'"), with or without us: therefore it is imported above.
+# ("partially initialized module 'httpx2'"): therefore it is imported above.
 
 
 class Forecast(BaseModel):
