@@ -81,7 +81,8 @@ def _calls(attempt: ExplainedAttempt) -> Table:
     table = _table()
     table.add_column("call", no_wrap=True)
     table.add_column("after", no_wrap=True)
-    table.add_column("agent", overflow="fold")
+    agents = (call.node.call.agent or "" for call in attempt.calls[:_MOST_CALLS])
+    table.add_column("agent", overflow="fold", min_width=words.width_of_names(agents))
     for heading in ("prompt", "sampled"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("version", overflow="fold")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rich.markup import escape
 from rich.table import Table
 
-from lightning_trainer.explain.words import version_name
+from lightning_trainer.explain.words import version_name, width_of_names
 from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import LedgerRow
 
@@ -16,8 +16,10 @@ def ledger_table(rows: Iterable[LedgerRow], *, in_words: bool) -> Table:
     Args:
         in_words: also say what each reason means; only for rows whose reasons are all of the core.
     """
+    rows = list(rows)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in ("agent", "version", "outcome"):
+    table.add_column("agent", overflow="fold", min_width=width_of_names(row.agent for row in rows))
+    for heading in ("version", "outcome"):
         table.add_column(heading, overflow="fold")
     for heading in ("tokens", "calls"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -1,6 +1,6 @@
 """What a terminal and a page say in the same words: an attempt's facts, and a call's outcome, place and numbers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import TypeAlias
 
@@ -131,3 +131,8 @@ def mean_advantage(call: ExplainedCall) -> str:
     if not values:
         return "-"
     return f"{'' if max(values) == min(values) else '~'}{sum(values) / len(values):+.3g}"
+
+
+def width_of_names(names: Iterable[str]) -> int:
+    """Return the columns of a terminal in which the longest of some names stands whole; 40 at most."""
+    return min(40, max(map(len, names), default=0))
