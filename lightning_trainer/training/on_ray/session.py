@@ -241,10 +241,12 @@ def _processes_of(owner: int | None) -> list[psutil.Process]:
 
 
 def _owner_of(process: psutil.Process) -> int | None:
-    """By its environment, or, where a title that it gave itself lies over that, by the files that it has open."""
+    """By its environment, or, where a title of Ray's lies over that, by the files that it has open."""
     named = process.environ().get(_OWNER, "")
     if named.isdecimal():
         return int(named)
+    if not process.cmdline()[0].startswith("ray::"):
+        return None  # another program may look into a file of Ray's, and its arguments say so
     for opened in Path(f"/proc/{process.pid}/fd").glob("*"):
         with contextlib.suppress(OSError):
             if (match := _FOLDER.search(os.readlink(opened))) is not None:

@@ -215,9 +215,18 @@ async def test_a_start_that_is_cancelled_leaves_no_ray_behind():
     assert done == ["start", "stop"]
 
 
-@pytest.mark.parametrize("written_over", [False, True])
-@pytest.mark.parametrize(("name", "ends"), [("ray::DashboardAgent", True), ("engine", False)])
-def test_what_a_killed_daemons_ray_left_running_is_ended_by_the_next_start(tmp_path, name, ends, written_over):
+@pytest.mark.parametrize(
+    ("name", "written_over", "ends"),
+    [
+        ("ray::DashboardAgent", False, True),
+        ("ray::DashboardAgent", True, True),
+        ("engine", False, False),
+        ("engine", True, False),
+        ("reader of /tmp/ray/log", True, False),
+    ],
+    ids=["of Ray", "of Ray, by its files", "an engine", "an engine with a file of it", "a reader"],
+)
+def test_what_a_killed_daemons_ray_left_running_is_ended_by_the_next_start(tmp_path, name, written_over, ends):
     """A long title lies over the environment of a process; then its open files say whose it is."""
     set_ray_environment()
     from lightning_trainer.training.on_ray import session as ray_session
