@@ -175,7 +175,7 @@ def test_a_rollout_is_taken_out_of_training(page, site):
 def test_training_is_paused_and_resumed(page, site):
     page.goto(site.url)
     page.click("text=Pause training")
-    page.wait_for_selector("text=Training is paused: somebody paused it")
+    page.wait_for_selector("text=Training is paused: someone paused it")
     page.wait_for_selector(".phase-held", timeout=10_000)
     page.click("text=Resume training")
     page.wait_for_selector("text=training of support goes on")

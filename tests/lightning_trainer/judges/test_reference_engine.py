@@ -14,27 +14,49 @@ from lightning_trainer.judges.judging import JudgedSpans
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.registry import make_judge
 from lightning_trainer.judges.scoring_engine import SCORE_PATH, ScoringEngine
+from lightning_trainer.serving.publication import Probe, Publication, Tolerance
+from lightning_trainer.serving.shared_memory import file_checksum
 
 pytestmark = pytest.mark.engine
+_PROBE = [1, 50, 60, 70, 80, 90]
 
 
-def mean_probabilities(model_dir, befores, reference):
-    """What the model makes of the reference after each beginning, without anything of ours."""
+@pytest.fixture
+def model(engine):
+    """What the engine serves from now on; tests before this one may have left another version."""
     import torch
+    from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
-    found = []
-    for before in befores:
-        ids = torch.tensor([[*before, *reference]])
-        with torch.no_grad():
-            probabilities = model(ids).logits[0].softmax(-1)
-        places = range(len(before), ids.shape[1])
-        found.append(sum(float(probabilities[place - 1, ids[0, place]]) for place in places) / len(reference))
-    return found
+    model = AutoModelForCausalLM.from_pretrained(engine.model_dir, dtype=torch.float32).eval()
+    tensors = {name: t.contiguous().clone() for name, t in model.state_dict().items() if name != "lm_head.weight"}
+    version = engine.next_version()
+    path = engine.weights.path(version)
+    save_file(tensors, path)
+    scores = probabilities(model, _PROBE).log().tolist()
+    probe, tolerance = Probe((tuple(_PROBE),), (tuple(scores),)), Tolerance(1e-3, 1e-3)
+    report = engine.publish(
+        Publication("tiny", version, str(path), file_checksum(path), len(tensors), "float32", probe, tolerance)
+    )
+    assert report.accepted, report.reason
+    return model
 
 
-async def test_it_agrees_with_a_plain_forward_pass(engine, tiny_model, attempt_to_judge):
+def probabilities(model, ids):
+    """Of each id but the first, after those before it: ``[L - 1]``."""
+    import torch
+
+    with torch.no_grad():
+        after = model(torch.tensor([ids])).logits[0, :-1].softmax(-1)
+    return after.gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+
+
+def mean_probabilities(model, befores, reference):
+    """What the model makes of the reference after each beginning, without anything of ours."""
+    return [float(probabilities(model, [*before, *reference])[-len(reference) :].mean()) for before in befores]
+
+
+async def test_it_agrees_with_a_plain_forward_pass(engine, model, tiny_model, attempt_to_judge):
     async with engine.client() as client:
 
         async def post(body):
@@ -65,7 +87,7 @@ async def test_it_agrees_with_a_plain_forward_pass(engine, tiny_model, attempt_t
     befores = [
         prompt + encode(text) for text in ("Look up. The answer is", "I do not know.\nThe answer is", "The answer is")
     ]
-    *known, guessed = mean_probabilities(tiny_model, befores, encode(" blue"))
+    *known, guessed = mean_probabilities(model, befores, encode(" blue"))
     assert known[0] != known[1]
     for verdict, expected in zip(verdicts, known, strict=True):
         assert verdict.value == pytest.approx(min(1.0, max(0.0, expected - guessed)), abs=1e-5)
