@@ -68,7 +68,7 @@ def store_compact(config: Configuration = None) -> None:
 
 @store.command("migrate")
 def store_migrate(config: Configuration = None) -> None:
-    """Copy the SQLite store to the empty PostgreSQL of [store] url, and compare every row; no daemon may run."""
+    r"""Copy the SQLite store to the empty PostgreSQL of \[store] url, and compare every row; no daemon may run."""
     with one_sentence():
         from lightning_trainer.cli.daemon.store import migrate as run
 
