@@ -114,7 +114,9 @@ _move = st.tuples(
 _attempt = st.tuples(
     st.lists(_move, min_size=0, max_size=8),
     st.sampled_from(REWARDS),
-    st.sampled_from((*("ended",) * 4, "failed", "running", "evaluation", "baseline", "retried", "other task")),
+    st.sampled_from(
+        (*("ended",) * 4, "failed", "running", "evaluation", "baseline", "retried", "shadow", "other task")
+    ),
     st.booleans(),
 )
 _policy = st.fixed_dictionaries(
@@ -185,6 +187,7 @@ def _make_attempt(attempt_id: str, group_id: str, kind: str) -> Attempt:
         "evaluation": RolloutMode.EVALUATE,
         "baseline": RolloutMode.BASELINE,
         "retried": RolloutMode.RETRIED,
+        "shadow": RolloutMode.SHADOW,
     }
     return Attempt(
         attempt_id=attempt_id,
