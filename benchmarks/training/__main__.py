@@ -8,12 +8,9 @@
 The exit status is 0 even where a goal is missed: the table says so.
 """
 
-import argparse
-import json
-from pathlib import Path
 from types import ModuleType
 
-from benchmarks.common.rows import Row, among, as_json, print_table
+from benchmarks.common.command import run_sections
 from benchmarks.training import asynchronous, publish, schedule, tree, trl
 
 SECTIONS: dict[str, ModuleType] = {
@@ -24,25 +21,5 @@ SECTIONS: dict[str, ModuleType] = {
     "trl": trl,
 }
 
-
-def main() -> None:
-    options = _options()
-    rows: list[Row] = []
-    for name in options.only:
-        found = SECTIONS[name].run(options.quick)
-        print_table(f"\n{SECTIONS[name].TITLE}", found)
-        rows += found
-    if options.json:
-        options.json.write_text(json.dumps({"rows": as_json(rows)}, indent=1) + "\n")
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", type=among(SECTIONS), default=list(SECTIONS), help=",".join(SECTIONS))
-    parser.add_argument("--quick", action="store_true", help="the same measurements, smaller")
-    parser.add_argument("--json", type=Path, help="write figures, goals and verdicts to this file")
-    return parser.parse_args()
-
-
 if __name__ == "__main__":
-    main()
+    run_sections(__doc__, SECTIONS)
