@@ -1,4 +1,4 @@
-"""``benchmarks/sampling`` keeps working: the section ``cost``, small. ``learning`` trains a real model, by hand."""
+"""``benchmarks/sampling`` keeps working, small."""
 
 import json
 import subprocess

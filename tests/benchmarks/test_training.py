@@ -1,6 +1,6 @@
 """``benchmarks/training``: its sections run as they stand and fill their rows.
 
-The sections ``trl`` and ``schedule`` train real models for an hour and are run by
+The sections ``trl`` and ``learning`` train real models for an hour and are run by
 hand; ``test_trl`` has what is written down.
 """
 

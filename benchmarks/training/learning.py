@@ -1,0 +1,78 @@
+"""The quickstart as it is, with two mini-batches a step, and with a forced tool call: what each learns.
+
+Half of the quickstart's steps with its model and configuration (``examples/calculator``), and the same tasks and seeds;
+one daemon after the other. The reward of a step is what its attempts earned before it. Mini-batches are compared at the
+CPU-minute at which the first of the two ended, by the rewards of the last three steps until then (CPU time, since a
+minute of a shared machine is not always worth the same); the forced tool by the gain from the first half of the steps
+to the second, beside the free agent's.
+"""
+
+from collections.abc import Iterator
+from statistics import fmean
+from typing import Any
+
+from benchmarks.common.learning import Learning, learned
+from benchmarks.common.rows import Row, at_least, at_most
+
+TITLE = "The quickstart as it is, with mini-batches, and with a forced tool"
+_STEPS, _QUICK_STEPS = 13, 4
+_LAST = 3
+_QUICK_SLACK = 0.1
+"""Four small steps say little: quick only notices what does not learn at all."""
+
+_Steps = list[dict[str, Any]]
+
+
+def run(quick: bool) -> list[Row]:
+    steps, tasks = (_QUICK_STEPS, 4) if quick else (_STEPS, 10)
+    slack = _QUICK_SLACK if quick else 0.0
+    plain = learned(Learning("plain", steps, tasks))
+    several = learned(Learning("2 mini-batches", steps, tasks, policy="algorithm = { mini_batches = 2 }"))
+    forced = learned(Learning("forced tool", steps, tasks, forced_tool=True))
+    arms = {"plain": plain, "2 mini-batches": several, "forced tool": forced}
+    return [
+        *(row for name, made in arms.items() for row in _rows(name, made)),
+        *_beside_mini_batches(plain, several, slack),
+        *_beside_a_forced_tool(plain, forced, slack),
+    ]
+
+
+def _rows(name: str, made: _Steps) -> Iterator[Row]:
+    by_step = ", ".join(f"{reward:.2f}" for reward in _rewards(made))
+    yield Row("learning", f"{name}: a step", made[-1]["cpu_s"] / len(made), "CPU-s", note=f"rewards: {by_step}")
+    trained = [step for step in made if "mismatch/abs_mean" in step]
+
+    def mean(metric: str) -> float | None:
+        return fmean(step.get(metric, 0.0) for step in trained) if trained else None
+
+    yield Row("learning", f"{name}: mismatch/abs_mean", mean("mismatch/abs_mean"), "nats")
+    yield at_most("learning", f"{name}: clipped tokens", mean("actor/pg_clipfrac"), 0.02, "")
+    yield Row("learning", f"{name}: tokens without a choice", mean("sampling/no_choice"), note="share, masked")
+
+
+def _beside_mini_batches(plain: _Steps, several: _Steps, slack: float) -> Iterator[Row]:
+    shared_s = min(plain[-1]["cpu_s"], several[-1]["cpu_s"])
+    one, more = ([step for step in made if step["cpu_s"] <= shared_s] for made in (plain, several))
+    what = f"reward at {shared_s / 60:.0f} CPU-minutes: 2 mini-batches less plain"
+    note = f"last {_LAST} of {len(more)} steps and of {len(one)}"
+    yield at_least("learning", what, _last(more) - _last(one), -slack, "", note)
+
+
+def _beside_a_forced_tool(plain: _Steps, forced: _Steps, slack: float) -> Iterator[Row]:
+    more = _gain(forced) - _gain(plain)
+    note = f"{_gain(forced):.3f} and {_gain(plain):.3f}; last {_LAST} steps {_last(forced):.3f} and {_last(plain):.3f}"
+    yield at_least("learning", "gain in reward: forced tool less plain", more, -slack, "", note)
+
+
+def _rewards(made: _Steps) -> list[float]:
+    return [step["reward/mean"] for step in made if "reward/mean" in step]
+
+
+def _last(made: _Steps) -> float:
+    return fmean(_rewards(made)[-_LAST:])
+
+
+def _gain(made: _Steps) -> float:
+    """Mean reward of the second half of the steps less that of the first."""
+    rewards = _rewards(made)
+    return fmean(rewards[len(rewards) // 2 :]) - fmean(rewards[: len(rewards) // 2])
