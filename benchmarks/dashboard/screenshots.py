@@ -1,21 +1,27 @@
 """Pictures of every page at two widths, light and dark: ``make screenshots [ARGS="--out FOLDER"]``.
 
-Without ``--out`` the few that the documentation shows are written to ``docs/images``.
+Without ``--out`` those that the documentation shows are written to ``docs/images``.
 """
 
 import argparse
 import asyncio
+import itertools
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from benchmarks.dashboard.browser import browser
 from benchmarks.dashboard.example_attempts import Encode, letters
 from benchmarks.dashboard.example_run import config_text, fill
 from benchmarks.dashboard.live_example import served
 from lightning_trainer.models.resolve import found_model, model_cache
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 PAGES = {
     "overview": "/",
@@ -30,6 +36,7 @@ PAGES = {
     "promote": "/versions/promote?version=12",
     "picture": "/rollout?id=r-photo",
     "span": "/rollout?id=r-006-0-1",
+    "tokens": "/rollout?id=r-006-0-1#tokens",
     "login": "/",
     "charts": "/charts",
     "costs": "/costs",
@@ -37,9 +44,15 @@ PAGES = {
     "empty": "/rollouts?text=nothing+has+this",
     "hostile": "/rollout?id=r-a%3Cb%3E%22'%26",
 }
-SHOWN = {"overview": "dashboard-overview", "rollout": "dashboard-rollout", "versions": "dashboard-versions"}
 WIDTHS = {"wide": 1280, "narrow": 390}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+SHOWN = (
+    *((name, "wide", "light") for name in ("overview", "rollouts", "rollout", "group", "agents")),
+    *((name, "wide", "light") for name in ("versions", "compare", "charts", "costs", "setup")),
+    *((name, "narrow", "dark") for name in ("overview", "rollout", "versions")),
+    ("tokens", "wide", "dark"),
+)
+"""What the documentation shows: a page, a width and a scheme."""
 TOKEN = "token-of-the-pictures"
 MODEL = "embedded:smollm2-135m-instruct"
 
@@ -76,37 +89,44 @@ def main() -> int:
 
 
 def _take(given: argparse.Namespace, root: Path, folder: Path) -> int:
+    shown = itertools.product(PAGES, WIDTHS, SCHEMES) if given.out else SHOWN
+    out = given.out or root / "docs" / "images"
+    out.mkdir(parents=True, exist_ok=True)
     with browser() as chromium:
         if chromium is None:
             print("there is no Chromium: apt-get install chromium, and pip install playwright", file=sys.stderr)
             return 1
-        encode = tokens_of(MODEL)
-        with served(folder, token=TOKEN, steps=24, encode=encode, model=MODEL) as site:
-            wanted = given.only or (list(PAGES) if given.out else list(SHOWN))
-            for name in wanted:
-                for scheme in SCHEMES if given.out else SCHEMES[:1]:
-                    for width in WIDTHS if given.out else ("wide",):
-                        context = chromium.new_context(
-                            viewport={"width": WIDTHS[width], "height": 820},
-                            color_scheme=scheme,
-                            locale="en-GB",
-                            extra_http_headers={} if name == "login" else {"authorization": f"Bearer {TOKEN}"},
-                        )
-                        page = context.new_page()
-                        page.goto(site.url + PAGES[name], wait_until="load")
-                        if name == "span":
-                            page.locator(".spans a:has-text('gateway chat')").first.click()
-                            page.wait_for_selector(".attributes")
-                        if given.out:
-                            given.out.mkdir(parents=True, exist_ok=True)
-                            target = given.out / f"{name}-{width}-{scheme}.png"
-                        else:
-                            target = root / "docs" / "images" / f"{SHOWN[name]}.png"
-                            target.parent.mkdir(exist_ok=True)
-                        page.screenshot(path=str(target), full_page=given.out is not None)
-                        print(target)
-                        context.close()
+        with served(folder, token=TOKEN, steps=24, encode=tokens_of(MODEL), model=MODEL) as site:
+            for name, width, scheme in shown:
+                if given.only and name not in given.only:
+                    continue
+                target = out / (f"{name}-{width}-{scheme}.png" if given.out else f"dashboard-{name}{_mark(width)}.png")
+                with _page(chromium, name, width, scheme) as page:
+                    page.goto(site.url + PAGES[name], wait_until="load")
+                    if name == "span":
+                        page.locator(".spans a:has-text('gateway chat')").first.click()
+                        page.wait_for_selector(".attributes")
+                    page.screenshot(path=str(target), full_page=given.out is not None)
+                print(target)
     return 0
+
+
+def _mark(width: str) -> str:
+    return "" if width == "wide" else f"-{width}"
+
+
+@contextmanager
+def _page(chromium: "Browser", name: str, width: str, scheme: Literal["light", "dark"]) -> Iterator["Page"]:
+    context = chromium.new_context(
+        viewport={"width": WIDTHS[width], "height": 820},
+        color_scheme=scheme,
+        locale="en-GB",
+        extra_http_headers={} if name == "login" else {"authorization": f"Bearer {TOKEN}"},
+    )
+    try:
+        yield context.new_page()
+    finally:
+        context.close()
 
 
 if __name__ == "__main__":
