@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -317,3 +318,15 @@ def postgres_url(postgres: Any) -> str:
     schema = f"test_{next(_SCHEMAS)}"
     postgres.execute(f"CREATE SCHEMA {schema}")
     return postgres.url(schema)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """One browser for a module; without one its tests are skipped, unless the run needs it."""
+    with import_module("benchmarks.dashboard.browser").browser() as browser:
+        if browser is None:
+            missing = "there is no Chromium here: apt-get install chromium, and pip install playwright"
+            if os.environ.get("LIGHTNING_TESTS_NEED_BROWSER"):
+                pytest.fail(missing)
+            pytest.skip(missing)
+        yield browser

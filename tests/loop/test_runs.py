@@ -1,4 +1,4 @@
-"""Several runs of one policy at the same time, and the examples that train, on one daemon.
+"""Several runs of one policy at the same time, the examples that train, and the dashboard of it all, on one daemon.
 
 Runs of several policies: ``tests/lightning_trainer/daemon/test_runs_at_once.py``.
 """
@@ -135,3 +135,42 @@ def test_an_example_trains_a_policy_on_what_the_agents_of_its_framework_do(daemo
     assert not failed
     spoken = tokens_of_agents(daemon) - spoken
     assert spoken.keys() == {"planner", "worker"}, "each is known by its name, and its tokens are accounted for"
+
+
+def test_a_browser_follows_a_step_shows_what_was_trained_and_goes_back(daemon, chromium):
+    done = daemon.policy("team")["steps_done"]
+    page = chromium.new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(daemon.url)
+    page.evaluate("window.same = true")
+    options = ("--policy", "team", "--agent", "tester", "--groups", str(GROUPS), "--steps", str(done + 1))
+    with ThreadPoolExecutor() as pool:
+        step = pool.submit(daemon.script, HERE / "runs_script.py", *options)
+        page.wait_for_selector(f".figures a:text-is('v{done + 1}')", timeout=300_000)
+        step.result()
+    assert page.evaluate("window.same") is True, "nobody loaded the page again"
+
+    page.goto(f"{daemon.url}/rollouts?agent=tester&step={done + 1}")
+    page.locator("tbody a").first.click()
+    page.wait_for_selector(".cause")
+    assert f"step {done + 1}" in page.inner_text(".cause")
+    assert page.locator(".tokens .t.p5, .tokens .t.n5").count() == 6, "every sampled token with its advantage"
+    page.fill("input[name=reward]", "0.25")
+    page.click("button:has-text('Save')")
+    page.wait_for_selector(".said")
+    assert "a person" in page.inner_text("main")
+    for path in ("/agents", "/charts", "/costs", "/setup"):
+        page.goto(daemon.url + path)
+        assert len(page.inner_text("main")) > 80
+
+    page.goto(f"{daemon.url}/versions?policy=team")
+    page.click(f"tr:has-text('v{done}') >> text=Roll back")
+    page.set_default_timeout(300_000)
+    page.click(f"button:has-text('Roll back to v{done}')")
+    page.wait_for_selector(".said")
+    assert daemon.policy("team")["live_version"] == done
+    assert daemon.answer("team").version == str(done)
+    assert said == []
+    page.close()

@@ -27,6 +27,7 @@ from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.errors import TrainerDiedError, TrainingError
 from lightning_trainer.training.on_ray.cluster import joining_failed, require_reachable
 from lightning_trainer.training.on_ray.hang_detection import Stillness
+from lightning_trainer.training.on_ray.refusal import Refusal
 
 _OBJECT_STORE_BYTES = 128 * 2**20
 """Batches and reports only; weights go through files."""
@@ -66,6 +67,7 @@ class RaySession:
         self._folder: Path | None = None
         self._servers: list[psutil.Process] = []
         self._stillness = Stillness()
+        self._refusal = Refusal()
 
     @property
     def lives(self) -> bool:
@@ -79,8 +81,14 @@ class RaySession:
 
     def look_after_start(self) -> None:
         """While another thread is in ``start``: see that Ray's servers run, for which it would wait for ever."""
-        if self._folder is not None and not self._servers:
-            self._stillness.end_what_hangs(filter(_is_server, _processes_in(self._folder)))
+        folder = self._folder
+        if folder is None or self._servers:
+            return
+        servers = list(filter(_is_server, _processes_in(folder)))
+        self._stillness.end_what_hangs(servers)
+        port = _port_of_control_store(folder)
+        if port is not None and "gcs_server" not in map(_name, servers):
+            self._refusal.begin(port)
 
     @property
     def is_own(self) -> bool:
@@ -145,6 +153,8 @@ class RaySession:
                 return self._begin(tries - 1)
             told = TrainerDiedError if type(error) is Exception else TrainingError  # another try may do better
             raise told(f'Ray did not start ({error}); set backend = "inprocess" in [training]') from error
+        finally:
+            self._refusal.end()
         self._servers = [process for process in _processes_in(self._folder) if _is_server(process)]
 
     def _gpus_named(self) -> AbstractContextManager[None]:
@@ -199,10 +209,22 @@ def _termination_kept() -> Iterator[None]:
 
 def _is_server(process: psutil.Process) -> bool:
     """One of the two without which there is no Ray."""
+    return _name(process) in ("gcs_server", "raylet")
+
+
+def _name(process: psutil.Process) -> str:
     try:
-        return process.name() in ("gcs_server", "raylet")
+        return process.name()
     except psutil.NoSuchProcess:
-        return False
+        return ""
+
+
+def _port_of_control_store(folder: Path) -> int | None:
+    """The port that the ``gcs_server`` of a Ray in this folder has written down; None before it has."""
+    for file in folder.glob("ray/session_2*/gcs_server_port_*"):
+        with contextlib.suppress(OSError, ValueError):
+            return int(file.read_text())
+    return None
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -1,7 +1,6 @@
 """A store with a run in it, the pages over it, and Chromium."""
 
 import asyncio
-import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -90,15 +89,3 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A dashboard that answers at ``site.url``, with a token; of one policy that stands still."""
     with _part("live_example").served(tmp_path_factory.mktemp("site"), token=TOKEN, steps=6) as served:
         yield served
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    """One browser for a module."""
-    with _part("browser").browser() as browser:
-        if browser is None:
-            missing = "there is no Chromium here: apt-get install chromium, and pip install playwright"
-            if os.environ.get("LIGHTNING_TESTS_NEED_BROWSER"):
-                pytest.fail(missing)
-            pytest.skip(missing)
-        yield browser

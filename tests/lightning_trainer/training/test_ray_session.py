@@ -122,6 +122,37 @@ def test_a_daemon_outlives_the_server_however_long_it_stays_away():
     _survives("gcs_server", 70.0)
 
 
+DIED_WHILE_STARTING = """
+import threading, time
+from lightning_trainer.training.on_ray.environ import set_ray_environment
+set_ray_environment()
+import psutil, ray
+from lightning_trainer.training.on_ray import session as ray_session
+
+session = ray_session.RaySession()
+starting = threading.Thread(target=session.start)
+starting.start()
+killed = False
+while starting.is_alive():
+    folder = session._folder
+    if not killed and folder is not None and ray_session._port_of_control_store(folder) is not None:
+        (server,) = [one for one in ray_session._processes_in(folder) if one.name() == "gcs_server"]
+        server.kill()
+        killed = True
+    session.look_after_start()
+    time.sleep(0.02 if not killed else 1)
+assert killed
+assert ray.get(ray.put(5)) == 5
+session.stop()
+print("started again")
+"""
+
+
+def test_a_control_store_that_dies_while_ray_is_started_is_not_waited_for():
+    done = subprocess.run([sys.executable, "-c", DIED_WHILE_STARTING], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "started again\n"), done.stderr[-3000:]
+
+
 @pytest.mark.parametrize(("failures", "starts"), [(1, 2), (3, 4), (9, 4)])
 def test_servers_that_took_too_long_on_a_busy_machine_are_started_again(monkeypatch, failures, starts):
     set_ray_environment()

@@ -1,0 +1,52 @@
+"""A server in the place of Ray's control store (GCS) that has died, which refuses whatever it is asked.
+
+Ray is told to wait for a control store that is away (``set_ray_environment``), because it would end the process. Nobody
+brings back one that dies while Ray is being started, and whoever starts it would wait for a year. Any answer ends that.
+"""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+
+
+class Refusal:
+    """At one port of the loopback interface at a time, from ``begin`` to ``end``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._server: grpc.Server | None = None
+
+    def begin(self, port: int) -> None:
+        """Answer there; nothing where it does already, or where another server has the port meanwhile."""
+        with self._lock:
+            if self._server is not None:
+                return
+            server = grpc.server(
+                ThreadPoolExecutor(1, thread_name_prefix="ray-refusal"),
+                handlers=(_Refusing(),),
+                options=(("grpc.so_reuseport", 0),),
+            )
+            try:
+                server.add_insecure_port(f"127.0.0.1:{port}")
+            except RuntimeError:
+                return
+            server.start()
+            self._server = server
+
+    def end(self) -> None:
+        with self._lock:
+            if self._server is not None:
+                self._server.stop(None).wait()
+            self._server = None
+
+
+class _Refusing(grpc.GenericRpcHandler):
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        return grpc.unary_unary_rpc_method_handler(_refuse)
+
+
+def _refuse(request: bytes, context: grpc.ServicerContext) -> None:
+    # Ray asks again after UNAVAILABLE and UNKNOWN.
+    context.abort(grpc.StatusCode.PERMISSION_DENIED, "Ray's gcs_server died while Ray was being started")
