@@ -25,7 +25,7 @@ class Refusal:
                 return
             server = grpc.server(
                 ThreadPoolExecutor(1, thread_name_prefix="ray-refusal"),
-                handlers=(_Refusing(),),
+                handlers=[_Refusing()],
                 options=(("grpc.so_reuseport", 0),),
             )
             try:

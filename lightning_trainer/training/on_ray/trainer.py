@@ -123,9 +123,7 @@ class RayTrainer(TrainerClient):
 
     async def start(self) -> None:
         self._starting = asyncio.ensure_future(asyncio.to_thread(self._session.start))
-        while not self._starting.done():
-            await asyncio.wait({self._starting}, timeout=_LOOK_EVERY_S)
-            self._session.look_after_start()
+        await self._started(self._starting)
         starting, self._starting = self._starting, None
         starting.result()
         self._holds_session = True
@@ -142,6 +140,12 @@ class RayTrainer(TrainerClient):
         await self._answers([actor.start.remote(*meeting) for actor in self._actors])
         self.process_ids, self.process_id = started, started[0]
 
+    async def _started(self, starting: asyncio.Future[None]) -> None:
+        """Wait until Ray has started or failed to."""
+        while not starting.done():
+            await asyncio.wait({starting}, timeout=_LOOK_EVERY_S)
+            self._session.look_after_start()
+
     async def _places(self) -> Sequence[Mapping[str, Any]]:
         """Options of each process's actor that say where it runs."""
         return [{}] * self._settings.world_size
@@ -153,7 +157,7 @@ class RayTrainer(TrainerClient):
         self._kill()
         self._actors, self._processes, self.process_id, self.process_ids = [], [], None, ()
         if self._starting is not None:  # whoever waited for it was told to stop; the thread was not
-            await asyncio.wait({self._starting})
+            await self._started(self._starting)
             self._holds_session = self._starting.exception() is None
             self._starting = None
         if self._holds_session:

@@ -218,7 +218,7 @@ async def test_a_start_that_is_cancelled_leaves_no_ray_behind():
     set_ray_environment()
     from lightning_trainer.training.on_ray.trainer import RayTrainer
 
-    begun, may_end, done = threading.Event(), threading.Event(), []
+    begun, may_end, done, looked = threading.Event(), threading.Event(), [], []
 
     class SlowSession:
         lives = is_own = True
@@ -231,7 +231,8 @@ async def test_a_start_that_is_cancelled_leaves_no_ray_behind():
         def stop(self) -> None:
             done.append("stop")
 
-        def look_after_start(self) -> None: ...
+        def look_after_start(self) -> None:
+            looked.append("look")
 
     settings: Any = SimpleNamespace(world_size=1)
     session: Any = SlowSession()
@@ -241,9 +242,11 @@ async def test_a_start_that_is_cancelled_leaves_no_ray_behind():
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    asyncio.get_running_loop().call_later(0.1, may_end.set)
+    looked.clear()
+    asyncio.get_running_loop().call_later(2.5, may_end.set)
     await trainer.close()
     assert done == ["start", "stop"]
+    assert looked, "a server that dies while all is stopped is seen, too"
 
 
 @pytest.mark.parametrize(
