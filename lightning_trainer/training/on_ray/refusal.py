@@ -12,17 +12,19 @@ import grpc
 
 
 class Refusal:
-    """At one port of the loopback interface at a time, from ``begin`` to ``end``."""
+    """At one port of the loopback interface at a time: the one that ``begin`` last named, until ``end``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._server: grpc.Server | None = None
+        self._port: int | None = None
 
     def begin(self, port: int) -> None:
-        """Answer there; nothing where it does already, or where another server has the port meanwhile."""
+        """Answer there; do nothing where it does already, or where another server has taken the port."""
         with self._lock:
-            if self._server is not None:
+            if port == self._port:
                 return
+            self._stop()
             server = grpc.server(
                 ThreadPoolExecutor(1, thread_name_prefix="ray-refusal"),
                 handlers=[_Refusing()],
@@ -33,13 +35,17 @@ class Refusal:
             except RuntimeError:
                 return
             server.start()
-            self._server = server
+            self._server, self._port = server, port
 
     def end(self) -> None:
+        """Stop answering."""
         with self._lock:
-            if self._server is not None:
-                self._server.stop(None).wait()
-            self._server = None
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._server is not None:
+            self._server.stop(None).wait()
+        self._server = self._port = None
 
 
 class _Refusing(grpc.GenericRpcHandler):
