@@ -8,6 +8,7 @@ the agents are kicked off without one, with examples as messages.
 """
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ os.environ.setdefault("CREWAI_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("CREWAI_TRACING_ENABLED", "false")
 
 from crewai import LLM, Agent
+from crewai.events.event_listener import event_listener
+from crewai.utilities.i18n import I18N_DEFAULT
 
 sys.path.append(str(Path(__file__).parents[1] / "two_agents"))
 
@@ -31,6 +34,11 @@ from team_training import (  # pyright: ignore[reportMissingImports]
     main,
 )
 
+event_listener.formatter.verbose = False  # or it draws two boxes for every call
+logging.getLogger("crewai").setLevel(logging.ERROR)
+FRAME = I18N_DEFAULT.slice("task_no_tools")
+"""What CrewAI writes around a question. The examples have it as well: else they show another conversation."""
+
 
 async def answer(
     role: str, instructions: str, examples: tuple[tuple[str, str], ...], asked: str, temperature: float
@@ -43,7 +51,8 @@ async def answer(
         timeout=300,
     )
     agent = Agent(role=role, goal=instructions, backstory="You are brief.", llm=llm, max_iter=1)
-    return str(await agent.kickoff_async(conversation(examples, asked)))
+    framed = tuple((FRAME.format(input=question), shown) for question, shown in examples)
+    return str(await agent.kickoff_async(conversation(framed, asked)))
 
 
 async def solve(question: str, temperature: float) -> int | None:

@@ -168,3 +168,7 @@ def test_the_team_that_the_example_trains_asks_as_planner_and_as_worker(receiver
     asked = [body["messages"] for _, _, body in model.requests]
     assert [message["role"] for message in asked[0][:3]] == ["system", "user", "assistant"]  # what it is shown
     assert "Kim has 40 nuts and eats 13." in asked[0][-1]["content"]
+    questions = [message["content"] for message in asked[0] if message["role"] == "user"]
+    frames = {(text.partition(": ")[0], text.rpartition("\n")[2]) for text in questions}
+    assert len(frames) == 1, "examples are framed as what is asked"
+    assert "╭" not in done.stdout, "no boxes around every call"
