@@ -1,7 +1,7 @@
 """Every policy of a configuration put together with its engine and its trainer."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.api.scoring import scoring
-from lightning_trainer.daemon.hardware.dealing import deal, dealt, engine_groups
+from lightning_trainer.daemon.hardware.dealing import Deal, deal, dealt, engine_groups
 from lightning_trainer.daemon.hardware.loan import GpuLoan
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.policy_runtime import PolicyEngine, PolicyRuntime
@@ -21,12 +21,12 @@ from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.judges.scoring_engine import Post, engines_of
 from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.serving.replicas import EngineReplicas
-from lightning_trainer.serving.settings import engine_settings, replica_settings
+from lightning_trainer.serving.settings import EngineSettings, engine_settings, replica_settings
 from lightning_trainer.serving.shared_memory import WeightFiles
 from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.store.store import Store
 from lightning_trainer.training.remote import make_trainers
-from lightning_trainer.training.settings import schedule_notes, trainer_settings
+from lightning_trainer.training.settings import TrainerSettings, schedule_notes, trainer_settings
 
 
 async def compose(
@@ -57,24 +57,13 @@ async def compose(
     """
     if not config.policy:
         return []
-    model_dirs = {
-        policy.name: await asyncio.to_thread(resolve_model, policy.model, model_cache()) for policy in config.policy
-    }
+    model_dirs = {one.name: await asyncio.to_thread(resolve_model, one.model, model_cache()) for one in config.policy}
     logs = {policy.name: _log_dir(config, policy) for policy in config.policy}
     devices = deal(config)
     settings = [
-        trainer_settings(
-            config,
-            one,
-            model_dirs[one.name],
-            logs[one.name],
-            await _reference_dir(one),
-            gpus_per_process=devices.gpus_per_process,
-            shares_gpu=devices.shares,
-        )
-        for one in config.policy
+        await _trainer_settings(config, one, devices, model_dirs[one.name], logs[one.name]) for one in config.policy
     ]
-    shown = [await _demonstrations(config, one, model_dirs[one.name]) for one in config.policy]
+    demonstrations = [await _demonstrations(config, one, model_dirs[one.name]) for one in config.policy]
     trainers = make_trainers(
         config.training.backend,
         settings,
@@ -82,35 +71,17 @@ async def compose(
         gpus=devices.trainers,
         cluster=config.ray,
     )
-    engines: dict[str, PolicyEngine] = {}
-    sleepers: list[EngineReplicas] = []
-    room = sum(map(_weight_bytes, model_dirs.values()))
-    for number, group in enumerate(engine_groups(config.policy)):
-        first = group[0]
-        weights = stack.enter_context(WeightFiles(config.daemon.state_dir, version_bytes=room))
-        of_engine = engine_settings(config, group, model_dirs[first.name], weights.folder, logs[first.name])
-        sleeps = devices.sleeps(number, config)
-        each = [
-            dealt(one, own, devices.memory_share(own), sleeps=sleeps)
-            for one, own in zip(
-                replica_settings(of_engine, config.engine.replicas), devices.engines[number], strict=True
-            )
-        ]
-        of_engine = replace(each[0], log_dir=of_engine.log_dir)
-        replicas = EngineReplicas([EngineSupervisor(one) for one in each])
-        sleepers += [replicas] if sleeps else []
-        for policy in group:
-            own = weights if len(group) == 1 else weights.of(policy.name)
-            engines[policy.name] = PolicyEngine(replicas, of_engine, own, model_dirs[policy.name])
+    engines, sleepers = _engines(config, stack, devices, model_dirs, logs)
     if sleepers:
         loan = GpuLoan(sleepers, config.engine.sleep_level)
         stack.push_async_callback(loan.close)
         for trainer in trainers:
             trainer.gpu = loan
-    ways: dict[str, Post] = {}
-    engine_of = engines_of(config, ways.__getitem__)
+    ways: dict[str, Post] = {}  # filled below: the judges are there before the policies whose engines they ask
     judges = await stack.enter_async_context(
-        judges_at_work(config.judge, config.daemon, store=store, sink=sink, engine_of=engine_of)
+        judges_at_work(
+            config.judge, config.daemon, store=store, sink=sink, engine_of=engines_of(config, ways.__getitem__)
+        )
     )
     policies = [
         PolicyRuntime(
@@ -120,7 +91,7 @@ async def compose(
             sink=sink,
             engine=engines[policy.name],
             trainer=trainer,
-            demonstrations=demonstrations,
+            demonstrations=shown,
             make_upstream=make_upstream,
             census=census,
             url=url,
@@ -128,17 +99,82 @@ async def compose(
             log_dir=logs[policy.name],
             judges=judges,
         )
-        for policy, trainer, demonstrations in zip(config.policy, trainers, shown, strict=True)
+        for policy, trainer, shown in zip(config.policy, trainers, demonstrations, strict=True)
     ]
     ways |= {policy.policy.name: scoring(policy.upstream) for policy in policies}
-    said = overlaps(config.policy)
-    for policy in policies:
-        for sentence in (*said.get(policy.policy.name, ()), *schedule_notes(config, policy.policy)):
-            policy.progress.say(sentence)
-        recorded = await store.begin_policy(policy.policy.name)
-        if recorded:
-            policy.progress.say(_what_of_recorded(policy.policy, recorded))
+    await _say_what_to_know(config, policies, store)
     return policies
+
+
+async def _trainer_settings(
+    config: Config, policy: PolicyConfig, devices: Deal, model_dir: Path, log_dir: Path
+) -> TrainerSettings:
+    return trainer_settings(
+        config,
+        policy,
+        model_dir,
+        log_dir,
+        await _reference_dir(policy),
+        gpus_per_process=devices.gpus_per_process,
+        shares_gpu=devices.shares,
+    )
+
+
+def _engines(
+    config: Config, stack: AsyncExitStack, devices: Deal, model_dirs: Mapping[str, Path], logs: Mapping[str, Path]
+) -> tuple[dict[str, PolicyEngine], list[EngineReplicas]]:
+    """Return the engine of each policy, by its name, and the engines that sleep during updates.
+
+    Args:
+        stack: gets the files of weights.
+        model_dirs: by policy.
+        logs: by policy; engines that several share write to the first one's.
+    """
+    engines: dict[str, PolicyEngine] = {}
+    sleepers: list[EngineReplicas] = []
+    room = sum(map(_weight_bytes, model_dirs.values()))
+    for number, group in enumerate(engine_groups(config.policy)):
+        first = group[0].name
+        weights = stack.enter_context(WeightFiles(config.daemon.state_dir, version_bytes=room))
+        shared = engine_settings(config, group, model_dirs[first], weights.folder, logs[first])
+        sleeps = devices.sleeps(number, config)
+        each = _replicas_on_gpus(config, shared, devices, number, sleeps)
+        replicas = EngineReplicas([EngineSupervisor(one) for one in each])
+        if sleeps:
+            sleepers.append(replicas)
+        alone = replace(each[0], log_dir=shared.log_dir)
+        for policy in group:
+            own = weights if len(group) == 1 else weights.of(policy.name)
+            engines[policy.name] = PolicyEngine(replicas, alone, own, model_dirs[policy.name])
+    return engines, sleepers
+
+
+def _replicas_on_gpus(
+    config: Config, shared: EngineSettings, devices: Deal, number: int, sleeps: bool
+) -> list[EngineSettings]:
+    """Return the settings of each replica of an engine, with the GPUs that it was dealt.
+
+    Args:
+        shared: what is alike in all of them.
+        number: of the engine's group in the deal.
+    """
+    replicas = replica_settings(shared, config.engine.replicas)
+    return [
+        dealt(one, gpus, devices.memory_share(gpus), sleeps=sleeps)
+        for one, gpus in zip(replicas, devices.engines[number], strict=True)
+    ]
+
+
+async def _say_what_to_know(config: Config, policies: Sequence[PolicyRuntime], store: Store) -> None:
+    """Tell each policy's progress what a person should hear: overlaps, its schedule, and what was recorded before."""
+    shared_agents = overlaps(config.policy)
+    for runtime in policies:
+        policy = runtime.policy
+        for sentence in (*shared_agents.get(policy.name, ()), *schedule_notes(config, policy)):
+            runtime.progress.say(sentence)
+        recorded = await store.begin_policy(policy.name)
+        if recorded:
+            runtime.progress.say(_what_of_recorded(policy, recorded))
 
 
 def _what_of_recorded(policy: PolicyConfig, rollouts: int) -> str:

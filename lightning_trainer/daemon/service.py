@@ -7,12 +7,14 @@ Stopping goes backwards and leaves no process, port or shared-memory file behind
 import asyncio
 import contextlib
 import logging
+import socket
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import Any
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from lightning_instrumentation.access.known import KnownDaemon
 
 from lightning_trainer.agents.live import LiveCensus
@@ -32,7 +34,7 @@ from lightning_trainer.daemon.composition import compose
 from lightning_trainer.daemon.dashboard import LiveDaemon
 from lightning_trainer.daemon.http.server import announced, serving
 from lightning_trainer.daemon.http.sockets import bind
-from lightning_trainer.daemon.http.tls import ShownCertificate, read_certificate, without_tls
+from lightning_trainer.daemon.http.tls import Certificate, ShownCertificate, read_certificate, without_tls
 from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts, hosts_of_environment
 from lightning_trainer.daemon.loop.checkpoints import oldest_checkpoints
 from lightning_trainer.daemon.policy_runtime import PolicyRuntime
@@ -99,7 +101,7 @@ class Daemon:
             store = await stack.enter_async_context(store_at(place_of(config), config.store))
             sink = NotifyingStore(store)
             census = LiveCensus(store)
-            self.policies = policies = await compose(
+            self.policies = await compose(
                 config,
                 stack,
                 store=store,
@@ -109,51 +111,68 @@ class Daemon:
                 token=token,
                 make_upstream=self._upstream,
             )
-            store.retention.wanted_by = lambda: [one.policy.name for one in policies if one.takes_attempts]
+            store.retention.wanted_by = lambda: [one.policy.name for one in self.policies if one.takes_attempts]
             store.retention.repeatable_from = partial(oldest_checkpoints, config.shared_dir / "checkpoints")
             self.url = url
             redacting = RedactingSink.of(config.daemon, sink)
-            app = self._app(store, redacting, policies, token, daemon=identity.daemon, census=census)
-            shown = None if certificate is None else ShownCertificate(config.daemon, certificate)
+            app = self._app(store, redacting, self.policies, token, daemon=identity.daemon, census=census)
             pem = None if certificate is None else certificate.pem
-            # First: a client that could connect before it knew the token would be refused.
             known = KnownDaemon(token, pem, identity.daemon, str(state_dir))
-            tell = stack.enter_context(told_to_clients(url, known, lasting=config.daemon.port != 0))
-            await stack.enter_async_context(
-                serving(app, listener, tls=None if shown is None else lambda: shown.now.context)
-            )
-            stack.enter_context(announced(state_dir / "daemon.json", url))
-            if shown is not None:
-                stack.push_async_callback(_ended(asyncio.create_task(shown.keep_fresh(lambda new: tell(new.pem)))))
-            stack.push_async_callback(_ended(asyncio.create_task(drain_spools(url, redacting, identity.owners))))
-            stack.push_async_callback(_ended(asyncio.create_task(keep_within_limits(store))))
+            await self._listen(stack, app, listener, url, known, certificate)
+            _in_background(stack, drain_spools(url, redacting, identity.owners))
+            _in_background(stack, keep_within_limits(store))
             if config.metrics.otlp is not None:
                 from lightning_trainer.dashboard.otlp_metrics import OtlpMetrics
 
-                sending = OtlpMetrics(app.state.site, config.metrics.otlp).run()
-                stack.push_async_callback(_ended(asyncio.create_task(sending, name="metrics by OTLP")))
-            settler = FeedbackSettler(config.feedback, store, sink)
-            stack.push_async_callback(_ended(asyncio.create_task(settler.run())))
-            stack.push_async_callback(_ended(asyncio.create_task(census.get())))  # so that who asks first has an answer
-            engines = {id(policy.engine): policy.engine for policy in policies}.values()
-            for policy in policies:
-                stack.push_async_callback(policy.stop)
-            for engine in engines:
-                stack.push_async_callback(engine.stop)
-            starting = (*(engine.start() for engine in engines), *(policy.start() for policy in policies))
-            if not await _unless(stop, asyncio.gather(*starting)):
-                return
-            loops = [asyncio.create_task(policy.run(), name=f"loop of {policy.policy.name}") for policy in policies]
-            for loop in loops:
-                stack.push_async_callback(_ended(loop))
-            stopped = asyncio.create_task(stop.wait())
-            await asyncio.wait({stopped, *loops}, return_when=asyncio.FIRST_COMPLETED)
-            for loop in loops:
-                if loop.done():
-                    loop.result()  # a bug or a dead engine must not pass silently
-            for policy, loop in zip(policies, loops, strict=True):
-                await _ended(loop)()
-                await policy.save()
+                _in_background(stack, OtlpMetrics(app.state.site, config.metrics.otlp).run(), name="metrics by OTLP")
+            _in_background(stack, FeedbackSettler(config.feedback, store, sink).run())
+            _in_background(stack, census.get())  # so that who asks first has an answer
+            if await self._start_policies(stack, stop):
+                await self._run_policies(stack, stop)
+
+    async def _listen(
+        self,
+        stack: AsyncExitStack,
+        app: FastAPI,
+        listener: socket.socket,
+        url: str,
+        known: KnownDaemon,
+        certificate: Certificate | None,
+    ) -> None:
+        """Serve HTTP, and say so to clients of this user, until the stack is left."""
+        config = self.config.daemon
+        shown = None if certificate is None else ShownCertificate(config, certificate)
+        # First: a client that could connect before it knew the token would be refused.
+        tell = stack.enter_context(told_to_clients(url, known, lasting=config.port != 0))
+        tls = None if shown is None else lambda: shown.now.context
+        await stack.enter_async_context(serving(app, listener, tls=tls))
+        stack.enter_context(announced(config.state_dir / "daemon.json", url))
+        if shown is not None:
+            _in_background(stack, shown.keep_fresh(lambda new: tell(new.pem)))
+
+    async def _start_policies(self, stack: AsyncExitStack, stop: asyncio.Event) -> bool:
+        """Start every engine and every trainer; False when stopped first."""
+        engines = {id(policy.engine): policy.engine for policy in self.policies}.values()
+        for policy in self.policies:
+            stack.push_async_callback(policy.stop)
+        for engine in engines:
+            stack.push_async_callback(engine.stop)
+        starting = (*(engine.start() for engine in engines), *(policy.start() for policy in self.policies))
+        return await _unless(stop, asyncio.gather(*starting))
+
+    async def _run_policies(self, stack: AsyncExitStack, stop: asyncio.Event) -> None:
+        """Train until stopped, or until a loop ends by itself."""
+        loops = [asyncio.create_task(policy.run(), name=f"loop of {policy.policy.name}") for policy in self.policies]
+        for loop in loops:
+            stack.push_async_callback(_ended(loop))
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait({stopped, *loops}, return_when=asyncio.FIRST_COMPLETED)
+        for loop in loops:
+            if loop.done():
+                loop.result()  # a bug or a dead engine must not pass silently
+        for policy, loop in zip(self.policies, loops, strict=True):
+            await _ended(loop)()
+            await policy.save()
 
     def _app(
         self,
@@ -171,40 +190,7 @@ class Daemon:
         answer_in_the_callers_shape(app)
         app.add_middleware(TrustedHosts, host=config.daemon.host, listed=listed)
         guarded = [Depends(require_token(token))]
-        gateway = gateway_router(
-            [
-                ServedPolicy(
-                    p.policy.name,
-                    p.upstream,
-                    p.policy.claims,
-                    old_versions=p.old_versions,
-                    canary=p.canary_route,
-                    shadow=p.shadow(sink),
-                )
-                for p in policies
-            ],
-            sink,
-            max_body_bytes=config.gateway.max_body_bytes,
-            max_concurrent=config.gateway.max_concurrent,
-        )
-        not_kept: Counter[str] = Counter()
-        for router in (
-            otlp_router(sink, max_body_bytes=config.daemon.max_body_bytes, not_kept=not_kept),
-            rewards_router(store, sink),
-            feedback_router(store, sink, config.feedback),
-            rollouts_router(store, sink),
-            gateway,
-            embeddings_router(_embeddings(config.gateway), max_body_bytes=config.gateway.max_body_bytes),
-            status_router(policies, store=store, not_kept=not_kept, census=census),
-            store_router(store, {policy.policy.name: policy.rollbacks for policy in policies}),
-            feedback_api(store, config.feedback),
-            runs_router(),
-            rollback_router({policy.policy.name: policy.rollbacks for policy in policies}),
-            pausing_router(store, {policy.policy.name: policy.rollbacks for policy in policies}),
-            labels_router(store, sink),
-            scoring_router({policy.policy.name: scoring(policy.upstream) for policy in policies}),
-            selection_router(config.policy, gateway),
-        ):
+        for router in self._guarded_routers(store, sink, policies, census):
             app.include_router(router, dependencies=guarded)
         site = Site(
             config,
@@ -221,6 +207,37 @@ class Daemon:
             app.include_router(router)
         return app
 
+    def _guarded_routers(
+        self, store: Store, sink: SpanSink, policies: Sequence[PolicyRuntime], census: LiveCensus | None
+    ) -> tuple[APIRouter, ...]:
+        """Return the routes that only who has the token may use."""
+        config = self.config
+        not_kept: Counter[str] = Counter()
+        rollbacks = {policy.policy.name: policy.rollbacks for policy in policies}
+        gateway = gateway_router(
+            [_served(policy, sink) for policy in policies],
+            sink,
+            max_body_bytes=config.gateway.max_body_bytes,
+            max_concurrent=config.gateway.max_concurrent,
+        )
+        return (
+            otlp_router(sink, max_body_bytes=config.daemon.max_body_bytes, not_kept=not_kept),
+            rewards_router(store, sink),
+            feedback_router(store, sink, config.feedback),
+            rollouts_router(store, sink),
+            gateway,
+            embeddings_router(_embeddings(config.gateway), max_body_bytes=config.gateway.max_body_bytes),
+            status_router(policies, store=store, not_kept=not_kept, census=census),
+            store_router(store, rollbacks),
+            feedback_api(store, config.feedback),
+            runs_router(),
+            rollback_router(rollbacks),
+            pausing_router(store, rollbacks),
+            labels_router(store, sink),
+            scoring_router({policy.policy.name: scoring(policy.upstream) for policy in policies}),
+            selection_router(config.policy, gateway),
+        )
+
     def _upstream(self, engine: EngineEndpoint | EngineChoice) -> Upstream:
         """The gateway's way to an engine, or to several."""
         gateway = self.config.gateway
@@ -232,8 +249,25 @@ class Daemon:
         )
 
 
+def _served(policy: PolicyRuntime, sink: SpanSink) -> ServedPolicy:
+    """Return what the gateway knows of a policy."""
+    return ServedPolicy(
+        policy.policy.name,
+        policy.upstream,
+        policy.policy.claims,
+        old_versions=policy.old_versions,
+        canary=policy.canary_route,
+        shadow=policy.shadow(sink),
+    )
+
+
 def _embeddings(gateway: GatewayConfig) -> EmbeddingsServer | None:
     return None if gateway.embeddings is None else EmbeddingsServer(gateway.embeddings, gateway.embeddings_key)
+
+
+def _in_background(stack: AsyncExitStack, work: Coroutine[Any, Any, object], name: str | None = None) -> None:
+    """Let it run until it ends or the stack is left."""
+    stack.push_async_callback(_ended(asyncio.create_task(work, name=name)))
 
 
 def _ended(task: asyncio.Task):

@@ -5,7 +5,7 @@ daemon's, from an environment variable that the configuration names.
 """
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -32,24 +32,32 @@ class EmbeddingsServer:
 
 def embeddings_router(server: EmbeddingsServer | None, *, max_body_bytes: int) -> APIRouter:
     """Return the routes, below each of the gateway's base URLs."""
-    sessions: list[aiohttp.ClientSession] = []
+    passing_on = _PassingOn(server, max_body_bytes)
+    router = APIRouter(lifespan=passing_on.lifespan)
+    for base in BASES:
+        router.add_api_route(f"{base}/embeddings", passing_on.embed, methods=["POST"])
+    return router
+
+
+class _PassingOn:
+    """Passes requests on to the server of embeddings, where there is one."""
+
+    def __init__(self, server: EmbeddingsServer | None, max_body_bytes: int) -> None:
+        self._server = server
+        self._max_body_bytes = max_body_bytes
+        self._session: aiohttp.ClientSession | None = None
 
     @asynccontextmanager
-    async def lifespan(_: object) -> AsyncIterator[None]:
+    async def lifespan(self, _: object) -> AsyncIterator[None]:
+        """Close the connections with the app."""
         try:
             yield
         finally:
-            for session in sessions:
-                await session.close()
+            if self._session is not None:
+                await self._session.close()
 
-    def session() -> aiohttp.ClientSession:
-        # Made on the first request: it belongs to the event loop that it is made on.
-        if not sessions:
-            timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-            sessions.append(aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), trust_env=True))
-        return sessions[0]
-
-    async def embed(request: Request) -> Response:
+    async def embed(self, request: Request) -> Response:
+        server = self._server
         if server is None:
             return shaped(
                 request,
@@ -67,13 +75,9 @@ def embeddings_router(server: EmbeddingsServer | None, *, max_body_bytes: int) -
                 )
                 return shaped(request, 502, sentence)
             headers["authorization"] = f"Bearer {key}"
-        url = f"{server.base_url.rstrip('/')}/embeddings"
         try:
-            body = await read_body(request.stream(), limit=max_body_bytes)
-            # Not to be redirected: the key goes to the host that was named and nowhere else.
-            async with session().post(url, data=body, headers=headers, allow_redirects=False) as answer:
-                passed = {name: answer.headers[name] for name in _PASSED_HEADERS if name in answer.headers}
-                return Response(await answer.read(), answer.status, passed)
+            body = await read_body(request.stream(), limit=self._max_body_bytes)
+            return await self._answer_of(server, body, headers)
         except BodyTooLargeError as error:
             return shaped(request, 413, str(error))
         except BodyTooSlowError as error:  # a TimeoutError as well
@@ -82,7 +86,16 @@ def embeddings_router(server: EmbeddingsServer | None, *, max_body_bytes: int) -
             reason = str(error) or type(error).__name__
             return shaped(request, 502, f"the server of embeddings at {server.base_url} did not answer: {reason}")
 
-    router = APIRouter(lifespan=lifespan)
-    for base in BASES:
-        router.add_api_route(f"{base}/embeddings", embed, methods=["POST"])
-    return router
+    async def _answer_of(self, server: EmbeddingsServer, body: bytes, headers: Mapping[str, str]) -> Response:
+        url = f"{server.base_url.rstrip('/')}/embeddings"
+        # Not to be redirected: the key goes to the host that was named and nowhere else.
+        async with self._connections().post(url, data=body, headers=headers, allow_redirects=False) as answer:
+            passed = {name: answer.headers[name] for name in _PASSED_HEADERS if name in answer.headers}
+            return Response(await answer.read(), answer.status, passed)
+
+    def _connections(self) -> aiohttp.ClientSession:
+        # Made on the first request: it belongs to the event loop that it is made on.
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+            self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), trust_env=True)
+        return self._session

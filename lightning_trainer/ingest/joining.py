@@ -189,32 +189,41 @@ class _Joining:
         }
 
     def _by_time(self) -> None:
+        """Apply rule 3 to every record without an id that no other rule has given a call."""
         starts = [record.span.start_ns for record in self._records]
-        longest = max(record.span.end_ns - record.span.start_ns for record in self._records)
-        sizes: dict[int, int] = {}
-        scopes: dict[int, set[str]] = {}
+        longest_ns = max(record.span.end_ns - record.span.start_ns for record in self._records)
+        scopes = {root: {self._records[one].span.scope for one in members} for root, members in self._members.items()}
         for place, record in enumerate(self._records):
-            root = self._root(place)
-            sizes[root] = sizes.get(root, 0) + 1
-            scopes.setdefault(root, set()).add(record.span.scope)
-        for place, record in enumerate(self._records):
-            if record.response_id is not None or sizes[self._root(place)] > 1:
+            if record.response_id is not None or len(self._members[self._root(place)]) > 1:
                 continue
             span = record.span
-            window = range(bisect_left(starts, span.start_ns - longest), bisect_right(starts, span.end_ns))
-            near = [
-                other
-                for other in window
-                if span.scope not in scopes[self._root(other)]
-                and _nested(span, self._records[other].span)
-                and self._same(place, other)
-            ]
-            if near:
-                nearest = min(near, key=lambda other: (abs(starts[other] - span.start_ns), other))
-                both = scopes[self._root(place)] | scopes[self._root(nearest)]
-                self._unite(place, nearest, _say_otherwise)
-                root = self._root(place)
-                scopes[root], sizes[root] = both, 2
+            # Whatever ended or began inside of this record began in this window.
+            window = range(bisect_left(starts, span.start_ns - longest_ns), bisect_right(starts, span.end_ns))
+            nearest = self._nearest(place, window, scopes)
+            if nearest is None:
+                continue
+            both = scopes[self._root(place)] | scopes[self._root(nearest)]
+            self._unite(place, nearest, _say_otherwise)
+            # Also where they say otherwise: no further record of that instrumentation is offered to this one.
+            scopes[self._root(place)] = both
+
+    def _nearest(self, place: int, window: range, scopes: Mapping[int, set[str]]) -> int | None:
+        """Return the record in the window that is of the same call by rule 3 and nearest in time; None: there is none.
+
+        Args:
+            scopes: of the records of each group, by its root.
+        """
+        span = self._records[place].span
+        near = (
+            other
+            for other in window
+            if span.scope not in scopes[self._root(other)]
+            and _nested(span, self._records[other].span)
+            and self._same(place, other)
+        )
+        return min(
+            near, key=lambda other: (abs(self._records[other].span.start_ns - span.start_ns), other), default=None
+        )
 
     def _same(self, place: int, other: int) -> bool:
         one, two = self._records[place].span, self._records[other].span

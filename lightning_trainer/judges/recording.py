@@ -7,7 +7,7 @@ found again, whoever asked. Such a span names no parent and is no model call: no
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from lightning_instrumentation import semconv
 
@@ -46,37 +46,11 @@ def verdict_spans(
     now = max(time.time_ns(), started_ns)
     spans = []
     for verdict in verdicts:
-        attempt = attempts[verdict.place].attempt
-        about: dict[str, AttributeValue] = {
-            semconv.ROLLOUT_ID: attempt.rollout_id,
-            semconv.ATTEMPT_ID: attempt.attempt_id,
-        }
-        exact: dict[str, AttributeValue] = {}
-        if verdict.agent is not None:
-            exact[semconv.EVALUATION_AGENT] = verdict.agent
-        response_id = None
-        if verdict.call is not None:
-            response_id = attempts[verdict.place].turns[verdict.call].call.response_id
-        if response_id is not None:
-            exact[semconv.RESPONSE_ID] = response_id
-        event: dict[str, AttributeValue] = {semconv.EVALUATION_NAME: config.name, **exact}
-        if verdict.reason:
-            event[semconv.EVALUATION_EXPLANATION] = verdict.reason[:_LONGEST_REASON].encode(errors="replace").decode()
-        if verdict.value is None:
-            event[semconv.ERROR_TYPE] = _NO_VERDICT
-        else:
-            event[semconv.EVALUATION_SCORE] = verdict.value
+        judged = attempts[verdict.place]
         # A failure may be followed by a verdict on the same question, which has to be another span.
         salt = os.urandom(8).hex() if again or verdict.value is None else ""
-        named = f"{config.name}\n{attempt.attempt_id}\n{verdict.agent}\n{verdict.call}\n{salt}"
-        judge: dict[str, AttributeValue] = {
-            semconv.JUDGE_NAME: config.name,
-            semconv.JUDGE_KIND: config.kind,
-            semconv.JUDGE_MODEL: judged_by(config),
-            semconv.JUDGE_PLACE: verdict.place,
-        }
-        if verdict.call is not None:
-            judge[semconv.JUDGE_CALL] = verdict.call
+        named = f"{config.name}\n{judged.attempt.attempt_id}\n{verdict.agent}\n{verdict.call}\n{salt}"
+        about = _what_it_scores(judged, verdict)
         spans.append(
             Span(
                 trace_id=digest,
@@ -85,12 +59,51 @@ def verdict_spans(
                 name=f"evaluate {config.name}",
                 start_ns=started_ns,
                 end_ns=now,
-                attributes={**about, **exact, **judge},
-                events=(SpanEvent(semconv.EVALUATION_EVENT, now, event),),
+                attributes={
+                    semconv.ROLLOUT_ID: judged.attempt.rollout_id,
+                    semconv.ATTEMPT_ID: judged.attempt.attempt_id,
+                    **about,
+                    **_who_judged(config, verdict),
+                },
+                events=(SpanEvent(semconv.EVALUATION_EVENT, now, _evaluation(config, verdict, about)),),
                 scope=SCOPE,
             )
         )
     return spans
+
+
+def _what_it_scores(judged: JudgedAttempt, verdict: Verdict) -> dict[str, AttributeValue]:
+    """Return what of the attempt a verdict is about, where it is not about all of it."""
+    about: dict[str, AttributeValue] = {}
+    if verdict.agent is not None:
+        about[semconv.EVALUATION_AGENT] = verdict.agent
+    if verdict.call is not None and (response_id := judged.turns[verdict.call].call.response_id) is not None:
+        about[semconv.RESPONSE_ID] = response_id
+    return about
+
+
+def _evaluation(config: AnyJudge, verdict: Verdict, about: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
+    """Return the attributes of the evaluation event."""
+    event: dict[str, AttributeValue] = {semconv.EVALUATION_NAME: config.name, **about}
+    if verdict.reason:
+        event[semconv.EVALUATION_EXPLANATION] = verdict.reason[:_LONGEST_REASON].encode(errors="replace").decode()
+    if verdict.value is None:
+        event[semconv.ERROR_TYPE] = _NO_VERDICT
+    else:
+        event[semconv.EVALUATION_SCORE] = verdict.value
+    return event
+
+
+def _who_judged(config: AnyJudge, verdict: Verdict) -> dict[str, AttributeValue]:
+    judge: dict[str, AttributeValue] = {
+        semconv.JUDGE_NAME: config.name,
+        semconv.JUDGE_KIND: config.kind,
+        semconv.JUDGE_MODEL: judged_by(config),
+        semconv.JUDGE_PLACE: verdict.place,
+    }
+    if verdict.call is not None:
+        judge[semconv.JUDGE_CALL] = verdict.call
+    return judge
 
 
 def spending_span(config: AnyJudge, digest: str, budget: Budget, *, started_ns: int) -> Span:

@@ -59,54 +59,72 @@ def retokenized(
         policy: the name of the policy whose tokenizer it is.
         scorer: None where no engine is at hand; then the server's counts have to confirm the ids.
     """
+    try:
+        return _verified(call, words, tokenizer, policy, scorer), None
+    except (_UnconfirmedError, NoWordsError, UnscorableError) as reason:
+        return call, str(reason)
+
+
+class _UnconfirmedError(Exception):
+    """Why the ids of a call are not confirmed."""
+
+
+def _verified(call: Call, words: Words | None, tokenizer: PolicyTokenizer, policy: str, scorer: Scorer | None) -> Call:
+    """Return the call with confirmed ids.
+
+    Raises:
+        _UnconfirmedError: there are none.
+        NoWordsError: of its prompt or its tools.
+        UnscorableError: the engine does not score them.
+    """
     if words is None or words.answer is None:
-        return call, "no words of it were recorded"
-    try:
-        prompt_ids, spellings = _spelled(call, words, tokenizer)
-    except NoWordsError as error:
-        return call, str(error)
-    if not spellings:
-        return call, "the tokenizer does not give back the words of the answer"
-    if words.prompt_tokens is not None and words.prompt_tokens != len(prompt_ids):
-        return call, (
-            f"the server counted {words.prompt_tokens} prompt tokens and the chat template gives {len(prompt_ids)}: "
-            "the template, the tools or the model are others"
+        raise _UnconfirmedError("no words of it were recorded")
+    prompt_ids, spellings = _spelled(call, words, tokenizer)
+    response_ids = _as_counted(words, prompt_ids, spellings)
+    if scorer is None and (words.prompt_tokens is None or words.response_tokens is None):
+        raise _UnconfirmedError(
+            "the server gave no counts and no engine was named to score the ids, so nothing confirms them"
         )
-    if words.response_tokens is not None:
-        spellings = [ids for ids in spellings if len(ids) == words.response_tokens]
-        if not spellings:
-            return (
-                call,
-                f"the server counted {words.response_tokens} response tokens, and its words spell another number",
-            )
-    counted = words.prompt_tokens is not None and words.response_tokens is not None
-    if scorer is None and not counted:
-        return call, "the server gave no counts and no engine was named to score the ids, so nothing confirms them"
-    response_ids = spellings[0]
-    try:
-        scores = None if scorer is None else scorer.score([*prompt_ids, *response_ids])[len(prompt_ids) - 1 :]
-    except UnscorableError as error:
-        return call, str(error)
-    if scores is not None and (wrong := [one for one in scores if not one > IMPLAUSIBLE_NATS]):
-        return (
-            call,
-            f"the engine gives one of its response tokens the log-probability {min(wrong):.1f}: it was not sampled",
-        )
+    scores = None if scorer is None else _plausible_scores(scorer, prompt_ids, response_ids)
     # The scores are of the plain softmax, at temperature 1 and without penalties.
     plain = math.isclose(call.temperature, 1.0) and call.shaping is None
     sampled_here = scorer is not None and words.model == scorer.model and plain
-    return (
-        replace(
-            call,
-            prompt_ids=prompt_ids,
-            response_ids=response_ids,
-            fidelity=Fidelity.VERIFIED,
-            behavior_logprobs=scores if sampled_here else None,
-            policy=call.policy or (policy if sampled_here else None),
-            policy_version=_version(words.model) if sampled_here else call.policy_version,
-        ),
-        None,
+    return replace(
+        call,
+        prompt_ids=prompt_ids,
+        response_ids=response_ids,
+        fidelity=Fidelity.VERIFIED,
+        behavior_logprobs=scores if sampled_here else None,
+        policy=call.policy or (policy if sampled_here else None),
+        policy_version=_version(words.model) if sampled_here else call.policy_version,
     )
+
+
+def _as_counted(words: Words, prompt_ids: Sequence[int], spellings: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the first spelling of the answer that has as many tokens as the server counted (2 above)."""
+    if not spellings:
+        raise _UnconfirmedError("the tokenizer does not give back the words of the answer")
+    if words.prompt_tokens is not None and words.prompt_tokens != len(prompt_ids):
+        raise _UnconfirmedError(
+            f"the server counted {words.prompt_tokens} prompt tokens and the chat template gives {len(prompt_ids)}: "
+            "the template, the tools or the model are others"
+        )
+    for response_ids in spellings:
+        if words.response_tokens is None or len(response_ids) == words.response_tokens:
+            return response_ids
+    raise _UnconfirmedError(
+        f"the server counted {words.response_tokens} response tokens, and its words spell another number"
+    )
+
+
+def _plausible_scores(scorer: Scorer, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> tuple[float, ...]:
+    """Return the log-probabilities of the response's tokens, each one that a sampled token can have (3 above)."""
+    scores = scorer.score([*prompt_ids, *response_ids])[len(prompt_ids) - 1 :]
+    if wrong := [one for one in scores if not one > IMPLAUSIBLE_NATS]:
+        raise _UnconfirmedError(
+            f"the engine gives one of its response tokens the log-probability {min(wrong):.1f}: it was not sampled"
+        )
+    return scores
 
 
 def _spelled(call: Call, words: Words, tokenizer: PolicyTokenizer) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:

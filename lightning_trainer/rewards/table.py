@@ -68,49 +68,73 @@ def read_rewards(
     # Most tasks score attempts alone, and then no call needs to be found.
     calls_too = any(reward.span_id is not None or reward.response_id is not None for reward in rewards)
     targets = Targets(calls, attempts, repeated) if calls_too else Targets((), attempts, ())
-    best: dict[tuple[Target, str], tuple[int, float]] = {}
-    not_numbers: dict[tuple[Target, str], set[str]] = {}
-    ambiguous: set[tuple[str, str]] = set()
-    shared: set[tuple[str, str]] = set()
+    read = _Reading()
     for evaluation in rewards:
-        name, target = evaluation.name, targets.find(evaluation)
-        if target is None or name in refused:
-            continue
-        if target.scope is Scope.AMBIGUOUS:
-            ambiguous.add((target.name, name))
-        elif target.scope is Scope.SHARED:
-            shared.add((target.name, name))
-        elif evaluation.value is None or not abs(evaluation.value) <= LARGEST_REWARD:
-            said = f"{target}: evaluation {name!r} gave no number ({evaluation.value})"
-            not_numbers.setdefault((target, name), set()).add(said)
-        else:
-            observed = (evaluation.time_ns, float(evaluation.value))
-            best[target, name] = max(best.get((target, name), observed), observed)
-    given: dict[Target, dict[str, float]] = {}
-    for (target, name), (_, value) in best.items():
-        given.setdefault(target, {})[name] = corrections[name](value) if name in corrections else value
-    sums = weigh(given, weights, calls, attempts)
-    # Whoever tried again and gave a number then has mended it.
-    unmended = {text for given_as, texts in not_numbers.items() if given_as not in best for text in texts}
-    problems = [*sorted(refused.values()), *(f"{text} and counts as missing" for text in sorted(unmended))]
-    problems += [
-        f"span {span_id}: {name} does not say which of the response's choices it scores, so it scores none; name one "
-        f"as {span_id}/0"
-        for span_id, name in sorted(ambiguous)
-    ]
-    problems += [
-        f"{named}: {name} scores it, and several calls have this id, so it scores none; score the attempt, or give the "
-        "reward inside of the call's own span"
-        for named, name in sorted(shared)
-    ]
+        if evaluation.name not in refused and (target := targets.find(evaluation)) is not None:
+            read.add(evaluation, target)
+    sums = weigh(read.numbers(corrections), weights, calls, attempts)
+    values = sums.values.items()
     return RewardTable(
-        of_attempts={target.name: value for target, value in sums.values.items() if target.scope is Scope.ATTEMPT},
-        of_calls={target.name: value for target, value in sums.values.items() if target.scope is Scope.CALL},
-        problems=(*problems, *sums.problems),
+        of_attempts={target.name: value for target, value in values if target.scope is Scope.ATTEMPT},
+        of_calls={target.name: value for target, value in values if target.scope is Scope.CALL},
+        problems=(*sorted(refused.values()), *read.problems(), *sums.problems),
         of_agents={
             (target.name, target.agent): value
-            for target, value in sums.values.items()
+            for target, value in values
             if target.scope is Scope.AGENT and target.agent is not None
         },
         incomplete=sums.incomplete,
     )
+
+
+class _Reading:
+    """What the evaluations gave, sorted into numbers and what cannot be used."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[Target, str], tuple[int, float]] = {}
+        """By target and name: the last number by time, with its time."""
+        self._not_numbers: dict[tuple[Target, str], set[str]] = {}
+        """By target and name: a sentence for each evaluation without a number."""
+        self._ambiguous: set[tuple[str, str]] = set()
+        """Span and name."""
+        self._shared: set[tuple[str, str]] = set()
+        """Response and name."""
+
+    def add(self, evaluation: Evaluation, target: Target) -> None:
+        """Read one evaluation; neither order nor repetition has an effect."""
+        name, value = evaluation.name, evaluation.value
+        if target.scope is Scope.AMBIGUOUS:
+            self._ambiguous.add((target.name, name))
+        elif target.scope is Scope.SHARED:
+            self._shared.add((target.name, name))
+        elif value is None or not abs(value) <= LARGEST_REWARD:
+            said = f"{target}: evaluation {name!r} gave no number ({value})"
+            self._not_numbers.setdefault((target, name), set()).add(said)
+        else:
+            observed = (evaluation.time_ns, float(value))
+            self._last[target, name] = max(self._last.get((target, name), observed), observed)
+
+    def numbers(self, corrections: Mapping[str, Correction]) -> dict[Target, dict[str, float]]:
+        """Return the corrected numbers by target and name."""
+        given: dict[Target, dict[str, float]] = {}
+        for (target, name), (_, value) in self._last.items():
+            given.setdefault(target, {})[name] = corrections[name](value) if name in corrections else value
+        return given
+
+    def problems(self) -> list[str]:
+        """Return one sentence for each thing that could not be used."""
+        # Whoever tried again and gave a number then has mended it.
+        unmended = {text for key, texts in self._not_numbers.items() if key not in self._last for text in texts}
+        return [
+            *(f"{text} and counts as missing" for text in sorted(unmended)),
+            *(
+                f"span {span_id}: {name} does not say which of the response's choices it scores, so it scores none; "
+                f"name one as {span_id}/0"
+                for span_id, name in sorted(self._ambiguous)
+            ),
+            *(
+                f"{named}: {name} scores it, and several calls have this id, so it scores none; score the attempt, or "
+                "give the reward inside of the call's own span"
+                for named, name in sorted(self._shared)
+            ),
+        ]

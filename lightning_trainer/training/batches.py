@@ -19,7 +19,7 @@ from lightning_trainer.rewards.reliability import Correction
 from lightning_trainer.rewards.table import RewardTable, read_rewards
 from lightning_trainer.training import problems
 from lightning_trainer.training.best_of_n import as_the_model_itself, choose_imitated
-from lightning_trainer.training.group_credit import judge_groups
+from lightning_trainer.training.group_credit import JudgedGroup, judge_groups
 from lightning_trainer.transitions.causes import with_causes
 from lightning_trainer.transitions.deduplication import by_trace, deduplicate
 from lightning_trainer.transitions.eligibility import reason_against, took_part, with_names
@@ -98,34 +98,22 @@ def build_batch(
     Raises:
         LedgerImbalanceError: the result does not account for every sampled token exactly once (a defect).
     """
-    calls = sorted(with_trusted(with_names(calls, policy), policy), key=by_trace)
     ledger = Ledger()
-    for call in calls:
-        ledger.receive(call)
-    deliveries = deduplicate(calls)
-    for repeat, _ in deliveries.repeated:
-        ledger.settle(repeat, Outcome.DEDUPLICATED, Reason.DELIVERED_TWICE)
-    latest = {attempt.attempt_id: attempt for attempt in sorted(attempts, key=_latest_knowledge_last)}
-    attempt_of = {a.attempt_id: a for a in regroup(list(latest.values()), deliveries.kept, policy)}
-    rewards = read_rewards(
-        evaluations, deliveries.kept, attempt_of, policy.reward_weights, deliveries.repeated, corrections
-    )
-
-    eligible, gaps = _eligible(deliveries.kept, policy, attempt_of, ledger, oldest_version, vocabulary)
-    paths = trajectories_of(
+    kept, repeated = _received(calls, policy, ledger)
+    attempt_of = {one.attempt_id: one for one in regroup(_latest(attempts), kept, policy)}
+    rewards = read_rewards(evaluations, kept, attempt_of, policy.reward_weights, repeated, corrections)
+    eligible, gaps = _eligible(kept, policy, attempt_of, ledger, oldest_version, vocabulary)
+    trajectories = trajectories_of(
         eligible.values(), attempt_of, rewards.of_attempts, rewards.of_calls, rewards.of_agents, gaps
     )
     if policy.credit.needs_causes:
-        paths = with_causes(paths, deliveries.kept, span_parents or {})
+        trajectories = with_causes(trajectories, kept, span_parents or {})
     limit = Limit(policy.max_sample_tokens, policy.over_length)
-    baselines = (
-        read_baselines(attempt_of.values(), rewards.of_attempts) if policy.algorithm.needs_baseline else Baselines()
-    )
-    agents_by_attempt = _agents_by_attempt(deliveries.kept, policy)
+    baselines = _baselines(attempt_of.values(), rewards, policy)
     groups = judge_groups(
         _trainable(attempt_of.values()),
-        _by_group(paths),
-        agents_by_attempt,
+        _by_group(trajectories),
+        _agents_by_attempt(kept, policy),
         rewards,
         baselines,
         limit,
@@ -133,43 +121,25 @@ def build_batch(
         deviation_floor,
     )
     samples: list[Sample] = []
-    unscored = set(baselines.unscored)
     for group in groups:
-        imitated = None
-        if policy.algorithm.objective != "rl" and group.summary.verdict is Reason.SAMPLED:
-            imitated = choose_imitated(policy.algorithm, group.members)
-        compared = _settle_group(group.assignment, group.summary, eligible, limit, ledger, imitated)
-        if group.summary.verdict is Reason.SAMPLED:
-            baseline = baselines.of_groups.get(group.summary.group_id)
-            samples += samples_of(
-                group.trajectories,
-                compared,
-                limit,
-                policy.samples,
-                baseline=baseline,
-                passed_on=group.assignment.passed_on,
-            )
-        unscored.update(
-            attempt_id
-            for call_id, reason in group.assignment.refused.items()
-            if reason is Reason.NO_REWARD and (attempt_id := eligible[call_id].attempt_id) is not None
-        )
+        samples += _settle_and_sample(group, eligible, limit, ledger, baselines, policy)
     rows = ledger.balance(samples)
+    unscored = baselines.unscored | _lacking_rewards(groups, eligible)
     return Build(
         batch=TrainingBatch(policy=policy.name, step=step, samples=tuple(samples)) if samples else None,
         ledger=rows,
         groups=tuple(group.summary for group in groups),
         problems=(
-            *problems.unclaimed(deliveries.kept, policy),
+            *problems.unclaimed(kept, policy),
             *problems.unscored(unscored, evaluations, policy),
             *problems.unused(rewards, eligible, policy),
             *rewards.problems,
             *rewards.incomplete.values(),
             *(reason for group in groups if (reason := group.summary.refused_reason) is not None),
             *problems.losses(rows, policy),
-            *problems.unknown_sampling(deliveries.kept, ledger.call_outcomes),
+            *problems.unknown_sampling(kept, ledger.call_outcomes),
         ),
-        unscored=frozenset(unscored),
+        unscored=unscored,
         call_outcomes=ledger.call_outcomes,
         rewards=rewards,
         corrections=corrections or {},
@@ -185,6 +155,23 @@ _OUTCOMES = {
     Reason.NO_CHOICE: Outcome.MASKED,
 }
 """By what was decided of a transition or of its group; all other reasons drop it."""
+
+
+def _received(
+    calls: Sequence[Call], policy: PolicyConfig, ledger: Ledger
+) -> tuple[Sequence[Call], Sequence[tuple[Call, Call]]]:
+    """Enter every call in the ledger and settle the repeated ones.
+
+    Returns:
+        One call for each response, and the repeated ones, each with the call that is kept for it.
+    """
+    named = sorted(with_trusted(with_names(calls, policy), policy), key=by_trace)
+    for call in named:
+        ledger.receive(call)
+    deliveries = deduplicate(named)
+    for repeat, _ in deliveries.repeated:
+        ledger.settle(repeat, Outcome.DEDUPLICATED, Reason.DELIVERED_TWICE)
+    return deliveries.kept, deliveries.repeated
 
 
 def _eligible(
@@ -212,6 +199,47 @@ def _eligible(
             if took_part(call, attempts, policy, claims):
                 gaps.append(call)
     return eligible, gaps
+
+
+def _baselines(attempts: Iterable[Attempt], rewards: RewardTable, policy: PolicyConfig) -> Baselines:
+    """Return the baselines of the groups; none where the algorithm compares attempts with each other."""
+    return read_baselines(attempts, rewards.of_attempts) if policy.algorithm.needs_baseline else Baselines()
+
+
+def _settle_and_sample(
+    group: JudgedGroup,
+    eligible: Mapping[str, Call],
+    limit: Limit,
+    ledger: Ledger,
+    baselines: Baselines,
+    policy: PolicyConfig,
+) -> Sequence[Sample]:
+    """Settle every eligible call of a group; return its samples, none where the verdict is against the group."""
+    sampled = group.summary.verdict is Reason.SAMPLED
+    imitated = None
+    if sampled and policy.algorithm.objective != "rl":
+        imitated = choose_imitated(policy.algorithm, group.members)
+    credits = _settle_group(group.assignment, group.summary, eligible, limit, ledger, imitated)
+    if not sampled:
+        return ()
+    return samples_of(
+        group.trajectories,
+        credits,
+        limit,
+        policy.samples,
+        baseline=baselines.of_groups.get(group.summary.group_id),
+        passed_on=group.assignment.passed_on,
+    )
+
+
+def _lacking_rewards(groups: Iterable[JudgedGroup], eligible: Mapping[str, Call]) -> frozenset[str]:
+    """Return the attempts of calls that were refused for want of a reward."""
+    return frozenset(
+        attempt_id
+        for group in groups
+        for call_id, reason in group.assignment.refused.items()
+        if reason is Reason.NO_REWARD and (attempt_id := eligible[call_id].attempt_id) is not None
+    )
 
 
 def _settle_group(
@@ -263,6 +291,11 @@ def _settle_call(call: Call, reason: Reason, limit: Limit, ledger: Ledger) -> No
         ledger.settle(call, Outcome.MASKED, Reason.NO_CHOICE, kept - trained)
     if trained:
         ledger.settle(call, outcome, reason, trained)
+
+
+def _latest(attempts: Iterable[Attempt]) -> list[Attempt]:
+    """Return one record for each attempt: the one that knows most."""
+    return list({one.attempt_id: one for one in sorted(attempts, key=_latest_knowledge_last)}.values())
 
 
 def _latest_knowledge_last(attempt: Attempt) -> tuple:

@@ -68,15 +68,36 @@ class _Frontier:
 
 @dataclass(slots=True)
 class _Visit:
-    """A span that is being walked through, stage by stage."""
+    """A span that is being walked through, stage by stage and item by item."""
 
-    stages: list[list["Call | str"]]
+    stages: Sequence[Sequence["Call | str"]]
     before: _Frontier
-    """What led to the present stage."""
-    stage: int = 0
-    item: int = 0
-    last: list[_Frontier] = field(default_factory=list)
-    """What the items of the present stage end with."""
+    """What led to the present stage; once the visit is over, what the span ends with."""
+    ends: list[_Frontier] = field(default_factory=list)
+    """What the items of the present stage that were visited end with."""
+    _stage: int = field(default=0, init=False)
+    _item: int = field(default=0, init=False)
+
+    @property
+    def over(self) -> bool:
+        return self._stage == len(self.stages)
+
+    @property
+    def stage_over(self) -> bool:
+        return self._item == len(self.stages[self._stage])
+
+    def next_item(self) -> "Call | str":
+        """Return the next item of the present stage: a call, or the id of a span to be visited."""
+        item = self.stages[self._stage][self._item]
+        self._item += 1
+        return item
+
+    def next_stage(self, before: _Frontier) -> None:
+        """Go on to the stage that ``before`` leads to."""
+        self.before = before
+        self.ends = []
+        self._stage += 1
+        self._item = 0
 
 
 class _Causes:
@@ -90,9 +111,12 @@ class _Causes:
         self._inside: dict[str, list[Call | str]] = {}
         self._hulls: dict[str, tuple[int, int]] = {}
         self._nest(calls, parents)
-        self._walk()
+        self._measure()
+        if _ATTEMPT in self._inside:
+            self._walk()
 
     def _nest(self, calls: Sequence[Call], parents: Mapping[str, str]) -> None:
+        """Put every call, and every span above one, into what it lies directly in."""
         for call in calls:
             span_id, above = call.span_id, parents.get(call.span_id, call.parent_span_id)
             known = span_id in self._inside
@@ -108,33 +132,33 @@ class _Causes:
                 chain.add(parent)
                 span_id, above = parent, parents.get(parent)
 
-    def _walk(self) -> None:
+    def _measure(self) -> None:
+        """Find when each span's content began and ended, the innermost spans first."""
         for span_id in self._inside_out():
             hulls = [self._hull(item) for item in self._inside[span_id]]
             self._hulls[span_id] = (min(start for start, _ in hulls), max(end for _, end in hulls))
-        if _ATTEMPT not in self._inside:
-            return
-        visits = [_Visit(self._stages(_ATTEMPT), _Frontier())]
+
+    def _walk(self) -> None:
+        """Meet every call, depth first; the stack holds the spans from the attempt down to the present one."""
+        visits = [self._visit(_ATTEMPT, _Frontier())]
         while visits:
             visit = visits[-1]
-            if visit.stage == len(visit.stages):
+            if visit.over:
                 visits.pop()
                 if visits:
-                    visits[-1].last.append(visit.before)
-                continue
-            stage = visit.stages[visit.stage]
-            if visit.item == len(stage):
-                visit.before = self._merged(visit.last, visit.before)
-                visit.stage, visit.item, visit.last = visit.stage + 1, 0, []
-                continue
-            item = stage[visit.item]
-            visit.item += 1
-            if isinstance(item, str):
-                visits.append(_Visit(self._stages(item), visit.before))
+                    visits[-1].ends.append(visit.before)
+            elif visit.stage_over:
+                visit.next_stage(self._merged(visit.ends, visit.before))
+            elif isinstance(item := visit.next_item(), str):
+                visits.append(self._visit(item, visit.before))
             else:
-                visit.last.append(self._meet(item, visit.before))
+                visit.ends.append(self._meet(item, visit.before))
+
+    def _visit(self, span_id: str, before: _Frontier) -> _Visit:
+        return _Visit(self._stages(span_id), before)
 
     def _meet(self, call: Call, before: _Frontier) -> _Frontier:
+        """Note what led to a call; return what it leads to in turn."""
         step = self._steps.get(call.call_id)
         if step is None:
             return before  # not trained: what led to it leads on
@@ -148,9 +172,9 @@ class _Causes:
         self._followed.update(causes)
         return _Frontier((call.call_id,), call.end_ns, frozenset((call.call_id,)))
 
-    def _merged(self, last: Sequence[_Frontier], before: _Frontier) -> _Frontier:
+    def _merged(self, ends: Sequence[_Frontier], before: _Frontier) -> _Frontier:
         """Return what a stage ends with: the last calls of its branches, without those that a later one followed."""
-        new = [frontier for frontier in last if frontier is not before]
+        new = [frontier for frontier in ends if frontier is not before]
         if len(new) < 2:
             return new[0] if new else before
         call_ids = dict.fromkeys(name for frontier in new for name in frontier.call_ids if name not in self._followed)
@@ -158,6 +182,7 @@ class _Causes:
         return _Frontier(tuple(sorted(call_ids)), end_ns, frozenset(call_ids))
 
     def _stages(self, span_id: str) -> list[list[Call | str]]:
+        """Return what lies directly in a span, in order of time; what ran alongside each other is one stage."""
         stages: list[list[Call | str]] = []
         until, before = 0, None
         for item in sorted(self._inside[span_id], key=lambda item: (*self._hull(item), _name(item))):
@@ -173,6 +198,7 @@ class _Causes:
         return self._hulls[item] if isinstance(item, str) else (item.start_ns, item.end_ns)
 
     def _inside_out(self) -> list[str]:
+        """Return the spans that are reached from the attempt, each after all that lie in it."""
         order = [_ATTEMPT] if _ATTEMPT in self._inside else []
         for span_id in order:  # grows while it is read
             order += [item for item in self._inside[span_id] if isinstance(item, str)]

@@ -146,6 +146,7 @@ def _sample(
     gaps_after: Mapping[str, Sequence[Transition]],
     passed_on: Mapping[str, float],
 ) -> Sample:
+    """Return the sequence of a path's last transition, with a segment for each transition of the path."""
     last, leaf = path[-1]
     token_ids = TokenIds(packed(leaf.prompt_ids) + packed(leaf.response_ids))
     mask = bytearray(len(token_ids))
@@ -153,44 +154,25 @@ def _sample(
     segments: list[Segment] = []
     gaps: list[Gap] = []
     routed = 0  # positions whose experts are known, or never will be
-    for trajectory, transition in path:
+    for step in path:
+        _, transition = step
         if transition.gap:
             raise ValueError(f"transition {transition.transition_id} is a gap and cannot be trained; leave it out")
         start = len(transition.prompt_ids)
         end = start + len(transition.response_ids)
-        credit = credits[transition.transition_id]
-        experts = transition.routed_experts
         mask[start:end] = b"\1" * (end - start)
         logprobs[start:end] = transition.behavior_logprobs
         for place in without_choice(transition.support):
             mask[start + place] = 0
             logprobs[start + place] = 0.0
-        of_other_agent = None if trajectory.agent == last.agent else trajectory.agent
-        of_other_attempt = None if transition.attempt_id == leaf.attempt_id else transition.attempt_id
-        segments.append(
-            Segment(
-                start,
-                end,
-                transition.transition_id,
-                transition.policy_version,
-                credit.value,
-                credit.row_id,
-                credit.peers,
-                of_other_agent,
-                of_other_attempt,
-                transition.parent_id,
-                transition.shaping,
-                transition.support,
-                # What the engine wrote down first is what sampled the tokens behind it.
-                None if experts is None else experts.between(routed, end - 1),
-                orders[transition.transition_id],
-            )
-        )
-        if experts is not None:
+        others = _others(step, path[-1])
+        name = transition.transition_id
+        segments.append(_segment(transition, credits[name], orders[name], others, routed))
+        if transition.routed_experts is not None:
             routed = end - 1
         gaps += [
-            Gap(gap.transition_id, passed_on[gap.transition_id], gap.parent_id, of_other_agent, of_other_attempt)
-            for gap in gaps_after.get(transition.transition_id, ())
+            Gap(gap.transition_id, passed_on[gap.transition_id], gap.parent_id, *others)
+            for gap in gaps_after.get(name, ())
         ]
     return Sample(
         sample_id=f"{leaf.attempt_id}/{leaf.transition_id}",
@@ -206,4 +188,45 @@ def _sample(
         media=leaf.media,
         baseline=baseline,
         gaps=tuple(gaps),
+    )
+
+
+def _others(step: _Step, end: _Step) -> tuple[str | None, str | None]:
+    """Return whose a step is where it is not the end's own: the other agent, and the other attempt."""
+    (trajectory, transition), (last, leaf) = step, end
+    return (
+        None if trajectory.agent == last.agent else trajectory.agent,
+        None if transition.attempt_id == leaf.attempt_id else transition.attempt_id,
+    )
+
+
+def _segment(
+    transition: Transition, credit: Credit, order: int, others: tuple[str | None, str | None], routed: int
+) -> Segment:
+    """Return the part of a sequence that a transition sampled.
+
+    Args:
+        others: the other agent and the other attempt that it is of.
+        routed: tokens whose experts an earlier segment of the sequence has.
+    """
+    start = len(transition.prompt_ids)
+    end = start + len(transition.response_ids)
+    experts = transition.routed_experts
+    agent, attempt_id = others
+    return Segment(
+        start,
+        end,
+        transition.transition_id,
+        transition.policy_version,
+        credit.value,
+        credit.row_id,
+        credit.peers,
+        agent,
+        attempt_id,
+        transition.parent_id,
+        transition.shaping,
+        transition.support,
+        # What the engine wrote down first is what sampled the tokens behind it.
+        None if experts is None else experts.between(routed, end - 1),
+        order,
     )

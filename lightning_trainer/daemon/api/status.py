@@ -63,30 +63,47 @@ def status_router(
         not_kept: counts requests of signals that are answered and not kept (logs, metrics).
         census: of the store.
     """
+    routes = _Status(policies, store, {} if not_kept is None else not_kept, census or LiveCensus(store))
     router = APIRouter()
-    census = census or LiveCensus(store)
-    by_name = {watched.policy.name: watched for watched in policies}
+    router.get("/lightning/status")(routes.status)
+    router.get("/lightning/agents", response_model=None)(routes.agents)
+    router.get("/lightning/policies/{name}")(routes.policy)
+    router.get("/lightning/policies/{name}/groups")(routes.groups)
+    router.get("/lightning/policies/{name}/versions", response_model=None)(routes.versions)
+    router.get("/lightning/policies/{name}/metrics")(routes.metrics)
+    return router
 
-    @router.get("/lightning/status")
-    async def status() -> dict:
+
+class _Status:
+    """One method a route."""
+
+    def __init__(
+        self, policies: Sequence[WatchedPolicy], store: Store, not_kept: Mapping[str, int], census: LiveCensus
+    ) -> None:
+        self._by_name = {watched.policy.name: watched for watched in policies}
+        self._store = store
+        self._not_kept = not_kept
+        self._census = census
+
+    async def status(self) -> dict:
         return {
             "version": __version__,
             "pid": os.getpid(),
-            "counts": await store.counts(),
-            "store": await store.holds(),
-            "not_kept": dict(not_kept or {}),
-            "policies": {name: {**_phase(one.progress), **_processes(one)} for name, one in by_name.items()},
+            "counts": await self._store.counts(),
+            "store": await self._store.holds(),
+            "not_kept": dict(self._not_kept),
+            "policies": {name: {**_phase(one.progress), **_processes(one)} for name, one in self._by_name.items()},
         }
 
-    @router.get("/lightning/agents", response_model=None)
-    async def agents() -> dict:
+    async def agents(self) -> dict:
         """The agents of the newest spans, as ``lightning-trainer agents`` shows them."""
-        seen = await census.get()
-        report = agents_report(seen.agents, seen.losses, [watched.policy for watched in policies], seen.unread)
+        seen = await self._census.get()
+        policies = [watched.policy for watched in self._by_name.values()]
+        report = agents_report(seen.agents, seen.losses, policies, seen.unread)
         return {**report, "spans_read": seen.spans_read, "spans_held": seen.spans_held}
 
-    @router.get("/lightning/policies/{name}")
-    async def one_policy(
+    async def policy(
+        self,
         name: str,
         steps_done: int = Query(0, ge=0),
         groups_wanted: int | None = Query(None, ge=0),
@@ -97,13 +114,13 @@ def status_router(
         """Everything about a policy; of its steps, their versions and their ledger the newest ``limit`` (``before``:
         of those before that step). With ``steps_done`` and ``timeout_s`` it answers when that many steps are done, or
         when the present one wants more groups than ``groups_wanted``."""
-        watched = _named(name)
+        watched = self._named(name)
         if timeout_s > 0:
             await watched.progress.wait_for_step(steps_done, timeout_s, groups_wanted=groups_wanted)
-        return await _everything(watched, store, before, limit)
+        return await _everything(watched, self._store, before, limit)
 
-    @router.get("/lightning/policies/{name}/groups")
     async def groups(
+        self,
         name: str,
         prefix: str = Query("", max_length=512),
         mode: RolloutMode = RolloutMode.TRAIN,
@@ -117,53 +134,48 @@ def status_router(
         first by their ids; the next ones are those ``after`` the last of these.
 
         Where there are several policies, a group is those policies' that answered a call in any of its attempts."""
-        _named(name)
-        return await store.ended_by_group(
+        self._named(name)
+        return await self._store.ended_by_group(
             prefix,
             mode=mode,
-            policy=name if len(by_name) > 1 else None,
+            policy=name if len(self._by_name) > 1 else None,
             taken=None if taken_until is None else (name, taken_after, taken_until),
             after=after,
             limit=limit,
         )
 
-    @router.get("/lightning/policies/{name}/versions", response_model=None)
     async def versions(
+        self,
         name: str,
         before: int | None = Query(None, ge=1, le=_LARGEST),
         limit: int = Query(_PAGE, ge=1, le=_LONGEST_PAGE),
     ) -> list[VersionRow]:
         """The newest versions (``before``: of those before that one), as ``lightning-trainer versions`` shows them."""
-        watched = _named(name)
+        watched = self._named(name)
         stored = watched.old_versions.versions()
-        await refresh_verdicts(store, watched.policy, most=_READ_FOR_AN_ANSWER)
-        return await store.scan(
+        await refresh_verdicts(self._store, watched.policy, most=_READ_FOR_AN_ANSWER)
+        return await self._store.scan(
             lambda connection: list_versions(
                 connection, watched.policy, stored, before=before, newest=limit, fresh=False
             )
         )
 
-    @router.get("/lightning/policies/{name}/metrics")
-    async def rows(
+    async def metrics(
+        self,
         name: str,
         after: int | None = Query(None, ge=0, le=_LARGEST),
         limit: int = Query(_PAGE, ge=1, le=_LONGEST_PAGE),
     ) -> dict:
         """The first ``limit`` rows of steps beyond ``after``, without it the newest ones; and what is wrong now."""
-        metrics = _named(name).metrics
+        metrics = self._named(name).metrics
         page = {"newest": limit} if after is None else {"after": after, "oldest": limit}
-        shown = await store.scan(lambda connection: select_rows(connection, name, **page))
-        return {
-            "rows": [row.to_json() for row in shown],
-            "warnings": metrics.warnings,
-        }
+        shown = await self._store.scan(lambda connection: select_rows(connection, name, **page))
+        return {"rows": [row.to_json() for row in shown], "warnings": metrics.warnings}
 
-    def _named(name: str) -> WatchedPolicy:
-        if name not in by_name:
-            raise HTTPException(404, no_policy(name, by_name))
-        return by_name[name]
-
-    return router
+    def _named(self, name: str) -> WatchedPolicy:
+        if name not in self._by_name:
+            raise HTTPException(404, no_policy(name, self._by_name))
+        return self._by_name[name]
 
 
 async def _everything(watched: WatchedPolicy, store: Store, before: int | None, limit: int) -> dict:

@@ -40,32 +40,19 @@ def to_dataproto(
     Raises:
         DatasetError: there is no sample, or they were sampled at different temperatures (verl has one a batch).
     """
-    if not samples:
-        raise DatasetError("there is no sample to write")
-    temperatures = sorted({sample.temperature for sample in samples})
-    if len(temperatures) > 1:
-        raise DatasetError(
-            f"the samples have the temperatures {', '.join(map(str, temperatures))} and a DataProto has one: write "
-            "them as parquet, or sample at one temperature"
-        )
+    temperature = _common_temperature(samples)
     starts = [sample.loss_mask.index(1) for sample in samples]
     cut = list(zip(samples, starts, strict=True))
-    prompt_width = max(starts)
-    response_width = max(len(sample.token_ids) - start for sample, start in cut)
-
-    def left(rows: Sequence[Sequence[int]], fill: int) -> torch.Tensor:
-        return torch.tensor([[fill] * (prompt_width - len(row)) + list(row) for row in rows])
-
-    def right(rows: Sequence[Sequence[float]], fill: float, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-        return torch.tensor([list(row) + [fill] * (response_width - len(row)) for row in rows], dtype=dtype)
-
-    prompts = left([sample.token_ids[:start] for sample, start in cut], pad_token_id)
-    responses = right([sample.token_ids[start:] for sample, start in cut], pad_token_id)
-    prompt_mask = left([[1] * start for start in starts], 0)
-    response_tokens = right([[1] * (len(sample.token_ids) - start) for sample, start in cut], 0)
+    lengths = [len(sample.token_ids) - start for sample, start in cut]
+    width = max(lengths)
+    prompts = _padded_left([sample.token_ids[:start] for sample, start in cut], max(starts), pad_token_id)
+    prompt_mask = _padded_left([[1] * start for start in starts], max(starts), 0)
+    responses = _padded_right([sample.token_ids[start:] for sample, start in cut], width, pad_token_id)
+    response_tokens = _padded_right([[1] * length for length in lengths], width, 0)
     attention_mask = torch.cat([prompt_mask, response_tokens], dim=1)
-    logprobs = right([sample.behavior_logprobs[start:] for sample, start in cut], 0.0, torch.float32)
-    advantage = right([advantages[sample.sample_id][start:] for sample, start in cut], 0.0, torch.float32)
+    response_mask = _padded_right([sample.loss_mask[start:] for sample, start in cut], width, 0)
+    logprobs = _padded_right([one.behavior_logprobs[start:] for one, start in cut], width, 0.0, torch.float32)
+    advantage = _padded_right([advantages[one.sample_id][start:] for one, start in cut], width, 0.0, torch.float32)
     return DataProto.from_dict(
         tensors={
             "prompts": prompts,
@@ -73,7 +60,7 @@ def to_dataproto(
             "input_ids": torch.cat([prompts, responses], dim=1),
             "attention_mask": attention_mask,
             "position_ids": (attention_mask.cumsum(dim=1) - 1).clamp(min=0),
-            "response_mask": right([sample.loss_mask[start:] for sample, start in cut], 0),
+            "response_mask": response_mask,
             "rollout_log_probs": logprobs,
             # The policy ratio is taken against what really sampled the tokens.
             "old_log_probs": logprobs.clone(),
@@ -86,7 +73,7 @@ def to_dataproto(
             "attempt_id": _texts(sample.attempt_id for sample in samples),
             "sample_id": _texts(sample.sample_id for sample in samples),
         },
-        meta_info={"temperature": temperatures[0]},
+        meta_info={"temperature": temperature},
     )
 
 
@@ -98,6 +85,28 @@ def write_dataproto(batch: DataProto, path: Path) -> None:
     """
     with replacing(path) as aside:
         batch.save_to_disk(str(aside))
+
+
+def _common_temperature(samples: Sequence[Sample]) -> float:
+    if not samples:
+        raise DatasetError("there is no sample to write")
+    temperatures = sorted({sample.temperature for sample in samples})
+    if len(temperatures) > 1:
+        raise DatasetError(
+            f"the samples have the temperatures {', '.join(map(str, temperatures))} and a DataProto has one: write "
+            "them as parquet, or sample at one temperature"
+        )
+    return temperatures[0]
+
+
+def _padded_left(rows: Sequence[Sequence[int]], width: int, fill: int) -> torch.Tensor:
+    return torch.tensor([[fill] * (width - len(row)) + list(row) for row in rows])
+
+
+def _padded_right(
+    rows: Sequence[Sequence[float]], width: int, fill: float, dtype: torch.dtype = torch.int64
+) -> torch.Tensor:
+    return torch.tensor([list(row) + [fill] * (width - len(row)) for row in rows], dtype=dtype)
 
 
 def _texts(values) -> np.ndarray:

@@ -8,11 +8,10 @@ Source: OpenTelemetry Protocol specification 1.x, section OTLP/HTTP (binary prot
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -145,88 +144,114 @@ def otlp_router(
             beyond four times ``max_body_bytes`` of memory in all.
         not_kept: counts the requests of each signal that is answered and not kept.
     """
-    # One thread: decoding holds the interpreter's lock, and several of them would only take it from each other.
-    decoder = ThreadPoolExecutor(1, thread_name_prefix="ingest-decoder")
+    receiver = _Receiver(sink, max_body_bytes, max_in_flight, Counter() if not_kept is None else not_kept)
+    router = APIRouter(lifespan=receiver.lifespan)
+    router.add_api_route("/v1/traces", receiver.traces, methods=["POST"])
+    router.add_api_route("/v1/logs", receiver.logs, methods=["POST"])
+    router.add_api_route("/v1/metrics", receiver.metrics, methods=["POST"])
+    return router
+
+
+class _Receiver:
+    """One method a signal."""
+
+    def __init__(self, sink: SpanSink, max_body_bytes: int, max_in_flight: int, not_kept: Counter[str]) -> None:
+        self._sink = sink
+        self._max_body_bytes = max_body_bytes
+        self._max_in_flight = max_in_flight
+        self._not_kept = not_kept
+        self._memory = BodyMemory(4 * max_body_bytes)
+        self._in_flight = 0
+        # One thread: decoding holds the interpreter's lock, and several of them would only take it from each other.
+        self._decoder = ThreadPoolExecutor(1, thread_name_prefix="ingest-decoder")
 
     @asynccontextmanager
-    async def lifespan(_: object) -> AsyncIterator[None]:
+    async def lifespan(self, _: object) -> AsyncIterator[None]:
+        """Let the decoder's thread go with the app."""
         try:
             yield
         finally:
-            decoder.shutdown(wait=False)
+            self._decoder.shutdown(wait=False)
 
-    router = APIRouter(lifespan=lifespan)
-    in_flight = 0
-    memory = BodyMemory(4 * max_body_bytes)
-    dropped: Counter[str] = Counter() if not_kept is None else not_kept
-
-    @router.post("/v1/traces")
-    async def traces(request: Request) -> Response:
-        nonlocal in_flight
-        refuse = partial(_refuse, media_type := media_type_of(request.headers))
+    async def traces(self, request: Request) -> Response:
+        media_type = media_type_of(request.headers)
         if media_type not in _DECODERS:
-            return refuse(415, _unknown_type(media_type))
+            return _refuse(media_type, 415, _unknown_type(media_type))
         encoding = request.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", "gzip", ""):
-            return refuse(415, f"content encoding {encoding!r}: send gzip or none")
+            return _refuse(media_type, 415, f"content encoding {encoding!r}: send gzip or none")
         try:
-            async with memory.body(request.stream(), limit=max_body_bytes) as body:
-                if in_flight >= max_in_flight:
-                    raise TooManyBodiesError(f"{in_flight} bodies are being stored already; try again")
-                in_flight += 1
-                try:
-                    return await _receive(body, media_type, encoding)
-                finally:
-                    in_flight -= 1
+            async with self._memory.body(request.stream(), limit=self._max_body_bytes) as body:
+                with self._place():
+                    export = await self._decoded(body, media_type, encoding)
+                    await self._sink.append(export.spans)
+                    return _acceptance(media_type, export)
         except tuple(_REFUSED) as error:
-            return refuse(_status_of(error), str(error))
+            return _refuse(media_type, _status_of(error), str(error))
 
-    def not_kept_signal(signal: str) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            media_type = media_type_of(request.headers)
-            if media_type not in _DECODERS:
-                return _refuse(media_type, 415, _unknown_type(media_type))
-            try:
-                async with memory.body(request.stream(), limit=max_body_bytes) as body:
-                    if signal == "logs" and await _keep_evaluations(request, media_type, body):
-                        return acceptance(media_type)
-            except tuple(_REFUSED) as error:
-                return _refuse(media_type, _status_of(error), str(error))
-            if not dropped[signal]:
-                logger.warning("%s are sent to /v1/%s and are not kept: %s", signal, signal, _WHY_NOT_KEPT[signal])
-            dropped[signal] += 1
-            return acceptance(media_type)
+    async def logs(self, request: Request) -> Response:
+        return await self._not_kept_signal("logs", request, self._keep_evaluations)
 
-        return answer
+    async def metrics(self, request: Request) -> Response:
+        return await self._not_kept_signal("metrics", request, _keep_nothing)
 
-    for signal in _WHY_NOT_KEPT:
-        router.add_api_route(f"/v1/{signal}", not_kept_signal(signal), methods=["POST"])
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """Hold one of the places among the bodies that are decoded and stored at once."""
+        if self._in_flight >= self._max_in_flight:
+            raise TooManyBodiesError(f"{self._in_flight} bodies are being stored already; try again")
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
 
-    async def _keep_evaluations(request: Request, media_type: str, body: bytes) -> bool:
+    async def _decoded(self, body: bytes, media_type: str, encoding: str) -> Export:
+        # A few spans are decoded faster than a thread is woken; what is packed may be large.
+        if encoding != "gzip" and len(body) <= _SMALL_BYTES:
+            return self._decode(body, media_type, encoding)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._decoder, self._decode, body, media_type, encoding)
+
+    def _decode(self, body: bytes, media_type: str, encoding: str) -> Export:
+        return _DECODERS[media_type](gunzip(body, limit=self._max_body_bytes) if encoding == "gzip" else body)
+
+    async def _not_kept_signal(
+        self, signal: str, request: Request, keep: Callable[[Request, str, bytes], Awaitable[bool]]
+    ) -> Response:
+        """Answer a request of a signal that is not kept, but for what ``keep`` takes of it.
+
+        Args:
+            keep: from request, media type and body; True where it took everything.
+        """
+        media_type = media_type_of(request.headers)
+        if media_type not in _DECODERS:
+            return _refuse(media_type, 415, _unknown_type(media_type))
+        try:
+            async with self._memory.body(request.stream(), limit=self._max_body_bytes) as body:
+                if await keep(request, media_type, body):
+                    return acceptance(media_type)
+        except tuple(_REFUSED) as error:
+            return _refuse(media_type, _status_of(error), str(error))
+        if not self._not_kept[signal]:
+            logger.warning("%s are sent to /v1/%s and are not kept: %s", signal, signal, _WHY_NOT_KEPT[signal])
+        self._not_kept[signal] += 1
+        return acceptance(media_type)
+
+    async def _keep_evaluations(self, request: Request, media_type: str, body: bytes) -> bool:
         """Store the evaluations among log records; True where there was nothing else."""
         # A name that is not there is found in the bytes faster than in the records.
         packed = request.headers.get("content-encoding", "").strip().lower() == "gzip"
-        plain = gunzip(body, limit=max_body_bytes) if packed else body
+        plain = gunzip(body, limit=self._max_body_bytes) if packed else body
         if semconv.EVALUATION_EVENT.encode() not in plain:
             return False
         events = read_logs(plain, media_type)
-        await sink.append(events.evaluations)
+        await self._sink.append(events.evaluations)
         return not events.others
 
-    async def _receive(body: bytes, media_type: str, encoding: str) -> Response:
-        # A few spans are decoded faster than a thread is woken; what is packed may be large.
-        if encoding != "gzip" and len(body) <= _SMALL_BYTES:
-            export = _decode(body, media_type, encoding)
-        else:
-            loop = asyncio.get_running_loop()
-            export = await loop.run_in_executor(decoder, _decode, body, media_type, encoding)
-        await sink.append(export.spans)
-        return _acceptance(media_type, export)
 
-    def _decode(body: bytes, media_type: str, encoding: str) -> Export:
-        return _DECODERS[media_type](gunzip(body, limit=max_body_bytes) if encoding == "gzip" else body)
-
-    return router
+async def _keep_nothing(request: Request, media_type: str, body: bytes) -> bool:
+    return False
 
 
 def _acceptance(media_type: str, export: Export) -> Response:

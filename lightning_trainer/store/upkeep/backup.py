@@ -60,28 +60,8 @@ def back_up(
     try:
         partial.mkdir(mode=0o700, parents=True)
         kept = {policy: _copied(path, partial / "checkpoints" / policy) for policy, path in checkpoints.items()}
-        with read_only(state_dir / STORE) as source:
-            size = measure(source, state_dir / STORE)
-            enough_room(partial, size.total, "a backup")
-            copy = partial / f"{STORE}.partial"
-            with closing(sqlite3.connect(copy)) as target:
-                # The snapshot is held open: what is written meanwhile does not make the copying begin anew.
-                source.execute("SELECT count(*) FROM sqlite_master").fetchone()
-                source.backup(
-                    target,
-                    pages=_PAGES,
-                    progress=lambda _, left, total: on_progress(1 - left / max(1, total)),
-                    sleep=0,
-                )
-                target.execute("PRAGMA journal_mode=DELETE")
-                (verdict,) = target.execute("PRAGMA quick_check(1)").fetchone()
-                (spans,) = target.execute("SELECT count(*) FROM spans").fetchone()
-        if verdict != "ok":
-            raise StoreError(
-                f"the store {state_dir / STORE} is damaged ({verdict}): `lightning-trainer store repair` first"
-            )
-        put_in_place(copy, partial / STORE)
-        backup = Backup(folder, began_ns, spans, size.used, kept)
+        spans, used = _copy_database(state_dir / STORE, partial, on_progress)
+        backup = Backup(folder, began_ns, spans, used, kept)
         manifest = {"at_ns": began_ns, "spans": spans, "checkpoints": kept}
         (partial / MANIFEST).write_text(json.dumps(manifest) + "\n")
         partial.rename(folder)
@@ -97,6 +77,38 @@ def back_up(
     if journal is not None:
         delete_before(journal, began_ns)
     return backup
+
+
+def _copy_database(path: Path, folder: Path, on_progress: Callable[[float], None]) -> tuple[int, int]:
+    """Copy a store's database into a folder and check the copy.
+
+    Returns:
+        How many spans it holds, and the bytes that are in use.
+
+    Raises:
+        StoreError: there is no room, or the copy is damaged.
+        sqlite3.Error: it cannot be read.
+    """
+    copy = folder / f"{STORE}.partial"
+    with read_only(path) as source:
+        size = measure(source, path)
+        enough_room(folder, size.total, "a backup")
+        with closing(sqlite3.connect(copy)) as target:
+            # The snapshot is held open: what is written meanwhile does not make the copying begin anew.
+            source.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            source.backup(
+                target,
+                pages=_PAGES,
+                progress=lambda _, left, total: on_progress(1 - left / max(1, total)),
+                sleep=0,
+            )
+            target.execute("PRAGMA journal_mode=DELETE")
+            (verdict,) = target.execute("PRAGMA quick_check(1)").fetchone()
+            (spans,) = target.execute("SELECT count(*) FROM spans").fetchone()
+    if verdict != "ok":
+        raise StoreError(f"the store {path} is damaged ({verdict}): `lightning-trainer store repair` first")
+    put_in_place(copy, folder / STORE)
+    return spans, size.used
 
 
 def _copied(checkpoint: Path, folder: Path) -> int:
