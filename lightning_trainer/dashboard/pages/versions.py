@@ -3,7 +3,7 @@
 from typing import Any
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.dashboard.lineage import lineage_chart
+from lightning_trainer.dashboard.lineage_chart import lineage_chart
 from lightning_trainer.dashboard.pages.asking import Asked, PageError
 from lightning_trainer.dashboard.reading.progress import compare_versions, known_policies
 from lightning_trainer.dashboard.rendering import both_widths
