@@ -34,7 +34,7 @@ from lightning_trainer.gateway.protocols.anthropic_request import too_long_unedi
 from lightning_trainer.gateway.protocols.registry import Api
 from lightning_trainer.gateway.relay import RelayResponse
 from lightning_trainer.gateway.request import EngineRequest, read_body_object, unknown_model
-from lightning_trainer.ingest.http.bodies import BodyTooLargeError, read_body
+from lightning_trainer.ingest.http.bodies import BodyTooLargeError, BodyTooSlowError, read_body
 from lightning_trainer.ingest.http.rollout_urls import RolloutUrl, names_in, rollout_url
 from lightning_trainer.types import SpanSink
 
@@ -130,6 +130,8 @@ class GatewayHandler:
                 return await read_body(request.stream(), limit=self.max_body_bytes)
         except BodyTooLargeError as error:
             raise RefusalError(413, str(error), code="body_too_large") from error
+        except BodyTooSlowError as error:  # a TimeoutError as well
+            raise RefusalError(408, str(error), retry_after_s=1) from error
         except TimeoutError as error:
             raise RefusalError(
                 408, f"the body did not arrive within {_BODY_TIMEOUT_S:.0f} s", retry_after_s=1

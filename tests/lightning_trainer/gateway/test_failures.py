@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 
 import httpx
 import pytest
@@ -10,6 +11,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.telemetry.packing import unpack_token_ids
 
 from lightning_trainer.errors import EngineError
+from lightning_trainer.ingest.http.bodies import read_body
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.types import SpanStatus
 
@@ -179,6 +181,17 @@ async def test_an_engine_that_sends_elsewhere_is_not_followed(gateway) -> None:
         assert (answer.status_code, "the engine answered 307" in answer.json()["error"]["message"]) == (502, True)
     assert len(gateway.engine.requests) == 2
     assert gateway.sink.spans == []
+
+
+async def test_a_body_that_stops_coming_is_told_so_and_not_how_long_a_whole_one_may_take(gateway, monkeypatch) -> None:
+    monkeypatch.setattr("lightning_trainer.gateway.handler.read_body", partial(read_body, idle_s=0.05))
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.url.rpartition(":")[2]))
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    writer.write(f"{head}content-length: 100\r\n\r\nabc".encode())
+    said = await asyncio.wait_for(reader.read(), 10)
+    assert b" 408 " in said
+    assert b"3 bytes of the body came, and then none for 0.05 s" in said
+    writer.close()
 
 
 async def test_a_body_that_does_not_come_gives_its_place_back(open_gateway, monkeypatch) -> None:
