@@ -67,6 +67,12 @@ KNOWN: Mapping[str, Known] = {
         ("textworld>=1.7,<1.8",),
         reset_timeout_s=240.0,
     ),
+    "verifiers": Known(
+        "verifiers_envs:Verifiers",
+        "environments of verifiers: verifiers:NAME, verifiers:/path/to/file.py",
+        "verifiers",
+        ("verifiers>=0.2,<0.3",),
+    ),
 }
 
 
