@@ -27,8 +27,6 @@ class Family:
 
 
 FAMILIES: Mapping[str, Family] = {
-    "plus": Family(lambda n, a, b: n + a, int, ("n plus {a}", "{a} more than n"), ("the sum of n and {a}",)),
-    "times": Family(lambda n, a, b: n * a, int, ("n times {a}", "{a} times n"), ("the product of n and {a}",)),
     "line": Family(
         lambda n, a, b: n * a + b,
         int,

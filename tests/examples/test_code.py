@@ -13,8 +13,6 @@ from lightning_trainer.environments.sandbox import Sandbox
 
 FOLDER = Path(__file__).parents[2] / "examples" / "code"
 SOLUTIONS = {
-    "plus": "n + {a}",
-    "times": "n * {a}",
     "line": "n * {a} + {b}",
     "remainder": "n % {a}",
     "larger": "max(n, {a})",
