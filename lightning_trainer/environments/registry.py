@@ -43,6 +43,13 @@ KNOWN: Mapping[str, Known] = {
         _GYMNASIUM,
     ),
     "mcp": Known("mcp_tools:McpTools", "the tools of an MCP server, with tasks from a file (scenarios mcp)"),
+    "miniwob": Known(
+        "miniwob_pages:MiniWoB",
+        "small web pages in a headless Chromium: miniwob:click-button",
+        "miniwob",
+        ("miniwob>=1.1,<1.2",),
+        reset_timeout_s=120.0,
+    ),
     "openenv": Known("openenv:OpenEnv", "a running OpenEnv server: openenv:http://127.0.0.1:8000"),
     "reasoning-gym": Known(
         "reasoning_gym_questions:ReasoningGym",
@@ -66,6 +73,12 @@ KNOWN: Mapping[str, Known] = {
         "textworld",
         ("textworld>=1.7,<1.8",),
         reset_timeout_s=240.0,
+    ),
+    "verifiers": Known(
+        "verifiers_envs:Verifiers",
+        "environments of verifiers: verifiers:NAME, verifiers:/path/to/file.py",
+        "verifiers",
+        ("verifiers>=0.2,<0.3",),
     ),
 }
 

@@ -22,6 +22,8 @@ SPOKEN = {
     "langgraph": {"planner": 1, "researcher": 3, "writer": 1, "critic": 1},
     "autogen": {"writer": 2, "critic": 2},
     "openai_agents": {"triage": 1, "counter": 3},
+    "search": {"search": 1},
+    "code": {"coder": 1},
 }
 """Calls by agent, where the model calls a tool whenever it has one and nothing was answered by a tool last.
 
@@ -88,7 +90,13 @@ def test_every_example_that_trains_is_named_with_its_configuration_which_claims_
         assert folder == script
         policies = load_config(ROOT / folder / "lightning.toml").policy
         assert all(policy.train for policy in policies)
-        alone = {"calculator": "calculator", "game": "game", "free_text": "reader"}.get(Path(folder).name)
+        alone = {
+            "calculator": "calculator",
+            "game": "game",
+            "free_text": "reader",
+            "search": "search",
+            "code": "coder",
+        }.get(Path(folder).name)
         agents = {"planner", "worker"} if alone is None else {alone}
         assert all(any(policy.claims(agent) for policy in policies) for agent in agents)
 

@@ -18,12 +18,9 @@ import pytest
 
 from lightning_trainer.environments import Task
 from lightning_trainer.environments.failures import EnvironmentRaisedError
-from lightning_trainer.environments.install import install
-from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.protocol import HELD_OUT, TRAIN
-from lightning_trainer.environments.registry import KNOWN, launch_of
+from lightning_trainer.environments.registry import KNOWN
 from lightning_trainer.environments.session import Session
-from lightning_trainer.environments.spec import EnvironmentSpec
 from lightning_trainer.environments.worker.process import EnvironmentProcess
 
 pytestmark = pytest.mark.slow
@@ -31,14 +28,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / ".venv-environments"
 Play = Callable[[Session], None]
-
-
-def started(text: str) -> EnvironmentProcess:
-    spec = EnvironmentSpec.parse(text)
-    interpreter = KNOWN[spec.name].interpreter
-    if interpreter is not None and not (FOLDER / interpreter).exists():
-        install(spec.name, FOLDER)
-    return EnvironmentProcess(launch_of(spec, FOLDER), Limits())
+Start = Callable[[str], EnvironmentProcess]
 
 
 def shortest(start: str, moved: Callable[[str, str], str | None], won: Callable[[str], bool]) -> list[str]:
@@ -133,19 +123,17 @@ CASES: dict[str, Play] = {
 
 
 @pytest.mark.parametrize("environment", CASES)
-def test_who_plays_well_earns_one_and_the_task_is_the_same_in_another_process(environment: str) -> None:
+def test_who_plays_well_earns_one_and_the_task_is_the_same_in_another_process(environment: str, started: Start) -> None:
     one, other = started(environment), started(environment)
     task = Task(environment, one.version, HELD_OUT, 1)
     first = Session(one, task)
     assert Session(other, task).observation == first.observation
     CASES[environment](first)
     assert (first.done, first.reward) == (True, 1.0)
-    one.close()
-    other.close()
 
 
 @pytest.mark.parametrize("environment", ["frozenlake:4x4", "sokoban:6x6", "reasoning-gym:chain_sum"])
-def test_nothing_that_training_sees_is_held_out(environment: str) -> None:
+def test_nothing_that_training_sees_is_held_out(environment: str, started: Start) -> None:
     process = started(environment)
     seen = {
         split: {process.reset(Task(environment, process.version, split, seed)).text for seed in range(150)}
@@ -153,25 +141,23 @@ def test_nothing_that_training_sees_is_held_out(environment: str) -> None:
     }
     assert seen[TRAIN].isdisjoint(seen[HELD_OUT])
     assert min(map(len, seen.values())) > 20
-    process.close()
 
 
-def test_taxi_takes_words_and_says_what_is_none() -> None:
+def test_taxi_takes_words_and_says_what_is_none(started: Start) -> None:
     process = started("gymnasium:Taxi-v4")
     session = Session(process, Task("gymnasium:Taxi-v4", process.version))
     assert session.observation.instructions == "Answer with one action: south, north, east, west, pickup, dropoff."
     assert session.say("hm").startswith("That is not an action.")
     assert "+---------+" in session.say("go north")
     assert session.rewards == [0.0, -1.0]
-    process.close()
 
 
-def test_actions_that_are_not_discrete_are_refused() -> None:
+def test_actions_that_are_not_discrete_are_refused(started: Start) -> None:
     with pytest.raises(EnvironmentRaisedError, match="only environments with discrete actions"):
         started("gymnasium:Pendulum-v1")
 
 
-def test_skyrl_gym_scores_a_task_from_a_file() -> None:
+def test_skyrl_gym_scores_a_task_from_a_file(started: Start) -> None:
     process = started("skyrl-gym:gsm8k")
     fields = {"id": "a", "prompt": "What is 6 * 7?", "reward_spec": {"ground_truth": "42"}}
     for answer, reward in (("#### 42", 1.0), ("#### 41", 0.0)):
@@ -181,7 +167,6 @@ def test_skyrl_gym_scores_a_task_from_a_file() -> None:
         assert (session.done, session.reward) == (True, reward)
     with pytest.raises(EnvironmentRaisedError, match="has no prompt; skyrl-gym's tasks come from a file"):
         process.reset(Task("skyrl-gym:gsm8k", process.version))
-    process.close()
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +200,7 @@ def install_openenv() -> Path:
     return home / "bin" / "python"
 
 
-def test_an_openenv_server_is_played_by_text_and_by_its_fields(openenv_server: str) -> None:
+def test_an_openenv_server_is_played_by_text_and_by_its_fields(openenv_server: str, started: Start) -> None:
     process = started(f"openenv:{openenv_server}?show=text")
     assert process.version.startswith("1-Counting-")
     session = Session(process, Task("o", process.version, TRAIN, 1))
@@ -227,14 +212,14 @@ def test_an_openenv_server_is_played_by_text_and_by_its_fields(openenv_server: s
     assert session.call("act", {"word": "1"}) == "right"
     with pytest.raises(EnvironmentRaisedError, match="the OpenEnv server says: broken"):
         session.call("act", {"word": "break"})
-    process.close()
 
 
-def test_an_openenv_server_that_is_not_there_is_one_sentence() -> None:
+def test_an_openenv_server_that_is_not_there_is_one_sentence(started: Start) -> None:
     with pytest.raises(EnvironmentRaisedError, match="Connection refused"):
         started("openenv:http://127.0.0.1:9")
 
 
 def test_every_adapter_is_tried_here() -> None:
     tried = {case.partition(":")[0] for case in CASES} | {"gymnasium", "skyrl-gym", "openenv"}
+    tried |= {name for name in KNOWN if Path(__file__).with_name(f"test_{name}.py").exists()}
     assert set(KNOWN) - {"mcp", "code"} == tried

@@ -1,0 +1,32 @@
+"""Processes of environments against the real packages, in interpreters that are made the first time and kept."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lightning_trainer.environments.install import install
+from lightning_trainer.environments.limits import Limits
+from lightning_trainer.environments.registry import KNOWN, launch_of
+from lightning_trainer.environments.spec import EnvironmentSpec
+from lightning_trainer.environments.worker.process import EnvironmentProcess
+
+FOLDER = Path(__file__).parents[3] / ".venv-environments"
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[[str], EnvironmentProcess]]:
+    """Start the environment that is written as ``NAME:VARIANT?key=value``; all end with the test."""
+    processes: list[EnvironmentProcess] = []
+
+    def start(text: str) -> EnvironmentProcess:
+        spec = EnvironmentSpec.parse(text)
+        interpreter = KNOWN[spec.name].interpreter
+        if interpreter is not None and not (FOLDER / interpreter).exists():
+            install(spec.name, FOLDER)
+        processes.append(EnvironmentProcess(launch_of(spec, FOLDER), Limits()))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.close()
