@@ -45,8 +45,9 @@ PAGES = {
     "hostile": "/rollout?id=r-a%3Cb%3E%22'%26",
 }
 WIDTHS = {"wide": 1280, "narrow": 390}
-SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-SHOWN = (
+Scheme = Literal["light", "dark"]
+SCHEMES: tuple[Scheme, ...] = ("light", "dark")
+SHOWN: tuple[tuple[str, str, Scheme], ...] = (
     *((name, "wide", "light") for name in ("overview", "rollouts", "rollout", "group", "agents")),
     *((name, "wide", "light") for name in ("versions", "compare", "charts", "costs", "setup")),
     *((name, "narrow", "dark") for name in ("overview", "rollout", "versions")),
@@ -116,7 +117,7 @@ def _mark(width: str) -> str:
 
 
 @contextmanager
-def _page(chromium: "Browser", name: str, width: str, scheme: Literal["light", "dark"]) -> Iterator["Page"]:
+def _page(chromium: "Browser", name: str, width: str, scheme: Scheme) -> Iterator["Page"]:
     context = chromium.new_context(
         viewport={"width": WIDTHS[width], "height": 820},
         color_scheme=scheme,
