@@ -35,8 +35,8 @@ give_up, answered = time.monotonic() + 300, set()
 number = 0
 while live_version() < wanted and time.monotonic() < give_up:
     number += 1
-    for _ in range(2):
-        with lt.rollout(f"question-{number}", input="Say something."):
+    for side in ("better", "worse"):  # for the judge: a group whose attempts earn the same teaches nothing
+        with lt.rollout(f"question-{number}", attempt_id=f"question-{number}-{side}", input="Say something."):
             answered.add(answer(f"question {number}"))
 lt.flush(30)
 print(json.dumps(sorted(answered)))

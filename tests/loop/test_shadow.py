@@ -11,12 +11,10 @@ pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl, pytest.mar
 
 TRAFFIC = Path(__file__).with_name("shadow_script.py")
 JUDGE = """
-import hashlib
-
 def score(told):
     if ".shadow-v" in told["attempt_id"]:
         return 1.0
-    return hashlib.sha256(told["attempt_id"].encode()).digest()[0] % 2 / 2
+    return 0.5 if told["attempt_id"].endswith("-better") else 0.0
 """
 POLICY = """
 [[judge]]
