@@ -203,3 +203,9 @@ def elsewhere() -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.fixture(scope="session")
+def far_apart() -> Callable[[list[float], list[float]], float]:
+    """Return the largest difference of two lists of log-probabilities."""
+    return lambda one, other: max(abs(a - b) for a, b in zip(one, other, strict=True))

@@ -23,12 +23,8 @@ guard = {{ command = [{python}, {evaluation}], timeout_s = 200 }}
 """
 
 
-def far_apart(one: list[float], other: list[float]) -> float:
-    return max(abs(a - b) for a, b in zip(one, other, strict=True))
-
-
 @pytest.mark.parametrize("more", ["", "lora = { rank = 4, alpha = 8 }\n"], ids=["all weights", "adapter"])
-def test_a_version_goes_live_only_where_its_score_did_not_fall_or_a_person_says_so(make_daemon, more: str):
+def test_a_version_goes_live_only_where_its_score_did_not_fall_or_a_person_says_so(make_daemon, more: str, far_apart):
     policy = POLICY.format(python=json.dumps(sys.executable), evaluation=json.dumps(str(EVALUATION))) + more
     daemon = make_daemon(policy, training='backend = "inprocess"')
     scores = {"0": 0.5, "1": 0.25, "2": 0.75, "3": 0.75}

@@ -32,11 +32,7 @@ def daemon(make_daemon) -> Iterator:
         yield daemon
 
 
-def far_apart(one, other) -> float:
-    return max(abs(a - b) for a, b in zip(one, other, strict=True))
-
-
-def test_each_step_serves_an_adapter_that_was_proven(daemon):
+def test_each_step_serves_an_adapter_that_was_proven(daemon, far_apart):
     start, version, _ = daemon.answer("tiny")
     assert version == "0"
     daemon.script(AGENT, "--steps", "2")
@@ -77,7 +73,7 @@ def test_what_is_trained_carries_the_version_that_sampled_it(daemon):
     assert {tuple(row) for row in versions} == {(1, 0), (2, 1), (3, 2)}  # step n is trained on what n - 1 sampled
 
 
-def test_after_the_engine_was_killed_the_live_adapter_is_loaded_again(daemon):
+def test_after_the_engine_was_killed_the_live_adapter_is_loaded_again(daemon, far_apart):
     live = daemon.logprobs("tiny")
     old = daemon.logprobs("tiny@v2")
     pid = daemon.processes("tiny")["engine"]
@@ -89,7 +85,7 @@ def test_after_the_engine_was_killed_the_live_adapter_is_loaded_again(daemon):
     assert not psutil.pid_exists(pid)
 
 
-def test_a_restarted_daemon_goes_on_with_the_adapter(daemon):
+def test_a_restarted_daemon_goes_on_with_the_adapter(daemon, far_apart):
     live = daemon.logprobs("tiny")
     daemon.stop()
     daemon.start("tiny")

@@ -33,11 +33,7 @@ def team(make_daemon) -> Iterator:
         yield daemon
 
 
-def far_apart(ours: list[float], theirs: list[float]) -> float:
-    return max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
-
-
-def test_both_learn_on_one_engine_and_neither_is_the_other(team):
+def test_both_learn_on_one_engine_and_neither_is_the_other(team, far_apart):
     base = team.logprobs("planner")
     assert far_apart(base, team.logprobs("worker")) < SAME, "an untrained adapter changes nothing"
     assert team.processes("planner")["engine"] == team.processes("worker")["engine"]
@@ -56,14 +52,14 @@ def test_both_learn_on_one_engine_and_neither_is_the_other(team):
     assert min(far_apart(base, served[0]), far_apart(base, served[1]), far_apart(*served)) > 1e-2
 
 
-def test_one_is_rolled_back_and_the_other_stays(team):
+def test_one_is_rolled_back_and_the_other_stays(team, far_apart):
     planner, worker = (team.logprobs(name) for name in ("planner", "worker"))
     assert "worker serves version" in team.command("rollback", f"worker@v{STEPS - 1}")
     assert far_apart(team.logprobs("worker"), worker) > SAME
     assert far_apart(team.logprobs("planner"), planner) < SAME
 
 
-def test_the_engine_comes_back_with_both(team):
+def test_the_engine_comes_back_with_both(team, far_apart):
     served = {name: team.logprobs(name) for name in ("planner", "worker")}
     os.kill(team.processes("planner")["engine"], signal.SIGKILL)
     for name, before in served.items():

@@ -350,12 +350,8 @@ def test_after_the_daemon_was_killed_nothing_acknowledged_is_missing_and_the_run
     assert nothing_is_trained_twice(run)
 
 
-def far_apart(one: list[float], other: list[float]) -> float:
-    return max(abs(a - b) for a, b in zip(one, other, strict=True))
-
-
 @pytest.mark.slow
-def test_an_old_version_is_served_beside_the_newest_and_can_be_gone_back_to(run: Run):
+def test_an_old_version_is_served_beside_the_newest_and_can_be_gone_back_to(run: Run, far_apart):
     run.run_agent(steps=6)
     sixth = run.probe_logprobs()
     run.run_agent(steps=7)
