@@ -72,19 +72,26 @@ class Outbox:
     def put(self, body: bytes) -> None:
         """Keep one serialised span. Returns when it is on disk (or in memory, where there is no disk)."""
         if self._closed:
-            self._drop("after-shutdown", "a span ended after lt.shutdown() and is lost")
+            self._drop_after_shutdown()
             return
         if not self._running:
             self._open()
         elif self._disk is not None and self._access.daemon not in (None, self._disk.owner):
             self._go_over(self._disk)
-        if not self._keep(body) and not (self._settings.spool_full == "block" and self._keep_when_there_is_room(body)):
+        if self._keep(body) or (self._settings.spool_full == "block" and self._keep_when_there_is_room(body)):
+            self.sender.wake()
+        elif self._closed or not self._running:  # by another thread meanwhile
+            self._drop_after_shutdown()
+        else:
             self._drop(
                 "spool-full",
                 f"spans for {self._settings.endpoint} fill the spool in {self._folder} "
                 f"({self._settings.spool_limit_bytes} bytes) and new ones are LOST; start the daemon to empty it",
             )
-        self.sender.wake()
+            self.sender.wake()
+
+    def _drop_after_shutdown(self) -> None:
+        self._drop("after-shutdown", "a span ended after lt.shutdown() and is lost")
 
     def _keep(self, body: bytes) -> bool:
         kept = self._put_on_disk(body) or self._put_in_memory(body)
@@ -143,7 +150,7 @@ class Outbox:
 
     def _open(self) -> None:
         with self._lock:
-            if self._running:
+            if self._running or self._closed:
                 return
             try:
                 self._folder = self._folder_now()
@@ -221,7 +228,8 @@ class Outbox:
         return orphaned_spools(settings.spool_dir, settings.endpoint, owners, limit=_ADOPT_AT_ONCE)
 
     def _close_spools(self, within_s: float = 2.0) -> None:
-        self._closed = True
+        with self._lock:  # where another thread's first span opens them now, the sender runs before it is stopped
+            self._closed = True
         self.sender.stop(within_s)
         with self._lock:
             for spool in self._spools():

@@ -41,11 +41,15 @@
     const answer = await fetch(location.href, { headers: { accept: "text/html", "x-renewed-page": "1" } });
     if (!answer.ok) return;
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (busy(main)) return;
     const fresh = page.querySelector("main[data-follow]");
     if (!fresh) return;
-    for (const said of fresh.querySelectorAll(".said")) said.remove();
     times(fresh);
-    main.replaceChildren(...fresh.childNodes);
+    // What was just done stays said; put in anew, a screen reader would say it again.
+    const said = main.querySelector(":scope > .said");
+    fresh.querySelector(":scope > .said")?.remove();
+    for (const old of [...main.childNodes]) if (old !== said) old.remove();
+    main.append(...fresh.childNodes);
     main.dataset.renewed = String(Number(main.dataset.renewed ?? 0) + 1);
   };
   if (main && state && window.EventSource) {

@@ -25,10 +25,14 @@ def work(number):
 """
 
 
-def start(code: str, receiver, spool_dir: Path) -> subprocess.Popen[str]:
+def start(code: str, receiver, spool_dir: Path, *, stderr: int | None = None) -> subprocess.Popen[str]:
     environment = {**os.environ, "LIGHTNING_ENDPOINT": receiver.url, "LIGHTNING_SPOOL_DIR": str(spool_dir)}
     return subprocess.Popen(
-        [sys.executable, "-c", PREAMBLE + textwrap.dedent(code)], env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PREAMBLE + textwrap.dedent(code)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
     )
 
 
@@ -185,3 +189,26 @@ def test_spans_of_an_attempt_are_numbered_without_a_gap_in_every_thread(recordin
 @lt.agent("step")
 def step() -> None:
     pass
+
+
+def test_a_program_that_ends_while_its_first_span_ends_says_so_in_one_line(receiver, tmp_path):
+    code = """
+    import threading
+    starting, start_thread = threading.Event(), threading.Thread.start
+    def slowly(thread):
+        if thread.name == "lightning-sender":
+            starting.set()
+            time.sleep(0.3)
+        start_thread(thread)
+    threading.Thread.start = slowly
+    lt.init()
+    threading.Thread(target=work, args=(1,), daemon=True).start()
+    starting.wait()
+    """
+    # Before: "Exception ignored in atexit callback", RuntimeError: cannot join thread before it is started
+    process = start(code, receiver, tmp_path, stderr=subprocess.PIPE)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert all(line.startswith("a span ended after lt.shutdown() and is lost") for line in said.splitlines())
+    deliver_what_is_left(receiver, tmp_path)
+    assert names(receiver)["call-1"] == (0 if said else 1)

@@ -303,7 +303,7 @@ def test_ctrl_c_is_one_line_and_status_130(serve) -> None:
     first, *others = errors.splitlines()
     assert first == "interrupted: what has ended is recorded; start it again to go on from there"
     # An attempt that ends while the program does is given up with its span, and the client says so.
-    assert all(line.startswith("a span ended after lt.shutdown() and is lost") for line in others)
+    assert all(line.startswith("a span ended after lt.shutdown() and is lost") for line in others), errors
 
 
 def test_a_failed_attempt_is_made_again_and_the_last_one_counts(serve) -> None:
