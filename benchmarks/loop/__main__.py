@@ -1,193 +1,152 @@
-"""Seconds a step by stage, tokens a second, and update to first served token, beside the raw engine in the same run.
+"""Where each second of a step goes, beside the least that this machine could take, measured in the same run.
 
-    python -m benchmarks.loop [--steps 3] [--model embedded:smollm2-135m-instruct]
+    python -m benchmarks.loop [--steps 3] [--model embedded:smollm2-135m-instruct] [--profile FOLDER] [--json FILE]
 
-First the whole loop: daemon, trainer, engine and the calculator agent, as in the quickstart. Then the engine alone:
-the requests of the last step sent straight to it, and its own weight update. The difference is what the framework,
-capture, gateway and store cost.
+First the whole loop: daemon, trainer, engine and the calculator agent, as in the quickstart. Then engine and trainer by
+themselves: the last step's requests sent straight to an engine, its own weight update, the last batch trained again,
+both once more under a profiler. The difference between the two is what framework, capture, gateway and store cost.
+The limits (``limits``) are the machine's own products and memory, with nothing else running.
+
+Args:
+    --profile: keeps the traces there; open them in ui.perfetto.dev.
 """
 
 import argparse
 import asyncio
 import json
-import sqlite3
 import statistics
-import sys
 import tempfile
-import time
-import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import httpx
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.daemons import policy_status, running_daemon
+from benchmarks.common.rows import Row, as_json, at_most, print_table
+from benchmarks.loop.engine_alone import EngineAlone, alone
+from benchmarks.loop.limits import Machine, Shapes
+from benchmarks.loop.update_alone import UpdateAlone
+from benchmarks.loop.whole_loop import LoopStep, run_loop, sampled_tokens, write_configuration
+from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_config
 from lightning_trainer.models.resolve import model_cache, resolve_model
-from lightning_trainer.serving.engine import EngineProcess
-from lightning_trainer.serving.settings import engine_settings
-from lightning_trainer.serving.shared_memory import WeightFiles
-from lightning_trainer.store.sqlite import SqliteStore
-from lightning_trainer.training.remote import make_trainer
-from lightning_trainer.training.settings import trainer_settings
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
-POLICY = "calculator"
-
-
-def run_loop(folder: Path, steps: int) -> tuple[list[dict], list[dict], list[float]]:
-    """Run the quickstart's loop; return the daemon's steps, the agent's steps and first-token times, by step."""
-    with running_daemon(folder, POLICY) as url:
-        sys.path.insert(0, str(EXAMPLE))
-        from agent import solve  # pyright: ignore[reportMissingImports]
-        from tasks import score, train_tasks  # pyright: ignore[reportMissingImports]
-
-        from lightning_trainer.rollouts import Runner, StepEnded
-
-        events: list[dict] = []
-        first_token_s: list[float] = []
-
-        def on_event(event: Any) -> None:
-            if isinstance(event, StepEnded):
-                events.append({"rollout_s": event.rollout_s, "wait_s": event.wait_s})
-                first_token_s.append(time_first_token(url))
-
-        def attempt(task: Any) -> float:
-            return score(solve(task.question, temperature=1.0), task)
-
-        runner = Runner(POLICY, attempt, on_event=on_event)
-        runner.train(lambda step: train_tasks(step, 10), steps=steps)
-        status = policy_status(url, POLICY)
-        publish = {version["version"]: version["publish_s"] for version in status["versions"]}
-        return [{**step, "publish_s": publish.get(step["step"])} for step in status["steps"]], events, first_token_s
-
-
-def time_first_token(url: str) -> float:
-    body = {"model": POLICY, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
-    request = urllib.request.Request(
-        f"{url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
-    )
-    began = time.perf_counter()
-    with urllib.request.urlopen(request, timeout=120) as response:
-        response.read()
-    return time.perf_counter() - began
-
-
-async def raw_engine(folder: Path) -> tuple[float, int, float, float]:
-    """Send the last step's requests straight to an engine; then update its weights.
-
-    Returns:
-        Seconds for the requests, tokens they sampled, seconds of the engine's update, seconds from there to a token.
-    """
-    config = load_config(folder / "lightning.toml")
-    policy = config.only_policy
-    model_dir = resolve_model(policy.model, model_cache())
-    async with SqliteStore(folder / "state" / "lightning.sqlite") as store:
-        last = (await store.steps(policy.name))[-1]
-        spans = await store.spans_of_attempts(last.attempt_ids)
-    from lightning_trainer.ingest.reading import read_spans
-
-    chains: dict[str, list[tuple[list[int], int]]] = {}
-    for call in read_spans(spans).calls:
-        chains.setdefault(call.attempt_id or "", []).append((list(call.prompt_ids), len(call.response_ids)))
-    with WeightFiles(folder) as weights:
-        engine = EngineProcess(engine_settings(config, (policy,), model_dir, weights.folder, folder / "raw"))
-        await engine.start()
-        try:
-            await engine.ready(600)
-            async with httpx.AsyncClient(base_url=engine.base_url, headers=engine.headers, timeout=600) as client:
-                await complete(client, policy.name, next(iter(chains.values()))[0])
-                began = time.perf_counter()
-                await asyncio.gather(*(in_turn(client, policy.name, calls) for calls in chains.values()))
-                seconds = time.perf_counter() - began
-                trainer = make_trainer("inprocess", trainer_settings(config, policy, model_dir, folder / "raw"))
-                await trainer.start()
-                publication = await trainer.publish(weights.path(1), 1)
-                report = await engine.publish(publication)
-                began = time.perf_counter()
-                await complete(client, policy.name, ([1, 2, 3], 1))
-                first_token_s = time.perf_counter() - began
-                await trainer.close()
-        finally:
-            await engine.stop()
-    sampled = sum(length for calls in chains.values() for _, length in calls)
-    return seconds, sampled, report.seconds["update"], first_token_s
-
-
-async def in_turn(client: httpx.AsyncClient, model: str, calls: list[tuple[list[int], int]]) -> None:
-    for call in calls:
-        await complete(client, model, call)
-
-
-async def complete(client: httpx.AsyncClient, model: str, call: tuple[list[int], int]) -> None:
-    prompt, length = call
-    body = {"model": model, "prompt": prompt, "max_tokens": length, "ignore_eos": True, "temperature": 1.0}
-    (await client.post("/v1/completions", json=body)).raise_for_status()
+_MOST = {"rollouts": 2.0, "training": 1.8, "publishing": 1.5}
+"""Times the limit."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=3)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=3, help="two or more; the first warms up and is left out")
     parser.add_argument("--model", default="embedded:smollm2-135m-instruct")
+    parser.add_argument("--profile", type=Path, help="keep the traces in this folder")
+    parser.add_argument("--json", type=Path, help="write figures, goals and verdicts to this file")
     options = parser.parse_args()
+    if options.steps < 2:
+        parser.error(f"--steps {options.steps}: the first step warms up, so there must be two or more")
     with tempfile.TemporaryDirectory(prefix="lightning-bench-") as name:
         folder = Path(name)
-        text = (
-            (EXAMPLE / "lightning.toml")
-            .read_text()
-            .replace('state_dir = ".lightning"', 'state_dir = "state"\nport = 0\ntoken = "none"')
-        )
-        (folder / "lightning.toml").write_text(text.replace("embedded:smollm2-135m-instruct", options.model))
-        steps, events, first_tokens = run_loop(folder, options.steps)
-        raw_s, raw_tokens, raw_update_s, raw_first_s = asyncio.run(raw_engine(folder))
+        traces = (options.profile or folder / "traces").resolve()
+        traces.mkdir(parents=True, exist_ok=True)
+        write_configuration(folder, options.model)
+        config = load_config(folder / "lightning.toml")
+        steps = run_loop(folder, options.steps)
         sampled = sampled_tokens(folder)
-    show(steps, events, first_tokens, sampled, raw_s, raw_tokens, raw_update_s, raw_first_s)
+        engine, update = asyncio.run(alone(folder, config, traces))
+    machine = _machine(config)
+    show_steps(steps)
+    rows = _rows(steps, sampled / len(steps), engine, update, machine, config)
+    print_table("\nStages beside their limits", rows)
+    cpu_s = {kind: statistics.mean(step.rollout_cpu_s.get(kind, 0.0) for step in steps[1:]) for kind in _kinds(steps)}
+    show_parts("CPU-seconds of a step's rollouts, by process", cpu_s)
+    show_parts("The engine alone, seconds", engine.parts)
+    show_parts("The update alone, seconds", update.parts)
+    if options.profile:
+        print(f"traces: {traces} (open them in ui.perfetto.dev)")
+    if options.json:
+        parts = {"rollout CPU": cpu_s, "engine": dict(engine.parts), "update": dict(update.parts)}
+        options.json.write_text(json.dumps({"rows": as_json(rows), "parts": parts}, indent=1) + "\n")
 
 
-def sampled_tokens(folder: Path) -> int:
-    database = sqlite3.connect(folder / "state" / "lightning.sqlite")
-    return database.execute("SELECT coalesce(sum(tokens), 0) FROM ledger").fetchone()[0]
+def _machine(config: Config) -> Machine:
+    import torch
+    from transformers import AutoConfig
+
+    shapes = Shapes.of(AutoConfig.from_pretrained(resolve_model(config.only_policy.model, model_cache())))
+    return Machine(shapes, getattr(torch, config.engine.dtype))
 
 
-def show(
-    steps: list[dict],
-    events: list[dict],
-    first_tokens: list[float],
-    sampled: int,
-    raw_s: float,
-    raw_tokens: int,
-    raw_update_s: float,
-    raw_first_s: float,
-) -> None:
-    console = Console()
-    table = Table("step", "rollout", "build", "train", "publish", "trained", "computed", "unshared")
-    for step, event in zip(steps, events, strict=True):
-        seconds = step["seconds"]
-        table.add_row(
-            str(step["step"]),
-            f"{event['rollout_s']:.2f} s",
-            *(f"{seconds[name]:.2f} s" if name in seconds else "-" for name in ("build", "train")),
-            "-" if step["publish_s"] is None else f"{step['publish_s']:.2f} s",
-            *(f"{step[name]:,}" for name in ("tokens_trained", "tokens_computed", "tokens_sequential")),
-        )
-    console.print(table)
-    rollout_s = sum(event["rollout_s"] for event in events)
-    published = [step["publish_s"] for step in steps if step["publish_s"] is not None]
-    beside = Table("", "loop", "raw engine", "ratio")
-    loop_rate, raw_rate = sampled / rollout_s, raw_tokens / raw_s
-    beside.add_row("sampled tokens a second", f"{loop_rate:.0f}", f"{raw_rate:.0f}", f"{loop_rate / raw_rate:.2f}")
+def _rows(
+    steps: Sequence[LoopStep],
+    sampled: float,
+    engine: EngineAlone,
+    update: UpdateAlone,
+    machine: Machine,
+    config: Config,
+) -> list[Row]:
+    """Args:
+    sampled: tokens a step.
+    """
+    warm = steps[1:]
+    rollout_s = statistics.median(step.rollout_s for step in warm)
+    train_s = statistics.median(step.seconds["train"] for step in warm)
+    rows_at_a_time = config.engine.max_num_seqs
+    rollout_limit_s = machine.rollout_s(engine.read, engine.sampled, rows_at_a_time) * sampled / engine.sampled
+    # What is predicted at a node is asked once, whichever samples go through it.
+    asked = statistics.median(step.tokens_trained for step in warm)
+    train_limit_s = machine.update_s(int(statistics.median(step.tokens_computed for step in warm)), int(asked))
+    probed = sum(map(len, update.publication.probe.token_ids))
+    publish_limit_s = machine.publication_s(probed)
+    published = [step.publish_s for step in warm if step.publish_s is not None]
+    loop_rate, raw_rate = sampled / rollout_s, engine.sampled / engine.seconds
+    found = [
+        Row("loop", "large products", machine.gflops, "GFLOP/s", note=f"{config.engine.dtype}, the model's shapes"),
+        Row("loop", "memory, read and written", machine.bytes_per_s / 1e9, "GB/s"),
+        *_stage("rollouts", rollout_s, rollout_limit_s, f"{sampled:.0f} tokens sampled, {loop_rate:.0f} a second"),
+        Row("loop", "tokens a second beside the engine alone", loop_rate / raw_rate, "", note=f"{raw_rate:.0f} alone"),
+        *_stage("training", train_s, train_limit_s, f"{asked:.0f} tokens trained"),
+    ]
     if published:
-        loop_update = statistics.median(published) + statistics.median(first_tokens)
-        raw_update = raw_update_s + raw_first_s
-        beside.add_row(
-            "update to first served token",
-            f"{loop_update:.2f} s",
-            f"{raw_update:.2f} s",
-            f"{loop_update / raw_update:.2f}",
+        publish_s = statistics.median(published)
+        found += _stage("publishing", publish_s, publish_limit_s, f"export and probe alone {update.export_s:.2f} s")
+        served_s = publish_s + statistics.median(step.first_token_s for step in warm)
+        raw_s = engine.update_s + engine.first_token_s
+        note = f"{served_s:.2f} s beside {raw_s:.2f} s"
+        found.append(
+            Row("loop", "update to first served token beside the engine's own", served_s / raw_s, "", note=note)
         )
-    console.print(beside)
+    return found
+
+
+def _stage(name: str, seconds: float, limit_s: float, note: str) -> list[Row]:
+    beside = f"{seconds:.2f} s beside {limit_s:.2f} s; {note}"
+    return [at_most("loop", f"{name}, times the limit", seconds / limit_s, _MOST[name], "", beside, "median")]
+
+
+def _kinds(steps: Sequence[LoopStep]) -> list[str]:
+    kinds = {kind for step in steps for kind in step.rollout_cpu_s}
+    return sorted(kinds, key=lambda kind: -sum(step.rollout_cpu_s.get(kind, 0.0) for step in steps))
+
+
+def show_steps(steps: Sequence[LoopStep]) -> None:
+    table = Table("step", "rollout", "build", "train", "publish", "trained", "computed", "unshared")
+    for step in steps:
+        table.add_row(
+            str(step.step),
+            f"{step.rollout_s:.2f} s",
+            *(f"{step.seconds[name]:.2f} s" if name in step.seconds else "-" for name in ("build", "train")),
+            "-" if step.publish_s is None else f"{step.publish_s:.2f} s",
+            *(f"{count:,}" for count in (step.tokens_trained, step.tokens_computed, step.tokens_sequential)),
+        )
+    Console().print(table)
+
+
+def show_parts(title: str, parts: Mapping[str, float]) -> None:
+    table = Table("", "seconds", "share", title=f"\n{title}", title_justify="left")
+    whole = sum(parts.values())
+    for part, seconds in parts.items():
+        table.add_row(part, f"{seconds:.2f}", f"{seconds / whole:.0%}")
+    Console().print(table)
 
 
 if __name__ == "__main__":

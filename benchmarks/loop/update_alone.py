@@ -1,0 +1,54 @@
+"""The trainer without the loop around it: the last step's batch once more in this process, under a profiler."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.loop.parts import seconds_of_parts
+from lightning_trainer.config import Config
+from lightning_trainer.serving.publication import Publication
+from lightning_trainer.training.settings import trainer_settings
+from lightning_trainer.types import TrainingBatch
+
+_TRACE = "update.json"
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateAlone:
+    parts: Mapping[str, float]
+    """Of the last step, forward, backward and optimiser together."""
+    export_s: float
+    """The weights written to a file, and the probe scored."""
+    publication: Publication
+
+
+async def update_alone(
+    config: Config, model_dir: Path, batches: Sequence[TrainingBatch], weights: Path, folder: Path, traces: Path
+) -> UpdateAlone:
+    """Take the steps again, the last of them under the profiler, and publish.
+
+    Args:
+        batches: as the daemon trained them; all but the last warm up.
+        weights: the file that is published.
+        traces: gets the trace.
+    """
+    settings = trainer_settings(config, config.only_policy, model_dir, folder)
+    return await asyncio.to_thread(_update, settings, batches, weights, traces / _TRACE)
+
+
+def _update(settings, batches: Sequence[TrainingBatch], weights: Path, trace: Path) -> UpdateAlone:
+    from torch.profiler import ProfilerActivity, profile
+
+    from lightning_trainer.training.trainer import Trainer
+
+    trainer = Trainer(settings)
+    for batch in batches[:-1]:
+        trainer.step(batch)
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
+        trainer.step(batches[-1])
+    profiler.export_chrome_trace(str(trace))
+    began = time.perf_counter()
+    publication = trainer.publish(weights, 1)
+    return UpdateAlone(seconds_of_parts(trace), time.perf_counter() - began, publication)
