@@ -9,18 +9,21 @@ SEED ?= 0
 STEPS ?=
 HELDOUT ?=
 OUT ?=
+EXAMPLE ?=
+SEEDS ?= 0
 ARGS ?=
 # tests/conftest.py says what runs beside what.
 TWO_AT_A_TIME := -n 2 --dist loadscope
-BENCH ?= $(filter-out frameworks,$(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/*/__main__.py)))
+BENCH ?= $(filter-out frameworks proof,$(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/*/__main__.py)))
 
-.PHONY: help setup quickstart test test-fast test-slow bench check format doctor crewai frameworks docs screenshots clean
+.PHONY: help setup quickstart test test-fast test-slow bench check format doctor proof crewai frameworks docs screenshots clean
 
 help:
 	@echo 'make quickstart [SEED=0] [STEPS=] [HELDOUT=] [OUT=]   watch a real agent learn; writes runs/.../report.html'
 	@echo 'make test [ARGS="-k words"]                           all tests, with real engines and a tiny model'
 	@echo 'make test-fast [ARGS="-k words"]                      those that start no engine, trainer or Ray and need no torch'
 	@echo 'make test-slow [ARGS="tests/loop/test_team.py"]       the tests that take too long for make test'
+	@echo 'make proof [EXAMPLE="search code"] [SEEDS=0,1,2]      train examples, held-out tasks before and after; docs/proof.md'
 	@echo 'make bench [BENCH=loop]                               benchmarks; each prints a table'
 	@echo 'make crewai                                           CrewAI adapter and example, in .venv-crewai'
 	@echo 'make frameworks [ARGS="--only agno_agent"]            frameworks without an adapter; writes docs/frameworks.md'
@@ -53,6 +56,9 @@ test-fast: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
+
+proof: setup
+	$(BIN)/python -m benchmarks.proof $(EXAMPLE) --seeds $(SEEDS) --write docs/proof.md $(ARGS)
 
 bench: setup
 	@set -e; for name in $(BENCH); do echo "== $$name"; $(BIN)/python -m "benchmarks.$$name" $(ARGS); done

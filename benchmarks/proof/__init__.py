@@ -1,0 +1,1 @@
+"""Trains the examples and writes one page of what became of each."""

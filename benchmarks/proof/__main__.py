@@ -1,0 +1,84 @@
+"""Train examples and say what became of each: held-out tasks before and after, with the interval, curve and rollouts.
+
+    python -m benchmarks.proof                             # all of them, one seed each
+    python -m benchmarks.proof search code --seeds 0,1,2   # some, three seeds each
+    python -m benchmarks.proof --write docs/proof.md       # and the page of all runs that are there
+
+Runs are kept in ``--out``: one that is done is not made again, one that was interrupted goes on where it was.
+"""
+
+import argparse
+import asyncio
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+from benchmarks.common.processes import ROOT
+from benchmarks.proof.examples import EXAMPLES
+from benchmarks.proof.one_run import train
+from benchmarks.proof.outcome import Outcome, outcome_of
+from benchmarks.proof.page import page, row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("examples", nargs="*", metavar="EXAMPLE", help=f"of {', '.join(EXAMPLES)}; all when absent")
+    parser.add_argument("--seeds", type=_numbers, default=[0], help="0,1,2")
+    parser.add_argument("--steps", type=int, help="instead of each example's own number")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "proof")
+    parser.add_argument("--write", type=Path, help="write the page of all runs in --out to this file")
+    options = parser.parse_args()
+    if unknown := [name for name in options.examples if name not in EXAMPLES]:
+        parser.error(f"there is no example {unknown[0]!r}; name some of: {', '.join(EXAMPLES)}")
+    failed = False
+    for name in options.examples or EXAMPLES:
+        for seed in options.seeds:
+            try:
+                print(row(_outcome(name, seed, options.steps, options.out)), flush=True)
+            except (RuntimeError, OSError) as error:
+                failed = True
+                print(f"{name}, seed {seed}: {error}", file=sys.stderr, flush=True)
+    if options.write:
+        options.write.write_text(page(_kept(options.out), _machine(), datetime.now(UTC).date()))
+        print(f"written: {options.write}")
+    sys.exit(failed)
+
+
+def _outcome(name: str, seed: int, steps: int | None, out: Path) -> Outcome:
+    """Return what is there already, or train."""
+    example, folder = EXAMPLES[name], out / f"{name}-seed-{seed}"
+    path = folder / "outcome.json"
+    if not path.exists():
+        minutes = train(name, example, folder, seed=seed, steps=steps or example.steps)
+        outcome = asyncio.run(outcome_of(folder, name, seed=seed, minutes=minutes))
+        outcome.write(path)
+    return Outcome.read(path)
+
+
+def _kept(out: Path) -> list[Outcome]:
+    found = [Outcome.read(path) for path in out.glob("*/outcome.json")]
+    places = {name: place for place, name in enumerate(EXAMPLES)}
+    return sorted(
+        (outcome for outcome in found if outcome.example in places),
+        key=lambda outcome: (places[outcome.example], outcome.seed),
+    )
+
+
+def _machine() -> str:
+    memory_gib = psutil.virtual_memory().total / 2**30
+    return f"{os.cpu_count()} cores of {platform.machine()}, {memory_gib:.0f} GiB, no GPU"
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers; write it as 0,1,2") from None
+
+
+if __name__ == "__main__":
+    main()

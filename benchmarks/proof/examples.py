@@ -1,0 +1,33 @@
+"""Which examples are proofs, and how long each is trained."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.common.processes import ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A folder of ``examples/`` with a configuration and a ``train.py`` that asks held-out tasks before and after."""
+
+    what: str
+    """One line for the page."""
+    steps: int
+    heldout: int
+    environments: tuple[str, ...] = ()
+    """Environments that it needs, which are installed first."""
+    python: Path = Path(sys.executable)
+
+
+EXAMPLES: Mapping[str, Example] = {
+    "calculator": Example("LangChain: an agent with a calculator (the quickstart)", 26, 96),
+    "langgraph": Example("LangGraph: a planner and a worker, one policy", 12, 48),
+    "autogen": Example("AutoGen: two assistants that are shown examples, one policy", 12, 48),
+    "openai_agents": Example("OpenAI Agents: a planner and a worker, one policy", 12, 48),
+    "crewai": Example("CrewAI: two agents, one policy", 12, 48, python=ROOT / ".venv-crewai" / "bin" / "python"),
+    "search": Example("Search before answering, once or twice (Search-R1)", 24, 72),
+    "code": Example("Code of one line with hidden tests in a sandbox (L0)", 24, 60),
+    "game": Example("FrozenLake in text over many turns, GiGPO (RAGEN)", 30, 64, environments=("frozenlake",)),
+}

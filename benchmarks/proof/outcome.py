@@ -1,0 +1,131 @@
+"""What a run did, read back from what its daemon stored: every figure comes from recorded spans and steps."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from lightning_trainer.config.file import load_config
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.models.resolve import model_cache, resolve_model
+from lightning_trainer.report import PairedDifference, paired_difference
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.types import Attempt, Call, RolloutMode
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A held-out task, asked once."""
+
+    success: bool
+    said: tuple[str, ...]
+    """What the policy answered to each call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    example: str
+    seed: int
+    steps: int
+    minutes: float
+    before: Mapping[str, bool]
+    """By held-out task; a reward of 1 is a success."""
+    after: Mapping[str, bool]
+    rewards: tuple[float | None, ...]
+    """Mean reward of each step's attempts."""
+    task: str
+    """A held-out task of which the two rollouts are: one that was learnt, where there is one."""
+    question: str
+    said_before: tuple[str, ...]
+    said_after: tuple[str, ...]
+
+    @property
+    def difference(self) -> PairedDifference:
+        return paired_difference(list(self.before.values()), [self.after[task] for task in self.before])
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        fields: dict[str, Any] = json.loads(path.read_text())
+        for name in ("rewards", "said_before", "said_after"):
+            fields[name] = tuple(fields[name])
+        return cls(**fields)
+
+
+async def outcome_of(folder: Path, example: str, *, seed: int, minutes: float) -> Outcome:
+    """Read a run's store; its daemon has ended.
+
+    Raises:
+        RuntimeError: the held-out tasks were not asked before and after.
+    """
+    config = load_config(folder / "lightning.toml")
+    policy = config.policy[0]
+    async with SqliteStore(config.daemon.state_dir / "lightning.sqlite") as store:
+        steps = await store.steps(policy.name)
+        attempts = await store.attempts(mode=RolloutMode.EVALUATE)
+        read = read_spans(await store.spans_of_attempts([attempt.attempt_id for attempt in attempts]))
+    rewards = {one.attempt_id: one.value for one in read.evaluations if one.attempt_id}
+    calls: dict[str | None, list[Call]] = {}
+    for call in read.calls:
+        calls.setdefault(call.attempt_id, []).append(call)
+    decode = _decoder(resolve_model(policy.model, model_cache()))
+
+    def asked(stage: str) -> dict[str, Asked]:
+        return {
+            attempt.task_id: Asked(
+                rewards.get(attempt.attempt_id) == 1.0,
+                tuple(decode(call.response_ids) for call in calls.get(attempt.attempt_id, ())),
+            )
+            for attempt in attempts
+            if _stage(attempt) == stage
+        }
+
+    before, after = asked("before"), asked("after")
+    if not before or before.keys() != after.keys():
+        raise RuntimeError(f"{folder}: {len(before)} held-out tasks were asked before and {len(after)} after")
+    learnt = [task for task in before if after[task].success and not before[task].success]
+    task = next(iter(learnt or before))
+    first = next(one for one in attempts if one.task_id == task and _stage(one) == "before")
+    prompt = decode(calls[first.attempt_id][0].prompt_ids) if calls.get(first.attempt_id) else ""
+    return Outcome(
+        example=example,
+        seed=seed,
+        steps=len(steps),
+        minutes=minutes,
+        before={task: one.success for task, one in before.items()},
+        after={task: one.success for task, one in after.items()},
+        rewards=tuple(step.metrics.get("reward/mean") for step in steps),
+        task=task,
+        question=last_question(prompt),
+        said_before=before[task].said,
+        said_after=after[task].said,
+    )
+
+
+def last_question(prompt: str) -> str:
+    """Return what the last message of a rendered prompt asks; before it come instructions and examples.
+
+    Works for templates in the form of ChatML, ``<|im_start|>role ... <|im_end|>``, which the small models have.
+    """
+    asked = prompt.split("<|im_start|>user\n")[-1]
+    return asked.split("<|im_end|>")[0].strip()
+
+
+def _stage(attempt: Attempt) -> str:
+    """``run/stage/task``, as a runner names what it evaluates; a task's name may have slashes too."""
+    stages = [part for part in attempt.group_id.split("/") if part in ("before", "after")]
+    return stages[0] if stages else ""
+
+
+def _decoder(model_dir: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(model_dir)
+
+    def decode(ids: Sequence[int]) -> str:
+        return tokenizer.decode(list(ids)).replace("<|im_end|>", "").strip()
+
+    return decode

@@ -1,0 +1,96 @@
+"""The page: a table of all runs, then each example with its curve and a rollout before and one after."""
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+
+from benchmarks.proof.examples import EXAMPLES
+from benchmarks.proof.outcome import Outcome
+
+_BARS = "▁▂▃▄▅▆▇█"
+_LONGEST = 300
+
+
+def page(outcomes: Sequence[Outcome], machine: str, made: date) -> str:
+    """Return the page as Markdown.
+
+    Args:
+        machine: what it ran on, in a few words.
+    """
+    by_example: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_example.setdefault(outcome.example, []).append(outcome)
+    parts = [_INTRODUCTION.format(machine=machine, made=made.isoformat()), _table(by_example)]
+    parts += [_section(name, runs) for name, runs in by_example.items()]
+    missing = [name for name in EXAMPLES if name not in by_example]
+    if missing:
+        parts.append(f"## Not run\n\n{', '.join(missing)}.")
+    return "\n\n".join(parts) + "\n"
+
+
+_INTRODUCTION = """# Proof
+
+What examples learnt on one machine ({machine}, {made}). Held-out tasks are asked before and after training, at
+temperature 0, and are never trained on. The interval is that of the paired difference (95 %, Bonett and Price 2012).
+Everything goes the ordinary way: the example's own program, capture, gateway, transitions, trainer, publication.
+Minutes are wall-clock, with the start of the daemon and both evaluations.
+
+    make proof EXAMPLE=search SEEDS=0
+
+trains one of them and prints its row. Without `EXAMPLE` all are trained, one after the other. What is done already is
+kept in `runs/proof`, and an interrupted run goes on where it was."""
+
+
+def _table(by_example: Mapping[str, Sequence[Outcome]]) -> str:
+    head = "| example | seed | before | after | points, 95 % | steps | minutes | reward by step |\n" + "|---" * 8 + "|"
+    return "\n".join([head, *(row(outcome) for runs in by_example.values() for outcome in runs)])
+
+
+def row(outcome: Outcome) -> str:
+    difference = outcome.difference
+    low, high = difference.interval
+    asked = len(outcome.before)
+    cells = (
+        f"[{outcome.example}](#{outcome.example})",
+        str(outcome.seed),
+        f"{sum(outcome.before.values())} of {asked}",
+        f"{sum(outcome.after.values())} of {asked}",
+        f"{100 * difference.difference:+.0f} ({100 * low:+.0f} to {100 * high:+.0f})",
+        str(outcome.steps),
+        f"{outcome.minutes:.0f}",
+        curve(outcome.rewards),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def curve(rewards: Sequence[float | None]) -> str:
+    """Return a bar for each step, a full one for a mean reward of 1; a step without attempts has a dot."""
+    return "".join("·" if one is None else _BARS[min(7, max(0, int(8 * one)))] for one in rewards)
+
+
+def _section(name: str, runs: Sequence[Outcome]) -> str:
+    shown = runs[0]
+    curves = [
+        f"Seed {run.seed}, mean reward by step: "
+        + ", ".join("-" if r is None else f"{r:.2f}" for r in run.rewards)
+        + "."
+        for run in runs
+    ]
+    return "\n\n".join(
+        [
+            f"## {name}",
+            f"{EXAMPLES[name].what}.",
+            *curves,
+            f"Held-out task `{shown.task}`: {_quoted(shown.question)}",
+            f"Before: {_said(shown.said_before)}",
+            f"After: {_said(shown.said_after)}",
+        ]
+    )
+
+
+def _said(calls: Sequence[str]) -> str:
+    return " then ".join(map(_quoted, calls)) or "nothing"
+
+
+def _quoted(text: str) -> str:
+    flat = " ⏎ ".join(line.strip() for line in text.splitlines() if line.strip()).replace("`", "'")
+    return f"`{flat[:_LONGEST]}{'…' if len(flat) > _LONGEST else ''}`"

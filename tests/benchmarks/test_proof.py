@@ -1,0 +1,67 @@
+"""The page of proofs: every example that it trains is there, a run is configured by itself, figures are what was kept."""
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from benchmarks.proof.examples import EXAMPLES
+from benchmarks.proof.one_run import configured
+from benchmarks.proof.outcome import Outcome, last_question
+from benchmarks.proof.page import curve, page, row
+from lightning_trainer.config.file import load_config
+
+ROOT = Path(__file__).parents[2]
+OUTCOME = Outcome(
+    example="search",
+    seed=1,
+    steps=3,
+    minutes=12.4,
+    before={"heldout-0": False, "heldout-1": False, "heldout-2": True, "heldout-3": False},
+    after={"heldout-0": False, "heldout-1": True, "heldout-2": True, "heldout-3": True},
+    rewards=(0.0, None, 0.5),
+    task="heldout-1",
+    question="Who?\nAna | Kelberg",
+    said_before=(),
+    said_after=("search: Ana", "answer: Examplia"),
+)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_configured_for_a_run_of_its_own(tmp_path: Path, name: str) -> None:
+    source = ROOT / "examples" / name
+    assert (source / "train.py").is_file()
+    (tmp_path / "lightning.toml").write_text(configured((source / "lightning.toml").read_text(), seed=7, steps=5))
+    config = load_config(tmp_path / "lightning.toml")
+    assert (config.daemon.port, config.daemon.state_dir, config.training.seed) == (0, tmp_path / "state", 7)
+    assert config.policy[0].optimizer.total_steps in (None, 5)
+
+
+def test_an_outcome_is_read_as_it_was_written(tmp_path: Path) -> None:
+    OUTCOME.write(tmp_path / "outcome.json")
+    assert Outcome.read(tmp_path / "outcome.json") == OUTCOME
+
+
+def test_a_row_has_the_paired_difference() -> None:
+    # Two of four gained, none lost: (3 - 1) / 6 +- 1.96 sqrt((4/6 - (2/6)^2) / 6) by Bonett and Price
+    assert row(OUTCOME) == ("| [search](#search) | 1 | 1 of 4 | 3 of 4 | +50 (-26 to +93) | 3 | 12 | ▁·▅ |")
+
+
+def test_the_page_shows_both_rollouts_and_says_what_was_not_run() -> None:
+    text = page([OUTCOME], "2 cores", date(2026, 1, 2))
+    assert "(2 cores, 2026-01-02)" in text
+    assert "Held-out task `heldout-1`: `Who? ⏎ Ana | Kelberg`" in text
+    assert "Before: nothing" in text
+    assert "After: `search: Ana` then `answer: Examplia`" in text
+    not_run = text.partition("## Not run")[2]
+    assert "calculator" in not_run
+    assert "search" not in not_run
+
+
+def test_a_curve_has_a_bar_a_step() -> None:
+    assert curve([0.0, 0.5, 1.0, None, 1.2, -1.0]) == "▁▅█·█▁"
+
+
+def test_the_question_is_the_last_message_of_the_prompt() -> None:
+    prompt = "<|im_start|>user\nshown<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"
+    assert last_question(prompt) == "Who?"
