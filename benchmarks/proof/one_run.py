@@ -32,11 +32,8 @@ def train(name: str, example: Example, folder: Path, *, seed: int, steps: int) -
         install = [sys.executable, "-m", "lightning_trainer", "environments", "install", environment]
         subprocess.run(install, check=True, cwd=ROOT)
     policy = load_config(configuration).policy[0].name
-    with (
-        _minutes(folder / "minutes") as spent,
-        running_daemon(folder, policy),
-        (folder / "train.log").open("ab") as log,
-    ):
+    log_path = folder / "train.log"
+    with _minutes(folder / "minutes") as spent, running_daemon(folder, policy), log_path.open("ab") as log:
         command = [str(example.python), str(source / "train.py"), "--seed", str(seed)]
         command += ["--steps", str(steps), "--heldout", str(example.heldout)]
         ended = subprocess.run(command, stdout=log, stderr=log, cwd=ROOT, env=dict(os.environ))

@@ -1,4 +1,4 @@
-"""The page of proofs: every example that it trains is there, a run is configured by itself, figures are what was kept."""
+"""Every example that is a proof is there and configured by itself; the page has the figures that were kept."""
 
 from datetime import date
 from pathlib import Path
