@@ -1,6 +1,7 @@
 """The engine without the loop around it: a step's requests sent straight to it, profiled, and its own weight update."""
 
 import asyncio
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,6 @@ import httpx
 
 from benchmarks.loop.parts import seconds_of_parts
 from benchmarks.loop.update_alone import UpdateAlone, update_alone
-from benchmarks.training.bare_update import offer_routes
 from lightning_trainer.config import Config
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.models.resolve import model_cache, resolve_model
@@ -53,7 +53,7 @@ async def alone(folder: Path, config: Config, traces: Path) -> tuple[EngineAlone
     for call in read_spans(spans).calls:
         own = Call(list(call.prompt_ids), list(call.response_ids))
         chains.setdefault(call.attempt_id or "", []).append(own)
-    offer_routes()  # its cache is emptied by one of them
+    os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # or vLLM offers no route that empties its cache
     with WeightFiles(folder) as weights:
         settings = engine_settings(config, (policy,), model_dir, weights.folder, folder / "raw")
         engine = EngineProcess(_profiled(settings, traces))
