@@ -57,14 +57,23 @@ def main() -> None:
     show_steps(steps)
     rows = _rows(steps, sampled / len(steps), engine, update, machine, config)
     print_table("\nStages beside their limits", rows)
-    cpu_s = {kind: statistics.mean(step.rollout_cpu_s.get(kind, 0.0) for step in steps[1:]) for kind in _kinds(steps)}
-    show_parts("CPU-seconds of a step's rollouts, by process", cpu_s)
+    rollout_cpu_s = _mean_by_process([step.rollout_cpu_s for step in steps[1:]])
+    update_cpu_s = _mean_by_process([step.update_cpu_s for step in steps[1:]])
+    show_parts("CPU-seconds of a step's rollouts, by process", rollout_cpu_s)
+    show_parts(
+        f"CPU-seconds from there to the next, by process; the last update alone took {update.cpu_s:.1f}", update_cpu_s
+    )
     show_parts("The engine alone, seconds", engine.parts)
     show_parts("The update alone, seconds", update.parts)
     if options.profile:
         print(f"traces: {traces} (open them in ui.perfetto.dev)")
     if options.json:
-        parts = {"rollout CPU": cpu_s, "engine": dict(engine.parts), "update": dict(update.parts)}
+        parts = {
+            "rollout CPU": rollout_cpu_s,
+            "update CPU": update_cpu_s,
+            "engine": dict(engine.parts),
+            "update": dict(update.parts),
+        }
         options.json.write_text(json.dumps({"rows": as_json(rows), "parts": parts}, indent=1) + "\n")
 
 
@@ -123,9 +132,10 @@ def _stage(name: str, seconds: float, limit_s: float, note: str) -> list[Row]:
     return [at_most("loop", f"{name}, times the limit", seconds / limit_s, _MOST[name], "", beside, "median")]
 
 
-def _kinds(steps: Sequence[LoopStep]) -> list[str]:
-    kinds = {kind for step in steps for kind in step.rollout_cpu_s}
-    return sorted(kinds, key=lambda kind: -sum(step.rollout_cpu_s.get(kind, 0.0) for step in steps))
+def _mean_by_process(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    kinds = {kind for step in steps for kind in step}
+    means = {kind: statistics.mean(step.get(kind, 0.0) for step in steps) for kind in kinds}
+    return dict(sorted(means.items(), key=lambda mean: -mean[1]))
 
 
 def show_steps(steps: Sequence[LoopStep]) -> None:

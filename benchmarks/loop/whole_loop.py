@@ -30,6 +30,8 @@ class LoopStep:
     """From the step's end to a token of the version that it published."""
     rollout_cpu_s: Mapping[str, float]
     """By kind of process."""
+    update_cpu_s: Mapping[str, float]
+    """From the last rollout's end to the step's: training and publishing."""
     tokens_trained: int
     tokens_computed: int
     tokens_sequential: int
@@ -51,13 +53,14 @@ def run_loop(folder: Path, steps: int) -> list[LoopStep]:
 
         from lightning_trainer.rollouts import Runner, StepEnded
 
-        rollouts: list[tuple[float, dict[str, float], float]] = []
+        rollouts: list[tuple[float, dict[str, float], dict[str, float], float]] = []
 
         def on_event(event: Any) -> None:
             if isinstance(event, StepEnded):
-                began = time.monotonic() - event.wait_s - event.rollout_s
-                cpu_s = watch.between(began, began + event.rollout_s)
-                rollouts.append((event.rollout_s, cpu_s, _first_token_s(url)))
+                ended = time.monotonic()
+                rolled_out = ended - event.wait_s
+                cpu_s = watch.between(rolled_out - event.rollout_s, rolled_out)
+                rollouts.append((event.rollout_s, cpu_s, watch.between(rolled_out, ended), _first_token_s(url)))
 
         def attempt(task: Any) -> float:
             return score(solve(task.question, temperature=1.0), task)
@@ -72,10 +75,11 @@ def run_loop(folder: Path, steps: int) -> list[LoopStep]:
             rollout_s=rollout_s,
             publish_s=published.get(step["step"]),
             first_token_s=first_token_s,
-            rollout_cpu_s=cpu_s,
+            rollout_cpu_s=rollout_cpu_s,
+            update_cpu_s=update_cpu_s,
             **{name: step[name] for name in ("tokens_trained", "tokens_computed", "tokens_sequential")},
         )
-        for step, (rollout_s, cpu_s, first_token_s) in zip(status["steps"], rollouts, strict=True)
+        for step, (rollout_s, rollout_cpu_s, update_cpu_s, first_token_s) in zip(status["steps"], rollouts, strict=True)
     ]
 
 
