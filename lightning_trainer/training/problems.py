@@ -53,11 +53,7 @@ def unscored(attempt_ids: Collection[str], evaluations: Iterable[Evaluation], po
         + ", ".join(repr(name) for name in policy.reward_weights)
         if names and not policy.reward_weights.keys() & set(names)
         else f"credit scheme {policy.credit.scheme!r} needs one"
-        + (
-            " of the attempt as a whole"
-            if policy.credit.scheme in ("terminal", "equal_shares")
-            else " wherever others have one"
-        )
+        + (" of the attempt as a whole" if "calls" in policy.credit.unused else " wherever others have one")
     )
     return [f"attempts that lack a reward: {len(attempt_ids)} (such as {min(attempt_ids)}); {hint}"]
 

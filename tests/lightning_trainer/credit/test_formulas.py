@@ -337,6 +337,7 @@ def check_credits(seeds, scheme, form, factories):
         world = World(seed, scheme, make_call, make_attempt)
         batch = world.build(form, make_evaluation, make_policy).batch
         expected = expected_credits(world)
+        assert expected, f"{scheme!r} has no slow version of its formula: write one in expected_credits"
         for sample in batch.samples if batch else ():
             for segment in sample.segments:
                 assert segment.credit == pytest.approx(expected[segment.transition_id], abs=1e-9, rel=0), seed
