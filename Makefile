@@ -26,7 +26,7 @@ help:
 	@echo 'make proof [EXAMPLE="search code"] [SEEDS=0,1,2]      train examples, held-out tasks before and after; docs/proof.md'
 	@echo 'make bench [BENCH=loop]                               benchmarks; each prints a table'
 	@echo 'make crewai                                           CrewAI adapter and example, in .venv-crewai'
-	@echo 'make frameworks [ARGS="--only agno_agent"]            frameworks without an adapter; writes docs/frameworks.md'
+	@echo 'make frameworks [ARGS="--only agno_agent"]            frameworks as they are installed; writes docs/frameworks.md'
 	@echo 'make docs                                             the documentation as a site, with the API; build/site'
 	@echo 'make screenshots                                      pictures of the dashboard for docs/ (needs chromium)'
 	@echo 'make check                                            ruff, import-linter and pyright; make format mends'

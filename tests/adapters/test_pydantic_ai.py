@@ -4,7 +4,7 @@ import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import semconv
 
-pydantic_ai = pytest.importorskip("pydantic_ai", reason="the environment of the frameworks has it")
+pydantic_ai = pytest.importorskip("pydantic_ai", reason="Pydantic AI is not installed in .venv")
 
 
 @pytest.fixture
