@@ -99,6 +99,7 @@ def test_a_failed_judge_is_missing_and_not_zero(rollouts, make_policy, make_eval
         assert _call_outcomes(build) == {"trained/sampled": 6, "dropped/no_reward": 1}
         assert build.groups[0].rewards == (1.0, 0.0, None)
         assert "attempts that lack a reward: 1 (such as a3); credit scheme 'terminal' needs one" in build.problems[0]
+        assert build.problems[0].endswith(" needs one of the attempt as a whole")
 
 
 def test_a_reward_of_another_name_is_pointed_out(rollouts, make_policy):
