@@ -1,18 +1,17 @@
-"""Pydantic AI's agents are known by their own names, with nothing instrumented; real, where it is installed."""
+"""Pydantic AI's agents are known by their own names, with nothing instrumented."""
 
 import lightning_instrumentation as lt
+import pydantic_ai
 import pytest
 from lightning_instrumentation import semconv
-
-pydantic_ai = pytest.importorskip("pydantic_ai", reason="Pydantic AI is not installed in .venv")
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
 
 
 @pytest.fixture
 def agent(recording):
-    models = pytest.importorskip("pydantic_ai.models.openai")
-    providers = pytest.importorskip("pydantic_ai.providers.openai")
-    provider = providers.OpenAIProvider(base_url=recording.model.base_url, api_key="k")
-    return lambda name: pydantic_ai.Agent(models.OpenAIChatModel("m", provider=provider), name=name)
+    provider = OpenAIProvider(base_url=recording.model.base_url, api_key="k")
+    return lambda name: pydantic_ai.Agent(OpenAIChatModel("m", provider=provider), name=name)
 
 
 def names(recording) -> list[tuple[str, str]]:
