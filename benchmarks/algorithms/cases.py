@@ -153,7 +153,12 @@ _SCALED = {
     ("preset", "grpo"): by_trl("GRPOTrainer", loss_type="grpo", beta=0.04, epsilon=0.2, **_PLAIN_KL),
     ("preset", "dapo"): by_trl("GRPOTrainer", loss_type="dapo", epsilon=0.2, epsilon_high=0.28),
     ("preset", "gspo"): by_trl(
-        "GRPOTrainer", loss_type="grpo", importance_sampling_level="sequence", epsilon=3e-4, epsilon_high=4e-4
+        "GRPOTrainer",
+        loss_type="grpo",
+        importance_sampling_level="sequence",
+        epsilon=3e-4,
+        epsilon_high=4e-4,
+        on_policy=True,
     ),
     # TRL's upper bound is the ratio itself.
     ("preset", "cispo"): by_trl("GRPOTrainer", loss_type="cispo", epsilon_high=1.2),
