@@ -32,4 +32,5 @@ EXAMPLES: Mapping[str, Example] = {
     "game": Example("FrozenLake in text over many turns, GiGPO (RAGEN)", 30, 64, environments=("frozenlake",)),
     "tools": Example("Tools of an MCP server, with tasks made from their list (MCP·RL)", 20, 64),
     "web": Example("Web pages in a headless browser, one click each (MiniWoB++)", 20, 64, environments=("miniwob",)),
+    "distil": Example("A scripted expert's traces, then RL (cold start)", 24, 72),
 }

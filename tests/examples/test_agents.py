@@ -96,6 +96,7 @@ def test_every_example_that_trains_is_named_with_its_configuration_which_claims_
             "free_text": "reader",
             "search": "search",
             "code": "coder",
+            "distil": "search",
             "tools": "tools",
             "web": "web",
         }.get(Path(folder).name)
