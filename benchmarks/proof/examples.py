@@ -33,4 +33,5 @@ EXAMPLES: Mapping[str, Example] = {
     "tools": Example("Tools of an MCP server, with tasks made from their list (MCP·RL)", 20, 64),
     "web": Example("Web pages in a headless browser, one click each (MiniWoB++)", 20, 64, environments=("miniwob",)),
     "distil": Example("A scripted expert's traces, then RL (cold start)", 24, 72),
+    "stages": Example("Format, then each action, then the whole task (Mobile-R1)", 24, 72),
 }

@@ -30,9 +30,9 @@ EXAMPLES = (
 )  # fmt: skip
 """Question, and then by turns what the agent says and what it is told: a model of this size has to be shown."""
 
-MAX_TOKENS = 16
 _TURNS = 4
 _LONGEST_ANSWER = 60
+_MAX_TOKENS = 16
 
 Say: TypeAlias = Callable[[list[dict[str, str]], float], str]
 """Answers a conversation, at a temperature."""
@@ -70,15 +70,20 @@ def _message(place: int, text: str) -> dict[str, str]:
     return {"role": "assistant" if place % 2 else "user", "content": text}
 
 
-def _say(messages: list[dict[str, str]], temperature: float) -> str:
+def ask(messages: list[dict[str, str]], temperature: float) -> tuple[str, str]:
+    """Return what the model says, and the id of its response."""
     shown: Any = messages
     made = client().chat.completions.create(
         model=os.environ.get("OPENAI_MODEL", "search"),
         messages=shown,
-        max_tokens=MAX_TOKENS,
+        max_tokens=_MAX_TOKENS,
         temperature=temperature,
     )
-    return made.choices[0].message.content or ""
+    return made.choices[0].message.content or "", made.id
+
+
+def _say(messages: list[dict[str, str]], temperature: float) -> str:
+    return ask(messages, temperature)[0]
 
 
 if __name__ == "__main__":

@@ -97,6 +97,7 @@ def test_every_example_that_trains_is_named_with_its_configuration_which_claims_
             "search": "search",
             "code": "coder",
             "distil": "search",
+            "stages": "search",
             "tools": "tools",
             "web": "web",
         }.get(Path(folder).name)
