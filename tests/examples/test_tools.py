@@ -84,6 +84,7 @@ def test_who_calls_the_tools_is_right_at_tasks_of_one_call_and_of_two(
 ) -> None:
     trained: list[Any] = []
     monkeypatch.setattr(Runner, "train", lambda self, of_step, steps: trained.extend(of_step(1)))
+    monkeypatch.setitem(example["main"].__globals__, "made", lambda server: tasks)
     monkeypatch.setattr(sys, "argv", ["train.py", "--heldout", "6", "--concurrency", "2"])
     with serving(calls_what_it_is_asked) as (url, requests):
         monkeypatch.setitem(example["AGENT"], "base_url", url)
