@@ -15,6 +15,7 @@ from benchmarks.proof.examples import Example
 from lightning_trainer.config.file import load_config
 
 _STATE_DIR = re.compile(r'state_dir = "[^"]*"')
+_DATA = re.compile(r'^data = "([^"]*)"', re.MULTILINE)
 _SCHEDULED = re.compile(r"total_steps = \d+")
 
 
@@ -27,7 +28,7 @@ def train(name: str, example: Example, folder: Path, *, seed: int, steps: int) -
     folder.mkdir(parents=True, exist_ok=True)
     source = ROOT / "examples" / name
     configuration = folder / "lightning.toml"
-    configuration.write_text(configured((source / "lightning.toml").read_text(), seed, steps))
+    configuration.write_text(configured(source, seed, steps))
     for environment in example.environments:
         install = [sys.executable, "-m", "lightning_trainer", "environments", "install", environment]
         subprocess.run(install, check=True, cwd=ROOT)
@@ -54,8 +55,14 @@ def _minutes(path: Path) -> Iterator[list[float]]:
         path.write_text("\n".join(map(str, spent)) + "\n")
 
 
-def configured(text: str, seed: int, steps: int) -> str:
-    """Return an example's configuration with a port, a state folder, a seed and a number of steps of this run's own."""
+def configured(source: Path, seed: int, steps: int) -> str:
+    """Return an example's configuration with a port, a state folder, a seed and a number of steps of this run's own.
+
+    Args:
+        source: the example's folder; files that the configuration names stay there.
+    """
+    text = (source / "lightning.toml").read_text()
+    text = _DATA.sub(lambda found: f'data = "{(source / found[1]).resolve()}"', text)
     text = _STATE_DIR.sub('state_dir = "state"\nport = 0\ntoken = "none"', text, count=1)
     text = text.replace("\n[[policy]]", f"\n[training]\nseed = {seed}\n\n[[policy]]", 1)
     return _SCHEDULED.sub(f"total_steps = {steps}", text)

@@ -9,8 +9,9 @@ are never trained. Search-R1 (Jin et al. 2025, arXiv 2503.09516) searches in the
 
 import os
 import sys
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import lightning_instrumentation as lt
 from corpus import search
@@ -33,6 +34,9 @@ _TURNS = 4
 _LONGEST_ANSWER = 60
 _MAX_TOKENS = 16
 
+Say: TypeAlias = Callable[[list[dict[str, str]], float], str]
+"""Answers a conversation, at a temperature."""
+
 
 @cache
 def client() -> OpenAI:
@@ -40,14 +44,18 @@ def client() -> OpenAI:
 
 
 @lt.agent("search")
-def solve(question: str, *, temperature: float = 0.0) -> str:
-    """Return the agent's answer; empty when it gave none."""
+def solve(question: str, *, temperature: float = 0.0, say: Say | None = None) -> str:
+    """Return the agent's answer; empty when it gave none.
+
+    Args:
+        say: in the place of the model.
+    """
     messages = [{"role": "system", "content": INSTRUCTIONS}]
     for example in EXAMPLES:
         messages += [_message(place, text) for place, text in enumerate(example)]
     messages.append({"role": "user", "content": question})
     for _ in range(_TURNS):
-        said = _say(messages, temperature)
+        said = (say or _say)(messages, temperature)
         what, _, words = said.partition(":")
         if what.strip().lower() == "answer":
             return words.strip()[:_LONGEST_ANSWER]
@@ -62,7 +70,8 @@ def _message(place: int, text: str) -> dict[str, str]:
     return {"role": "assistant" if place % 2 else "user", "content": text}
 
 
-def _say(messages: list[dict[str, str]], temperature: float) -> str:
+def ask(messages: list[dict[str, str]], temperature: float) -> tuple[str, str]:
+    """Return what the model says, and the id of its response."""
     shown: Any = messages
     made = client().chat.completions.create(
         model=os.environ.get("OPENAI_MODEL", "search"),
@@ -70,7 +79,11 @@ def _say(messages: list[dict[str, str]], temperature: float) -> str:
         max_tokens=_MAX_TOKENS,
         temperature=temperature,
     )
-    return made.choices[0].message.content or ""
+    return made.choices[0].message.content or "", made.id
+
+
+def _say(messages: list[dict[str, str]], temperature: float) -> str:
+    return ask(messages, temperature)[0]
 
 
 if __name__ == "__main__":

@@ -6,64 +6,7 @@
 The agent (agent.py) is not changed and does not know.
 """
 
-import argparse
-import os
-import sys
-
-from agent import solve
-from tasks import Task, heldout_tasks, score, train_tasks
-
-from lightning_trainer.errors import LightningError
-from lightning_trainer.rollouts import AttemptEnded, Event, Runner
-
-TASKS_PER_STEP = 8
-"""The policy's groups_per_step."""
-
-
-def sample(task: Task) -> float:
-    """One attempt in training: sampled, so that the attempts of a group differ."""
-    return score(solve(task.question, temperature=1.0), task)
-
-
-def answer(task: Task) -> float:
-    """One attempt in an evaluation: the most likely answer."""
-    return score(solve(task.question, temperature=0.0), task)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--policy", default="search")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--heldout", type=int, default=72)
-    parser.add_argument("--concurrency", type=int, default=64)
-    options = parser.parse_args()
-    endpoint = os.environ.setdefault("LIGHTNING_ENDPOINT", "http://127.0.0.1:8321")
-    os.environ.setdefault("OPENAI_BASE_URL", f"{endpoint}/v1")
-    os.environ.setdefault("OPENAI_API_KEY", "not-needed-on-loopback")
-    os.environ["OPENAI_MODEL"] = options.policy
-
-    def show(event: Event) -> None:
-        if not isinstance(event, AttemptEnded):
-            print(f"step {event.step}: reward {event.reward_mean}, {event.rollout_s + event.wait_s:.0f} s", flush=True)
-        elif event.error is not None:
-            print(f"task {event.task_id}: {event.error}", flush=True)
-
-    def evaluate(stage: str) -> None:
-        runner = Runner(options.policy, answer, concurrency=options.concurrency, timeout_s=300, on_event=show)
-        ended = runner.evaluate(heldout_tasks(options.heldout), stage=stage)
-        successes = sum(attempt.reward == 1.0 for attempt in ended)
-        print(f"{stage}: {successes} of {len(ended)} held-out questions answered", flush=True)
-
-    try:
-        evaluate("before")
-        runner = Runner(options.policy, sample, concurrency=options.concurrency, timeout_s=300, on_event=show)
-        # A seed and a step name the tasks, so an interrupted run goes on with the same ones.
-        runner.train(lambda step: train_tasks(options.seed * 10_000 + step, TASKS_PER_STEP), steps=options.steps)
-        evaluate("after")
-    except LightningError as error:
-        sys.exit(f"error: {error}")
-
+from search_training import main
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, "search")

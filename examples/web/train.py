@@ -1,0 +1,85 @@
+"""Train an agent to click on web pages: held-out pages, training steps, the same held-out pages again.
+
+    lightning-trainer environments install miniwob
+    lightning-trainer serve --config examples/web/lightning.toml
+    python examples/web/train.py --steps 20
+
+Chromium and its driver have to be on the PATH. Every training step has pages that no other has, and no held-out page
+is among them.
+"""
+
+import argparse
+import sys
+
+from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts import AttemptEnded, Event, Runner
+
+ENVIRONMENT = "miniwob:click-button"
+EXAMPLES = [
+    {"role": "user", "content": 'Click on the "Buy" button.\n\n[4] button "Sell"\n[5] div "magna"\n[6] button "Buy"'},
+    {"role": "assistant", "content": "click(6)"},
+    {
+        "role": "user",
+        "content": 'Click on the "later" button.\n\n[4] span "donec sit:"\n[5] input_text ""\n[6] button "later"\n'
+        '[7] button "now"\n[8] div "velit ac"',
+    },
+    {"role": "assistant", "content": "click(6)"},
+    {
+        "role": "user",
+        "content": 'Click on the "Red" button.\n\n[4] button "Red"\n[5] button "Blue"\n[6] input_text ""',
+    },
+    {"role": "assistant", "content": "click(4)"},
+    {
+        "role": "user",
+        "content": 'Click on the "left" button.\n\n[4] button "up"\n[5] button "right"\n[6] div "quam leo nec"\n'
+        '[7] input_text ""\n[8] button "left"',
+    },
+    {"role": "assistant", "content": "click(8)"},
+]
+"""A model of this size has to be shown that an answer is an action; none of these buttons is on a page."""
+AGENT = {"examples": EXAMPLES, "max_tokens": 8, "max_turns": 1}
+"""One click, right or wrong."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--policy", default="web")
+    parser.add_argument("--environment", default=ENVIRONMENT)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--heldout", type=int, default=64)
+    parser.add_argument("--concurrency", type=int, default=64)
+    options = parser.parse_args()
+
+    def show(event: Event) -> None:
+        if not isinstance(event, AttemptEnded):
+            print(f"step {event.step}: reward {event.reward_mean}, {event.rollout_s + event.wait_s:.0f} s", flush=True)
+        elif event.error is not None:
+            print(f"task {event.task_id}: {event.error}", flush=True)
+
+    try:
+        with Runner.from_environment(
+            options.environment,
+            policy=options.policy,
+            agent_options=AGENT,
+            seed=options.seed,
+            concurrency=options.concurrency,
+            processes=4,  # each has a browser
+            timeout_s=300,
+            on_event=show,
+        ) as runner:
+
+            def evaluate(stage: str) -> None:
+                ended = runner.evaluate_held_out(options.heldout, stage=stage)
+                successes = sum(attempt.reward == 1.0 for attempt in ended)
+                print(f"{stage}: {successes} of {len(ended)} held-out pages solved", flush=True)
+
+            evaluate("before")
+            runner.train(steps=options.steps)
+            evaluate("after")
+    except LightningError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
