@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import psutil
 import psycopg
 
 _DEBIAN = Path("/usr/lib/postgresql")
@@ -106,6 +107,16 @@ class PostgresServer:
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+    def cpu_s(self) -> float:
+        """Return CPU-seconds of all of its processes until now, those that have ended too."""
+        postmaster = psutil.Process(self.pid)
+        times = postmaster.cpu_times()
+        total = times.user + times.system + times.children_user + times.children_system
+        for child in postmaster.children(recursive=True):
+            own = child.cpu_times()
+            total += own.user + own.system
+        return total
 
     def _run(self, program: str, *arguments: str) -> None:
         command: Sequence[str] = [str(self._programs / program), *arguments]

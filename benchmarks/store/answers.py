@@ -1,8 +1,5 @@
 """How soon it is up, what it does when nobody asks, and how long each answer takes, beside a long history."""
 
-import json
-import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -11,6 +8,7 @@ import psutil
 
 from benchmarks.common.daemons import policy_process
 from benchmarks.common.history import POLICY, History
+from benchmarks.common.recorders import Recorder
 from benchmarks.common.rows import Row, at_most
 
 _START_S, _IDLE_PER_CENT, _ANSWER_MS = 5.0, 1.0, 200.0
@@ -53,30 +51,15 @@ def measure(folder: Path, history: History, *, idle_s: float) -> list[Row]:
 
 def _recording(folder: Path, history: History, idle_s: float) -> list[Row]:
     """The daemon as it is, without a policy."""
-    (folder / "lightning.toml").write_text(
-        f'[daemon]\nport = 0\ntoken = "none"\nstate_dir = "{history.state_dir}"\n[store]\nretention_size = "none"\n'
-    )
-    command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(folder / "lightning.toml")]
-    announced = history.state_dir / "daemon.json"
-    began = time.monotonic()
-    with (folder / "daemon.log").open("wb") as log:
-        daemon = subprocess.Popen(command, stdout=log, stderr=log)
+    daemon = Recorder(folder / "recorder", {"retention_size": "none"}, state_dir=history.state_dir)
     try:
-        while not (text := announced.read_text() if announced.exists() else ""):
-            if daemon.poll() is not None or time.monotonic() - began > 120:
-                sys.exit(f"the daemon did not start: {(folder / 'daemon.log').read_text()[-500:]}")
-            time.sleep(0.02)
-        url = json.loads(text)["url"]
-        _answer_s(f"{url}/healthz")
-        start_s = time.monotonic() - began
-        process = psutil.Process(daemon.pid)
-        start_cpu_s = _cpu_s(process)
+        start_s, process = daemon.start(), daemon.process
+        start_cpu_s = daemon.cpu_s()
         _settle(process)
         idle = _idle(process, idle_s)
-        answers = [_answer(url, path, process, ", recording") for path in _OF_ONE_THAT_RECORDS]
+        answers = [_answer(daemon.url, path, process, ", recording") for path in _OF_ONE_THAT_RECORDS]
     finally:
-        daemon.terminate()
-        daemon.wait(60)
+        daemon.stop()
     return [
         at_most("store", "start of a daemon that records, to the first answer", start_s, _START_S, "s"),
         Row("store", "CPU of that, most of it Python's imports", start_cpu_s, "s"),

@@ -2,12 +2,11 @@
 
     python -m benchmarks.store.shared                       # SQLite and PostgreSQL; then 100,000 spans, cut
     python -m benchmarks.store.shared --quick
-    python -m benchmarks.store.shared --only append         # or ingest, or cut
+    python -m benchmarks.store.shared --only append         # or cut
 
-Append: what the store alone takes, in one process. Ingest: the same spans to one daemon on SQLite, one on PostgreSQL,
-and two on PostgreSQL, over HTTP; CPU-seconds of the daemons, and of the server beside them. Cut: processes send to two
-daemons, each delivery until it is acknowledged, while daemons are killed with SIGKILL and the server is stopped as by a
-crash; then the store is compared with what was sent. The exit status is 1 where something was lost or doubled.
+Append: what the store alone takes, in one process; ``benchmarks.scale`` measures whole daemons. Cut: processes send to
+two daemons, each delivery until it is acknowledged, while daemons are killed with SIGKILL and the server is stopped as
+by a crash; then the store is compared with what was sent. The exit status is 1 where something was lost or doubled.
 """
 
 import argparse
@@ -16,21 +15,18 @@ import gzip
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
 import psycopg
 
 from benchmarks.common.payload import Bodies
 from benchmarks.common.postgres_server import PostgresServer, postgres_server
-from benchmarks.common.processes import ROOT
+from benchmarks.common.recorders import Recorder
 from benchmarks.common.rows import Row, at_most, print_table
-from benchmarks.store.recorders import Recorder
+from benchmarks.common.sender import start_sender
 from lightning_trainer.ingest.http.otlp import decode_request
 from lightning_trainer.store.postgres.store import PostgresStore
 from lightning_trainer.store.sqlite import SqliteStore
@@ -43,7 +39,7 @@ _EVENT_S = 8.0
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few spans and few kills")
-    parser.add_argument("--only", choices=("append", "ingest", "cut"))
+    parser.add_argument("--only", choices=("append", "cut"))
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="lightning-shared-"))
     rows: list[Row] = []
@@ -51,8 +47,6 @@ def main() -> int:
         with postgres_server() as server:
             if options.only in (None, "append"):
                 rows += asyncio.run(append(server, folder, spans=8_192))
-            if options.only in (None, "ingest"):
-                rows += ingest(server, folder, spans=8_192 if options.quick else 40_960)
             if options.only in (None, "cut"):
                 sizes = (9_000, 3, 2, 1) if options.quick else (100_000, 8, 10, 2)
                 rows += cut(server, folder, *sizes)
@@ -73,10 +67,10 @@ async def append(server: PostgresServer, folder: Path, *, spans: int) -> list[Ro
         ("PostgreSQL", PostgresStore(server.url("append"))),
     ):
         async with store:
-            before_s, server_s = time.process_time(), _server_cpu_s(server)
+            before_s, server_s = time.process_time(), server.cpu_s()
             for first in range(0, len(deliveries), 4):
                 await asyncio.gather(*map(store.append, deliveries[first : first + 4]))
-            cpu_s, server_s = time.process_time() - before_s, _server_cpu_s(server) - server_s
+            cpu_s, server_s = time.process_time() - before_s, server.cpu_s() - server_s
         found.append(Row("append", f"{what}: spans per CPU-second of the daemon's side", spans / cpu_s))
         if isinstance(store, PostgresStore):
             found.append(
@@ -85,47 +79,12 @@ async def append(server: PostgresServer, folder: Path, *, spans: int) -> list[Ro
     return found
 
 
-def ingest(server: PostgresServer, folder: Path, *, spans: int) -> list[Row]:
-    found = []
-    for what, daemons, on_postgres in (
-        ("SQLite, 1 daemon", 1, False),
-        ("PostgreSQL, 1 daemon", 1, True),
-        ("PostgreSQL, 2 daemons", 2, True),
-    ):
-        name = f"ingest_{daemons}"
-        if on_postgres:
-            server.execute(f"CREATE SCHEMA {name}")
-        own = folder / what.replace(" ", "-")
-        recorders = [Recorder(own / str(n), server.url(name) if on_postgres else None) for n in range(daemons)]
-        try:
-            for one in recorders:
-                one.start()
-            before_s, server_s = sum(one.cpu_s() for one in recorders), _server_cpu_s(server)
-            began = time.monotonic()
-            senders = [_sender(n * spans, spans // 2, [recorders[n % daemons].url]) for n in range(2)]
-            for sender in senders:
-                if sender.wait() != 0:
-                    raise RuntimeError(f"spans were not sent to {what}")
-            wall_s = time.monotonic() - began
-            daemon_s = sum(one.cpu_s() for one in recorders) - before_s
-            server_s = _server_cpu_s(server) - server_s if on_postgres else 0.0
-            note = f"{spans / wall_s:,.0f} a second of wall time, on a machine that others may use"
-            found.append(Row("ingest", f"{what}: spans per CPU-second of the daemons", spans / daemon_s, note=note))
-            if on_postgres:
-                both = spans / (daemon_s + server_s)
-                found.append(Row("ingest", f"{what}: spans per CPU-second, the server's among them", both))
-        finally:
-            for one in recorders:
-                one.stop()
-    return found
-
-
 def cut(
     server: PostgresServer, folder: Path, spans: int, processes: int, kills: int, restarts: int, seed: int = 0
 ) -> list[Row]:
     """Kill daemons so many times each, and restart the server, while spans are sent."""
     server.execute("CREATE SCHEMA cut")
-    recorders = [Recorder(folder / "cut" / str(n), server.url("cut")) for n in range(2)]
+    recorders = [Recorder(folder / "cut" / str(n), {"url": server.url("cut")}) for n in range(2)]
     draw = random.Random(seed)
     share = spans // processes
     try:
@@ -134,7 +93,7 @@ def cut(
         urls = [one.url for one in recorders]
         rest_s = _EVENT_S * (2 * kills + restarts) / (share / _AT_ONCE)
         senders = [
-            _sender(n * share, share, urls[n % 2 :] + urls[: n % 2], at_once=_AT_ONCE, rest_s=rest_s)
+            start_sender(n * share, share, urls[n % 2 :] + urls[: n % 2], at_once=_AT_ONCE, rest_s=rest_s)
             for n in range(processes)
         ]
         events = [0] * kills + [1] * kills + [2] * restarts
@@ -172,25 +131,6 @@ def cut(
         at_most("cut", "spans that are there twice", stored - distinct, 0, f"of {sent:,}"),
         at_most("cut", "spans that were counted wrongly", abs(counted - stored), 0, f"of {sent:,}"),
     ]
-
-
-def _sender(
-    first: int, count: int, urls: Sequence[str], *, at_once: int = 512, rest_s: float = 0.0
-) -> subprocess.Popen[str]:
-    numbers = (first, count, at_once, int(1000 * rest_s))
-    command = [sys.executable, "-m", "benchmarks.store.sender", *map(str, numbers), *urls]
-    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE)
-
-
-def _server_cpu_s(server: PostgresServer) -> float:
-    """Of all of its processes, those that have ended too."""
-    postmaster = psutil.Process(server.pid)
-    times = postmaster.cpu_times()
-    total = times.user + times.system + times.children_user + times.children_system
-    for child in postmaster.children(recursive=True):
-        own = child.cpu_times()
-        total += own.user + own.system
-    return total
 
 
 if __name__ == "__main__":

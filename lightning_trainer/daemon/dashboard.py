@@ -11,7 +11,7 @@ from lightning_trainer.dashboard.site import PolicyNow
 from lightning_trainer.errors import ConfigError, LightningError, RollbackError
 from lightning_trainer.ingest.http.json_bodies import JsonBodyError
 from lightning_trainer.store.store import Store
-from lightning_trainer.store.worklist.drops import Kind, drop
+from lightning_trainer.store.worklist.drops import Kind
 from lightning_trainer.types import SpanSink
 from lightning_trainer.versions.held_out import refresh_verdicts
 
@@ -72,7 +72,7 @@ class LiveDaemon:
             raise ConfigError(str(error)) from error
 
     async def drop(self, name: str, *, reason: str) -> str:
-        dropped = await self._store.write(lambda connection: drop(connection, name, reason=reason, kind=Kind.ROLLOUT))
+        dropped = await self._store.drop(name, reason=reason, kind=Kind.ROLLOUT)
         attempts = f"{dropped.attempts} attempt{'s' * (dropped.attempts != 1)}"
         kept = ", ".join(f"{attempt} (step {step})" for attempt, step in dropped.trained.items())
         also = f"; steps had taken these already, and what was trained stays trained: {kept}" if kept else ""

@@ -23,7 +23,7 @@ from lightning_trainer.store.tables import totals
 from lightning_trainer.store.tables import versions as version_table
 from lightning_trainer.store.tables.steps import Assignment, select_consumed
 from lightning_trainer.store.tables.totals import StoreCounts, count
-from lightning_trainer.store.worklist import waiting
+from lightning_trainer.store.worklist import drops, waiting
 from lightning_trainer.store.worklist.waiting import WaitingAttempt
 from lightning_trainer.types import (
     Attempt,
@@ -63,6 +63,14 @@ class Store(Database):
     def _fenced(self, policy: str, operation: Callable[[Connection], Result]) -> Callable[[Connection], Result]:
         """Return an operation that is refused to a daemon whose turn it is not."""
         return operation
+
+    async def write_in_turn(self, policy: str, operation: Callable[[Connection], Result]) -> Result:
+        """As :meth:`write`, for whoever trains the policy alone.
+
+        Raises:
+            TurnLostError: that is another daemon.
+        """
+        return await self._write(self._fenced(policy, operation))
 
     # -- spans and attempts ------------------------------------------------------------------------------------------
 
@@ -148,6 +156,14 @@ class Store(Database):
         """Leave waiting attempts alone until their group or task is heard of again."""
         if attempt_ids:
             await self._write(lambda connection: waiting.let_go(connection, policy, attempt_ids))
+
+    async def drop(
+        self, name: str, *, reason: str, kind: drops.Kind | None = None, policy: str | None = None
+    ) -> drops.Dropped:
+        """Take something out of what will be trained; see :func:`drops.drop`."""
+        return await self._write(
+            lambda connection: drops.drop(connection, name, reason=reason, kind=kind, policy=policy)
+        )
 
     async def take_part(self, policy: str, attempt_ids: Collection[str]) -> None:
         """Note that a policy's calls are among those of the attempts."""

@@ -41,9 +41,7 @@ def drop(config_path: Path | None, name: str, *, kind: drops.Kind | None, policy
 
 async def _record(config: Config, name: str, kind: drops.Kind | None, policy: str | None, reason: str) -> drops.Dropped:
     async with store_at(recorded_place(config), config.store) as store:
-        return await store.write(
-            lambda connection: drops.drop(connection, name, reason=reason, kind=kind, policy=policy)
-        )
+        return await store.drop(name, reason=reason, kind=kind, policy=policy)
 
 
 def _ask(url: str, config: Config, body: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ A rollback goes back to a version that was served before; a promotion serves one
 import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from uuid import uuid4
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
@@ -22,6 +23,8 @@ class AskedRollback:
     version: int
     promote: bool = False
     """Whether it is one that was never served."""
+    id: str = field(default_factory=lambda: uuid4().hex)
+    """By which it is known again in a store that other daemons share."""
     recorded: bool = False
     """From then on it will happen, whatever crashes."""
     done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())

@@ -11,7 +11,7 @@ from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.errors import DropError, StoreError
 from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
 from lightning_trainer.store.store import Store
-from lightning_trainer.store.worklist.drops import Kind, drop
+from lightning_trainer.store.worklist.drops import Kind
 
 
 class DropBody(BaseModel):
@@ -34,16 +34,16 @@ def store_router(store: Store, rollbacks: Mapping[str, RollbackRequests]) -> API
         """Answers when it is recorded; 409 where it was trained already or there is nothing of that name."""
         try:
             body = await read_json(request, DropBody)
-            dropped = await store.write(
-                lambda connection: drop(connection, body.name, reason=body.reason, kind=body.kind, policy=body.policy)
-            )
+            dropped = await store.drop(body.name, reason=body.reason, kind=body.kind, policy=body.policy)
         except JsonBodyError as error:
             return error.response()
         except DropError as error:
             return error_response(409, str(error))
         except StoreError as error:
             return error_response(503, str(error), retry_after_s=1)
-        if dropped.kind is Kind.STEP and (loop := rollbacks.get(dropped.name.rpartition("@")[0])) is not None:
+        # Of a shared store, whoever trains hears of it from the store, be it this daemon or another one.
+        loop = None if store.shared else rollbacks.get(dropped.name.rpartition("@")[0])
+        if dropped.kind is Kind.STEP and loop is not None:
             loop.look_again()
         return JSONResponse(asdict(dropped))
 

@@ -219,8 +219,6 @@ class TrainingLoop:
     async def _follow(self) -> None:
         holder = self._turn.other
         self._progress.enter(Phase.FOLLOWING, f"the daemon {holder} trains this policy; this one records and serves")
-        asked = f"policy {self._policy.name!r} is trained by the daemon {holder}: ask that one"
-        self._rollbacks.end(RollbackError(asked))
         await self._weights.close()
         await self._publisher.follow()
         newest = await self._store.steps(self._policy.name, newest=2)

@@ -8,9 +8,9 @@ import asyncio
 import logging
 
 from lightning_trainer.daemon.api.rollback import RollbackRequests
+from lightning_trainer.daemon.loop.forwarding import Forwarding
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.store import Store
-from lightning_trainer.store.tables import pauses
 
 _log = logging.getLogger(__name__)
 _RENEWED = 4.0
@@ -24,12 +24,13 @@ class Turn:
         """
         Args:
             holder: the daemon, for people: its URL.
-            rollbacks: woken when the turn is lost; told of pauses that were asked of other daemons.
+            rollbacks: woken when the turn is lost.
         """
         self._policy = policy
         self._store = store
         self._holder = holder
         self._rollbacks = rollbacks
+        self._forwarding = Forwarding(policy, store=store, url=holder, rollbacks=rollbacks)
         self.ours = not store.shared
         self.other: str | None = None
         """Who had it when it was last asked for; None: nobody else."""
@@ -37,7 +38,9 @@ class Turn:
     async def take(self) -> bool:
         """Take it where nobody has it; whether it is ours."""
         self.other = await self._store.take_turn(self._policy, self._holder)
-        self.ours = self.other is None
+        if self.other is None:
+            await self._forwarding.read_pause()
+            self.ours = True
         return self.ours
 
     def lose(self) -> None:
@@ -48,22 +51,23 @@ class Turn:
             self._rollbacks.look_again()
 
     async def keep(self, turn_s: float) -> None:
-        """Renew it until cancelled."""
-        while self._store.shared:
+        """Renew it while it is ours, and bring what people ask to whose it is, until cancelled."""
+        if not self._store.shared:
+            return
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._renew(turn_s))
+            both.create_task(self._forwarding.listen(turn_s, ours=lambda: self.ours))
+
+    async def _renew(self, turn_s: float) -> None:
+        while True:
             await asyncio.sleep(turn_s / _RENEWED)
             if not self.ours:
                 continue
             try:
                 if not await self._store.renew_turn(self._policy):
                     self.lose()
-                    continue
-                reason = await self._store.scan(lambda connection: pauses.reason_of(connection, self._policy))
             except StoreError as error:  # it may still be ours: the store says so when it is there again
                 _log.warning("the turn to train %s could not be renewed: %s", self._policy, error)
-                continue
-            if reason != self._rollbacks.paused:
-                self._rollbacks.paused = reason
-                self._rollbacks.look_at_pause()
 
     async def give_up(self) -> None:
         """End it with the daemon."""

@@ -1,4 +1,5 @@
-"""The tables on PostgreSQL, as a list of migrations of its own; they are those of ``store/schema.py``, and the leases.
+"""The tables on PostgreSQL, as a list of migrations of its own; they are those of ``store/schema.py``, and those
+that daemons need to share them.
 
 An entry that has been released is never edited; a change is a new entry. Texts are ordered by their bytes, as SQLite
 orders them, whatever the database's own language is.
@@ -150,7 +151,7 @@ MIGRATIONS: tuple[str, ...] = (
         reason TEXT COLLATE "C" NOT NULL,
         at_ns  BIGINT NOT NULL
     );
-    CREATE TABLE leases (                        -- whose turn it is to train a policy: leases.py
+    CREATE TABLE leases (                        -- whose turn it is to train a policy: turns.py
         policy   TEXT COLLATE "C" PRIMARY KEY,
         holder   TEXT COLLATE "C" NOT NULL,
         token    BIGINT NOT NULL,               -- grows with every holder; a write with an older one is refused
@@ -241,6 +242,20 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE forgotten (
         source   TEXT COLLATE "C" PRIMARY KEY,
         until_ns BIGINT NOT NULL
+    );
+    """,
+    """
+    ALTER TABLE leases ADD COLUMN dropped_steps BIGINT NOT NULL DEFAULT 0;
+    CREATE TABLE requests (                      -- of daemons that do not train a policy: requests.py
+        policy   TEXT COLLATE "C" PRIMARY KEY,
+        id       TEXT COLLATE "C" NOT NULL,
+        version  BIGINT NOT NULL,
+        promote  BIGINT NOT NULL,
+        asked_of TEXT COLLATE "C" NOT NULL,
+        until_ns BIGINT NOT NULL,               -- by the server's clock
+        answered BIGINT NOT NULL DEFAULT 0,
+        said     TEXT COLLATE "C",
+        refused  BIGINT NOT NULL DEFAULT 0
     );
     """,
 )

@@ -19,6 +19,7 @@ from lightning_trainer.store.readers import ReaderPool
 from lightning_trainer.store.retention.retention import Retention
 from lightning_trainer.store.retention.size import StoreSize
 from lightning_trainer.store.store import Store
+from lightning_trainer.store.worklist import drops
 from lightning_trainer.store.writer import GroupCommitWriter
 
 
@@ -72,6 +73,17 @@ class PostgresStore(Store):
         token = self._tokens.get(policy)
         if token is not None:
             await self._write(lambda connection: turns.give_up(connection, policy, token))
+
+    async def drop(
+        self, name: str, *, reason: str, kind: drops.Kind | None = None, policy: str | None = None
+    ) -> drops.Dropped:
+        def drop_and_tell(connection: Connection) -> drops.Dropped:
+            dropped = drops.drop(connection, name, reason=reason, kind=kind, policy=policy)
+            if dropped.kind is drops.Kind.STEP:
+                turns.count_dropped_step(connection, dropped.name.rpartition("@")[0])
+            return dropped
+
+        return await self._write(drop_and_tell)
 
     def _fenced(self, policy: str, operation: Callable[[Connection], Result]) -> Callable[[Connection], Result]:
         token = self._tokens.get(policy)

@@ -8,19 +8,19 @@ had passed, commits no step and publishes nothing, however long it believed that
 from lightning_trainer.errors import TurnLostError
 from lightning_trainer.store.connection import Connection
 
-_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000000)::BIGINT"
+NOW = "(extract(epoch FROM clock_timestamp()) * 1000000000)::BIGINT"
 
 
 def take(connection: Connection, policy: str, holder: str, lasts_s: float) -> tuple[int | None, str]:
     """Take a turn that nobody has; return its token and the holder, or None and who has it."""
     row = connection.execute(
-        f"SELECT holder, token, until_ns > {_NOW} FROM leases WHERE policy = ?", (policy,)
+        f"SELECT holder, token, until_ns > {NOW} FROM leases WHERE policy = ?", (policy,)
     ).fetchone()
     if row is not None and row[2]:
         return None, row[0]
     token = 1 if row is None else row[1] + 1
     connection.execute(
-        f"""INSERT INTO leases(policy, holder, token, until_ns) VALUES (?, ?, ?, {_NOW} + ?) ON CONFLICT(policy)
+        f"""INSERT INTO leases(policy, holder, token, until_ns) VALUES (?, ?, ?, {NOW} + ?) ON CONFLICT(policy)
             DO UPDATE SET holder = excluded.holder, token = excluded.token, until_ns = excluded.until_ns""",
         (policy, holder, token, int(lasts_s * 1e9)),
     )
@@ -30,7 +30,7 @@ def take(connection: Connection, policy: str, holder: str, lasts_s: float) -> tu
 def renew(connection: Connection, policy: str, token: int, lasts_s: float) -> bool:
     """Let a turn last from now; False where it is another's by now."""
     found = connection.execute(
-        f"UPDATE leases SET until_ns = {_NOW} + ? WHERE policy = ? AND token = ?", (int(lasts_s * 1e9), policy, token)
+        f"UPDATE leases SET until_ns = {NOW} + ? WHERE policy = ? AND token = ?", (int(lasts_s * 1e9), policy, token)
     )
     return found.rowcount == 1
 
@@ -40,6 +40,17 @@ def give_up(connection: Connection, policy: str, token: int) -> None:
     connection.execute("UPDATE leases SET until_ns = 0 WHERE policy = ? AND token = ?", (policy, token))
 
 
+def count_dropped_step(connection: Connection, policy: str) -> None:
+    """Let the daemon whose turn it is know that somebody has taken a step out of what will be trained."""
+    connection.execute("UPDATE leases SET dropped_steps = dropped_steps + 1 WHERE policy = ?", (policy,))
+
+
+def dropped_steps(connection: Connection, policy: str) -> int:
+    """Return how many were taken out since somebody first trained the policy."""
+    row = connection.execute("SELECT dropped_steps FROM leases WHERE policy = ?", (policy,)).fetchone()
+    return 0 if row is None else row[0]
+
+
 def check(connection: Connection, policy: str, token: int | None) -> None:
     """Let a write pass that is for whoever has the turn; one without a token passes while nobody has it.
 
@@ -47,7 +58,7 @@ def check(connection: Connection, policy: str, token: int | None) -> None:
         TurnLostError: the turn is another's.
     """
     row = connection.execute(
-        f"SELECT holder, token, until_ns > {_NOW} FROM leases WHERE policy = ?", (policy,)
+        f"SELECT holder, token, until_ns > {NOW} FROM leases WHERE policy = ?", (policy,)
     ).fetchone()
     if row is None or row[1] == token or (token is None and not row[2]):
         return

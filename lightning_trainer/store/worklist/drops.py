@@ -92,7 +92,7 @@ def _step(connection: Connection, name: str, policy: str | None) -> tuple:
     if not (number.isascii() and number.isdigit() and len(number) < 12):
         return ()
     rows = connection.execute(
-        "SELECT policy, step FROM steps WHERE step = ? AND (?2 IS NULL OR policy = ?2)", (int(number), named or policy)
+        "SELECT policy, step FROM steps WHERE step = ?1 AND (?2 IS NULL OR policy = ?2)", (int(number), named or policy)
     ).fetchall()
     if len(rows) > 1:
         raise DropError(f"there is a step {number} of {', '.join(row[0] for row in rows)}; name one as POLICY@{number}")

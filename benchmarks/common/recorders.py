@@ -2,16 +2,16 @@
 
 import contextlib
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 
-from benchmarks.common.processes import ROOT
+from benchmarks.common.processes import ROOT, free_port
 
 _START_S = 120.0
 
@@ -19,30 +19,34 @@ _START_S = 120.0
 class Recorder:
     """``lightning-trainer serve`` without a policy."""
 
-    def __init__(self, folder: Path, store_url: str | None) -> None:
+    def __init__(self, folder: Path, store: Mapping[str, str] | None = None, *, state_dir: Path | None = None) -> None:
+        """
+        Args:
+            folder: of its own, for configuration and log.
+            store: what ``[store]`` says.
+            state_dir: one that is there already; absent: a new one.
+        """
         folder.mkdir(parents=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._folder = folder
-        store = "" if store_url is None else f'[store]\nurl = "{store_url}"\n'
-        daemon = f'[daemon]\nport = {port}\ntoken = "none"\nstate_dir = "{folder / "state"}"\n'
-        (folder / "lightning.toml").write_text(daemon + store)
+        daemon = f'[daemon]\nport = {port}\ntoken = "none"\nstate_dir = "{state_dir or folder / "state"}"\n'
+        lines = (f'{name} = "{value}"\n' for name, value in (store or {}).items())
+        (folder / "lightning.toml").write_text(f"{daemon}[store]\n{''.join(lines)}")
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Return when it answers."""
+    def start(self) -> float:
+        """Return when it answers: the seconds until then."""
+        began = time.monotonic()
         command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(self._folder / "lightning.toml")]
         with (self._folder / "daemon.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
-        give_up = time.monotonic() + _START_S
         while True:
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/healthz", timeout=5):
-                return
-            if self._process.poll() is not None or time.monotonic() > give_up:
+                return time.monotonic() - began
+            if self._process.poll() is not None or time.monotonic() - began > _START_S:
                 raise RuntimeError(f"a daemon did not start: {(self._folder / 'daemon.log').read_text()[-2000:]}")
-            time.sleep(0.1)
+            time.sleep(0.02)
 
     def kill(self) -> None:
         """As ``kill -9`` does it."""
@@ -57,7 +61,11 @@ class Recorder:
             self._process.wait(60)
             self._process = None
 
-    def cpu_s(self) -> float:
+    @property
+    def process(self) -> psutil.Process:
         assert self._process is not None
-        times = psutil.Process(self._process.pid).cpu_times()
+        return psutil.Process(self._process.pid)
+
+    def cpu_s(self) -> float:
+        times = self.process.cpu_times()
         return times.user + times.system

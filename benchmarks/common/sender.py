@@ -1,18 +1,30 @@
 """Sends spans to some daemons in turns, and each delivery again, to the next one, until it is acknowledged.
 
-python -m benchmarks.store.sender FIRST COUNT AT_ONCE REST_MS URL...
+python -m benchmarks.common.sender FIRST COUNT AT_ONCE REST_MS URL...
 """
 
 import itertools
+import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from http.client import HTTPException
 
 from benchmarks.common.payload import Bodies
+from benchmarks.common.processes import ROOT
 
 _HEADERS = {"content-type": "application/x-protobuf", "content-encoding": "gzip"}
+
+
+def start_sender(
+    first: int, count: int, urls: Sequence[str], *, at_once: int = 512, rest_s: float = 0.0
+) -> subprocess.Popen[str]:
+    """Start a process that sends so many spans from the number ``first``; it prints how often it sent one again."""
+    numbers = (first, count, at_once, int(1000 * rest_s))
+    command = [sys.executable, "-m", "benchmarks.common.sender", *map(str, numbers), *urls]
+    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE)
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""What more of everything costs: more spans, more daemons, larger weights."""

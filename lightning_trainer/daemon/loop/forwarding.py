@@ -1,0 +1,147 @@
+"""What people ask of any daemon of a shared store reaches the one that trains the policy, through the store.
+
+No daemon talks to another one: they know nothing of each other's addresses, tokens and certificates. A pause is a row,
+a step that was dropped a change that is counted, and a rollback or a promotion a request that the daemon whose turn it
+is carries out and answers (``store/postgres/requests.py``), as if it had been asked itself.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lightning_trainer.daemon.api.rollback import RollbackRequests
+from lightning_trainer.errors import LightningError, RollbackError, StoreError
+from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.postgres import requests, turns
+from lightning_trainer.store.postgres.requests import Answer, Request
+from lightning_trainer.store.store import Store
+from lightning_trainer.store.tables import pauses
+
+_log = logging.getLogger(__name__)
+_LOOK_S = 1.0
+"""How often the store is looked at, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What the store says at one moment."""
+
+    paused: str | None
+    dropped_steps: int
+    request: Request | None
+
+
+class Forwarding:
+    """One policy's, in one daemon."""
+
+    def __init__(self, policy: str, *, store: Store, url: str, rollbacks: RollbackRequests) -> None:
+        """
+        Args:
+            url: of this daemon, for people.
+            rollbacks: what is asked of this daemon, and what its loop hears of.
+        """
+        self._policy = policy
+        self._store = store
+        self._url = url
+        self._rollbacks = rollbacks
+        self._dropped_steps: int | None = None
+        """As they were counted when the store was last looked at."""
+        self._passed_on: str | None = None
+        """The request of ours that may be in the store."""
+        self._carried_out: tuple[str, asyncio.Task[Answer]] | None = None
+        """The request of another daemon that was begun last."""
+
+    async def look(self, *, ours: bool, lasts_s: float) -> None:
+        """Look once: hear of pauses and drops, and pass a request on, or carry one out.
+
+        Args:
+            ours: whether this daemon trains the policy.
+            lasts_s: for how long a request that is passed on lasts from now.
+
+        Raises:
+            StoreError: the store could not be read or written; the next look goes on from there.
+        """
+        asked = self._rollbacks.pending
+        if self._passed_on is not None and (ours or asked is None or asked.id != self._passed_on):
+            await self._withdraw(self._passed_on)
+        heard = await self._store.scan(self._hear)
+        if heard.paused != self._rollbacks.paused:
+            self._rollbacks.paused = heard.paused
+            self._rollbacks.look_at_pause()
+        before, self._dropped_steps = self._dropped_steps, heard.dropped_steps
+        if ours and before not in (None, heard.dropped_steps):
+            self._rollbacks.look_again()
+        if not ours:
+            await self._pass_on(lasts_s)
+        elif heard.request is not None:
+            await self._carry_out(heard.request)
+
+    async def end(self) -> None:
+        """Let go of what is being carried out."""
+        if self._carried_out is not None:
+            self._carried_out[1].cancel()
+            await asyncio.wait({self._carried_out[1]})
+
+    async def read_pause(self) -> None:
+        """Hear of a pause at once, before anything is trained."""
+        self._rollbacks.paused = await self._store.scan(lambda connection: pauses.reason_of(connection, self._policy))
+
+    async def listen(self, turn_s: float, *, ours: Callable[[], bool]) -> None:
+        """Look until cancelled."""
+        try:
+            while True:
+                try:
+                    await self.look(ours=ours(), lasts_s=turn_s)
+                except StoreError as error:
+                    _log.warning("what other daemons were asked of %s could not be read: %s", self._policy, error)
+                await asyncio.sleep(min(_LOOK_S, turn_s / 4))
+        finally:
+            await self.end()
+
+    def _hear(self, connection: Connection) -> _Heard:
+        return _Heard(
+            pauses.reason_of(connection, self._policy),
+            turns.dropped_steps(connection, self._policy),
+            requests.waiting(connection, self._policy),
+        )
+
+    async def _pass_on(self, lasts_s: float) -> None:
+        asked = self._rollbacks.pending
+        if asked is None:
+            return
+        if asked.recorded:  # whoever trains now goes there
+            return self._rollbacks.end()
+        request = Request(asked.id, asked.version, asked.promote, self._url)
+        self._passed_on = request.id  # even where it cannot be told whether it was written
+        try:
+            answer = await self._store.write(lambda store: requests.put(store, self._policy, request, lasts_s))
+        except RollbackError as error:
+            answer = Answer(str(error), refused=True)
+        if answer is not None:
+            self._passed_on = None
+            if self._rollbacks.pending is asked:
+                self._rollbacks.end(answer.error)
+
+    async def _carry_out(self, request: Request) -> None:
+        """Begin what was not begun yet, and answer what has ended."""
+        if self._carried_out is None or self._carried_out[0] != request.id:
+            self._carried_out = request.id, asyncio.create_task(self._ask(request), name=f"asked of {request.asked_of}")
+            return
+        task = self._carried_out[1]
+        if task.done():
+            answer = task.result()
+            await self._store.write_in_turn(
+                self._policy, lambda store: requests.answer(store, self._policy, request.id, answer)
+            )
+
+    async def _ask(self, request: Request) -> Answer:
+        try:
+            await self._rollbacks.ask(request.version, promote=request.promote)
+        except LightningError as error:
+            return Answer(str(error), refused=isinstance(error, RollbackError))
+        return Answer()
+
+    async def _withdraw(self, identifier: str) -> None:
+        await self._store.write(lambda connection: requests.withdraw(connection, self._policy, identifier))
+        self._passed_on = None
