@@ -151,7 +151,7 @@ def _beside_library(case: Case, ours: Ours, answer: Answer, name: str, loss: flo
         case.name,
         name,
         loss=answer.loss,
-        loss_difference=None if loss is None else abs(ours.metrics["loss"] / loss - 1),
+        loss_difference=None if loss is None else abs(_off(ours.metrics["loss"], loss)),
         gradient=_largest(answer.gradients.values()),
         gradient_difference=_furthest(ours.gradients, answer.gradients),
         advantage_difference=None

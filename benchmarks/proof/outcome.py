@@ -67,7 +67,9 @@ async def outcome_of(folder: Path, example: str, *, seed: int, minutes: float) -
         steps = await store.steps(policy.name)
         attempts = await store.attempts(mode=RolloutMode.EVALUATE)
         read = read_spans(await store.spans_of_attempts([attempt.attempt_id for attempt in attempts]))
-    rewards = {one.attempt_id: one.value for one in read.evaluations if one.attempt_id}
+    # Of the attempt as a whole: some are of one call or one agent.
+    whole = [one for one in read.evaluations if one.response_id is None and one.agent is None]
+    rewards = {one.attempt_id: one.value for one in whole if one.attempt_id}
     calls: dict[str | None, list[Call]] = {}
     for call in read.calls:
         calls.setdefault(call.attempt_id, []).append(call)
