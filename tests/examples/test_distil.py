@@ -4,7 +4,6 @@ import json
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,11 @@ from tests.lightning_trainer.environments.openai_server import serving  # pyrigh
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENDPOINT = "http://127.0.0.1:9"
-BARE = ("agent", "corpus", "search_training", "tasks")
-"""Names that the example imports modules of examples/search by."""
 
 
 @pytest.fixture
-def expert(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield runpy.run_path(str(EXAMPLES / "distil" / "expert.py"))
-    for name in BARE:
-        sys.modules.pop(name, None)
+def expert(bare_names) -> dict[str, Any]:
+    return runpy.run_path(str(EXAMPLES / "distil" / "expert.py"))
 
 
 @pytest.fixture

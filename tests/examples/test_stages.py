@@ -2,7 +2,6 @@
 
 import runpy
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,6 @@ from tests.lightning_trainer.environments.openai_server import serving  # pyrigh
 
 FOLDER = Path(__file__).parents[2] / "examples" / "stages"
 ENDPOINT = "http://127.0.0.1:9"
-BARE = ("agent", "corpus", "expert", "search_training", "tasks")
-"""Names that the example imports modules of other examples by."""
-
-
-@pytest.fixture
-def bare_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield
-    for name in BARE:
-        sys.modules.pop(name, None)
 
 
 @pytest.fixture

@@ -21,12 +21,10 @@ ENDPOINT = "http://127.0.0.1:9"
 
 
 @pytest.fixture(scope="module")
-def example() -> Iterator[dict[str, Any]]:
-    """What train.py has, with the module that it imports by a bare name."""
+def example(bare_names) -> dict[str, Any]:
+    """What train.py has."""
     sys.path.insert(0, str(FOLDER))
-    yield runpy.run_path(str(FOLDER / "train.py"))
-    sys.path.remove(str(FOLDER))
-    del sys.modules["tasks"]
+    return runpy.run_path(str(FOLDER / "train.py"))
 
 
 @pytest.fixture(scope="module")
