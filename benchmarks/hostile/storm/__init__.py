@@ -89,9 +89,16 @@ def run(folder: Path, clients: int, seconds: float, *, over_tls: bool) -> list[R
             log.count("Traceback"),
             0,
             "",
-            log[log.find("Traceback") :][:400] if "Traceback" in log else "",
+            _raised(log),
         ),
     ]
+
+
+def _raised(log: str) -> str:
+    """Return the end of the log's first traceback: the innermost frames and what was raised."""
+    lines = log[log.find("Traceback") :].splitlines() if "Traceback" in log else []
+    ends = next((place for place, line in enumerate(lines[1:], 1) if line[:1].strip()), len(lines))
+    return "\n".join(lines[: ends + 1])[-600:]
 
 
 class _Good:
