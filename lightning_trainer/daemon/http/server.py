@@ -21,6 +21,8 @@ from lightning_trainer.daemon.http.tls_listener import TlsListener
 from lightning_trainer.errors import StoreError
 
 _ENDED_WITH_US = "timeout graceful shutdown exceeded"
+_CANCELLED_S = 5.0
+"""How long requests that were cancelled have to end, so that none of them meets a store that is closed."""
 
 
 class _Server(uvicorn.Server):
@@ -84,6 +86,8 @@ async def serving(
         with _open_requests_may_end():
             server.should_exit = True
             await task
+            if cancelled := list(server.server_state.tasks):
+                await asyncio.wait(cancelled, timeout=_CANCELLED_S)
 
 
 @contextlib.contextmanager

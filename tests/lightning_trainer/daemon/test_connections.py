@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 
 import pytest
 from fastapi import FastAPI, HTTPException, Request
@@ -100,3 +101,29 @@ async def test_silent_connections_make_room_for_those_that_ask(port, monkeypatch
     assert (await _said(silent[0][0])).startswith(b"HTTP/1.1 503 Service Unavailable")
     for _, writer in silent:
         writer.close()
+
+
+async def test_a_request_that_takes_its_time_to_end_with_the_daemon_is_no_error_in_its_log(monkeypatch):
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    app = FastAPI()
+    asked = asyncio.Event()
+
+    @app.get("/slow")
+    async def slow() -> None:
+        try:
+            asked.set()
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.3)
+
+    with contextlib.closing(bind("127.0.0.1", 0)) as listener:
+        async with serving(app, listener):
+            monkeypatch.setattr(logging.getLogger("uvicorn.error"), "handlers", [handler])
+            _, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
+            writer.write(b"GET /slow HTTP/1.1\r\nhost: daemon\r\n\r\n")
+            await asked.wait()
+        await asyncio.sleep(0.5)
+        writer.close()
+    assert said == []  # before: "Exception in ASGI application", with a traceback
