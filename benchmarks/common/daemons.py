@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,6 +15,21 @@ import psutil
 
 from benchmarks.common.history import POLICY
 from benchmarks.common.processes import ROOT
+
+_STATE_DIR = re.compile(r'state_dir = "[^"]*"')
+
+
+def example_configuration(name: str) -> str:
+    """Return an example's ``lightning.toml`` with a state folder and a port of its own, for ``running_daemon``.
+
+    Raises:
+        ValueError: the example names no state folder.
+    """
+    text = (ROOT / "examples" / name / "lightning.toml").read_text()
+    text, found = _STATE_DIR.subn('state_dir = "state"\nport = 0\ntoken = "none"', text, count=1)
+    if not found:
+        raise ValueError(f"examples/{name}/lightning.toml has no state_dir to replace; name one there")
+    return text
 
 
 @contextmanager

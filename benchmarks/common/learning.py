@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.daemons import cpu_s_of_all, running_daemon
+from benchmarks.common.daemons import cpu_s_of_all, example_configuration, running_daemon
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
 _POLICY = "calculator"
@@ -43,8 +43,7 @@ def learned(learning: Learning) -> list[dict[str, Any]]:
 def _train(learning: Learning) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="lightning-bench-") as name:
         folder = Path(name)
-        text = (_EXAMPLE / "lightning.toml").read_text()
-        text = text.replace('state_dir = ".lightning"', 'state_dir = "state"\nport = 0\ntoken = "none"')
+        text = example_configuration("calculator")
         text = text.replace("groups_per_step = 10", f"groups_per_step = {learning.tasks}")
         (folder / "lightning.toml").write_text(f"{text}{learning.policy}\n")
         with running_daemon(folder, _POLICY):

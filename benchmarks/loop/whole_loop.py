@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.daemons import policy_status, running_daemon
+from benchmarks.common.daemons import example_configuration, policy_status, running_daemon
 from benchmarks.loop.cpu_watch import CpuWatch
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
@@ -39,8 +39,7 @@ class LoopStep:
 
 def write_configuration(folder: Path, model: str) -> None:
     """The quickstart's, with a port of its own."""
-    text = (EXAMPLE / "lightning.toml").read_text()
-    text = text.replace('state_dir = ".lightning"', 'state_dir = "state"\nport = 0\ntoken = "none"')
+    text = example_configuration("calculator")
     (folder / "lightning.toml").write_text(text.replace("embedded:smollm2-135m-instruct", model))
 
 

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.common.daemons import running_daemon
+from benchmarks.common.daemons import example_configuration, running_daemon
 from benchmarks.common.processes import ROOT
 from benchmarks.proof.examples import Example
 from lightning_trainer.config.file import load_config
 
-_STATE_DIR = re.compile(r'state_dir = "[^"]*"')
 _DATA = re.compile(r'^data = "([^"]*)"', re.MULTILINE)
 _SCHEDULED = re.compile(r"total_steps = \d+")
 
@@ -28,7 +27,7 @@ def train(name: str, example: Example, folder: Path, *, seed: int, steps: int) -
     folder.mkdir(parents=True, exist_ok=True)
     source = ROOT / "examples" / name
     configuration = folder / "lightning.toml"
-    configuration.write_text(configured(source, seed, steps))
+    configuration.write_text(configured(name, seed, steps))
     for environment in example.environments:
         install = [sys.executable, "-m", "lightning_trainer", "environments", "install", environment]
         subprocess.run(install, check=True, cwd=ROOT)
@@ -55,14 +54,12 @@ def _minutes(path: Path) -> Iterator[list[float]]:
         path.write_text("\n".join(map(str, spent)) + "\n")
 
 
-def configured(source: Path, seed: int, steps: int) -> str:
+def configured(name: str, seed: int, steps: int) -> str:
     """Return an example's configuration with a port, a state folder, a seed and a number of steps of this run's own.
 
-    Args:
-        source: the example's folder; files that the configuration names stay there.
+    Files that it names stay in the example's folder.
     """
-    text = (source / "lightning.toml").read_text()
+    source, text = ROOT / "examples" / name, example_configuration(name)
     text = _DATA.sub(lambda found: f'data = "{(source / found[1]).resolve()}"', text)
-    text = _STATE_DIR.sub('state_dir = "state"\nport = 0\ntoken = "none"', text, count=1)
     text = text.replace("\n[[policy]]", f"\n[training]\nseed = {seed}\n\n[[policy]]", 1)
     return _SCHEDULED.sub(f"total_steps = {steps}", text)

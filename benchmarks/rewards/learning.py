@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.common.daemons import running_daemon
+from benchmarks.common.daemons import example_configuration, running_daemon
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
 _POLICY = "calculator"
@@ -109,8 +109,7 @@ def _success(arm: Arm) -> float:
 
 def _write(folder: Path, arm: Arm) -> None:
     (folder / "noise.py").write_text(f"SEED, RATE = {arm.seed}, {arm.rate}\n{_PROGRAM}")
-    text = (_EXAMPLE / "lightning.toml").read_text()
-    text = text.replace('state_dir = ".lightning"', 'state_dir = "state"\nport = 0\ntoken = "none"')
+    text = example_configuration("calculator")
     judge = {
         "true": "score = 1.0",
         "plain": "judge = 1.0",

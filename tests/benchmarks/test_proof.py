@@ -31,7 +31,7 @@ OUTCOME = Outcome(
 def test_an_example_is_configured_for_a_run_of_its_own(tmp_path: Path, name: str) -> None:
     source = ROOT / "examples" / name
     assert (source / "train.py").is_file()
-    (tmp_path / "lightning.toml").write_text(configured(source, seed=7, steps=5))
+    (tmp_path / "lightning.toml").write_text(configured(name, seed=7, steps=5))
     config = load_config(tmp_path / "lightning.toml")
     assert (config.daemon.port, config.daemon.state_dir, config.training.seed) == (0, tmp_path / "state", 7)
     assert config.policy[0].optimizer.total_steps in (None, 5)

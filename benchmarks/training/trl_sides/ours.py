@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.daemons import cpu_s_of_all, policy_status, running_daemon
+from benchmarks.common.daemons import cpu_s_of_all, example_configuration, policy_status, running_daemon
 from benchmarks.training.trl_sides.record import Plan, Record, Watch
 
 _POLICY = "calculator"
@@ -56,9 +56,8 @@ def _configuration(plan: Plan) -> str:
     Raises:
         ValueError: the example's configuration no longer says what is replaced here.
     """
-    text = (Path(plan.examples_dir) / "lightning.toml").read_text()
+    text = example_configuration("calculator")
     for said, wanted in {
-        'state_dir = ".lightning"': 'state_dir = "state"\nport = 0\ntoken = "none"',
         "group_size = 7": f"group_size = {plan.size}",
         "groups_per_step = 10": f"groups_per_step = {plan.groups}",
         'model = "embedded:smollm2-135m-instruct"': f'model = "{plan.model_dir}"',
