@@ -29,6 +29,7 @@ def bare_names() -> Iterator[None]:
     path, before = list(sys.path), _of_examples()
     for name in before:
         del sys.modules[name]
+    sys.path[:] = [entry for entry in path if not Path(entry).is_relative_to(_EXAMPLES)]
     yield
     for name in _of_examples():
         del sys.modules[name]
