@@ -46,6 +46,13 @@ class Conversation:
     tools: tuple[Mapping[str, Any], ...] = ()
     """Definitions of the tools that were offered, each with a ``name``."""
 
+    def __post_init__(self) -> None:
+        """Whatever a stranger wrote, a role is a text and parts are objects whose type and name are texts."""
+        for field in ("input_messages", "output_messages"):
+            messages = getattr(self, field)
+            if not all(map(_is_message, messages)):
+                object.__setattr__(self, field, tuple(map(_as_message, messages)))
+
     @property
     def tools_called(self) -> tuple[str, ...]:
         """Names of the tools that the answer calls, in order."""
@@ -55,6 +62,28 @@ class Conversation:
             for part in message.get("parts") or ()
             if isinstance(part, Mapping) and part.get("type") == "tool_call" and isinstance(part.get("name"), str)
         )
+
+
+_TEXT_OR_NONE = (str, type(None))
+
+
+def _is_message(message: Message) -> bool:
+    parts = message.get("parts")
+    return isinstance(message.get("role"), _TEXT_OR_NONE) and isinstance(parts, list) and all(map(_is_part, parts))
+
+
+def _is_part(part: Any) -> bool:
+    return isinstance(part, Mapping) and all(isinstance(part.get(name), _TEXT_OR_NONE) for name in ("type", "name"))
+
+
+def _as_message(message: Message) -> Message:
+    """Leave out what is of another type than it should be."""
+    role, parts = message.get("role"), message.get("parts")
+    return {
+        **message,
+        "role": role if isinstance(role, str) else None,
+        "parts": [part for part in parts if _is_part(part)] if isinstance(parts, list) else [],
+    }
 
 
 @dataclass(frozen=True, slots=True)

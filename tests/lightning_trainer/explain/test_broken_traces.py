@@ -1,5 +1,6 @@
 """Ten ways in which a trace is broken: each time the first line names the cause and what to do about it."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -56,6 +57,29 @@ async def test_retokenized_prompt_whose_text_continues_and_whose_tokens_do_not(r
     assert first.startswith("rollout r-a1 is trained (step 1, 2 calls, 5 sampled tokens), but retokenised: ")
     assert "call 2 sends the answer of call 1 back as text, and its prompt has other tokens for it" in first
     assert "they part at token 4 (sampled 21 22, shown 23 30 31)" in first
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": ["user"], "parts": [{"type": "text", "content": "hello"}]},  # before: unhashable type: 'list'
+        {"role": {"user": 1}, "parts": [{"type": ["text"], "name": {}, "content": 7}]},
+        {"role": "user", "parts": 5},
+        {"role": "user", "parts": {"type": "text"}},
+    ],
+)
+async def test_messages_of_any_shape_are_explained(recorded, explain, attempt, message):
+    a1 = attempt("a1")
+    asked = json.dumps([message])
+    await recorded(
+        *(
+            replace(span, attributes={**span.attributes, semconv.INPUT_MESSAGES: asked})
+            if semconv.INPUT_MESSAGES in span.attributes
+            else span
+            for span in a1.spans
+        )
+    )
+    assert explain("r-a1")[0].startswith("rollout r-a1 is trained")
 
 
 async def test_retokenized_because_only_text_was_recorded(recorded, explain, attempt):
