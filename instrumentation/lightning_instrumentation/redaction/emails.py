@@ -12,8 +12,9 @@ REPLACEMENT = "[redacted e-mail]"
 _LOCAL = r"[a-zA-Z0-9_\w.%+\-!#$&'*/=?^`{|}~]"
 _LABEL = r"[^\W_][a-z\w-]{0,62}+\."
 _TOP = r"[^\W\d_]{2,24}+"
-# Labels cannot hold a dot, so there is one way to read a domain; most have one label before the top one.
-_DOMAIN = rf"{_LABEL}(?:{_TOP}(?![a-z\w.-])|(?:{_LABEL}){{0,15}}{_TOP}(?![a-z\w-]))"
+# Labels cannot hold a dot, so there is one way to read a domain; most have one label before the top one, and end with
+# the text's word or where the next address begins.
+_DOMAIN = rf"{_LABEL}(?:{_TOP}(?:(?![a-z\w.-])|(?=\.{_LOCAL}?@))|(?:{_LABEL}){{0,15}}{_TOP}(?![a-z\w-]))"
 _ADDRESS = rf"{_LOCAL}++@{_DOMAIN}"
 _CANDIDATE = re.compile(rf"@(?<={_LOCAL}@){_DOMAIN}")
 """In most texts with an "@" there is none; the engine goes from one "@" to the next."""
