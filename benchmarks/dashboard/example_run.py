@@ -33,11 +33,11 @@ from lightning_trainer.config.file import load_config
 from lightning_trainer.config.policies.versions import CanaryConfig
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.metrics.sampling import sampling_metrics
+from lightning_trainer.samples.batches import build_batch
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.store.tables import canaries
 from lightning_trainer.store.tables.canaries import CanaryRecord
-from lightning_trainer.training.batches import build_batch
 from lightning_trainer.types import (
     PolicyVersion,
     Span,

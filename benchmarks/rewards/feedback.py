@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 
-from lightning_trainer.feedback.standing import Opinion, standings
+from lightning_trainer.samples.feedback.standing import Opinion, standings
 
 _SOURCES, _ANSWERS, _VOICES = 300, 1200, 4
 _HONEST = 0.85

@@ -3,7 +3,7 @@
 import random
 from typing import NamedTuple
 
-from lightning_trainer.rewards.reliability import Pair, correction, reliability
+from lightning_trainer.samples.rewards.reliability import Pair, correction, reliability
 
 _FORMAT = 0.5
 

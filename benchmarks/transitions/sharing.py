@@ -12,8 +12,8 @@ from benchmarks.transitions import workloads
 from benchmarks.transitions.workloads import Shape
 from lightning_trainer.config import TrainingConfig
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.training.batches import build_batch
-from lightning_trainer.transitions.token_tree import token_tree
+from lightning_trainer.samples.batches import build_batch
+from lightning_trainer.samples.transitions.token_tree import token_tree
 from lightning_trainer.types import Attempt, Call, Sample
 
 _GROUPS, _MEMBERS = 4, 8

@@ -97,7 +97,7 @@ def _environment() -> dict[str, str]:
 def measure(kind: str, spans: int) -> None:
     """Print one measurement as JSON."""
     from lightning_trainer.ingest.reading import read_spans
-    from lightning_trainer.training.batches import build_batch
+    from lightning_trainer.samples.batches import build_batch
 
     made = _spans(kind, spans)
     policy, before = workloads.policy(), _peak_bytes()

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.dataset.demonstrations import Demonstration
-from lightning_trainer.training import problems
-from lightning_trainer.training.batches import Build
-from lightning_trainer.training.best_of_n import AVOIDED, IMITATED
-from lightning_trainer.transitions.ledger import Ledger
-from lightning_trainer.transitions.limits import Limit
-from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.samples import problems
+from lightning_trainer.samples.batches import Build
+from lightning_trainer.samples.best_of_n import AVOIDED, IMITATED
+from lightning_trainer.samples.transitions.ledger import Ledger
+from lightning_trainer.samples.transitions.limits import Limit
+from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Call, Fidelity, Outcome, Sample, Segment, TrainingBatch
 
 _SIDES = (IMITATED, AVOIDED)

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.dataset.examples import Example
-from lightning_trainer.feedback.entries import Entry
+from lightning_trainer.samples.feedback.entries import Entry
 from lightning_trainer.types import Call, Fidelity
 
 EDITED = "edit"

@@ -11,7 +11,7 @@ from lightning_trainer.dataset.formats.json_lines import write_json_lines
 from lightning_trainer.dataset.rows import EXAMPLES, PAIRS, SAMPLES, Advantages, Row, example_row, pair_row, sample_row
 from lightning_trainer.dataset.selection import Demonstrations, Preferences
 from lightning_trainer.errors import DatasetError, MissingExtraError
-from lightning_trainer.training.batches import Build
+from lightning_trainer.samples.batches import Build
 from lightning_trainer.types import LedgerRow, Sample
 
 

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.feedback.entries import Entry, edits_of
 from lightning_trainer.ingest.ancestry import unique
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.retokenize.grading import Scorer, retokenized
 from lightning_trainer.retokenize.texts import Words, words_of
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
+from lightning_trainer.samples.feedback.entries import Entry, edits_of
+from lightning_trainer.samples.transitions.causes import span_parents
 from lightning_trainer.store.tables.arrivals import tally
 from lightning_trainer.store.tables.attempts import attempt_of
-from lightning_trainer.transitions.causes import span_parents
 from lightning_trainer.types import Attempt, Call, Evaluation, Fidelity, Span
 
 

@@ -7,7 +7,7 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.dataset.edits import by_call, edited, in_words
 from lightning_trainer.dataset.examples import Example, ExampleLedger, Needs, candidates
 from lightning_trainer.dataset.reading import Recording
-from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Call, LedgerRow
 
 

@@ -7,9 +7,9 @@ same pure function; where that contradicts the batch (a reward came late, the co
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
+from lightning_trainer.samples.batches import Build
+from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.store.records import StepRecord
-from lightning_trainer.training.batches import Build
-from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Call, Outcome, TrainingBatch
 
 CHANGED_SINCE = "changed_since"

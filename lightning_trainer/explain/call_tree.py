@@ -9,8 +9,8 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lightning_trainer.samples.transitions.token_tree import token_tree
 from lightning_trainer.token_ids import packed
-from lightning_trainer.transitions.token_tree import token_tree
 from lightning_trainer.types import Call
 
 _ID_BYTES = 4

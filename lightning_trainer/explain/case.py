@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.credit.groups import GroupSummary
 from lightning_trainer.explain.call_outcomes import ExplainedOutcome, outcomes_of
 from lightning_trainer.ingest.ancestry import SpanKey, key_of, resolve_identities, unique
 from lightning_trainer.ingest.calls import JoinedCall, joined_calls
 from lightning_trainer.ingest.reading import Reading
+from lightning_trainer.samples.batches import Build
+from lightning_trainer.samples.credit.groups import GroupSummary
 from lightning_trainer.store.records import StepRecord
-from lightning_trainer.training.batches import Build
 from lightning_trainer.types import Attempt, Call, RolloutMode, Span, TrainingBatch
 
 

@@ -14,7 +14,7 @@ from lightning_trainer.explain.finding import counted
 from lightning_trainer.explain.words import TextOf
 from lightning_trainer.report.markup import folded, paragraph, table
 from lightning_trainer.report.tokens import advantage_css, surprise_css, token_html
-from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Outcome
 
 NO_TOKENIZER = "The model's tokenizer is not on this machine, so tokens are shown as their ids."

@@ -9,9 +9,9 @@ from lightning_trainer.explain.call_tree import CallNode, call_tree
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.diagnoses.registry import findings
 from lightning_trainer.explain.finding import Finding, counted
+from lightning_trainer.samples.transitions.ledger import NO_AGENT
+from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.store.records import StepState
-from lightning_trainer.transitions.ledger import NO_AGENT
-from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import LedgerRow, Outcome
 
 

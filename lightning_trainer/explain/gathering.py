@@ -13,12 +13,15 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.rewards.judges import AnyJudge
-from lightning_trainer.credit.group_collector import collect
-from lightning_trainer.credit.grouping import regroup
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.explain.case import Case, Judged
 from lightning_trainer.ingest.reading import Reading, read_spans
 from lightning_trainer.judges.reliability.report import corrections
+from lightning_trainer.samples.batches import build_batch
+from lightning_trainer.samples.credit.group_collector import collect
+from lightning_trainer.samples.credit.grouping import regroup
+from lightning_trainer.samples.transitions.causes import span_parents
+from lightning_trainer.samples.transitions.trusted import with_trusted
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import StepRecord
 from lightning_trainer.store.tables import attempts as attempt_table
@@ -27,9 +30,6 @@ from lightning_trainer.store.tables import rollouts as rollout_queries
 from lightning_trainer.store.tables import spans as span_table
 from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.worklist import drops, waiting
-from lightning_trainer.training.batches import build_batch
-from lightning_trainer.transitions.causes import span_parents
-from lightning_trainer.transitions.trusted import with_trusted
 from lightning_trainer.types import Attempt, AttemptState, Call, RolloutMode, Span
 
 _BESIDE = 64

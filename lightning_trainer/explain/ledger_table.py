@@ -6,7 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lightning_trainer.explain.words import version_name, width_of_names
-from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import LedgerRow
 
 

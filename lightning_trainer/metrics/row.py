@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_trainer.credit.groups import GroupSummary
-from lightning_trainer.rewards.reliability import Correction
+from lightning_trainer.samples.credit.groups import GroupSummary
+from lightning_trainer.samples.rewards.reliability import Correction
+from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import StepRecord, StepState
 from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.tables import versions as version_table
-from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import LedgerRow, Outcome, PolicyVersion
 
 

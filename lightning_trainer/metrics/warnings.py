@@ -11,7 +11,7 @@ from statistics import fmean, median
 
 from lightning_trainer.config.metrics import WarningsConfig
 from lightning_trainer.metrics.row import StepMetrics
-from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Outcome
 
 History = Sequence[StepMetrics]

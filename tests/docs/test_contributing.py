@@ -46,7 +46,7 @@ def test_a_newcomer_adds_one(heading, row, tmp_path) -> None:
     assert applied.returncode == 0, f"{stale}\n{applied.stderr}"
     tests = [file for file in files if file.startswith("tests/")]
     if heading == "A credit scheme":
-        tests += ["tests/lightning_trainer/credit/test_documentation.py"]
+        tests += ["tests/lightning_trainer/samples/credit/test_documentation.py"]
     paths = [str(tmp_path / name) for name in (".", "instrumentation", "adapters")]
     ran = subprocess.run(
         [

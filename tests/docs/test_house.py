@@ -12,7 +12,7 @@ ONE_OF_A_KIND = (
     "adapters/lightning_adapters/",
     "instrumentation/lightning_instrumentation/hooks/",
     "lightning_trainer/config/",
-    "lightning_trainer/credit/schemes/",
+    "lightning_trainer/samples/credit/schemes/",
     "lightning_trainer/dashboard/pages/",
     "lightning_trainer/explain/diagnoses/",
     "lightning_trainer/ingest/dialects/",

@@ -4,7 +4,7 @@ import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import semconv
 
-from lightning_trainer.feedback.entries import entries_of
+from lightning_trainer.samples.feedback.entries import entries_of
 from lightning_trainer.types import Span, SpanEvent
 
 

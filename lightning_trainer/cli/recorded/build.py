@@ -34,11 +34,11 @@ from lightning_trainer.explain.ledger_table import ledger_table
 from lightning_trainer.judges.reliability.report import corrections
 from lightning_trainer.retokenize.scoring import EngineScorer
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
-from lightning_trainer.rewards.reliability import Correction
+from lightning_trainer.samples.batches import Build, build_batch
+from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.store.places import StorePlace, place_of, reading
 from lightning_trainer.store.scan import traces
 from lightning_trainer.store.worklist.settling import not_released
-from lightning_trainer.training.batches import Build, build_batch
 from lightning_trainer.types import LedgerRow, Span
 
 NOTHING_TO_WRITE = 1

@@ -8,20 +8,20 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.credit.groups import GroupSummary, moving_floor
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.rewards.judges import PolicyJudges
 from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.errors import DamagedStoreError, StoreError
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.metrics.row import DEVIATION
-from lightning_trainer.rewards.reliability import Correction
+from lightning_trainer.samples.batches import Build, build_batch
+from lightning_trainer.samples.credit.groups import GroupSummary, moving_floor
+from lightning_trainer.samples.group_credit import quarantined
+from lightning_trainer.samples.rewards.reliability import Correction
+from lightning_trainer.samples.transitions.causes import span_parents
+from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables.steps import select_measure
-from lightning_trainer.training.batches import Build, build_batch
-from lightning_trainer.training.group_credit import quarantined
-from lightning_trainer.transitions.causes import span_parents
-from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Attempt, Span
 
 # How old a sampled token is: the versions that have gone live since the one that sampled it.

@@ -12,9 +12,9 @@ from functools import partial
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.ingest.calls import server_of
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.samples.transitions.trusted import with_trusted
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import cursors, participations
-from lightning_trainer.transitions.trusted import with_trusted
 from lightning_trainer.types import Attempt, Span
 
 

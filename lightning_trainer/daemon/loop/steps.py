@@ -10,8 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.credit.group_collector import Collection
-from lightning_trainer.credit.groups import groups_wanted
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.building import Builder, oldest_allowed
 from lightning_trainer.daemon.loop.weights import Weights
@@ -21,9 +19,11 @@ from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.metrics.row import group_metrics, judge_metrics
 from lightning_trainer.metrics.sampling import sampling_metrics
+from lightning_trainer.samples.batches import Build
+from lightning_trainer.samples.credit.group_collector import Collection
+from lightning_trainer.samples.credit.groups import groups_wanted
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.store import Store
-from lightning_trainer.training.batches import Build
 from lightning_trainer.types import Attempt
 
 _LOOK_AGAIN_S = 1.0

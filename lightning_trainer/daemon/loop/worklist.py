@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.credit.group_collector import Arrivals, Collection, Completeness, collect
-from lightning_trainer.credit.grouping import no_prompt_key, prompt_keys, regroup
 from lightning_trainer.daemon.loop.participation import TrustedCalls, concerned
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.samples.credit.group_collector import Arrivals, Collection, Completeness, collect
+from lightning_trainer.samples.credit.grouping import no_prompt_key, prompt_keys, regroup
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.worklist.waiting import WaitingAttempt, of_policy
 from lightning_trainer.types import Attempt, RolloutMode

@@ -21,7 +21,7 @@ from lightning_trainer.judges.models.client import key_that_lacks
 from lightning_trainer.judges.registry import make_judge
 from lightning_trainer.judges.reliability.report import corrections, judge_report
 from lightning_trainer.judges.scoring_engine import EngineOf
-from lightning_trainer.rewards.reliability import Correction
+from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.store.store import Store
 from lightning_trainer.types import Attempt, AttemptState, SpanSink
 

@@ -4,7 +4,7 @@ import math
 
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding, listed
-from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.samples.transitions.reasons import Reason
 
 
 def diagnose(case: Case) -> Finding | None:

@@ -4,7 +4,7 @@ from collections import Counter
 
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding, counted
-from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Outcome
 
 _DIAGNOSED = frozenset(

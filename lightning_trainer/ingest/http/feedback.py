@@ -1,7 +1,7 @@
 """``POST /lightning/feedback`` and ``POST /api/public/scores``: what people and systems say of answers, from outside.
 
 The second is Langfuse's score API, for programs that speak it already. Both are answered after the commit; with an
-``id`` from the caller sending it twice is once. What becomes of it is in ``lightning_trainer/feedback/``.
+``id`` from the caller sending it twice is once. What becomes of it is in ``lightning_trainer/samples/feedback/``.
 Source: Langfuse public API, ``POST /api/public/scores`` (CreateScoreRequest, CreateScoreResponse).
 """
 
@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from lightning_trainer.config.policies.policy import matches
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.errors import StoreError
-from lightning_trainer.feedback.entries import LONGEST_NAME, LONGEST_TEXT, Subject, feedback_span
 from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
+from lightning_trainer.samples.feedback.entries import LONGEST_NAME, LONGEST_TEXT, Subject, feedback_span
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import feedback as feedback_table
 from lightning_trainer.types import Attempt, Span, SpanSink

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from lightning_trainer.config.rewards.judges import AnyJudge
-from lightning_trainer.rewards.reliability import (
+from lightning_trainer.samples.rewards.reliability import (
     Correction,
     Estimate,
     Pair,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.feedback.entries import Entry, entries_of, is_feedback
-from lightning_trainer.feedback.review import Kept, Outcome
 from lightning_trainer.otlp.span_codec import decode_span
+from lightning_trainer.samples.feedback.entries import Entry, entries_of, is_feedback
+from lightning_trainer.samples.feedback.review import Kept, Outcome
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.retention.sweep import delete_rows
 from lightning_trainer.types import Span

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.feedback.entries import is_feedback
 from lightning_trainer.otlp.span_codec import decode_span
+from lightning_trainer.samples.feedback.entries import is_feedback
 from lightning_trainer.store.connection import Connection
 
 LOOKED_AT = 200_000

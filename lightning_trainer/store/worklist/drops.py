@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lightning_trainer.errors import DropError
+from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.tables import totals
-from lightning_trainer.transitions.reasons import Reason
 
 
 class Kind(StrEnum):

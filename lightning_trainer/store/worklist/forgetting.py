@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lightning_trainer.errors import ForgetError
-from lightning_trainer.feedback.review import target_of
+from lightning_trainer.samples.feedback.review import target_of
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.retention.sweep import delete_rows, expire_attempt
 from lightning_trainer.store.tables import feedback

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from lightning_instrumentation import semconv
 
 from lightning_trainer.config.sections import FeedbackConfig
-from lightning_trainer.feedback.entries import SCOPE, digest
-from lightning_trainer.feedback.review import Outcome, Review, State, review
+from lightning_trainer.samples.feedback.entries import SCOPE, digest
+from lightning_trainer.samples.feedback.review import Outcome, Review, State, review
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import feedback
 from lightning_trainer.store.tables.feedback import Settled

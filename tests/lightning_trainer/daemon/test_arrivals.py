@@ -1,6 +1,6 @@
 """A group waits from when something last came, not from when it ended: late messages must not tear it apart."""
 
-from lightning_trainer.credit.group_collector import Arrivals, collect
+from lightning_trainer.samples.credit.group_collector import Arrivals, collect
 from lightning_trainer.types import Attempt, AttemptState
 
 SECOND = 1_000_000_000

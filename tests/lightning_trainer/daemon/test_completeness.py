@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from lightning_trainer.credit.group_collector import Completeness, collect
+from lightning_trainer.samples.credit.group_collector import Completeness, collect
 from lightning_trainer.types import Attempt, AttemptState
 
 A, B = (Attempt(name, f"r-{name}", "t", "g", state=AttemptState.SUCCEEDED, ended_ns=1) for name in "ab")

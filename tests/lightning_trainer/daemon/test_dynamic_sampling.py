@@ -4,10 +4,10 @@ import asyncio
 from typing import Any
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.credit.groups import GroupSummary, groups_wanted
+from lightning_trainer.samples.batches import Build
+from lightning_trainer.samples.credit.groups import GroupSummary, groups_wanted
+from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.store.sqlite import SqliteStore
-from lightning_trainer.training.batches import Build
-from lightning_trainer.transitions.reasons import Reason
 
 
 def _policy(**algorithm) -> PolicyConfig:

@@ -15,12 +15,12 @@ from lightning_trainer.cli.app import app as command_line
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.daemon.api.feedback import feedback_api
 from lightning_trainer.daemon.rewards.feedback import FeedbackSettler
-from lightning_trainer.feedback.entries import Subject, feedback_span
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.samples.batches import build_batch
+from lightning_trainer.samples.feedback.entries import Subject, feedback_span
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.tables import feedback
 from lightning_trainer.store.worklist.forgetting import forget_rollout, forget_source
-from lightning_trainer.training.batches import build_batch
 from lightning_trainer.types import LedgerRow, Outcome, StepReport, TrainingBatch
 
 OPEN = FeedbackConfig.model_validate({"quarantine": "0s"})

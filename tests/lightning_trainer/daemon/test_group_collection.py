@@ -1,6 +1,6 @@
 """A step starts with whole groups, and a lost attempt holds nothing up for ever."""
 
-from lightning_trainer.credit.group_collector import collect
+from lightning_trainer.samples.credit.group_collector import collect
 from lightning_trainer.types import Attempt, AttemptState, RolloutMode
 
 SECOND = 1_000_000_000

@@ -17,9 +17,9 @@ from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.judges.scoring_engine import engines_of
 from lightning_trainer.metrics.row import group_metrics, judge_metrics
+from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.records import StepState
-from lightning_trainer.transitions.reasons import Reason
 
 NO_ENGINES = engines_of(Config(), {}.__getitem__)
 SCORES = "import json, sys; told = json.load(sys.stdin); "

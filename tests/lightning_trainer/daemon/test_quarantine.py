@@ -10,9 +10,9 @@ from lightning_trainer.daemon.loop import building
 from lightning_trainer.daemon.loop.building import Builder
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.errors import DamagedStoreError, StoreError
+from lightning_trainer.samples import group_credit
+from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.store import SqliteStore
-from lightning_trainer.training import group_credit
-from lightning_trainer.transitions.reasons import Reason
 from lightning_trainer.types import Outcome
 
 

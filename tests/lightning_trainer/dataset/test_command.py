@@ -15,9 +15,9 @@ from lightning_trainer.dataset.formats.json_lines import read_samples_json_lines
 from lightning_trainer.dataset.formats.parquet import read_ledger, read_samples_parquet
 from lightning_trainer.dataset.rows import SAMPLES
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.samples.batches import build_batch
+from lightning_trainer.samples.transitions.causes import span_parents
 from lightning_trainer.store import SqliteStore
-from lightning_trainer.training.batches import build_batch
-from lightning_trainer.transitions.causes import span_parents
 
 PAGE = (Path(__file__).parents[3] / "docs" / "build.md").read_text(encoding="utf-8")
 CALLS = (

@@ -11,7 +11,7 @@ from lightning_trainer.dataset.formats import trl
 from lightning_trainer.dataset.reading import read_recording
 from lightning_trainer.dataset.rows import pair_row
 from lightning_trainer.dataset.selection import demonstrations, preferences
-from lightning_trainer.feedback.entries import Subject, feedback_span
+from lightning_trainer.samples.feedback.entries import Subject, feedback_span
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import Fidelity
 

@@ -17,8 +17,8 @@ from lightning_trainer.dataset.forms import Form, write_samples
 from lightning_trainer.dataset.rows import SAMPLES, sample_of, sample_row
 from lightning_trainer.errors import DatasetError
 from lightning_trainer.experts import RoutedExperts
+from lightning_trainer.samples.batches import Build
 from lightning_trainer.sampling import Shaping, support_of
-from lightning_trainer.training.batches import Build
 from lightning_trainer.types import LedgerRow, Outcome, Sample, Segment, TrainingBatch
 
 _logprobs = st.floats(-50, 0, width=32)

@@ -6,7 +6,7 @@ from lightning_trainer.dataset.examples import Needs
 from lightning_trainer.dataset.reading import Recording, read_recording, retokenize
 from lightning_trainer.dataset.selection import demonstrations
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
-from lightning_trainer.training.batches import Build, build_batch
+from lightning_trainer.samples.batches import Build, build_batch
 from lightning_trainer.types import AttemptState, Fidelity
 
 

@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 from lightning_trainer.cli.app import app
 from lightning_trainer.config.file import load_config
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.samples.batches import build_batch
 from lightning_trainer.sampling import Support
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.records import StepState
-from lightning_trainer.training.batches import build_batch
 from lightning_trainer.types import Span, SpanEvent, SpanStatus, StepReport, TrainingBatch
 
 CONFIG = """

@@ -15,9 +15,9 @@ import pytest
 from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.transitions.limits import Limit
-from lightning_trainer.transitions.sequences import samples_of
-from lightning_trainer.transitions.trajectories import trajectories_of
+from lightning_trainer.samples.transitions.limits import Limit
+from lightning_trainer.samples.transitions.sequences import samples_of
+from lightning_trainer.samples.transitions.trajectories import trajectories_of
 from lightning_trainer.types import Call, Credit, Sample
 
 pytestmark = pytest.mark.engine

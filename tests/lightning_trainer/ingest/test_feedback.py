@@ -11,11 +11,11 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from lightning_trainer.config.sections import FeedbackConfig
-from lightning_trainer.feedback.entries import Subject, entries_of, feedback_span
 from lightning_trainer.gateway.auth import require_token
 from lightning_trainer.ingest.http.feedback import feedback_router
 from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.samples.feedback.entries import Subject, entries_of, feedback_span
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.tables import feedback
 

@@ -9,8 +9,8 @@ from lightning_trainer.judges.judging import Judging
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.registry import make_judge
 from lightning_trainer.judges.scoring_engine import engines_of
+from lightning_trainer.samples.batches import build_batch
 from lightning_trainer.store import SqliteStore
-from lightning_trainer.training.batches import build_batch
 
 GOOD = {"verdicts": [{"criterion": name, "reason": "so", "verdict": True} for name in ("right", "polite")]}
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lightning_trainer.dataset.demonstration_batches import build_demonstrations, rows_of_step
 from lightning_trainer.dataset.demonstrations import Demonstration
-from lightning_trainer.training.best_of_n import AVOIDED, IMITATED
+from lightning_trainer.samples.best_of_n import AVOIDED, IMITATED
 
 
 def _row(name, prompt, *answers):

@@ -5,7 +5,7 @@ import difflib
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding, counted, listed
-from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.samples.transitions.reasons import Reason
 
 
 def diagnose(case: Case) -> Finding | None:

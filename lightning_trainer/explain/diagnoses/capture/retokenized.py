@@ -13,7 +13,7 @@ from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding, counted
 from lightning_trainer.ingest.dialects.record import Conversation
 from lightning_trainer.ingest.dialects.registry import dialect_of
-from lightning_trainer.transitions.deduplication import call_choice
+from lightning_trainer.samples.transitions.deduplication import call_choice
 from lightning_trainer.types import Call
 
 _SHOWN = 3

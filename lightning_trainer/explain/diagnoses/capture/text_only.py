@@ -7,7 +7,7 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding, counted
-from lightning_trainer.transitions.reasons import Reason
+from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Call
 
 

@@ -322,7 +322,7 @@ def test_token_gae_is_verls_before_whitening():
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
     from verl.utils.torch_functional import masked_whiten
 
-    from lightning_trainer.credit.schemes.critic.gae_tokens import token_gae
+    from lightning_trainer.samples.credit.schemes.critic.gae_tokens import token_gae
 
     mask = [0, 1, 1, 0, 0, 1, 1, 1, 0]
     rewards = [0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, -1.0, 0.0]
@@ -336,7 +336,7 @@ def test_token_gae_is_verls_before_whitening():
 
 
 def test_gigpos_episode_term_is_verls_grpo(group, advantages):
-    from lightning_trainer.credit.schemes.gigpo import relative
+    from lightning_trainer.samples.credit.schemes.gigpo import relative
 
     found = advantages(group(1.0, 0.0, 0.0, 0.5))
     assert [found[f"g{i}"][1] for i in range(4)] == pytest.approx(

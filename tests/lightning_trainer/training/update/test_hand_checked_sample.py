@@ -7,7 +7,7 @@ group answers at once (50 51). The first attempt was right (reward 1), the secon
 import pytest
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.training.batches import build_batch
+from lightning_trainer.samples.batches import build_batch
 from lightning_trainer.types import Attempt, AttemptState, Call, Evaluation, Fidelity
 
 pytestmark = pytest.mark.verl

@@ -90,7 +90,7 @@ def test_a_token_without_a_choice_is_no_part_of_a_turn(sample):
 @pytest.fixture
 def advantage_of_the_first_call(make_call, make_attempt, make_evaluation, make_policy):
     """By ``gae_turns`` with lambda 0.95, where the critic says 0.25 everywhere and the attempt earned 1."""
-    from lightning_trainer.training.batches import build_batch
+    from lightning_trainer.samples.batches import build_batch
     from lightning_trainer.training.update.estimation.critic_schemes import value_estimate
 
     def advantage(calls, samples="merged"):

@@ -1,0 +1,1 @@
+"""From recorded calls to training samples: pure functions, without torch and without I/O."""

@@ -1,0 +1,35 @@
+"""What each transition earned and nothing else: the rewards from which a critic's schemes work out advantages later.
+
+A transition gets ``r_t``, and the last one of every branch the agent's and the attempt's own reward as well. Where a
+reward is missing, so is that of everything before it in the branch: an advantage counts all rewards that follow. One
+row a transition. The schemes that need values (``gae_turns``, ``gae_tokens``, ``gae_bilevel``) are this until the
+trainer, which has the critic, runs their formulas.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lightning_trainer.samples.credit.kinds import end_of, kinds_by_agent, plus, steps_of
+from lightning_trainer.samples.credit.schemes.returns import parent_indices, tree_returns
+from lightning_trainer.types import Credit, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRewards:
+    def __call__(self, trajectories_G: Sequence[Trajectory]) -> list[list[Credit]]:
+        """See ``CreditScheme``."""
+        kinds = kinds_by_agent(trajectories_G)
+        credits_G: list[list[Credit]] = []
+        for trajectory in trajectories_G:
+            own = kinds[trajectory.agent]
+            parents, steps_T, end = parent_indices(trajectory), steps_of(trajectory, own), end_of(trajectory, own)
+            inner = set(parents)
+            rewards_T = [reward if index in inner else plus(reward, end) for index, reward in enumerate(steps_T)]
+            returns_T = tree_returns(parents, steps_T, end, 1.0)
+            credits_G.append(
+                [
+                    Credit(reward if own.any and known is not None else None, step.transition_id)
+                    for step, reward, known in zip(trajectory.transitions, rewards_T, returns_T, strict=True)
+                ]
+            )
+        return credits_G

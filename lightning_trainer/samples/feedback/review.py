@@ -1,0 +1,168 @@
+"""All feedback that is kept, looked at together: what counts, what waits, what is left out, and the rewards it makes.
+
+A pure function of what is kept and of the time, so that the daemon, the command and a test say the same.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from lightning_trainer.config.policies.policy import matches
+from lightning_trainer.config.sections import FeedbackConfig
+from lightning_trainer.samples.feedback.standing import Opinion, Standing, standings
+
+_HOUR_NS = 3600 * 10**9
+
+
+class State(StrEnum):
+    """What becomes of one piece of feedback."""
+
+    COUNTED = "counted"
+    QUARANTINED = "quarantined"
+    CAPPED = "capped"
+    """Its source, or all together, had said too much in that hour."""
+    UNMATCHED = "unmatched"
+    """What it is about has not been seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Feedback as the store keeps it."""
+
+    trace_id: str
+    span_id: str
+    source: str
+    kind: str
+    name: str
+    attempt_id: str | None
+    """None where what it is about has not been seen."""
+    response_id: str | None
+    value: float | None
+    taken_back: bool
+    edited: bool
+    given_ns: int
+    received_ns: int
+    """By our clock."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.trace_id, self.span_id
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The reward that feedback makes of one attempt, or of one call, under one name."""
+
+    attempt_id: str
+    response_id: str | None
+    """None: of the attempt."""
+    name: str
+    value: float | None
+    """None: what there is does not weigh enough."""
+    sources: tuple[tuple[str, float, float], ...]
+    """Source, what it says, its weight."""
+
+    @property
+    def target(self) -> str:
+        return target_of(self.attempt_id, self.response_id, self.name)
+
+    @property
+    def why(self) -> str:
+        """One sentence that names nobody: it stays when a source is forgotten."""
+        voices = f"{len(self.sources)} source{'s' * (len(self.sources) != 1)}"
+        said = ", ".join(f"{value:.2g} (weight {weight:.2f})" for _, value, weight in self.sources[:8])
+        return f"{voices}: {said}{' ...' * (len(self.sources) > 8)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """Everything about the feedback that is kept."""
+
+    states: Mapping[tuple[str, str], State]
+    """By the key of its span."""
+    standings: Mapping[str, Standing]
+    """By source."""
+    outcomes: tuple[Outcome, ...]
+    next_release_ns: int | None
+    """When the next one leaves quarantine; None: none is in it."""
+    by_source: Mapping[str, Counter[State]] = field(default_factory=dict)
+
+
+def target_of(attempt_id: str, response_id: str | None, name: str) -> str:
+    """Return a text that is equal for what is about the same."""
+    return "\n".join((attempt_id, response_id or "", name))
+
+
+def review(kept: Sequence[Kept], verified: Mapping[str, float], config: FeedbackConfig, now_ns: int) -> Review:
+    """Look at all of it.
+
+    Args:
+        kept: in any order.
+        verified: rewards that are right, by attempt id.
+    """
+    trusted = {one for one in {k.source for k in kept} if config.trusted and matches(one, config.trusted)}
+    states = dict(_states(kept, config, trusted, now_ns))
+    quarantine_ns = int(config.quarantine * 1e9)
+    releases = [one.received_ns + quarantine_ns for one in kept if states[one.key] is State.QUARANTINED]
+    counted = [one for one in kept if states[one.key] is State.COUNTED and one.attempt_id is not None]
+    by_target: dict[str, dict[str, Kept]] = {}
+    for one in sorted(counted, key=lambda k: (k.given_ns, k.received_ns, k.key)):
+        if one.value is not None or one.taken_back:
+            by_target.setdefault(_target(one, config), {})[one.source] = one  # the latest word of a source counts
+    opinions, about = [], {}
+    for target, latest in by_target.items():
+        for source, one in latest.items():
+            about[target] = one
+            if one.value is not None and not one.taken_back:
+                opinions.append(Opinion(source, target, one.value))
+    right = {target: verified[one.attempt_id] for target, one in about.items() if one.attempt_id in verified}
+    standing = standings(opinions, right, trusted)
+    by_source: dict[str, Counter[State]] = {}
+    for one in kept:
+        by_source.setdefault(one.source, Counter())[states[one.key]] += 1
+        standing.setdefault(one.source, Standing(one.source, trusted=one.source in trusted))
+    said: dict[str, list[tuple[str, float, float]]] = {target: [] for target in about}
+    for one in opinions:
+        said[one.target].append((one.source, one.value, standing[one.source].weight))
+    outcomes = [_outcome(about[target], voices, config) for target, voices in said.items()]
+    return Review(states, standing, tuple(outcomes), min(releases, default=None), by_source)
+
+
+def _target(one: Kept, config: FeedbackConfig) -> str:
+    return target_of(one.attempt_id or "", one.response_id if config.scores == "call" else None, one.name)
+
+
+def _outcome(about: Kept, voices: Sequence[tuple[str, float, float]], config: FeedbackConfig) -> Outcome:
+    weight = sum(own for _, _, own in voices)
+    enough = weight >= config.min_weight
+    return Outcome(
+        attempt_id=about.attempt_id or "",
+        response_id=about.response_id if config.scores == "call" else None,
+        name=about.name,
+        value=sum(value * own for _, value, own in voices) / weight if enough else None,
+        sources=tuple(sorted(voices)),
+    )
+
+
+def _states(
+    kept: Iterable[Kept], config: FeedbackConfig, trusted: set[str], now_ns: int
+) -> Iterable[tuple[tuple[str, str], State]]:
+    """Decide in the order in which it came: what came before a cap was reached stays counted."""
+    quarantine_ns = int(config.quarantine * 1e9)
+    of_source: Counter[tuple[str, int]] = Counter()
+    of_all: Counter[int] = Counter()
+    for one in sorted(kept, key=lambda k: (k.received_ns, k.key)):
+        hour = one.received_ns // _HOUR_NS
+        if one.source not in trusted:
+            of_source[one.source, hour] += 1
+            of_all[hour] += 1
+            if of_source[one.source, hour] > config.source_per_hour or of_all[hour] > config.all_per_hour:
+                yield one.key, State.CAPPED
+                continue
+        if one.attempt_id is None:
+            yield one.key, State.UNMATCHED
+        elif one.source not in trusted and now_ns - one.received_ns < quarantine_ns:
+            yield one.key, State.QUARANTINED
+        else:
+            yield one.key, State.COUNTED

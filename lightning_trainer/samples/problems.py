@@ -1,0 +1,128 @@
+"""What a person should hear about a build: why there is less to train on than they expect, in one sentence each."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.samples.rewards.table import RewardTable
+from lightning_trainer.samples.transitions.ledger import CallOutcome
+from lightning_trainer.samples.transitions.reasons import Reason
+from lightning_trainer.types import Call, Evaluation, LedgerRow
+
+_WORTH_SAYING = (
+    Reason.FIDELITY_TOO_LOW,
+    Reason.RETOKENIZED,
+    Reason.NO_POLICY_VERSION,
+    Reason.NO_TOKEN_IDS,
+    Reason.EMPTY_PROMPT,
+    Reason.NO_LOGPROBS,
+    Reason.LOGPROB_COUNT,
+    Reason.LOGPROB_NOT_FINITE,
+    Reason.NOT_IN_VOCABULARY,
+    Reason.INCOMPLETE_STREAM,
+    Reason.NON_TEXT,
+    Reason.OVER_LENGTH,
+    Reason.CUT,
+)
+"""Something that went wrong, and not a choice of the user's."""
+_MOST_PARAMETERS = 4
+
+
+def unclaimed(calls: Sequence[Call], policy: PolicyConfig) -> list[str]:
+    """Say that no call was made by an agent of the policy, and by whom calls were made."""
+    if not calls or any(policy.claims(call.agent) for call in calls):
+        return []
+    seen = sorted({call.agent for call in calls if call.agent is not None})
+    return [
+        f"policy {policy.name} claims the agents {', '.join(policy.agents)}, and none of {len(calls)} calls is theirs; "
+        + (f"agents seen: {', '.join(seen)}" if seen else "no call carries an agent name")
+    ]
+
+
+def unscored(attempt_ids: Collection[str], evaluations: Iterable[Evaluation], policy: PolicyConfig) -> list[str]:
+    """Say that attempts lack a reward that their credit scheme needs, and which evaluations there were.
+
+    Args:
+        attempt_ids: attempts in which some transition was dropped for want of a reward.
+    """
+    if not attempt_ids:
+        return []
+    names = sorted({evaluation.name for evaluation in evaluations})
+    hint = (
+        f"there are evaluations named {', '.join(names)}, and the policy's reward is "
+        + ", ".join(repr(name) for name in policy.reward_weights)
+        if names and not policy.reward_weights.keys() & set(names)
+        else f"credit scheme {policy.credit.scheme!r} needs one"
+        + (" of the attempt as a whole" if "calls" in policy.credit.unused else " wherever others have one")
+    )
+    return [f"attempts that lack a reward: {len(attempt_ids)} (such as {min(attempt_ids)}); {hint}"]
+
+
+def unused(rewards: RewardTable, calls: Mapping[str, Call], policy: PolicyConfig) -> list[str]:
+    """Say that rewards were given which the credit scheme leaves out, where others were given that it uses.
+
+    Args:
+        calls: those of the policy that can be trained, by id.
+    """
+    owners = {(call.attempt_id, call.agent) for call in calls.values()}
+    attempt_ids = {attempt_id for attempt_id, _ in owners}
+    given = {
+        "calls": [name for name in rewards.of_calls if name in calls],
+        "agents": [
+            f"{agent} in {attempt_id}" for attempt_id, agent in rewards.of_agents if (attempt_id, agent) in owners
+        ],
+        "attempts": [name for name in rewards.of_attempts if name in attempt_ids],
+    }
+    left_out = policy.credit.unused
+    if not any(names for kind, names in given.items() if kind not in left_out):
+        return []  # nothing is trained, and that is said by itself
+    return [
+        f"credit scheme {policy.credit.scheme!r} does not use rewards of single {kind}: {len(given[kind])} were given "
+        f"(such as {min(given[kind])}) and teach nothing; choose a scheme of docs/credit.md that counts them, or do "
+        "not give them"
+        for kind in left_out
+        if given[kind]
+    ]
+
+
+def demonstrations_too_long(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:
+    """Say that rows of a file do not fit."""
+    rows = sum(row.calls for row in ledger if row.reason == Reason.OVER_LENGTH)
+    if not rows:
+        return []
+    return [
+        f"{rows} answers of the stage's data are longer, with their prompts, than max_sample_tokens = "
+        f"{policy.max_sample_tokens}, and are left out; raise it, or shorten them"
+    ]
+
+
+def losses(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:
+    """Say how many calls of the policy's agents could not be used for what was, or was not, recorded of them."""
+    tokens: dict[str, int] = {}
+    calls: dict[str, int] = {}
+    for row in ledger:
+        if policy.claims(row.agent):
+            tokens[row.reason] = tokens.get(row.reason, 0) + row.tokens
+            calls[row.reason] = calls.get(row.reason, 0) + row.calls
+    return [
+        f"calls {'cut short' if reason is Reason.CUT else 'not trained'} ({reason.value}): {calls[reason]}, with "
+        f"{tokens[reason]} sampled tokens. "
+        + reason.explanation
+        + (f" It is {policy.max_sample_tokens}." if reason in (Reason.OVER_LENGTH, Reason.CUT) else "")
+        for reason in _WORTH_SAYING
+        if reason in calls
+    ]
+
+
+def unknown_sampling(calls: Iterable[Call], call_outcomes: Mapping[str, CallOutcome]) -> list[str]:
+    """Say which parameters kept calls from being trained."""
+    calls_of = Counter(
+        call.sampling_unknown
+        for call in calls
+        if call.sampling_unknown and call_outcomes.get(call.call_id, (None, None))[1] is Reason.SAMPLING_UNKNOWN
+    )
+    return [
+        f"calls not trained ({Reason.SAMPLING_UNKNOWN.value}): {count}. It is not known what their tokens were drawn "
+        f"from: {why}; docs/sampling.md says what is trained how"
+        for why, count in calls_of.most_common(_MOST_PARAMETERS)
+    ]

@@ -1,0 +1,140 @@
+"""Evaluations to rewards: of attempts, of one agent in an attempt, and of single calls.
+
+What an evaluation scores, first match wins:
+
+1. a call, when it names the call (``span id/choice``), the span that recorded the call, or the client's chat span
+   above that one: a span with exactly one recorded response below it (one with several is an agent or a workflow);
+2. the call that gave the response that it names (``gen_ai.response.id``);
+3. the agent that it names, in the attempt of 4 or 5;
+4. the attempt that it names;
+5. the latest attempt of the rollout that it names: an outcome of the rollout is that of its last try.
+
+Of several with one name for one target the last number by time counts; at the same nanosecond the larger, so neither
+re-delivery nor order of arrival has an effect. None, NaN and infinity are missing, never zero (promise 6): they do not
+undo a number that was given before.
+
+Of several reward names the weighted sum counts (``weighting.py``).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lightning_instrumentation.reward import LARGEST_REWARD
+
+from lightning_trainer.samples.rewards.reliability import Correction
+from lightning_trainer.samples.rewards.targets import Scope, Target, Targets
+from lightning_trainer.samples.rewards.weighting import weigh
+from lightning_trainer.types import Attempt, Call, Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class RewardTable:
+    """Whatever has no entry was not scored."""
+
+    of_attempts: Mapping[str, float]
+    """By attempt id: terminal rewards."""
+    of_calls: Mapping[str, float]
+    """By call id: rewards of single steps."""
+    problems: tuple[str, ...]
+    """One sentence each on evaluations that could not be used."""
+    of_agents: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """By attempt id and agent: rewards of one agent in an attempt."""
+    incomplete: Mapping[str, str] = field(default_factory=dict)
+    """By group id, with the reason: groups where one of several rewards is missing altogether."""
+
+
+def read_rewards(
+    evaluations: Iterable[Evaluation],
+    calls: Sequence[Call],
+    attempts: Mapping[str, Attempt],
+    weights: str | Mapping[str, float],
+    repeated: Iterable[tuple[Call, Call]] = (),
+    corrections: Mapping[str, Correction] | None = None,
+) -> RewardTable:
+    """Return who was given which reward.
+
+    Args:
+        evaluations: all of them; only those with one of the names are rewards.
+        calls: one record for each response, of all agents.
+        attempts: by id; evaluations of other attempts are of no concern here.
+        weights: of the policy's rewards, by name; a single name has the weight 1.
+        repeated: pairs of a left-out record and the call that is kept for it, so that naming either means the call.
+        corrections: by name, of judges whose errors are taken off; one that is refused gives no rewards.
+    """
+    corrections = corrections or {}
+    refused = {name: said for name, one in corrections.items() if (said := one.refused) is not None}
+    weights = {weights: 1.0} if isinstance(weights, str) else weights
+    rewards = {evaluation for evaluation in evaluations if evaluation.name in weights}
+    # Most tasks score attempts alone, and then no call needs to be found.
+    calls_too = any(reward.span_id is not None or reward.response_id is not None for reward in rewards)
+    targets = Targets(calls, attempts, repeated) if calls_too else Targets((), attempts, ())
+    read = _Reading()
+    for evaluation in rewards:
+        if evaluation.name not in refused and (target := targets.find(evaluation)) is not None:
+            read.add(evaluation, target)
+    sums = weigh(read.numbers(corrections), weights, calls, attempts)
+    values = sums.values.items()
+    return RewardTable(
+        of_attempts={target.name: value for target, value in values if target.scope is Scope.ATTEMPT},
+        of_calls={target.name: value for target, value in values if target.scope is Scope.CALL},
+        problems=(*sorted(refused.values()), *read.problems(), *sums.problems),
+        of_agents={
+            (target.name, target.agent): value
+            for target, value in values
+            if target.scope is Scope.AGENT and target.agent is not None
+        },
+        incomplete=sums.incomplete,
+    )
+
+
+class _Reading:
+    """What the evaluations gave, sorted into numbers and what cannot be used."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[Target, str], tuple[int, float]] = {}
+        """By target and name: the last number by time, with its time."""
+        self._not_numbers: dict[tuple[Target, str], set[str]] = {}
+        """By target and name: a sentence for each evaluation without a number."""
+        self._ambiguous: set[tuple[str, str]] = set()
+        """Span and name."""
+        self._shared: set[tuple[str, str]] = set()
+        """Response and name."""
+
+    def add(self, evaluation: Evaluation, target: Target) -> None:
+        """Read one evaluation; neither order nor repetition has an effect."""
+        name, value = evaluation.name, evaluation.value
+        if target.scope is Scope.AMBIGUOUS:
+            self._ambiguous.add((target.name, name))
+        elif target.scope is Scope.SHARED:
+            self._shared.add((target.name, name))
+        elif value is None or not abs(value) <= LARGEST_REWARD:
+            said = f"{target}: evaluation {name!r} gave no number ({value})"
+            self._not_numbers.setdefault((target, name), set()).add(said)
+        else:
+            observed = (evaluation.time_ns, float(value))
+            self._last[target, name] = max(self._last.get((target, name), observed), observed)
+
+    def numbers(self, corrections: Mapping[str, Correction]) -> dict[Target, dict[str, float]]:
+        """Return the corrected numbers by target and name."""
+        given: dict[Target, dict[str, float]] = {}
+        for (target, name), (_, value) in self._last.items():
+            given.setdefault(target, {})[name] = corrections[name](value) if name in corrections else value
+        return given
+
+    def problems(self) -> list[str]:
+        """Return one sentence for each thing that could not be used."""
+        # Whoever tried again and gave a number then has mended it.
+        unmended = {text for key, texts in self._not_numbers.items() if key not in self._last for text in texts}
+        return [
+            *(f"{text} and counts as missing" for text in sorted(unmended)),
+            *(
+                f"span {span_id}: {name} does not say which of the response's choices it scores, so it scores none; "
+                f"name one as {span_id}/0"
+                for span_id, name in sorted(self._ambiguous)
+            ),
+            *(
+                f"{named}: {name} scores it, and several calls have this id, so it scores none; score the attempt, or "
+                "give the reward inside of the call's own span"
+                for named, name in sorted(self._shared)
+            ),
+        ]

@@ -1,0 +1,101 @@
+"""Several named rewards to one: the weighted sum, and what becomes of it when a part is missing.
+
+Formula: ``sum over the names n of weight_n * value_n``, apart for calls, for agents and for attempts.
+
+A part that is missing is never zero. A name is expected wherever others that it is compared with were given it: of all
+attempts of a group, of all attempts' agents of one name, of all calls of one agent in a group. Where an expected part
+is missing, the sum is missing. A name that nobody in a group was given, of anything, leaves every sum of the group
+without that part: the whole group is left out, with a sentence. So is a group where nobody has all parts. Who means
+zero says zero.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lightning_trainer.samples.rewards.targets import Scope, Target
+from lightning_trainer.types import Attempt, Call, RolloutMode
+
+_Peers = tuple[str | None, Scope, str | None]
+"""(group id, scope, agent): what is given to one of them is expected of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    values: Mapping[Target, float]
+    """Complete sums only."""
+    incomplete: Mapping[str, str]
+    """By group id, with the reason: nothing in it has a complete sum."""
+    problems: tuple[str, ...]
+
+
+def weigh(
+    given: Mapping[Target, Mapping[str, float]],
+    weights: Mapping[str, float],
+    calls: Sequence[Call],
+    attempts: Mapping[str, Attempt],
+) -> Sums:
+    """Return the sums.
+
+    Args:
+        given: finite values by target and name; every name has a weight.
+        calls: everything that can be a target of the scope ``CALL``.
+        attempts: by id; only those that are trained say what is expected.
+    """
+    if len(weights) == 1:
+        (weight,) = weights.values()
+        return Sums({target: weight * value for target, own in given.items() for value in own.values()}, {}, ())
+    call_of = {call.call_id: call for call in calls}
+    peers_of = {target: _peers(target, call_of, attempts) for target in given}
+    expected: dict[_Peers, set[str]] = {}
+    for target, own in given.items():
+        expected.setdefault(peers_of[target], set()).update(own)
+    complete = {target for target, own in given.items() if len(own) == len(expected[peers_of[target]])}
+    lacking: dict[str, list[Target]] = {}
+    for target in sorted(given.keys() - complete):
+        for name in sorted(expected[peers_of[target]] - given[target].keys()):
+            lacking.setdefault(name, []).append(target)
+    return Sums(
+        values={
+            target: sum(weights[name] * value for name, value in sorted(given[target].items())) for target in complete
+        },
+        incomplete=_incomplete(expected, {peers_of[target] for target in complete}, weights),
+        problems=tuple(
+            f"reward {name!r} is missing where others that it is compared with have it: {len(targets)} (such as "
+            f"{targets[0]}); their sum of {', '.join(weights)} counts as missing, so give 0 where you mean 0"
+            for name, targets in sorted(lacking.items())
+        ),
+    )
+
+
+def _peers(target: Target, call_of: Mapping[str, Call], attempts: Mapping[str, Attempt]) -> _Peers:
+    agent, attempt_id = target.agent, target.name
+    if target.scope is Scope.CALL:
+        call = call_of[target.name]
+        agent, attempt_id = call.agent, call.attempt_id or ""
+    attempt = attempts.get(attempt_id)
+    # These are compared with nothing, so what they were given is expected of nobody else.
+    alone = (RolloutMode.EVALUATE, RolloutMode.RETRIED, RolloutMode.SHADOW, RolloutMode.DROPPED)
+    compared = attempt is not None and attempt.mode not in alone
+    return (attempt.group_id if attempt is not None and compared else None, target.scope, agent)
+
+
+def _incomplete(
+    expected: Mapping[_Peers, set[str]], complete: set[_Peers], weights: Mapping[str, float]
+) -> dict[str, str]:
+    seen: dict[str, set[str]] = {}
+    reasons: dict[str, str] = {}
+    for (group_id, scope, agent), names in sorted(expected.items(), key=lambda entry: tuple(map(str, entry[0]))):
+        if group_id is None:
+            continue
+        seen.setdefault(group_id, set()).update(names)
+        if (group_id, scope, agent) not in complete:
+            whose = {Scope.ATTEMPT: "attempt", Scope.AGENT: f"attempt's agent {agent}"}.get(scope, f"call of {agent}")
+            reasons.setdefault(group_id, f"group {group_id}: no {whose} has all of {', '.join(sorted(names))}")
+    for group_id, names in seen.items():
+        if absent := [name for name in weights if name not in names]:
+            reasons[group_id] = f"group {group_id}: nobody in it was given {', '.join(absent)}"
+    return {
+        group_id: f"{reason}, so no weighted reward can be summed up; give 0 where you mean 0, or leave the name out "
+        "of the policy's reward"
+        for group_id, reason in sorted(reasons.items())
+    }

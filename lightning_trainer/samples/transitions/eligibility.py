@@ -1,0 +1,140 @@
+"""Which calls can be transitions of a policy, and for every other call the first reason why not.
+
+Identity is checked before what was recorded: of a call that is not ours, nothing else matters.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.samples.transitions.ledger import NO_AGENT
+from lightning_trainer.samples.transitions.reasons import Reason
+from lightning_trainer.types import Attempt, AttemptState, Call, Fidelity, RolloutMode
+
+
+def reason_against(
+    call: Call,
+    policy: PolicyConfig,
+    attempts: Mapping[str, Attempt],
+    oldest_version: int = 0,
+    claims: Callable[[str | None], bool] | None = None,
+    vocabulary: int | None = None,
+) -> Reason | None:
+    """Return why the call cannot be trained, or None when it can; what an older version sampled is stale.
+
+    An interrupted stream is refused although its tokens are real: the agent acted on the part that it read, and how
+    much that was is not known.
+
+    Args:
+        call: any.
+        policy: the one to train.
+        attempts: by id.
+        oldest_version: of the policy.
+        claims: ``policy.claims``, or what remembers its answers where there are many calls of few agents.
+        vocabulary: entries of the policy's; None where it is not known.
+    """
+    reason = _not_ours(call, policy, attempts, oldest_version, claims or policy.claims) or _not_recorded(call, policy)
+    if reason is None and vocabulary is not None and not _in_vocabulary(call, vocabulary):
+        return Reason.NOT_IN_VOCABULARY
+    return reason
+
+
+def _in_vocabulary(call: Call, vocabulary: int) -> bool:
+    ids = (call.prompt_ids, call.response_ids)
+    return min(map(min, ids)) >= 0 and max(map(max, ids)) < vocabulary
+
+
+def took_part(
+    call: Call, attempts: Mapping[str, Attempt], policy: PolicyConfig, claims: Callable[[str | None], bool]
+) -> bool:
+    """Return whether a call that cannot be trained happened among those that can be: an agent of the policy made it in
+    an attempt that is trained. Reward flows across such a call."""
+    if call.agent is None or call.attempt_id is None or not claims(call.agent):
+        return False
+    attempt = attempts.get(call.attempt_id)
+    return (
+        attempt is not None
+        and attempt.mode is RolloutMode.TRAIN
+        and attempt.state is not AttemptState.RUNNING
+        and not (attempt.state is AttemptState.FAILED and policy.failed_attempts == "drop")
+    )
+
+
+def with_names(calls: Sequence[Call], policy: PolicyConfig) -> Sequence[Call]:
+    """Return the calls, those without an agent's name under one name where the policy claims them (``agents = ["*"]``).
+
+    They are one agent then: what nobody names cannot be told apart.
+    """
+    if not policy.claims(None) or all(call.agent is not None for call in calls):
+        return calls
+    return [replace(call, agent=NO_AGENT) if call.agent is None else call for call in calls]
+
+
+def _not_ours(
+    call: Call,
+    policy: PolicyConfig,
+    attempts: Mapping[str, Attempt],
+    oldest_version: int,
+    claims: Callable[[str | None], bool],
+) -> Reason | None:
+    if call.agent is None and not claims(None):
+        return Reason.NO_AGENT
+    if call.policy is not None and call.policy != policy.name:
+        return Reason.OTHER_POLICY
+    if not claims(call.agent):
+        return Reason.NOT_SELECTED
+    if call.fidelity is Fidelity.TEXT_ONLY:
+        # A policy answered, so the call did go to the gateway: there are no ids because its caller cancelled it first.
+        cancelled = call.policy is not None and not call.complete
+        return Reason.INCOMPLETE_STREAM if cancelled else Reason.FIDELITY_TOO_LOW
+    if call.fidelity is Fidelity.VERIFIED and not policy.allow_retokenised:
+        return Reason.RETOKENIZED
+    if call.policy is None or (call.policy_version is None and not policy.takes_unknown_versions):
+        return Reason.NO_POLICY_VERSION
+    if call.attempt_id is None:
+        return Reason.NO_ATTEMPT
+    attempt = attempts.get(call.attempt_id)
+    if attempt is None:
+        return Reason.UNKNOWN_ATTEMPT
+    if call.rollout_id is not None and call.rollout_id != attempt.rollout_id:
+        return Reason.OTHER_ROLLOUT
+    if attempt.mode is RolloutMode.EVALUATE:
+        return Reason.EVALUATION
+    if attempt.mode is RolloutMode.BASELINE:
+        return Reason.BASELINE
+    if attempt.mode is RolloutMode.RETRIED:
+        return Reason.RETRIED
+    if attempt.mode is RolloutMode.SHADOW:
+        return Reason.SHADOW
+    if attempt.mode is RolloutMode.DROPPED:
+        return Reason.TAKEN_OUT
+    if attempt.state is AttemptState.FAILED and policy.failed_attempts == "drop":
+        return Reason.FAILED_ATTEMPT
+    if attempt.state is AttemptState.RUNNING:
+        return Reason.ATTEMPT_RUNNING
+    version = call.policy_version
+    return Reason.STALE if version is not None and version < oldest_version else None
+
+
+def _not_recorded(call: Call, policy: PolicyConfig) -> Reason | None:
+    prompt, sampled = len(call.prompt_ids), len(call.response_ids)
+    if not prompt and not sampled:
+        return Reason.NO_TOKEN_IDS
+    if not prompt:
+        return Reason.EMPTY_PROMPT
+    if not sampled:
+        return Reason.EMPTY_RESPONSE if call.complete else Reason.INCOMPLETE_STREAM
+    if call.behavior_logprobs is None:
+        return Reason.NO_LOGPROBS
+    if len(call.behavior_logprobs) != sampled:
+        return Reason.LOGPROB_COUNT
+    # A sum is finite only where all of it is, and is the quicker question.
+    if not math.isfinite(sum(call.behavior_logprobs)) and not all(map(math.isfinite, call.behavior_logprobs)):
+        return Reason.LOGPROB_NOT_FINITE
+    if not call.complete:
+        return Reason.INCOMPLETE_STREAM
+    # What is imitated needs no ratio of probabilities.
+    if call.sampling_unknown is not None and policy.algorithm.objective == "rl":
+        return Reason.SAMPLING_UNKNOWN
+    return Reason.NON_TEXT if call.media and policy.non_text == "drop" else None

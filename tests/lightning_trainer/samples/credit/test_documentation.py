@@ -1,0 +1,41 @@
+"""docs/credit.md names every scheme, setting and estimator that there is, and its example can be read."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from lightning_instrumentation.scope import current
+
+from lightning_trainer.config.file import load_config
+from lightning_trainer.config.policies.credit import CREDIT_SETTINGS
+from lightning_trainer.config.policies.estimators import ESTIMATORS
+
+TEXT = (Path(__file__).parents[4] / "docs" / "credit.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", CREDIT_SETTINGS)
+def test_every_scheme_has_a_row_with_its_settings(name):
+    (row,) = (line for line in TEXT.splitlines() if line.startswith(f"| `{name}` |"))
+    settings = set(CREDIT_SETTINGS[name].model_fields) - {"scheme"}
+    assert set(re.findall(r"`(\w+)`", row.split("|")[3])) == settings
+
+
+def test_every_estimator_is_named():
+    assert [name for name in ESTIMATORS if f"`{name}`" not in TEXT and not name.endswith("_vectorized")] == []
+
+
+def test_the_state_of_the_example_is_named_around_the_call():
+    seen = []
+    create = SimpleNamespace(create=lambda **asked: seen.append((current().state, asked["model"])))
+    client = SimpleNamespace(chat=SimpleNamespace(completions=create))
+    (example,) = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
+    exec(example, {"client": client, "room": "hall", "inventory": {"lamp", "key"}, "messages": []})
+    assert seen == [("hall ['key', 'lamp']", "m")]
+
+
+def test_the_example_can_be_read(tmp_path):
+    (example,) = re.findall(r"```toml\n(.*?)```", TEXT, flags=re.DOTALL)
+    (tmp_path / "lightning.toml").write_text(example)
+    policy = load_config(tmp_path / "lightning.toml").only_policy
+    assert policy.credit.scheme == "hierarchical"

@@ -1,0 +1,70 @@
+"""The groups whose attempts differ most are kept; nothing that was refused is counted or revived."""
+
+import pytest
+
+from lightning_trainer.samples.credit.groups import GroupSummary, keep_most_uncertain, leave_out_below, moving_floor
+from lightning_trainer.samples.transitions.reasons import Reason
+
+
+def _group(name: str, spread: float, verdict: Reason = Reason.SAMPLED) -> GroupSummary:
+    return GroupSummary(name, "task", 2, 2, (0.0, 1.0), verdict, None, spread=spread)
+
+
+def _verdicts(groups, share):
+    return {group.group_id: group.verdict for group in keep_most_uncertain(groups, share)}
+
+
+def test_the_share_with_the_largest_spread_is_kept():
+    groups = [_group("a", 0.1), _group("b", 0.5), _group("c", 0.3), _group("d", 0.2)]
+    found = _verdicts(groups, 0.5)
+    assert [name for name, verdict in found.items() if verdict is Reason.SAMPLED] == ["b", "c"]
+    assert found["a"] is Reason.LOW_VARIANCE_GROUP
+
+
+def test_one_is_always_kept_and_equals_are_decided_by_their_names():
+    assert _verdicts([_group("b", 0.5), _group("a", 0.5)], 0.01) == {
+        "b": Reason.LOW_VARIANCE_GROUP,
+        "a": Reason.SAMPLED,
+    }
+
+
+def test_groups_without_spread_count_and_refused_ones_do_not():
+    groups = [
+        _group("a", 0.5),
+        _group("b", 0.2),
+        _group("flat", 0.0, Reason.ZERO_VARIANCE_GROUP),
+        _group("flat too", 0.0, Reason.ZERO_VARIANCE_GROUP),
+        _group("lonely", 9.0, Reason.GROUP_TOO_SMALL),
+    ]
+    assert _verdicts(groups, 0.25) == {
+        "a": Reason.SAMPLED,
+        "b": Reason.LOW_VARIANCE_GROUP,
+        "flat": Reason.ZERO_VARIANCE_GROUP,
+        "flat too": Reason.ZERO_VARIANCE_GROUP,
+        "lonely": Reason.GROUP_TOO_SMALL,
+    }
+
+
+def _rewarded(name: str, *rewards: float | None, verdict: Reason = Reason.SAMPLED) -> GroupSummary:
+    return GroupSummary(name, "task", len(rewards), len(rewards), rewards, verdict, None)
+
+
+def test_the_moving_floor_by_hand():
+    assert moving_floor([], 0.5, 0.9) == 0.0
+    # The average: 0.2, then 0.9 * 0.2 + 0.1 * 0.4 = 0.22, then 0.9 * 0.22 + 0.1 * 0.1 = 0.208.
+    assert moving_floor([0.2], 0.5, 0.9) == pytest.approx(0.1)
+    assert moving_floor([0.2, 0.4, 0.1], 0.5, 0.9) == pytest.approx(0.104)
+
+
+def test_groups_below_the_floor_are_left_out_and_refused_ones_stay_refused():
+    groups = [
+        _rewarded("far", 0.0, 0.5),  # deviation 0.25
+        _rewarded("near", 0.3, 0.4, None),  # 0.05
+        _rewarded("refused", 0.3, None, verdict=Reason.GROUP_TOO_SMALL),
+    ]
+    assert [group.verdict for group in leave_out_below(groups, 0.1)] == [
+        Reason.SAMPLED,
+        Reason.LOW_VARIANCE_GROUP,
+        Reason.GROUP_TOO_SMALL,
+    ]
+    assert leave_out_below(groups, 0.0) == groups

@@ -1,0 +1,85 @@
+"""What counts and what waits: quarantine, caps, the latest word of a source, and the reward that is left."""
+
+import pytest
+
+from lightning_trainer.config.sections import FeedbackConfig
+from lightning_trainer.samples.feedback.review import Kept, State, review
+
+HOUR, MINUTE = 3600 * 10**9, 60 * 10**9
+NOW = 100 * HOUR
+
+
+def said(number: int, source: str, value: float | None, *, at: int = 90 * HOUR, **changes) -> Kept:
+    fields = {
+        "trace_id": f"{number:032x}",
+        "span_id": "1" * 16,
+        "source": source,
+        "kind": "person",
+        "name": "feedback",
+        "attempt_id": "a",
+        "response_id": None,
+        "value": value,
+        "taken_back": False,
+        "edited": False,
+        "given_ns": at,
+        "received_ns": at,
+    }
+    return Kept(**{**fields, **changes})
+
+
+def outcome(kept, verified=(), **settings):
+    (one,) = review(kept, dict(verified), FeedbackConfig(**settings), NOW).outcomes
+    return one
+
+
+def test_the_mean_of_unknown_sources_is_the_reward():
+    assert outcome([said(1, "a", 1.0), said(2, "b", 1.0), said(3, "c", 0.25)]).value == pytest.approx(0.75, abs=0.05)
+
+
+def test_the_latest_word_of_a_source_counts_and_can_be_taken_back():
+    kept = [said(1, "a", 0.0, at=90 * HOUR), said(2, "a", 1.0, at=91 * HOUR)]
+    assert outcome(kept).value == 1.0
+    assert outcome(kept[::-1]).value == 1.0
+    back = [*kept, said(3, "a", None, at=92 * HOUR, taken_back=True)]
+    assert outcome(back).value is None
+
+
+def test_feedback_waits_in_quarantine_unless_its_source_is_trusted():
+    fresh = [said(1, "a", 1.0, at=NOW - MINUTE)]
+    found = review(fresh, {}, FeedbackConfig(), NOW)
+    assert (set(found.states.values()), found.outcomes) == ({State.QUARANTINED}, ())
+    assert found.next_release_ns == NOW - MINUTE + 10 * MINUTE
+    assert outcome(fresh, trusted=("a*",)).value == 1.0
+
+
+def test_what_a_source_says_beyond_its_cap_does_not_count_and_what_came_before_does():
+    kept = [said(number, "busy", 1.0, attempt_id=f"a{number}") for number in range(5)]
+    found = review(kept, {}, FeedbackConfig(source_per_hour=3), NOW)
+    assert [found.states[one.key] for one in kept] == [State.COUNTED] * 3 + [State.CAPPED] * 2
+    of_all = review([*kept, said(9, "late", 1.0)], {}, FeedbackConfig(all_per_hour=5), NOW)
+    assert of_all.states[said(9, "late", 1.0).key] is State.CAPPED
+    later = [*kept, said(9, "busy", 1.0, at=92 * HOUR)]
+    assert review(later, {}, FeedbackConfig(source_per_hour=5), NOW).states[later[-1].key] is State.COUNTED
+
+
+def test_a_source_that_verified_rewards_contradict_is_not_enough_for_a_reward():
+    kept = [said(number, "liar", 1.0, attempt_id=f"a{number}") for number in range(12)]
+    verified = {f"a{number}": 0.0 for number in range(11)}
+    found = {one.attempt_id: one.value for one in review(kept, verified, FeedbackConfig(), NOW).outcomes}
+    assert found["a11"] is None
+    honest = [*kept, said(99, "honest", 0.0, attempt_id="a11")]
+    found = {one.attempt_id: one.value for one in review(honest, verified, FeedbackConfig(), NOW).outcomes}
+    assert found["a11"] == pytest.approx(0.0, abs=0.02)
+
+
+def test_a_response_can_be_scored_alone():
+    kept = [said(1, "a", 1.0, response_id="r1"), said(2, "a", 0.0, response_id="r2")]
+    found = review(kept, {}, FeedbackConfig(scores="call"), NOW).outcomes
+    assert {(one.response_id, one.value) for one in found} == {("r1", 1.0), ("r2", 0.0)}
+    (one,) = review(kept, {}, FeedbackConfig(), NOW).outcomes
+    assert one.response_id is None
+
+
+def test_what_nobody_has_seen_is_unmatched():
+    (state,) = review([said(1, "a", 1.0, attempt_id=None)], {}, FeedbackConfig(), NOW).states.values()
+    assert state is State.UNMATCHED
