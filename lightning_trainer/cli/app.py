@@ -74,6 +74,12 @@ def rollouts(
     retries: Annotated[int, typer.Option(help="How often an attempt that failed is made again.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="Of the order of the tasks.")] = 0,
     run: Annotated[str | None, typer.Option(help="Name of this run, which its groups carry; made when absent.")] = None,
+    curriculum: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD", help="Train on tasks whose outcome is uncertain, as told by others with the same FIELD."
+        ),
+    ] = None,
 ) -> None:
     """Run a program, or an environment, over tasks in groups and train on it: rollouts [OPTIONS] -- python agent.py."""
     with one_sentence():
@@ -94,6 +100,7 @@ def rollouts(
             retries=retries,
             seed=seed,
             run=run,
+            curriculum=curriculum,
         )
         if environment is None:
             run_them(options)

@@ -1,5 +1,6 @@
 """``lightning-trainer rollouts -- python agent.py``: a program over tasks in a file, to train or evaluate a policy."""
 
+import json
 import os
 import shutil
 from collections import Counter
@@ -19,13 +20,15 @@ from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon.access.token import token_for_clients
 from lightning_trainer.errors import ConfigError
-from lightning_trainer.rollouts import AttemptEnded, Command, Event, Runner, StepEnded
+from lightning_trainer.rollouts import AttemptEnded, Command, Curriculum, Event, Runner, StepEnded
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.run_name import command_label
 from lightning_trainer.rollouts.task_file import Epochs, FileTask, read_tasks
 
 _GRACE_S = 30.0
 """The command's own limit comes first; this much later its thread is given up."""
+_CANDIDATES = 4
+"""Tasks that a curriculum chooses each one from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class Options:
     seed: int
     run: str | None = None
     config: Path | None = None
+    curriculum: str | None = None
+    """Field of a task that says what kind it is."""
 
 
 def rollouts(options: Options) -> None:
@@ -55,6 +60,8 @@ def rollouts(options: Options) -> None:
     """
     if (options.steps is None) == (options.evaluate is None):
         raise ConfigError("say what the rollouts are for: --steps N to train, or --evaluate NAME")
+    if options.curriculum is not None and options.steps is None:
+        raise ConfigError("--curriculum chooses tasks to train on; an evaluation tries every task")
     if not options.command:
         raise ConfigError("name the program after `--`, as in: rollouts ... -- python agent.py; or use --environment")
     if shutil.which(options.command[0]) is None:
@@ -109,14 +116,26 @@ def placed(options: Options) -> Options:
 def _train(options: Options, endpoint: str, command: Command, tasks: Sequence[FileTask], console: Console) -> None:
     assert options.steps is not None
     assert options.policy is not None
+    curriculum = None if options.curriculum is None else _curriculum(tasks, options.curriculum, options.seed)
     status = DaemonClient(endpoint, options.policy, token=os.environ.get("LIGHTNING_TOKEN")).policy()
-    order = Epochs(tasks, per_step=status["groups_per_step"], seed=options.seed)
+    per_step = status["groups_per_step"]
+    candidates = per_step if curriculum is None else min(_CANDIDATES * per_step, max(per_step, len(tasks)))
+    order = Epochs(tasks, per_step=candidates, seed=options.seed)
     if status["steps_done"] >= options.steps:
         console.print(f"{status['steps_done']} steps are done already; --steps is their total")
         return
     with shown(console, options.steps, status["groups_per_step"] * status["group_size"]) as show:
         show.steps_done = status["steps_done"]
-        _runner(options, endpoint, command, show).train(order, steps=options.steps)
+        _runner(options, endpoint, command, show, curriculum).train(order, steps=options.steps)
+
+
+def _curriculum(tasks: Sequence[FileTask], field: str, seed: int) -> Curriculum[FileTask]:
+    if without := next((task for task in tasks if field not in task.fields), None):
+        raise ConfigError(
+            f"task {without.id!r} has no field {field!r}, which --curriculum tells kinds of tasks by; "
+            "give every task one"
+        )
+    return Curriculum(lambda task: json.dumps(task.fields[field], sort_keys=True), seed=seed)
 
 
 def _evaluate(options: Options, endpoint: str, command: Command, tasks: Sequence[FileTask], console: Console) -> None:
@@ -137,7 +156,13 @@ def print_summary(console: Console, stage: str, ended: Sequence[AttemptEnded]) -
     )
 
 
-def _runner(options: Options, endpoint: str, command: Command, show: "Show") -> Runner[FileTask]:
+def _runner(
+    options: Options,
+    endpoint: str,
+    command: Command,
+    show: "Show",
+    curriculum: Curriculum[FileTask] | None = None,
+) -> Runner[FileTask]:
     return Runner(
         options.policy or "recorded",
         command,
@@ -147,6 +172,7 @@ def _runner(options: Options, endpoint: str, command: Command, show: "Show") -> 
         retries=options.retries,
         run=options.run,
         on_event=show,
+        curriculum=curriculum,
     )
 
 

@@ -5,7 +5,8 @@ This is client code: it runs in the agent's process and needs nothing but the st
 
 from lightning_trainer.rollouts.attempt import AttemptEnded, Event, StepEnded
 from lightning_trainer.rollouts.command import Command
+from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.on_ray import OnRay
 from lightning_trainer.rollouts.runner import Runner, Task
 
-__all__ = ["AttemptEnded", "Command", "Event", "OnRay", "Runner", "StepEnded", "Task"]
+__all__ = ["AttemptEnded", "Command", "Curriculum", "Event", "OnRay", "Runner", "StepEnded", "Task"]

@@ -25,6 +25,7 @@ import lightning_instrumentation as lt
 
 from lightning_trainer.errors import LightningError, MissingExtraError
 from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Event, StepEnded, Task, TaskT, run_attempt
+from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
 from lightning_trainer.rollouts.team import TeamClient
@@ -76,7 +77,8 @@ class Runner(Generic[TaskT]):
     last one counts whatever became of it. ``baseline`` is the same at temperature 0; it runs once a group where the
     policy's estimator takes its reward off (``remax``). ``run`` names the run; unless given, the name follows from the
     policies and from ``attempt``, with a number where another process is running the same (``run_name.py``). ``tasks``
-    returns so many tasks of a step, for ``train`` without any.
+    returns so many tasks of a step, for ``train`` without any. With a ``curriculum``, ``train`` takes more tasks of a
+    step than it needs, and the curriculum chooses among them.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Runner(Generic[TaskT]):
         retries: int = 0,
         on_event: Callable[[Event], None] = lambda event: None,
         tasks: Callable[[int, int], Sequence[TaskT]] | None = None,
+        curriculum: Curriculum[TaskT] | None = None,
     ) -> None:
         lt.init(endpoint)
         endpoint = endpoint or os.environ.get("LIGHTNING_ENDPOINT", "http://127.0.0.1:8321")
@@ -110,6 +113,7 @@ class Runner(Generic[TaskT]):
         self._retries = retries
         self._on_event = on_event
         self._tasks = tasks
+        self._curriculum = curriculum
 
     @classmethod
     def from_environment(
@@ -141,8 +145,8 @@ class Runner(Generic[TaskT]):
 
         Steps are the policy's: those that other runs' groups made count too, and then this run makes fewer.
 
-        With dynamic sampling a step that lacks groups takes those of the next one, so there ``tasks_of_step`` is asked
-        for steps beyond the last, too.
+        With a curriculum ``tasks_of_step`` returns more tasks than a step has groups. With dynamic sampling a step that
+        lacks groups takes those of the next one, so there ``tasks_of_step`` is asked for steps beyond the last, too.
 
         Raises:
             LightningError: the tasks do not make the step that the daemon waits for, the policy needs a baseline and
@@ -187,7 +191,8 @@ class Runner(Generic[TaskT]):
                     started += 1
                     if not _with_attempts(status, started, started):
                         continue
-                    groups = self._groups(run, tasks_of_step(started), started, status, taken)
+                    tasks = self._chosen(run, tasks_of_step(started), started, status)
+                    groups = self._groups(run, tasks, started, status, taken)
                     for batch in groups if ahead else [list(chain.from_iterable(groups))]:
                         pool.add(batch)
                 status = self._daemon.wait_for_step(done + 1, groups_wanted=status["groups_wanted"])
@@ -243,6 +248,14 @@ class Runner(Generic[TaskT]):
             started += 1
         return first, started
 
+    def _chosen(self, run: str, tasks: Sequence[TaskT], step: int, status: dict) -> Sequence[TaskT]:
+        """Return what the curriculum chooses; what it chose before an interruption is gone on with."""
+        if self._curriculum is None:
+            return tasks
+        prefix = f"{run}/step-{step}/"
+        started = {group.removeprefix(prefix) for group in self._daemon.groups(prefix)}
+        return self._curriculum.choose(tasks, status["groups_per_step"], started=started)
+
     def _groups(
         self, run: str, tasks: Sequence[TaskT], step: int, status: dict, taken: Container[str]
     ) -> list[list[_Work[TaskT]]]:
@@ -283,6 +296,8 @@ class Runner(Generic[TaskT]):
                 timeout_s=self._timeout_s,
                 may_retry=left > 0,
             )
+            if self._curriculum is not None and ended.stage == "train" and ended.reward is not None:
+                self._curriculum.saw(work.task, ended.reward)
             on_attempt(ended)
             if ended.stage != "retried":
                 break

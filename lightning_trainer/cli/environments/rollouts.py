@@ -43,6 +43,11 @@ def play(options: Options, play: Play) -> None:
     """
     if (options.steps is None) == (options.evaluate is None):
         raise ConfigError("say what the rollouts are for: --steps N to train, or --evaluate NAME")
+    if options.curriculum is not None:
+        raise ConfigError(
+            "--curriculum tells tasks of --tasks apart by a field, and an environment's tasks have none: leave it out, "
+            "or choose in your own program (lightning_trainer.rollouts.Curriculum)"
+        )
     if options.command and shutil.which(options.command[0]) is None:
         raise ConfigError(f"there is no command {options.command[0]!r} on PATH; check its spelling, or give its path")
     options = placed(options)

@@ -35,8 +35,46 @@ def test_it_is_taken(command: str, monkeypatch) -> None:
     assert (options.steps is None) != (options.evaluate is None)
 
 
-def test_there_are_two_of_them() -> None:
-    assert len(COMMANDS) == 2
+def test_there_are_three_of_them() -> None:
+    assert len(COMMANDS) == 3
+
+
+def test_a_curriculum_needs_its_field_in_every_task(tmp_path) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text('{"id": "a", "level": 1}\n{"id": "b"}\n')
+    command = f"rollouts --policy p --tasks {tasks} --steps 1 --curriculum level -- python agent.py"
+    done = CliRunner().invoke(app, shlex.split(command), env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert "task 'b' has no field 'level', which --curriculum tells kinds of tasks by" in done.stderr
+
+
+def test_an_environments_tasks_have_no_fields_to_choose_by() -> None:
+    command = "rollouts --policy p --environment frozenlake:4x4 --steps 1 --curriculum level"
+    done = CliRunner().invoke(app, shlex.split(command), env={"COLUMNS": "300"})
+    assert done.exit_code == 2
+    assert "--curriculum tells tasks of --tasks apart by a field" in done.stderr
+
+
+@pytest.mark.parametrize(("tasks", "candidates"), [(40, 8), (6, 6), (2, 2)])
+def test_a_curriculum_chooses_from_four_times_as_many_tasks_as_a_step_takes_if_there_are(
+    tasks, candidates, tmp_path, monkeypatch
+) -> None:
+    offered: list[int] = []
+
+    class Choosing(Runner):
+        def train(self, tasks_of_step=None, *, steps):
+            offered.append(len(tasks_of_step(1)))
+            chosen = self._curriculum.choose(tasks_of_step(1), 2)
+            assert len({task.id for task in chosen}) == 2
+
+    monkeypatch.setattr(rollouts, "Runner", Choosing)
+    status = {"groups_per_step": 2, "group_size": 4, "steps_done": 0}
+    monkeypatch.setattr(DaemonClient, "policy", lambda self: status)
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("".join(f'{{"id": "{number}", "level": [{number % 3}]}}\n' for number in range(tasks)))
+    command = f"rollouts --policy p --tasks {path} --steps 1 --curriculum level -- python agent.py"
+    CliRunner().invoke(app, shlex.split(command), catch_exceptions=False)
+    assert offered == [candidates]
 
 
 @pytest.mark.parametrize(
@@ -46,6 +84,7 @@ def test_there_are_two_of_them() -> None:
         ("--steps 1 --evaluate a", "say what the rollouts are for"),
         ("--steps 1 --endpoint nowhere", "the endpoint 'nowhere' is not an http(s) URL"),
         ("--steps 1", "cannot read the tasks none.jsonl"),
+        ("--evaluate a --curriculum level", "--curriculum chooses tasks to train on; an evaluation tries every task"),
     ],
 )
 def test_a_mistake_is_one_sentence(options: str, sentence: str) -> None:

@@ -24,7 +24,7 @@ from lightning_instrumentation.scope import current
 from lightning_trainer import rollouts
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.errors import LightningError, TrainingError
-from lightning_trainer.rollouts import AttemptEnded, Runner, StepEnded
+from lightning_trainer.rollouts import AttemptEnded, Curriculum, Runner, StepEnded
 
 GROUPS, SIZE = 2, 3
 RUN = "the-run"
@@ -254,6 +254,51 @@ def test_an_interrupted_run_starts_only_what_the_daemon_lacks(serve) -> None:
 
     Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event).train(tasks_of, steps=3)
     assert begun == {(1, "task-1"): 2, (3, "task-0"): 3, (3, "task-1"): 3}
+
+
+class HardOnes(Curriculum[Task]):
+    """Writes down what it is told, and chooses the tasks with the highest numbers unless others were started."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda task: task.id)
+        self.told: list[tuple[str, float]] = []
+
+    def saw(self, task: Task, reward: float) -> None:
+        self.told.append((task.id, reward))
+
+    def choose(self, candidates, count, *, started=()):
+        return sorted(candidates, key=lambda task: (task.id in started, task.id))[-count:]
+
+
+def test_a_curriculum_is_told_of_training_alone_and_goes_on_with_what_it_had_started(serve) -> None:
+    daemon = Daemon(max_staleness=None)
+    daemon.before[f"{RUN}/step-1/task-1"] = 1
+    begun: Counter[tuple[int, str]] = Counter()
+    curriculum = HardOnes()
+
+    def attempt(task: Task) -> float | None:
+        begun[task.step, task.id] += 1
+        return None if task.step == 2 and begun[task.step, task.id] == 1 else 0.5
+
+    def candidates(step: int) -> list[Task]:
+        return [Task(f"task-{number}", step) for number in range(5)]
+
+    runner = Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event, curriculum=curriculum)
+    runner.evaluate([Task("held-out", 0)], stage="before")
+    runner.train(candidates, steps=2)
+    assert begun == {
+        (0, "held-out"): 1,
+        (1, "task-1"): SIZE - 1,
+        (1, "task-4"): SIZE,
+        (2, "task-3"): SIZE,
+        (2, "task-4"): SIZE,
+    }
+    # No attempt without a reward, and none of the evaluation.
+    assert Counter(task for task, _ in curriculum.told) == {
+        "task-1": SIZE - 1,
+        "task-3": SIZE - 1,
+        "task-4": 2 * SIZE - 1,
+    }
 
 
 @pytest.mark.parametrize("max_staleness", [None, 2])

@@ -1,0 +1,62 @@
+"""Which of a step's candidate tasks are tried: those of whose kind nobody can say yet whether they succeed.
+
+A group teaches by the differences between its attempts, so a task that is always solved, or never, is wasted. The
+variance ``p (1 - p)`` of a reward in [0, 1] says how much there is to learn ("learnability": Rutherford et al. 2024, No
+Regrets, arXiv 2408.15099, section 4). Tasks seldom come back, so ``p`` is learned by kind of task, and drawn from what
+is believed about it (Thompson sampling): a kind that was rarely tried is tried again now and then.
+"""
+
+import random
+import threading
+from collections.abc import Callable, Container, Hashable, Sequence
+from typing import Generic
+
+from lightning_trainer.rollouts.attempt import TaskT
+
+_REMEMBERED = 0.7
+"""What a step's outcomes count for one step later: the policy that made them is not this one any more."""
+
+
+class Curriculum(Generic[TaskT]):
+    """Chooses tasks by the outcomes of training attempts at tasks of the same kind; evaluations are never looked at.
+
+    It keeps what it learned in memory: a run that is started again begins with none of it, and goes on with the tasks
+    that it had started.
+
+    Args:
+        kind: of a task: a family, a level, a length; anything hashable.
+        seed: of the draws.
+    """
+
+    def __init__(self, kind: Callable[[TaskT], Hashable], *, seed: int = 0) -> None:
+        self._kind = kind
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+        self._seen: dict[Hashable, list[float]] = {}
+        """Of each kind, how much was won and how much was lost."""
+
+    def saw(self, task: TaskT, reward: float) -> None:
+        """Learn from an attempt; a reward outside of [0, 1] counts as the nearer end."""
+        won = min(1.0, max(0.0, reward))
+        with self._lock:
+            counts = self._seen.setdefault(self._kind(task), [0.0, 0.0])
+            counts[0] += won
+            counts[1] += 1.0 - won
+
+    def choose(self, candidates: Sequence[TaskT], count: int, *, started: Container[str] = ()) -> list[TaskT]:
+        """Return ``count`` of the candidates, and forget a part of what was seen: call it once a step.
+
+        Args:
+            started: ids of tasks that were chosen before an interruption; they come first.
+        """
+        with self._lock:
+            ranked = sorted(candidates, key=lambda task: (task.id not in started, -self._worth(task)))
+            for counts in self._seen.values():
+                counts[:] = [_REMEMBERED * count for count in counts]
+        return ranked[:count]
+
+    def _worth(self, task: TaskT) -> float:
+        """One draw of ``p (1 - p)``, from a uniform prior."""
+        won, lost = self._seen.get(self._kind(task), (0.0, 0.0))
+        p = self._random.betavariate(1.0 + won, 1.0 + lost)
+        return p * (1.0 - p)
