@@ -1,27 +1,45 @@
 """Questions about the corpus with one right answer; those of two hops need what the first search found for the second.
 
-Held-out questions are about people, towns and countries that training never asks for, in words that it never uses.
+Held-out questions are about people, towns and countries that training never asks for, in sentences that it never uses.
 """
 
 import random
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 from corpus import Person, people
 
-_TRAIN = (
-    ("In which town does {name} live?", "town", 1),
-    ("Which river is {town} on?", "river", 1),
-    ("In which country does {name} live?", "country", 2),
-    ("{name} lives in a town. Which country is it in?", "country", 2),
-    ("Which river flows through the town of {name}?", "river", 2),
-    ("{name} fishes at home. In which river?", "river", 2),
-)
-_HELDOUT = (
-    ("What is the home town of {name}?", "town", 1),
-    ("What is the home country of {name}?", "country", 2),
-    ("On which river is the town where {name} lives?", "river", 2),
-)
+_HOPS = {"town": 1, "country": 2, "river": 2}
+"""What is asked for, in turn, and the searches that it takes: an agent that always stops after one wins a third."""
+_TRAIN = {
+    "town": (
+        "In which town does {name} live?",
+        "Name the town of {name}.",
+        "What town is {name} from?",
+        "{name} has a house. In which town?",
+    ),
+    "country": (
+        "In which country does {name} live?",
+        "{name} lives in a town. Which country is it in?",
+        "What country is {name} from?",
+        "Name the country of {name}.",
+        "{name} pays taxes. To which country?",
+    ),
+    "river": (
+        "Which river flows through the town of {name}?",
+        "{name} fishes near the house. In which river?",
+        "Name the river that {name} lives on.",
+        "What river does {name} swim in?",
+        "{name} rows a boat. On which river?",
+    ),
+}
+_HELDOUT = {
+    "town": ("What is the home town of {name}?",),
+    "country": ("What is the home country of {name}?",),
+    "river": ("On which river is the town where {name} lives?",),
+}
 
 
 @dataclass(frozen=True)
@@ -47,13 +65,12 @@ def score(said: str, task: Task) -> float:
     return float(_plain(said) == _plain(task.answer))
 
 
-def _tasks(prefix: str, kinds: tuple[tuple[str, str, int], ...], who: list[Person], count: int) -> list[Task]:
+def _tasks(prefix: str, wordings: Mapping[str, Sequence[str]], who: Sequence[Person], count: int) -> list[Task]:
     rng = random.Random(f"search {prefix}")
     tasks = []
-    for index in range(count):
-        wording, asked, hops = kinds[index % len(kinds)]
+    for index, (asked, hops) in zip(range(count), cycle(_HOPS.items()), strict=False):
         person = rng.choice(who)
-        question = wording.format(name=person.name, town=person.town)
+        question = rng.choice(wordings[asked]).format(name=person.name)
         tasks.append(Task(f"{prefix}-{index}", question, getattr(person, asked), hops))
     return tasks
 
