@@ -55,6 +55,8 @@ test-fast: setup
 	$(BIN)/python -m pytest --fast $(TWO_AT_A_TIME) $(ARGS)
 
 test-slow: setup
+	@command -v chromedriver >/dev/null || \
+	    echo 'left out: MiniWoB++ in a real browser; apt-get install chromium chromium-driver gets it'
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
 
 proof: setup
