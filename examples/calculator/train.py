@@ -19,11 +19,13 @@ from agent import solve
 from tasks import Task, heldout_tasks, score, train_tasks
 
 from lightning_trainer.errors import LightningError
-from lightning_trainer.rollouts import Event, Runner
+from lightning_trainer.rollouts import Curriculum, Event, Runner
 from lightning_trainer.rollouts.attempt import as_json
 
 TASKS_PER_STEP = 10
 """The policy's groups_per_step."""
+CANDIDATES = 40
+"""Tasks of a step that a curriculum chooses from."""
 
 
 def sample(task: Task, *, forced_tool: bool = False) -> float:
@@ -60,6 +62,9 @@ def main() -> None:
     parser.add_argument("--heldout", type=int, default=96)
     parser.add_argument("--concurrency", type=int, default=70)
     parser.add_argument("--forced-tool", action="store_true", help="the first answer must be a call of the calculator")
+    parser.add_argument(
+        "--curriculum", action="store_true", help="train on the families whose outcome is least certain"
+    )
     parser.add_argument("--events", type=Path, help="write events here instead of standard output")
     options = parser.parse_args()
     events = EventLog(options.events)
@@ -77,9 +82,13 @@ def main() -> None:
     try:
         evaluate("before")
         attempt = partial(sample, forced_tool=options.forced_tool)
-        runner = Runner(options.policy, attempt, concurrency=options.concurrency, on_event=events)
+        curriculum = Curriculum(lambda task: task.family, seed=options.seed) if options.curriculum else None
+        runner = Runner(
+            options.policy, attempt, concurrency=options.concurrency, on_event=events, curriculum=curriculum
+        )
+        count = CANDIDATES if options.curriculum else TASKS_PER_STEP
         # A seed and a step name the tasks, so an interrupted run goes on with the same ones.
-        runner.train(lambda step: train_tasks(options.seed * 10_000 + step, TASKS_PER_STEP), steps=options.steps)
+        runner.train(lambda step: train_tasks(options.seed * 10_000 + step, count), steps=options.steps)
         evaluate("after")
     except LightningError as error:
         sys.exit(f"error: {error}")
