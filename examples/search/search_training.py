@@ -9,10 +9,10 @@ from agent import solve
 from tasks import Task, heldout_tasks, score, train_tasks
 
 from lightning_trainer.errors import LightningError
-from lightning_trainer.rollouts import AttemptEnded, Event, Runner
+from lightning_trainer.rollouts import AttemptEnded, Curriculum, Event, Runner
 
-TASKS_PER_STEP = 8
-"""The policy's groups_per_step."""
+CANDIDATES = 24
+"""Tasks of a step that the curriculum chooses from."""
 
 
 def sample(task: Task) -> float:
@@ -59,9 +59,19 @@ def main(about: str | None, policy: str, sample: Callable[[Task], float] = sampl
 
     try:
         evaluate("before")
-        runner = Runner(options.policy, sample, concurrency=options.concurrency, timeout_s=300, on_event=show)
+        # One search is learned in a few steps, and always stopping there wins every third task. The curriculum then
+        # turns to those that take two.
+        curriculum = Curriculum(lambda task: task.asked, seed=options.seed)
+        runner = Runner(
+            options.policy,
+            sample,
+            concurrency=options.concurrency,
+            timeout_s=300,
+            on_event=show,
+            curriculum=curriculum,
+        )
         # A seed and a step name the tasks, so an interrupted run goes on with the same ones.
-        runner.train(lambda step: train_tasks(options.seed * 10_000 + step, TASKS_PER_STEP), steps=options.steps)
+        runner.train(lambda step: train_tasks(options.seed * 10_000 + step, CANDIDATES), steps=options.steps)
         evaluate("after")
     except LightningError as error:
         sys.exit(f"error: {error}")

@@ -12,7 +12,7 @@ from itertools import cycle
 from corpus import Person, people
 
 _HOPS = {"town": 1, "country": 2, "river": 2}
-"""What is asked for, in turn, and the searches that it takes: an agent that always stops after one wins a third."""
+"""What is asked for, in turn, and the searches that it takes."""
 _TRAIN = {
     "town": (
         "In which town does {name} live?",
@@ -47,6 +47,8 @@ class Task:
     id: str
     question: str
     answer: str
+    asked: str
+    """What for: town, country or river."""
     hops: int
     """Searches that it takes."""
 
@@ -71,7 +73,7 @@ def _tasks(prefix: str, wordings: Mapping[str, Sequence[str]], who: Sequence[Per
     for index, (asked, hops) in zip(range(count), cycle(_HOPS.items()), strict=False):
         person = rng.choice(who)
         question = rng.choice(wordings[asked]).format(name=person.name)
-        tasks.append(Task(f"{prefix}-{index}", question, getattr(person, asked), hops))
+        tasks.append(Task(f"{prefix}-{index}", question, getattr(person, asked), asked, hops))
     return tasks
 
 
