@@ -89,3 +89,26 @@ def test_an_environment_of_another_python_is_left_alone(finished, plan):
     assert done.returncode == 1
     assert "Move it away" in done.stderr
     assert (finished / ".venv" / "bin" / "python").exists()
+
+
+def test_an_editable_install_finds_our_packages_and_no_other_folder_of_the_repository(root, tmp_path):
+    """Of an import of ``docs`` or ``benchmarks``, elsewhere than here, nothing of ours must be the answer."""
+    folders = {path.name for path in root.iterdir() if path.is_dir() and path.name.isidentifier()}
+    names = sorted(folders | {"lightning_trainer", "lightning_instrumentation", "lightning_adapters"})
+    assert {"docs", "tests", "benchmarks", "examples"} < set(names)
+    program = f"""
+from importlib.util import find_spec
+for name in {names}:
+    spec = find_spec(name)
+    for place in spec.submodule_search_locations if spec else ():
+        print(name, place)
+"""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", program]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=environ).stdout
+    ours = {
+        line.partition(" ")[0]
+        for line in found.splitlines()
+        if Path(sys.prefix) not in Path(line.partition(" ")[2]).parents
+    }
+    assert ours == {"lightning_trainer", "lightning_instrumentation", "lightning_adapters"}
