@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cache, partial
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,10 +46,8 @@ settings.register_profile("lightning", deadline=None, suppress_health_check=[Hea
 settings.load_profile("lightning")
 
 
-_ENGINES = re.compile(r"\bmark\.(engine|verl|loop|ray)\b")
-"""Marks of tests that take most of the machine while they run."""
-
-
+_ENGINES = {"engine", "loop", "ray"}
+"""Marks of tests that start processes which take most of the machine."""
 _HEAVY_FILE = re.compile(r"^pytestmark = .*mark\.(engine|verl|loop|ray|torch|slow|gpu)\b", re.MULTILINE)
 """A file all of whose tests import torch, vLLM, verl or Ray, or start them."""
 _HEAVY = {"engine", "verl", "loop", "ray", "torch", "slow", "gpu"}
@@ -68,32 +66,40 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--fast"):
-        heavy = [item for item in items if any(mark.name in _HEAVY for mark in item.iter_markers())]
+        heavy = [item for item in items if _has_mark(item, _HEAVY)]
         config.hook.pytest_deselected(items=heavy)
         items[:] = [item for item in items if item not in set(heavy)]
+        return
+    for item in items:
+        if _has_mark(item, _ENGINES):
+            item.add_marker(pytest.mark.xdist_group("engines"))
 
 
-@cache
-def _has_engines(file: str) -> bool:
-    return _ENGINES.search((Path(__file__).parents[1] / file).read_text()) is not None
+def _has_mark(item: pytest.Item, names: set[str]) -> bool:
+    return any(mark.name in names for mark in item.iter_markers())
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let one process run all files with engines, trainers and Ray, one after the other, and another the rest.
+    """Let one process begin with all tests that start engines and Ray, one after the other, and another run the rest.
 
     Two engines that begin at once on two cores take so long that Ray gives up waiting for its own node.
     """
-    from xdist.scheduler import LoadScopeScheduling
+    from xdist.scheduler import LoadGroupScheduling
 
-    class ByFile(LoadScopeScheduling):
+    class EnginesFirst(LoadGroupScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return "engines" if _has_engines(file) else file
+            return "engines" if nodeid.endswith("@engines") else nodeid.partition("::")[0]
 
-    return ByFile(config, log)
+        def _assign_work_unit(self, node: Any) -> None:
+            if "engines" in self.workqueue:
+                self.workqueue.move_to_end("engines", last=False)
+            super()._assign_work_unit(node)
+
+    return EnginesFirst(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,7 +16,7 @@ from lightning_trainer.training.on_ray.hang_detection import Stillness
 from lightning_trainer.training.remote import make_trainer, make_trainers
 from lightning_trainer.types import TrainingBatch
 
-pytestmark = pytest.mark.verl
+pytestmark = [pytest.mark.verl, pytest.mark.ray]
 
 
 @pytest.fixture
