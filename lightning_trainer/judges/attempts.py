@@ -67,11 +67,6 @@ class JudgedAttempt:
         return tuple(dict.fromkeys(turn.call.agent for turn in self.turns if turn.call.agent is not None))
 
 
-def read_attempts(spans: Sequence[Span], attempts: Iterable[Attempt]) -> list[JudgedAttempt]:
-    """Return the attempts, in their order, with everything that the spans tell of them."""
-    return JudgedSpans(spans, attempts).attempts
-
-
 class JudgedSpans:
     """Some attempts' spans, read once: the attempts as judges see them, and what they were given already."""
 

@@ -32,10 +32,6 @@ class PolicyCost:
     rows: Sequence[StepMetrics]
     """The newest, newest first."""
 
-    @property
-    def all_seconds(self) -> float:
-        return sum(self.seconds.values())
-
 
 @dataclass(frozen=True, slots=True)
 class ProcessCost:
