@@ -135,7 +135,7 @@ def build_batch(
             *problems.unused(rewards, eligible, policy),
             *rewards.problems,
             *rewards.incomplete.values(),
-            *(reason for group in groups if (reason := group.summary.refused_reason) is not None),
+            *(group.summary.refused_reason for group in groups if group.summary.refused_reason is not None),
             *problems.losses(rows, policy),
             *problems.unknown_sampling(kept, ledger.call_outcomes),
         ),
