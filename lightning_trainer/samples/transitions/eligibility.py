@@ -12,6 +12,15 @@ from lightning_trainer.samples.transitions.ledger import NO_AGENT
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Attempt, AttemptState, Call, Fidelity, RolloutMode
 
+AGAINST_MODE: Mapping[RolloutMode | str, Reason] = {
+    RolloutMode.EVALUATE: Reason.EVALUATION,
+    RolloutMode.BASELINE: Reason.BASELINE,
+    RolloutMode.RETRIED: Reason.RETRIED,
+    RolloutMode.SHADOW: Reason.SHADOW,
+    RolloutMode.DROPPED: Reason.TAKEN_OUT,
+}
+"""Why the calls of an attempt of a mode are not trained."""
+
 
 def reason_against(
     call: Call,
@@ -99,16 +108,8 @@ def _not_ours(
         return Reason.UNKNOWN_ATTEMPT
     if call.rollout_id is not None and call.rollout_id != attempt.rollout_id:
         return Reason.OTHER_ROLLOUT
-    if attempt.mode is RolloutMode.EVALUATE:
-        return Reason.EVALUATION
-    if attempt.mode is RolloutMode.BASELINE:
-        return Reason.BASELINE
-    if attempt.mode is RolloutMode.RETRIED:
-        return Reason.RETRIED
-    if attempt.mode is RolloutMode.SHADOW:
-        return Reason.SHADOW
-    if attempt.mode is RolloutMode.DROPPED:
-        return Reason.TAKEN_OUT
+    if attempt.mode in AGAINST_MODE:
+        return AGAINST_MODE[attempt.mode]
     if attempt.state is AttemptState.FAILED and policy.failed_attempts == "drop":
         return Reason.FAILED_ATTEMPT
     if attempt.state is AttemptState.RUNNING:
