@@ -81,7 +81,7 @@ JUDGE_PLACE: Final = "lightning.judge.place"
 JUDGE_CALL: Final = "lightning.judge.call"
 """Which of the attempt's calls, from 0, where it is about one."""
 JUDGE_CALLS: Final = "lightning.judge.calls"
-"""On a judge's own span: how many calls a question took; beside it the tokens of all of them."""
+"""On a judge's own span: how many calls a question took; with it stand the tokens of all of them."""
 
 LABELED_BY: Final = "lightning.labeled_by"
 """On an evaluation's span: the person who gave it, or ``a person``."""

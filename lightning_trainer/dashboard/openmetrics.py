@@ -29,7 +29,7 @@ _PHASES = (
 
 
 def metric_name(name: str) -> tuple[str, dict[str, str]]:
-    """Return a metric's OpenMetrics name and its labels beside the policy: a ledger's reason is one."""
+    """Return a metric's OpenMetrics name and its labels besides the policy: a ledger's reason is one."""
     labels: dict[str, str] = {}
     parts = name.split("/")
     if parts[0] == "ledger":

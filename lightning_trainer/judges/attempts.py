@@ -46,7 +46,7 @@ class JudgedAttempt:
 
     attempt: Attempt
     asked: str | None
-    """The task as whoever started the rollout gave it, JSON text; None where they did not."""
+    """The task as it was given when the rollout was started, JSON text; None where it was not."""
     turns: tuple[Turn, ...]
     """By start time."""
     last_tools: tuple[ToolRun, ...] = ()

@@ -1,6 +1,7 @@
-"""``[policy.algorithm]``: what is optimised. ``algorithm = "gspo"`` is a preset, a section may name one and change it.
+"""``[policy.algorithm]``: what is optimized. ``algorithm = "gspo"`` is a preset, a section may name one and change it.
 
-Names and meanings are verl's where it has the thing, so that its papers, scripts and metrics can be read beside it.
+Names and meanings are verl's where it has the thing, so that its papers, scripts and metrics can be read side by side
+with it.
 """
 
 from typing import Any, Literal, Self, TypeAlias
@@ -86,7 +87,7 @@ class AlgorithmConfig(Section):
     """``algorithm``: advantage, loss, regularisation and what is left out; ``docs/training.md`` is the guide."""
 
     preset: str | None = None
-    """An algorithm by its paper's name; what is given beside it counts instead of what the preset says."""
+    """An algorithm by its paper's name; what is given with it replaces what the preset says."""
     objective: Objective = "rl"
     """What is learned from: rewards, demonstrations (``sft``) or preference pairs (``dpo``). Set by the presets."""
     advantage: str = "grpo"
