@@ -126,7 +126,7 @@ class Fidelity(StrEnum):
     """The engine's own ids of prompt and response. May be trained with any algorithm, reinforcement learning too."""
     VERIFIED = "verified"
     """Ids made from the text by the policy's tokenizer and chat template, and checked against something that the
-    engine said (its token counts, or its scores of the ids). No behaviour log-probabilities come with them."""
+    engine said (its token counts, or its scores of the ids). No behavior log-probabilities come with them."""
     TEXT_ONLY = "text_only"
     """What was said is known, and no ids. Never a sample of reinforcement learning: other ids may spell the same text,
     and what the policy did not sample has no log-probability under it."""
@@ -139,7 +139,7 @@ class Media:
     modality: str
     """``image``, ``audio``, ``video`` ..., or the part's own type where it says no more."""
     uri: str
-    """As the agent gave it; what travelled inside of the message is named by its hash, ``sha256:...``."""
+    """As the agent gave it; what traveled inside of the message is named by its hash, ``sha256:...``."""
     mime_type: str | None = None
 
 

@@ -1,6 +1,6 @@
 """The files of one process in which its spans wait for the daemon: ``kill -9`` loses none of them.
 
-Each record is a serialised ``ExportTraceServiceRequest`` with one span, so the body of a POST is records laid end to
+Each record is a serialized ``ExportTraceServiceRequest`` with one span, so the body of a POST is records laid end to
 end (repeated protobuf fields concatenate). Files are ``{spool_dir}/{endpoint}.{owner}/{pid}-{random}.{number}.spans``,
 where the owner is the daemon that they wait for; without one they are for the first daemon at the endpoint. Those
 whose process has died are orphans, which any process of the same endpoint and owner, or the daemon, may take over.

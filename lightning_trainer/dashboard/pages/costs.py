@@ -32,6 +32,10 @@ class PolicyCost:
     rows: Sequence[StepMetrics]
     """The newest, newest first."""
 
+    @property
+    def all_seconds(self) -> float:
+        return sum(self.seconds.values())
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessCost:

@@ -54,7 +54,7 @@ class Export:
 
 
 def decode_request(body: bytes) -> Export:
-    """Read a serialised ExportTraceServiceRequest.
+    """Read a serialized ExportTraceServiceRequest.
 
     Raises:
         MalformedTelemetryError: it is not one.
