@@ -97,7 +97,7 @@ def _not_ours(
         # A policy answered, so the call did go to the gateway: there are no ids because its caller cancelled it first.
         cancelled = call.policy is not None and not call.complete
         return Reason.INCOMPLETE_STREAM if cancelled else Reason.FIDELITY_TOO_LOW
-    if call.fidelity is Fidelity.VERIFIED and not policy.allow_retokenised:
+    if call.fidelity is Fidelity.VERIFIED and not policy.allow_retokenized:
         return Reason.RETOKENIZED
     if call.policy is None or (call.policy_version is None and not policy.takes_unknown_versions):
         return Reason.NO_POLICY_VERSION
