@@ -1,5 +1,6 @@
 """What several suites share: the tiny model, one engine that serves it for the whole session, and recorded spans."""
 
+import ast
 import asyncio
 import ipaddress
 import itertools
@@ -11,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,7 +47,7 @@ settings.register_profile("lightning", deadline=None, suppress_health_check=[Hea
 settings.load_profile("lightning")
 
 
-_ENGINES = {"engine", "loop", "ray"}
+_ENGINES = re.compile(r"\bmark\.(engine|loop|ray)\b")
 """Marks of tests that start processes which take most of the machine."""
 _HEAVY_FILE = re.compile(r"^pytestmark = .*mark\.(engine|verl|loop|ray|torch|slow|gpu)\b", re.MULTILINE)
 """A file all of whose tests import torch, vLLM, verl or Ray, or start them."""
@@ -66,20 +67,28 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--fast"):
-        heavy = [item for item in items if _has_mark(item, _HEAVY)]
+        heavy = [item for item in items if any(mark.name in _HEAVY for mark in item.iter_markers())]
         config.hook.pytest_deselected(items=heavy)
         items[:] = [item for item in items if item not in set(heavy)]
-        return
-    for item in items:
-        if _has_mark(item, _ENGINES):
-            item.add_marker(pytest.mark.xdist_group("engines"))
 
 
-def _has_mark(item: pytest.Item, names: set[str]) -> bool:
-    return any(mark.name in names for mark in item.iter_markers())
+@cache
+def _with_engines(file: str) -> frozenset[str]:
+    """Return the names of a file's tests that start engines or Ray, by its text: who hands out tests imports none."""
+    text = (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
+    if not _ENGINES.search(text):
+        return frozenset()
+    body = ast.parse(text).body
+    whole = any(
+        isinstance(one, ast.Assign) and "pytestmark" in (said := ast.unparse(one)) and _ENGINES.search(said)
+        for one in body
+    )
+    tests = (one for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+    return frozenset(
+        one.name for one in tests if whole or any(_ENGINES.search(ast.unparse(by)) for by in one.decorator_list)
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -88,11 +97,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     Two engines that begin at once on two cores take so long that Ray gives up waiting for its own node.
     """
-    from xdist.scheduler import LoadGroupScheduling
+    from xdist.scheduler import LoadScopeScheduling
 
-    class EnginesFirst(LoadGroupScheduling):
+    class EnginesFirst(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "engines" if nodeid.endswith("@engines") else nodeid.partition("::")[0]
+            file, _, test = nodeid.partition("::")
+            return "engines" if test.partition("[")[0] in _with_engines(file) else file
 
         def _assign_work_unit(self, node: Any) -> None:
             if "engines" in self.workqueue:
