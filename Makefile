@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
+# Where the shell turns bytecode off, every process that a test starts would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 SEED ?= 0
 STEPS ?=

@@ -2,18 +2,16 @@
 
     .venv/bin/python environment/frameworks.py
 
-Each is made once, and again when its list changes; one whose making was interrupted is made anew. Python's lists are
-installed as ``install.py`` does it, with the uv that it left in ``.venv`` where there is one. Without npm, or where it
-fails, Node's packages are left out, and the next run tries again. Standard library only.
+Each is made once, and again when its list changes; one that was interrupted is made anew. ``install.py`` ran before.
+Without npm, or where it fails, Node's packages are left out, and the next
+run tries again. Standard library only.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import install
@@ -33,19 +31,9 @@ _CLAUDE_CODE = "@anthropic-ai/claude-code"
 
 
 def main() -> int:
-    try:
-        for folder, listed in ENVIRONMENTS.items():
-            python_environment(ROOT / folder, ROOT / listed)
-        node_packages(ROOT / NODE, ROOT / NODE_LIST)
-    except plan.SetupError as error:
-        print(f"set-up failed: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("set-up interrupted; run it again, what was downloaded is kept", file=sys.stderr)
-        return 130
-    except OSError as error:
-        print(f"set-up failed: {error}. {plan.mend_for(str(error))}", file=sys.stderr)
-        return 1
+    for folder, listed in ENVIRONMENTS.items():
+        python_environment(ROOT / folder, ROOT / listed)
+    node_packages(ROOT / NODE, ROOT / NODE_LIST)
     return 0
 
 
@@ -55,26 +43,11 @@ def python_environment(folder: Path, listed: Path) -> None:
     Raises:
         SetupError: a command failed.
     """
-    if is_current(folder, listed):
-        return
-    python = folder / "bin" / "python"
-    began_s = time.monotonic()
-    with install.step(f"{listed.relative_to(ROOT)} into {folder.name}"):
-        shutil.rmtree(folder, ignore_errors=True)
-        uv = install.uv_command("uv") or install.uv_command(str(install.VENV / "bin" / "uv"))
-        made_by = [sys.executable, "-m", "venv"] if uv is None else [*uv, "venv", "--python", sys.executable]
-        install.run([*made_by, str(folder)], {})
-        if uv is None:
-            installer = [str(python), "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
-            additions = {"PIP_USER": "0"}
-        else:
-            installer = [*uv, "pip", "install", "--python", str(python)]
-            file = install.uv_has_config_file()
-            additions = plan.uv_environment(install.pip_settings(), os.environ, uv_has_config_file=file)
+    if not is_current(folder, listed):
+        install.say(f"{listed.relative_to(ROOT)}:")
         # The lists are complete; they were made one by one, and some packages ask for older ones than they work with.
-        install.run([*installer, "--no-deps", "--requirement", str(listed)], additions)
-    stamp(folder, listed)
-    install.say(f"{folder.name} is done, {time.monotonic() - began_s:.0f} s")
+        install.make_environment(folder, listed, "--no-deps")
+        stamp(folder, listed)
 
 
 def node_packages(folder: Path, listed: Path) -> None:
@@ -121,4 +94,4 @@ def fingerprint(listed: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(install.reported(main))

@@ -2,13 +2,13 @@
 
     python3 environment/install.py
 
-Works with uv, without it (uv is then installed into ``.venv``; where that fails, pip does the work), with packages that
-only pip is configured for, and with the torch CPU wheel at hand or not. Decisions are in ``install_plan.py``; this file
-looks at the machine and runs commands. Standard library only, Python 3.9 and newer.
+uv does the work; where there is none on PATH, pip installs it into ``.venv`` first. Decisions are in
+``install_plan.py``; this file looks at the machine and runs commands. Standard library only, Python 3.9 and newer.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shlex
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -25,168 +25,114 @@ import install_plan as plan
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-VENV_PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "lightning-setup.json"
 HEARTBEAT_S = 30.0
 LINES_SHOWN_OF_A_FAILURE = 12
 
 
 def main() -> int:
     started = time.monotonic()
+    if look()[0] is plan.Action.NOTHING:
+        say(f".venv is up to date ({time.monotonic() - started:.2f} s)")
+        return 0
+    refusal = plan.unsupported_platform(platform.system(), platform.machine(), platform.libc_ver()[0])
+    if refusal:
+        raise plan.SetupError(refusal)
+    with one_at_a_time():
+        install(started)
+    return 0
+
+
+def reported(work: Callable[[], int]) -> int:
+    """Return the exit status of some work, its failure told in a sentence."""
     try:
-        if environment_is_current():
-            say(f".venv is up to date ({time.monotonic() - started:.2f} s)")
-            return 0
-        refusal = plan.unsupported_platform(platform.system(), platform.machine(), platform.libc_ver()[0])
-        if refusal:
-            raise plan.SetupError(refusal)
-        with one_at_a_time():
-            install(started)
+        return work()
     except plan.SetupError as error:
         print(f"set-up failed: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print("set-up interrupted; run it again, what was downloaded is kept", file=sys.stderr)
         return 130
     except OSError as error:
         print(f"set-up failed: {error}. {plan.mend_for(str(error))}", file=sys.stderr)
-        return 1
-    return 0
-
-
-def environment_is_current() -> bool:
-    return plan.plan_action(look_at_environment(), current_fingerprint(), str(ROOT))[0] is plan.Action.NOTHING
+    return 1
 
 
 def install(started: float) -> None:
-    action, reason = plan.plan_action(look_at_environment(), current_fingerprint(), str(ROOT))
+    action, reason = look()
     if action is plan.Action.NOTHING:  # another set-up finished it while this one waited
         return
     say(f"{action.value} .venv: {reason}")
-    requirements = plan.parse_requirements((ROOT / plan.REQUIREMENTS).read_text(encoding="utf-8"))
-    uv = uv_command("uv")
-    if action.makes_anew:
-        create_environment(uv)
-    stamp(plan.Progress.CREATING if action.makes_anew else plan.Progress.UPDATING)
-    pip = pip_settings()
-    uv = uv or bootstrap_uv()
-    if uv is None:
-        installer = [str(VENV_PYTHON), "-m", "pip", "install", "--no-input", "--no-compile"]
-        again, additions = "--force-reinstall", {"PIP_USER": "0"}
-    else:
-        installer = [*uv, "pip", "install", "--python", str(VENV_PYTHON)]
-        again, additions = (
-            "--reinstall",
-            plan.uv_environment(pip, os.environ, uv_has_config_file=uv_has_config_file()),
-        )
-    if action is plan.Action.REPAIR:
-        installer.append(again)
-        wanted = requirements
-    else:
-        wanted = plan.missing_requirements(requirements, names_in_site_packages())
-    install_packages(installer, additions, wanted, pip)
-    absent = plan.missing_requirements(requirements, names_in_site_packages())
-    if absent:
-        raise plan.SetupError(
-            f"{len(absent)} of {len(requirements)} packages are not installed although the installer succeeded "
-            f"({', '.join(absent[:3])}): remove .venv and run it again."
-        )
-    stamp(plan.Progress.COMPLETE)
-    say(f"done: {len(requirements)} packages and this project, {time.monotonic() - started:.0f} s")
+    if action is plan.Action.CREATE:
+        create_environment()
+    stamp(complete=False)
+    bring_uv()
+    pinned = requirements()
+    install_list(VENV, pinned, "--no-deps", "--editable", str(ROOT), again=action is plan.Action.REPAIR)
+    stamp(complete=True)
+    say(f"done: {len(pinned)} packages and this project, {time.monotonic() - started:.0f} s")
 
 
 # --- what is there
 
 
-def look_at_environment() -> plan.Environment:
-    """Read ``.venv`` without starting a process: the no-op has to be instant."""
-    exists = VENV.is_dir() or VENV.is_symlink()
-    requirements = plan.parse_requirements((ROOT / plan.REQUIREMENTS).read_text(encoding="utf-8"))
+def look() -> tuple[plan.Action, str]:
+    """Look at ``.venv`` without starting a process: the no-op has to be instant."""
     try:
-        found = plan.Stamp.from_json((VENV / plan.STAMP).read_text(encoding="utf-8"))
-    except OSError:
+        found = json.loads(STAMP.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         found = None
-    missing = plan.missing_requirements(requirements, names_in_site_packages()) if exists else ()
-    return plan.Environment(exists, venv_python_version(), found, missing)
+    site_packages = VENV / "lib" / f"python{plan.PYTHON}" / "site-packages"
+    environment = plan.Environment(
+        exists=VENV.is_dir() or VENV.is_symlink(),
+        python=python_version(),
+        stamp=found if isinstance(found, dict) and "complete" in found else None,
+        missing=plan.missing_requirements(requirements(), os.listdir(site_packages) if site_packages.is_dir() else ()),
+    )
+    return plan.plan_action(environment, fingerprint(), str(ROOT))
 
 
-def venv_python_version() -> str | None:
+def requirements() -> list[str]:
+    return plan.parse_requirements((ROOT / plan.REQUIREMENTS).read_text(encoding="utf-8"))
+
+
+def fingerprint() -> str:
+    listed, pyproject = (ROOT / plan.REQUIREMENTS).read_bytes(), (ROOT / "pyproject.toml").read_bytes()
+    return plan.fingerprint(listed, pyproject, python_version())
+
+
+def python_version() -> str | None:
     """Version that ``.venv`` was made with, None when its interpreter is gone."""
-    if not os.access(VENV_PYTHON, os.X_OK):
-        return None
-    try:
-        settings = (VENV / "pyvenv.cfg").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    for line in settings.splitlines():
-        key, _, value = line.partition("=")
-        if key.strip() in ("version", "version_info"):
-            return value.strip()
+    with suppress(OSError):
+        for line in (VENV / "pyvenv.cfg").read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition("=")
+            if key.strip() in ("version", "version_info") and os.access(VENV / "bin" / "python", os.X_OK):
+                return value.strip()
     return None
 
 
-def names_in_site_packages() -> list[str]:
-    folder = VENV / "lib" / f"python{plan.PYTHON}" / "site-packages"
-    return os.listdir(folder) if folder.is_dir() else []
-
-
-def current_fingerprint() -> str:
-    requirements, pyproject = (ROOT / plan.REQUIREMENTS).read_bytes(), (ROOT / "pyproject.toml").read_bytes()
-    return plan.fingerprint(requirements, pyproject, venv_python_version())
-
-
-def stamp(progress: plan.Progress) -> None:
+def stamp(*, complete: bool) -> None:
     """Write the stamp in one move: a torn stamp would be read as none."""
-    text = plan.Stamp(progress, current_fingerprint(), str(ROOT)).to_json()
-    partial = VENV / (plan.STAMP + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, VENV / plan.STAMP)
+    partial = STAMP.with_suffix(".partial")
+    partial.write_text(json.dumps({"complete": complete, "fingerprint": fingerprint(), "root": str(ROOT)}))
+    os.replace(partial, STAMP)
 
 
-def uv_command(name: str) -> list[str] | None:
-    """Return how to call a uv that runs; None when there is none (a version manager's shim may be there and refuse)."""
-    path = shutil.which(name)
-    if path is None or output_of([path, "--version"]) is None:
-        return None
-    cache = output_of([path, "cache", "dir"])
-    if cache and can_write_in(Path(cache.strip())):
-        return [path]
-    say("uv's cache cannot be written to: working without it")
-    return [path, "--no-cache"]
+def uv_command(*places: str) -> str | None:
+    """Return the first uv that runs (a version manager's shim may be there and refuse), None when there is none."""
+    found = map(shutil.which, places or ("uv", str(VENV / "bin" / "uv")))
+    return next((path for path in found if path and output_of([path, "--version"]) is not None), None)
 
 
-def can_write_in(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
-
-
-def uv_has_config_file() -> bool:
-    configured = os.environ.get("UV_CONFIG_FILE")
+def uv_environment() -> dict[str, str]:
+    """What uv has to be told that pip is configured with; without folders that are not there, at which uv stops."""
+    configs = (output_of([*pip, "config", "list"]) for pip in (["pip3"], ["pip"], [sys.executable, "-m", "pip"]))
+    config = next((config for config in configs if config is not None), "")
     user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "uv" / "uv.toml"
-    return bool(configured) or user.is_file() or Path("/etc/uv/uv.toml").is_file()
-
-
-def pip_settings() -> plan.PipSettings:
-    """What pip is configured with, asked of whichever pip there is; only its variables when there is none."""
-    variables = "\n".join(
-        f":env:.{option}={os.environ[name]!r}"
-        for name, option in (("PIP_FIND_LINKS", "find-links"), ("PIP_INDEX_URL", "index-url"), ("PIP_CERT", "cert"))
-        if os.environ.get(name)
-    )
-    for command in (["pip3"], ["pip"], [sys.executable, "-m", "pip"]):
-        listing = output_of([*command, "config", "list"])
-        if listing is not None:
-            return usable(plan.parse_pip_config(listing + "\n" + variables))
-    return usable(plan.parse_pip_config(variables))
-
-
-def usable(pip: plan.PipSettings) -> plan.PipSettings:
-    """Drop folders that are not there: pip skips them, uv stops at them."""
-    links = tuple(link for link in pip.find_links if "://" in link or Path(link).expanduser().exists())
-    return plan.PipSettings(links, pip.index_url, pip.certificates)
+    has_file = "UV_CONFIG_FILE" in os.environ or user.is_file() or Path("/etc/uv/uv.toml").is_file()
+    additions = plan.uv_environment(config, os.environ, uv_has_config_file=has_file)
+    links = additions.pop("UV_FIND_LINKS", "").split(",")
+    there = [link for link in links if link and ("://" in link or Path(link).expanduser().exists())]
+    return {**additions, "UV_FIND_LINKS": ",".join(there)} if there else additions
 
 
 def python_to_build_with() -> str:
@@ -209,88 +155,69 @@ def python_to_build_with() -> str:
 # --- what is done
 
 
-def create_environment(uv: Sequence[str] | None) -> None:
-    python = None if uv else python_to_build_with()  # before anything is removed
-    free_gib = shutil.disk_usage(ROOT).free / 2**30
+def create_environment() -> None:
+    uv = uv_command("uv")
+    python = plan.PYTHON if uv else python_to_build_with()  # before anything is removed
     if VENV.is_symlink():
         VENV.unlink()
-    elif VENV.exists():
-        free_gib += plan.FREE_GIB_NEEDED  # what is removed makes the room
-        shutil.rmtree(VENV)
-    if free_gib < plan.FREE_GIB_NEEDED:
-        raise plan.SetupError(
-            f"{free_gib:.1f} GiB are free in {ROOT} and {plan.FREE_GIB_NEEDED} GiB are needed: "
-            "free some space and run it again."
-        )
+    shutil.rmtree(VENV, ignore_errors=True)
     with step(f"Python {plan.PYTHON} environment, with {'uv' if uv else python}"):
-        run([*uv, "venv", "--python", plan.PYTHON, str(VENV)] if uv else [str(python), "-m", "venv", str(VENV)], {})
+        run([uv, "venv", "--python", python, str(VENV)] if uv else [python, "-m", "venv", str(VENV)])
 
 
-def bootstrap_uv() -> list[str] | None:
-    """Install uv into ``.venv``: it installs the rest ten times faster than pip. None where it cannot be had."""
-    own = str(VENV / "bin" / "uv")
-    if (uv := uv_command(own)) is not None:
-        return uv
-    if output_of([str(VENV_PYTHON), "-m", "pip", "--version"]) is None:  # made by a uv that is gone
-        with step("pip into .venv"):
-            run([str(VENV_PYTHON), "-m", "ensurepip"], {})
-    try:
+def bring_uv() -> None:
+    """Install uv into ``.venv`` where there is none on PATH."""
+    if uv_command() is None:
+        python = str(VENV / "bin" / "python")
         with step("uv into .venv (there is none on PATH)"):
-            run([str(VENV_PYTHON), "-m", "pip", "install", "--no-input", "uv"], {"PIP_USER": "0"})
-    except plan.SetupError:
-        say("uv cannot be had here: pip does the work, which takes some minutes")
-        return None
-    return uv_command(own)
+            if output_of([python, "-m", "pip", "--version"]) is None:  # made by a uv that is gone
+                run([python, "-m", "ensurepip"])
+            run([python, "-m", "pip", "install", "--no-input", "uv"], {"PIP_USER": "0"})
 
 
-def install_packages(
-    installer: Sequence[str], additions: Mapping[str, str], wanted: Sequence[str], pip: plan.PipSettings
-) -> None:
-    """Install the wanted requirements and, always, this project: its own declarations may have changed."""
+def make_environment(folder: Path, listed: Path, *options: str) -> None:
+    """Make another environment, from a list that may ask for the CPU build of torch.
+
+    Raises:
+        SetupError: a command failed.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    bring_uv()
+    run([str(uv_command()), "venv", "--python", sys.executable, str(folder)])
+    install_list(folder, plan.parse_requirements(listed.read_text(encoding="utf-8")), *options)
+
+
+def install_list(venv: Path, wanted: Sequence[str], *options: str, again: bool = False) -> None:
+    """Install requirements with uv, which is done at once with what is there; ``again``: as if nothing were."""
+    additions = uv_environment()
+    uv = [str(uv_command()), "pip", "install", "--python", str(venv / "bin" / "python")]
+    uv += ["--reinstall"] if again else []
     torch = plan.torch_requirement(wanted)
     if torch is not None:
-        install_torch(installer, additions, torch, pip)
+        install_torch([*uv, "--no-deps", torch], additions, torch)
     others = [requirement for requirement in wanted if requirement != torch]
-    title = f"{len(others)} packages and this project" if others else "this project"
-    with tempfile.TemporaryDirectory() as folder, step(title):
+    with tempfile.TemporaryDirectory() as folder, step(f"{len(others)} packages into {venv.name}"):
         listed = Path(folder) / "requirements.txt"
         listed.write_text("\n".join(others) + "\n", encoding="utf-8")
-        run([*installer, "--no-deps", *(["-r", str(listed)] if others else []), "-e", str(ROOT)], additions)
+        run([*uv, *options, "--requirement", str(listed)], additions)
 
 
-def install_torch(installer: Sequence[str], additions: Mapping[str, str], torch: str, pip: plan.PipSettings) -> None:
+def install_torch(command: Sequence[str], additions: Mapping[str, str], torch: str) -> None:
     """Install torch from the first place that has it; it is the one package that PyPI has no CPU build of."""
-    override = os.environ.get(plan.TORCH_INDEX_VARIABLE)
-    variables = {"UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL"}
-    links = [*pip.find_links, *filter(None, os.environ.get("UV_FIND_LINKS", "").split(","))]
-    sources = plan.torch_sources(
-        torch,
-        override=override,
-        link_contents={link: folder_contents(link) for link in links},
-        other_index=bool(pip.index_url or variables & set(os.environ) or uv_has_config_file()),
-    )
-    addresses = {
-        plan.TorchSource.CONFIGURED: [],
-        plan.TorchSource.PYTORCH: ["--index-url", plan.PYTORCH_CPU_INDEX],
-        plan.TorchSource.OVERRIDE: ["--index-url", override or ""],
-    }
-    for source in sources:
+    mirror = os.environ.get(plan.TORCH_INDEX_VARIABLE)
+    places = [("the configured indexes", None), ("PyTorch's CPU index", plan.PYTORCH_CPU_INDEX)]
+    for place, index in [(plan.TORCH_INDEX_VARIABLE, mirror)] if mirror else places:
         try:
-            with step(f"{torch} from {source.value}"):
-                run([*installer, "--no-deps", torch, *addresses[source]], additions)
+            with step(f"{torch} from {place}"):
+                run([*command, *(["--index-url", index] if index else [])], additions)
             return
         except plan.SetupError as error:
-            if source is sources[-1]:
+            if index is not None:
                 raise plan.SetupError(
                     f"{error}\nThe wheel may also come from elsewhere: set {plan.TORCH_INDEX_VARIABLE} to a mirror of "
-                    "PyTorch's CPU index, or PIP_FIND_LINKS to a folder that holds it."
+                    "PyTorch's CPU index, or UV_FIND_LINKS to a folder that holds it."
                 ) from None
-            say("not there: trying the next place")
-
-
-def folder_contents(link: str) -> list[str]:
-    folder = Path(link.replace("file://", "", 1)).expanduser()
-    return os.listdir(folder) if "://" not in str(folder) and folder.is_dir() else []
+            say("  not there: trying the next place")
 
 
 # --- running commands
@@ -305,7 +232,7 @@ def output_of(command: Sequence[str]) -> str | None:
     return answer.stdout if answer.returncode == 0 else None
 
 
-def run(command: Sequence[str], additions: Mapping[str, str]) -> None:
+def run(command: Sequence[str], additions: Mapping[str, str] = {}) -> None:
     """Run a command quietly, with a sign of life now and then.
 
     Raises:
@@ -313,15 +240,15 @@ def run(command: Sequence[str], additions: Mapping[str, str]) -> None:
     """
     with tempfile.TemporaryFile() as printed:
         started = time.monotonic()
-        environ = {**os.environ, **additions}
-        process = subprocess.Popen(command, stdout=printed, stderr=subprocess.STDOUT, env=environ, cwd=ROOT)
+        process = subprocess.Popen(
+            command, stdout=printed, stderr=subprocess.STDOUT, env={**os.environ, **additions}, cwd=ROOT
+        )
         try:
             while True:
-                try:
+                with suppress(subprocess.TimeoutExpired):
                     code = process.wait(timeout=HEARTBEAT_S)
                     break
-                except subprocess.TimeoutExpired:
-                    say(f"  still at it, {time.monotonic() - started:.0f} s")
+                say(f"  still at it, {time.monotonic() - started:.0f} s")
         except BaseException:
             process.terminate()
             process.wait()
@@ -360,9 +287,9 @@ def one_at_a_time() -> Iterator[None]:
 
 
 def say(line: str) -> None:
-    with suppress(BrokenPipeError):  # whoever read along has left; the work goes on
+    with suppress(BrokenPipeError):  # who read along has left; the work goes on
         print(f"set-up: {line}", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(reported(main))

@@ -1,9 +1,12 @@
 """What the set-up has to do, decided from facts alone: nothing here touches the network or starts a process.
 
-Invariant: the stamp says "complete" only for an environment that holds every pinned version, made from this list, this
-pyproject, this folder and this interpreter. Everything else is mended: an interrupted creation is begun anew, an
-interrupted update installs every package again in place (a half-copied package looks installed), and what is merely
-out of date is updated.
+uv installs one pinned list, which is complete. What uv cannot do, and this is for: know what pip is configured with on
+this machine, find the CPU build of torch (PyPI has only the one for CUDA, three gigabytes), see at once that nothing
+changed, notice that an earlier set-up was interrupted, and tell a user what to do about a failure.
+
+Invariant: the stamp says "complete" only for an environment that was made from this list, this pyproject, this folder
+and this interpreter. Anything else is mended: after an interrupted set-up every package is installed again in place (a
+half-copied package looks installed), and what is merely out of date is updated.
 
 Standard library only, Python 3.9 and newer: it runs before the environment exists.
 """
@@ -12,25 +15,22 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from urllib.parse import unquote, urlsplit, urlunsplit
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 PYTHON = "3.11"
 REQUIREMENTS = "environment/cpu-py311.txt"
-STAMP = "lightning-setup.json"
 FREE_GIB_NEEDED = 5
-"""The installed set takes 3.9 GiB; downloads and the build of the project need some room beside it."""
+"""The installed set takes 3.9 GiB; downloads and the build of the project need some room besides."""
 
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index of CPU wheels: ``+cpu`` builds are not on PyPI. The only place that names it."""
 TORCH_INDEX_VARIABLE = "LIGHTNING_TORCH_INDEX"
 """Environment variable that names a mirror of the index above (a URL or a folder in index layout)."""
-
-_STAMP_FORMAT = 1
 
 
 class SetupError(Exception):
@@ -42,48 +42,11 @@ class Action(Enum):
 
     NOTHING = "nothing"
     UPDATE = "update"
-    """A finished or foreign environment that differs from the list: install what differs."""
+    """It differs from the list: install what differs."""
     REPAIR = "repair"
-    """An update was interrupted: install all of it again, in place. Without a network nothing is lost."""
+    """A set-up was interrupted: install all of it again, in place. Without a network nothing is lost."""
     CREATE = "create"
-    """There is none."""
-    RECREATE = "recreate"
-    """It is broken, was moved, is another Python of ours, or its creation was interrupted."""
-
-    @property
-    def makes_anew(self) -> bool:
-        return self in (Action.CREATE, Action.RECREATE)
-
-
-class Progress(str, Enum):
-    """How far a run of the set-up came."""
-
-    CREATING = "creating"
-    UPDATING = "updating"
-    COMPLETE = "complete"
-
-
-@dataclass(frozen=True)
-class Stamp:
-    """What the last run of the set-up left in ``.venv``."""
-
-    progress: Progress
-    fingerprint: str
-    root: str
-
-    def to_json(self) -> str:
-        return json.dumps({"format": _STAMP_FORMAT, **self.__dict__}, indent=1) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> Stamp | None:
-        """Read a stamp; None when it is not one (an interrupted write, another format)."""
-        try:
-            document = json.loads(text)
-            if document.pop("format") != _STAMP_FORMAT:
-                return None
-            return cls(Progress(document.pop("progress")), **document)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return None
+    """There is none that could be kept."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +56,9 @@ class Environment:
     exists: bool
     python: str | None
     """Version of an interpreter that is there (``3.11.7``), None when it is missing or dangling."""
-    stamp: Stamp | None
-    missing: tuple[str, ...]
+    stamp: Mapping[str, Any] | None
+    """What the last set-up left: ``complete``, ``fingerprint``, ``root``; None when it is not readable."""
+    missing: tuple[str, ...] = ()
     """Pinned requirements that are not installed at their version."""
 
 
@@ -108,23 +72,21 @@ def plan_action(environment: Environment, fingerprint: str, root: str) -> tuple[
     if not environment.exists:
         return Action.CREATE, "there is no .venv"
     if environment.python is None:
-        return Action.RECREATE, "its interpreter is missing"
+        return Action.CREATE, "its interpreter is missing"
     if not environment.python.startswith(PYTHON + "."):
         if stamp is None:
             raise SetupError(
                 f".venv holds Python {environment.python} and was not made by this set-up; Python {PYTHON} is needed. "
                 "Move it away (mv .venv .venv-old) and run the command again."
             )
-        return Action.RECREATE, f"it holds Python {environment.python}"
+        return Action.CREATE, f"it holds Python {environment.python}"
     if stamp is None:
         return Action.UPDATE, "it was not made by this set-up"
-    if stamp.root != root:
-        return Action.RECREATE, "the project's folder was moved or copied"
-    if stamp.progress is Progress.CREATING:
-        return Action.RECREATE, "its installation was interrupted"
-    if stamp.progress is Progress.UPDATING:
-        return Action.REPAIR, "an update of it was interrupted"
-    if stamp.fingerprint != fingerprint:
+    if stamp.get("root") != root:
+        return Action.CREATE, "the project's folder was moved or copied"
+    if not stamp.get("complete"):
+        return Action.REPAIR, "its set-up was interrupted"
+    if stamp.get("fingerprint") != fingerprint:
         return Action.UPDATE, "the list or pyproject.toml changed"
     if environment.missing:
         first, more = environment.missing[0], len(environment.missing) - 1
@@ -153,20 +115,13 @@ def torch_requirement(requirements: Iterable[str]) -> str | None:
 
 def missing_requirements(requirements: Iterable[str], folder_names: Iterable[str]) -> tuple[str, ...]:
     """Return the requirements without a ``NAME-VERSION.dist-info`` among the names in site-packages."""
-    installed = set()
-    for folder in folder_names:
-        if folder.endswith(".dist-info"):
-            name, _, version = folder[: -len(".dist-info")].rpartition("-")
-            installed.add((_normalized(name), version))
-    return tuple(
-        requirement
-        for requirement in requirements
-        if (_normalized(requirement.partition("==")[0]), requirement.partition("==")[2]) not in installed
-    )
 
+    def normalized(name: str, version: str) -> tuple[str, str]:
+        return re.sub(r"[-_.]+", "-", name).lower(), version
 
-def _normalized(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    folders = (folder[: -len(".dist-info")] for folder in folder_names if folder.endswith(".dist-info"))
+    installed = {normalized(*folder.rsplit("-", 1)) for folder in folders if "-" in folder}
+    return tuple(one for one in requirements if normalized(*one.split("==", 1)) not in installed)
 
 
 def unsupported_platform(system: str, machine: str, libc: str) -> str | None:
@@ -180,82 +135,31 @@ def unsupported_platform(system: str, machine: str, libc: str) -> str | None:
     )
 
 
-@dataclass(frozen=True)
-class PipSettings:
-    """What pip is configured with; uv does not read it by itself."""
+def uv_environment(pip_config: str, environ: Mapping[str, str], *, uv_has_config_file: bool) -> dict[str, str]:
+    """Environment variables that tell uv what pip is configured with; what the user told uv itself is never overridden.
 
-    find_links: tuple[str, ...] = ()
-    index_url: str | None = None
-    certificates: str | None = None
-
-
-def parse_pip_config(listing: str) -> PipSettings:
-    """Read the output of ``pip config list`` (``section.key='value'`` lines; later lines win, find-links add up).
-
-    Extra indexes are left out on purpose: pip compares all indexes and takes the best version, uv takes the first
-    index that knows a name, so handing them on would hide pinned versions.
-    """
-    find_links: list[str] = []
-    index_url = certificates = None
-    for line in listing.splitlines():
-        key, separator, quoted = line.partition("=")
-        section, _, option = key.strip().rpartition(".")
-        if not separator or section not in ("global", "install", ":env:"):
-            continue
-        try:
-            value = str(ast.literal_eval(quoted))
-        except (ValueError, SyntaxError):
-            continue
-        if option == "find-links":
-            find_links += [link for link in value.split() if link not in find_links]
-        elif option == "index-url":
-            index_url = value
-        elif option == "cert":
-            certificates = value
-    return PipSettings(tuple(find_links), index_url, certificates)
-
-
-def uv_environment(pip: PipSettings, environ: Mapping[str, str], *, uv_has_config_file: bool) -> dict[str, str]:
-    """Environment variables that tell uv what pip knows; what the user told uv itself is never overridden."""
-    additions: dict[str, str] = {}
-    if pip.find_links and "UV_FIND_LINKS" not in environ:
-        additions["UV_FIND_LINKS"] = ",".join(pip.find_links)
-    told = any(name in environ for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX"))
-    if pip.index_url and not told and not uv_has_config_file:
-        additions["UV_DEFAULT_INDEX"] = pip.index_url
-    if pip.certificates and "SSL_CERT_FILE" not in environ:
-        additions["SSL_CERT_FILE"] = pip.certificates
-    return additions
-
-
-class TorchSource(Enum):
-    """Where the torch wheel is taken from."""
-
-    CONFIGURED = "the configured indexes"
-    PYTORCH = "PyTorch's CPU index"
-    OVERRIDE = TORCH_INDEX_VARIABLE
-
-
-def torch_sources(
-    torch: str, *, override: str | None, link_contents: Mapping[str, Sequence[str]], other_index: bool
-) -> list[TorchSource]:
-    """Return the places to take torch from, in the order to try them.
+    Extra indexes are left out on purpose: pip compares all indexes and takes the best version, uv takes the first index
+    that knows a name, so passing them on would hide pinned versions.
 
     Args:
-        torch: the pinned requirement (``torch==2.13.0+cpu``).
-        override: value of LIGHTNING_TORCH_INDEX.
-        link_contents: file names in each local find-links folder; remote ones are empty.
-        other_index: an index other than PyPI is configured; it may well carry the wheel.
+        pip_config: the output of ``pip config list`` (``section.key='value'`` lines; later win, find-links add up).
     """
-    if override:
-        return [TorchSource.OVERRIDE]
-    wheel = f"torch-{torch.partition('==')[2]}-"
-    names = [unquote(name) for names in link_contents.values() for name in names]
-    if any(name.startswith(wheel) and name.endswith(".whl") for name in names):
-        return [TorchSource.CONFIGURED]
-    if other_index or any(not names for names in link_contents.values()):
-        return [TorchSource.CONFIGURED, TorchSource.PYTORCH]
-    return [TorchSource.PYTORCH]
+    found: dict[str, str] = {}
+    links: list[str] = []
+    for line in pip_config.splitlines():
+        key, _, quoted = line.partition("=")
+        section, _, option = key.strip().rpartition(".")
+        if section in ("global", "install", ":env:") and option in ("find-links", "index-url", "cert"):
+            value = str(ast.literal_eval(quoted))
+            links += [link for link in value.split() if option == "find-links" and link not in links]
+            found[option] = value
+    told = uv_has_config_file or any(name in environ for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX"))
+    additions = {
+        "UV_FIND_LINKS": ",".join(links),
+        "UV_DEFAULT_INDEX": "" if told else found.get("index-url", ""),
+        "SSL_CERT_FILE": found.get("cert", ""),
+    }
+    return {name: value for name, value in additions.items() if value and name not in environ}
 
 
 def mend_for(output: str, status: int = 1) -> str:
@@ -272,6 +176,7 @@ def mend_for(output: str, status: int = 1) -> str:
 # Ordered: a dead network also looks like a missing wheel, a missing torch like any missing package.
 _MENDS = (
     (("no space left", "disk quota"), f"Free disk space ({FREE_GIB_NEEDED} GiB are needed) and run it again."),
+    (("initialize cache",), "Set UV_CACHE_DIR to a folder that this user can write in and run it again."),
     (("no-record", "no record file"), "Remove .venv and run it again."),
     (
         ("ensurepip", "no module named venv"),
@@ -289,10 +194,7 @@ _MENDS = (
         ("dns", "failed to lookup", "connect", "timed out", "timeout", "temporary failure", "unreachable", "proxy"),
         "The package index did not answer: check the network or HTTPS_PROXY and run it again; downloads are kept.",
     ),
-    (
-        ("torch==", "torch-2"),
-        "The CPU build of torch was not found there.",
-    ),
+    (("torch==", "torch-2"), "The CPU build of torch was not found there."),
     (
         ("no solution found", "no matching distribution", "not found in the package registry"),
         "A pinned version is not on the configured package index: check that the index (UV_DEFAULT_INDEX, pip's "

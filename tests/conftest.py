@@ -1,5 +1,6 @@
 """What several suites share: the tiny model, one engine that serves it for the whole session, and recorded spans."""
 
+import ast
 import asyncio
 import ipaddress
 import itertools
@@ -46,10 +47,8 @@ settings.register_profile("lightning", deadline=None, suppress_health_check=[Hea
 settings.load_profile("lightning")
 
 
-_ENGINES = re.compile(r"\bmark\.(engine|verl|loop|ray)\b")
-"""Marks of tests that take most of the machine while they run."""
-
-
+_ENGINES = re.compile(r"\bmark\.(engine|loop|ray)\b")
+"""Marks of tests that start processes which take most of the machine."""
 _HEAVY_FILE = re.compile(r"^pytestmark = .*mark\.(engine|verl|loop|ray|torch|slow|gpu)\b", re.MULTILINE)
 """A file all of whose tests import torch, vLLM, verl or Ray, or start them."""
 _HEAVY = {"engine", "verl", "loop", "ray", "torch", "slow", "gpu"}
@@ -76,24 +75,41 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @cache
-def _has_engines(file: str) -> bool:
-    return _ENGINES.search((Path(__file__).parents[1] / file).read_text()) is not None
+def _with_engines(file: str) -> frozenset[str]:
+    """Return the names of a file's tests that start engines or Ray, by its text: who hands out tests imports none."""
+    text = (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
+    if not _ENGINES.search(text):
+        return frozenset()
+    body = ast.parse(text).body
+    whole = any(
+        isinstance(one, ast.Assign) and "pytestmark" in (said := ast.unparse(one)) and _ENGINES.search(said)
+        for one in body
+    )
+    tests = (one for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+    return frozenset(
+        one.name for one in tests if whole or any(_ENGINES.search(ast.unparse(by)) for by in one.decorator_list)
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let one process run all files with engines, trainers and Ray, one after the other, and another the rest.
+    """Let one process begin with all tests that start engines and Ray, one after the other, and another run the rest.
 
     Two engines that begin at once on two cores take so long that Ray gives up waiting for its own node.
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByFile(LoadScopeScheduling):
+    class EnginesFirst(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return "engines" if _has_engines(file) else file
+            file, _, test = nodeid.partition("::")
+            return "engines" if test.partition("[")[0] in _with_engines(file) else file
 
-    return ByFile(config, log)
+        def _assign_work_unit(self, node: Any) -> None:
+            if "engines" in self.workqueue:
+                self.workqueue.move_to_end("engines", last=False)
+            super()._assign_work_unit(node)
+
+    return EnginesFirst(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

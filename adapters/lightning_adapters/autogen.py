@@ -2,7 +2,7 @@
 
 An agent runs either by itself (``run``, ``run_stream``, ``on_messages``) or behind a runtime, where every message waits
 in a queue and is handled in a task of the runtime's: a runtime that was started before the rollouts knows of none of
-them. So a message carries the scope that it was sent in, and whoever handles it does so there.
+them. So a message carries the scope that it was sent in, and its handler runs in that scope.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _sealed(wrapped: Callable[..., Any], envelope: Any, args: tuple[Any, ...], k
 
 def _processed(wrapped: Callable[..., Any], runtime: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     envelope = args[0] if args else kwargs.get("message_envelope")
-    # Also where nothing was carried: the task has the scope of whoever started the runtime, which may be a rollout.
+    # Also where nothing was carried: the task has the scope that the runtime was started in, which may be a rollout.
     return await_inside(getattr(envelope, _CARRIED, Scope()), wrapped(*args, **kwargs))
 
 

@@ -1,8 +1,8 @@
 """Claude Agent SDK: its calls are made by the Claude Code that it starts, a program of its own.
 
 Nothing can be put into that program, but it takes a base URL. Where a policy claims the agent that starts it, it gets
-the gateway's, with the identity of whoever starts it as headers of its calls; else the user is told once that nothing
-of it is captured. The user's keys and headers are not for the gateway and are left out of its environment.
+the gateway's, with the identity of the caller that starts it as headers of its calls; else the user is told once that
+nothing of it is captured. The user's keys and headers are not for the gateway and are left out of its environment.
 """
 
 from __future__ import annotations

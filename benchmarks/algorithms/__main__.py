@@ -29,15 +29,17 @@ TOLERANCE = 1e-4
 
 def main() -> None:
     options = _options()
-    from transformers.utils.logging import disable_progress_bar
-
     from benchmarks.algorithms.cases import cases
-    from lightning_trainer.models.resolve import model_cache, resolve_model
-    from lightning_trainer.training.update.learner import Learner  # noqa: F401  # before anything else imports verl
 
     chosen = [case for case in cases() if not options.only or {case.name, case.kind} & set(options.only)]
     if not chosen:
         sys.exit(f"nothing is called {', '.join(options.only)}; without --only the table lists what there is")
+    from transformers.utils.logging import disable_progress_bar
+
+    from lightning_trainer.models.resolve import model_cache, resolve_model
+    from lightning_trainer.training.update.learner import Learner  # noqa: F401  # before anything else imports verl
+
+    # isort: split
     from benchmarks.algorithms.peers import PeerProcess
     from benchmarks.algorithms.update import HORIZON, Comparison, compare, write_models
 

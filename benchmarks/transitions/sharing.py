@@ -5,6 +5,7 @@ attention computes every token of every sample; ``tree`` attention computes what
 the tokens of the group's token tree.
 """
 
+from collections.abc import Iterable, Sequence
 from random import Random
 
 from benchmarks.common.rows import Row
@@ -13,8 +14,7 @@ from benchmarks.transitions.workloads import Shape
 from lightning_trainer.config import TrainingConfig
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.samples.batches import build_batch
-from lightning_trainer.samples.transitions.token_tree import token_tree
-from lightning_trainer.types import Attempt, Call, Sample
+from lightning_trainer.types import Attempt, Call
 
 _GROUPS, _MEMBERS = 4, 8
 _INSTRUCTIONS, _TASK, _SAMPLED, _OBSERVED = 240, 25, 35, 20
@@ -25,12 +25,12 @@ def run() -> list[Row]:
     rows: list[Row] = []
     for turns in (5, 10, 20):
         calls, attempts, evaluations = _workload(turns)
-        unique = token_tree(calls).unique_tokens
+        unique = _computed([*call.prompt_ids, *call.response_ids] for call in calls)
         for how in ("calls", "merged", "tree"):
             build = build_batch(calls, attempts, evaluations, workloads.policy(samples=how), step=1)
             assert build.batch is not None, build.problems
             stock = sum(len(sample.token_ids) for sample in build.batch.samples)
-            shared = _computed(build.batch.samples, limit)
+            shared = _computed((sample.token_ids for sample in build.batch.samples), limit)
             rows.append(
                 Row(
                     "sharing",
@@ -44,16 +44,16 @@ def run() -> list[Row]:
     return rows
 
 
-def _computed(samples: tuple[Sample, ...], max_nodes: int) -> int:
-    """Nodes that the update engine computes, in micro-batches of so many; it needs numpy, as training does."""
+def _computed(token_ids: Iterable[Sequence[int]], max_nodes: int | None = None) -> int:
+    """Tokens that are left when what sequences begin with in common counts once, in micro-batches of so many at most or
+    in one; it needs numpy, as training does."""
     import numpy as np
 
     from lightning_trainer.training.tree.trie import build_trie, plan_micro_batches
 
-    sequences = [np.array(sample.token_ids) for sample in samples]
-    return sum(
-        len(build_trie([sequences[index] for index in batch])) for batch in plan_micro_batches(sequences, max_nodes)
-    )
+    sequences = [np.array(ids) for ids in token_ids]
+    batches = [range(len(sequences))] if max_nodes is None else plan_micro_batches(sequences, max_nodes)
+    return sum(len(build_trie([sequences[index] for index in batch])) for batch in batches)
 
 
 def _workload(turns: int) -> tuple[tuple[Call, ...], tuple[Attempt, ...], tuple]:

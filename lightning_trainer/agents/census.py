@@ -49,7 +49,7 @@ class AgentCensus:
     """Calls of which neither ids nor the server's counts are known; their tokens are in no sum."""
     fidelity: dict[Fidelity, int] = field(default_factory=lambda: dict.fromkeys(Fidelity, 0))
     sources: set[str] = field(default_factory=set)
-    """How the name was recognised."""
+    """How the name was recognized."""
     tools: set[str] = field(default_factory=set)
     served_by: set[str] = field(default_factory=set)
     """Policies that answered its calls."""

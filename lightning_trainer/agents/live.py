@@ -1,4 +1,4 @@
-"""The census of a store that a daemon is writing: counted when somebody asks and something came."""
+"""The census of a store that a daemon is writing: counted when it is asked for and something came."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

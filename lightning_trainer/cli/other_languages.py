@@ -19,7 +19,7 @@ from lightning_instrumentation.gateway.selection import SelectionError, fetch_se
 from lightning_instrumentation.settings import checked_endpoint
 
 _DEFAULT_AGENT = "default"
-"""As the gateway calls whoever a rollout's URL does not name."""
+"""What the gateway calls an agent that a rollout's URL does not name."""
 _RUNTIMES = frozenset(
     (
         *("node", "nodejs", "bun", "deno", "npm", "npx", "pnpm", "yarn", "tsx", "ts-node"),
@@ -53,7 +53,7 @@ def other_language(path: str) -> bool:
 
 
 def lead(environment: MutableMapping[str, str], program: str, agent: str | None) -> str:
-    """Set base URLs where a policy claims the agent; return what to say to whoever started the program."""
+    """Set base URLs where a policy claims the agent; return what to tell the user who started the program."""
     endpoint = checked_endpoint(environment.get("LIGHTNING_ENDPOINT"))
     named = environment.get(CA_FILE)
     access = Access(

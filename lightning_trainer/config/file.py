@@ -18,7 +18,7 @@ from lightning_trainer.errors import ConfigError
 USUAL_CONFIG = Path("lightning.toml")
 
 _SECRET = frozenset({"token", "api_key_env", "base_url", "url"})
-"""Settings whose values are not repeated: one is a secret, and into the others somebody may have written one."""
+"""Settings whose values are not repeated: one is a secret, and the others may hold one that a user wrote there."""
 
 
 def load_usual_config(path: Path | None) -> Config:

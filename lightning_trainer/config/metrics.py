@@ -1,4 +1,4 @@
-"""``[metrics]``: where a step's numbers go beside the store, and when a number becomes a warning."""
+"""``[metrics]``: where a step's numbers go besides the store, and when a number becomes a warning."""
 
 from pathlib import Path
 from typing import Literal
@@ -63,5 +63,5 @@ class MetricsConfig(Section):
     otlp: OtlpConfig | None = None
     """What ``GET /metrics`` says, sent by OTLP as well."""
     beside: tuple[Path, ...] = Field(default=(), max_length=8)
-    """State folders of other runs, whose curves the dashboard draws beside this one's; relative to this file."""
+    """State folders of other runs, whose curves the dashboard draws next to this one's; relative to this file."""
     warnings: WarningsConfig = WarningsConfig()

@@ -32,7 +32,7 @@ class TrainingConfig(Section):
     attention: Literal["auto", "tree", "stock"] = "auto"
     """``tree`` computes every shared prefix once; ``stock`` is verl's own engine; ``auto`` takes that where it must."""
     dtype: Dtype = Field(default=_AUTO, validate_default=True)
-    """Precision of the matrix products; weights, gradients and optimiser are float32. ``auto`` is read as bfloat16 on
+    """Precision of the matrix products; weights, gradients and optimizer are float32. ``auto`` is read as bfloat16 on
     GPUs and on processors that have instructions for it, else as float32."""
     world_size: int = Field(default=1, ge=1)
     """Processes that hold a part of the weights each and divide a batch (FSDP2); more than one need Ray."""
@@ -45,7 +45,7 @@ class TrainingConfig(Section):
     param_offload: bool | None = None
     """Weights wait in the machine's memory while nothing is computed; None: where an engine shares the GPU."""
     optimizer_offload: bool | None = None
-    """The same of the optimiser's two moments."""
+    """The same of the optimizer's two moments."""
     policies_at_once: int = Field(default=1, ge=1)
     """How many policies' trainers may compute at the same time; the others wait for their turn."""
     seed: int = 0

@@ -18,7 +18,7 @@ from lightning_trainer.versions.held_out import refresh_verdicts
 _PATIENCE_S = 3.0
 """How long a page waits for a rollback or a promotion; it goes on without the page."""
 _READ_FOR_A_PAGE = 20
-"""Evaluations that are read when somebody looks at versions."""
+"""Evaluations that are read when versions are looked at."""
 
 
 class LiveDaemon:

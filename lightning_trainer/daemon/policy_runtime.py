@@ -153,7 +153,7 @@ class PolicyRuntime:
         return self.policy.train and self.progress.phase not in (Phase.FINISHED, Phase.SERVING)
 
     def shadow(self, sink: SpanSink) -> Shadow | None:
-        """Return what has candidates answer beside the live version; None where they answer in its place, or never.
+        """Return what has candidates answer alongside the live version; None where they answer in its place, or never.
 
         Args:
             sink: where the gateway's records of calls go.

@@ -12,7 +12,7 @@ _SHOWN = {"serving": "serving", "refused": "refused", "stored": "stored"}
 
 
 def lineage_chart(rows: Sequence[VersionRow], *, width: int) -> str:
-    """Draw the versions from left to right; one that does not go on from its left neighbour has a lane of its own.
+    """Draw the versions from left to right; one that does not go on from its left neighbor has a lane of its own.
 
     Args:
         rows: first to last.

@@ -107,7 +107,7 @@ class SharedPages:
         self._made = {one: made for one, made in self._made.items() if made[0] > now - _SHARED_FOR_S}
         if address not in self._made:
             self._made[address] = now, asyncio.create_task(make(), name="dashboard page")
-        # Whoever hangs up does not take the page from the others.
+        # A browser that hangs up does not take the page from the others.
         return await asyncio.shield(self._made[address][1])
 
 

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from lightning_trainer import __version__
 from lightning_trainer.dashboard.reading.progress import PolicyPast, known_policies, read_past
 from lightning_trainer.dashboard.site import PolicyNow, Site
-from lightning_trainer.metrics.catalog import ABOUT, describe
+from lightning_trainer.metrics.catalog import describe
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import totals
 from lightning_trainer.store.tables.totals import StoreCounts
@@ -29,7 +29,7 @@ _PHASES = (
 
 
 def metric_name(name: str) -> tuple[str, dict[str, str]]:
-    """Return a metric's OpenMetrics name and its labels beside the policy: a ledger's reason is one."""
+    """Return a metric's OpenMetrics name and its labels besides the policy: a ledger's reason is one."""
     labels: dict[str, str] = {}
     parts = name.split("/")
     if parts[0] == "ledger":
@@ -117,11 +117,6 @@ async def openmetrics(site: Site) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(await look(site))
     return generate_latest(registry)
-
-
-def all_names() -> set[str]:
-    """Return the families that the metrics of ``docs/operations.md`` become."""
-    return {metric_name(name)[0] for name in ABOUT}
 
 
 def _by_policy(values: Mapping[str, float]) -> list[tuple[dict[str, str], float]]:

@@ -53,7 +53,7 @@ _PAGES: dict[str, tuple[str, str, Context]] = {
 RENEWED = "x-renewed-page"
 """Header of a page that fetches itself again."""
 _BARE = "default-src 'none'; sandbox"
-"""Content security policy of what is no page."""
+"""Content security policy of everything but pages."""
 _KEPT = 256
 _BELOW = {"/agents/prompts": "/agents", "/group": "/rollouts", "/rollout": "/rollouts", "/span": "/rollouts"}
 

@@ -39,7 +39,7 @@ class PolicyNow:
     ready_groups: int = 0
     groups_wanted: int = 0
     paused: str | None = None
-    """Why somebody paused training; None where nobody did."""
+    """Why training was paused by a person; None where it was not."""
     processes: Mapping[str, int | None] = field(default_factory=dict)
     """Process ids by what the process is."""
 
@@ -63,7 +63,7 @@ class Check(Protocol):
 class Live(Protocol):
     """A running daemon: what it does, and what may be asked of it. Each action returns what it says of its success.
 
-    Every action raises LightningError where it cannot be done; the message is for whoever asked.
+    Every action raises LightningError where it cannot be done; the message is for the person who asked.
     """
 
     def now(self) -> Mapping[str, PolicyNow]: ...

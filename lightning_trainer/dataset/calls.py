@@ -137,7 +137,7 @@ def _reward_name(policy: PolicyConfig) -> str:
 
 
 def _call(recorded: RecordedCall, position: int, policy: str) -> Call:
-    # The position stands for the time: calls of an attempt are one after the other, never beside each other.
+    # The position stands for the time: calls of an attempt are one after the other, never at the same time.
     name = recorded.call_id or f"call-{position}"
     span_id, _, choice = name.rpartition("/")
     return Call(

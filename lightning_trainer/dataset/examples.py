@@ -16,6 +16,7 @@ from lightning_trainer.retokenize.chat import ChatMessage, NoWordsError, chat_an
 from lightning_trainer.retokenize.texts import Words
 from lightning_trainer.samples.rewards.table import read_rewards
 from lightning_trainer.samples.transitions.deduplication import deduplicate
+from lightning_trainer.samples.transitions.eligibility import AGAINST_MODE
 from lightning_trainer.samples.transitions.ledger import NO_AGENT, Ledger
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import (
@@ -25,7 +26,6 @@ from lightning_trainer.types import (
     Fidelity,
     LedgerRow,
     Outcome,
-    RolloutMode,
     Sample,
     Segment,
 )
@@ -134,16 +134,8 @@ def _not_asked_for(call: Call, policy: PolicyConfig, attempt: Attempt | None, *,
         return None
     if call.rollout_id not in (None, attempt.rollout_id):
         return Reason.OTHER_ROLLOUT
-    if attempt.mode is RolloutMode.EVALUATE:
-        return Reason.EVALUATION
-    if attempt.mode is RolloutMode.BASELINE:
-        return Reason.BASELINE
-    if attempt.mode is RolloutMode.RETRIED:
-        return Reason.RETRIED
-    if attempt.mode is RolloutMode.SHADOW:
-        return Reason.SHADOW
-    if attempt.mode is RolloutMode.DROPPED:
-        return Reason.TAKEN_OUT
+    if attempt.mode in AGAINST_MODE:
+        return AGAINST_MODE[attempt.mode]
     if attempt.state is AttemptState.RUNNING:
         return Reason.ATTEMPT_RUNNING
     return Reason.FAILED_ATTEMPT if attempt.state is AttemptState.FAILED and not failed_too else None

@@ -90,7 +90,7 @@ def retokenize(
             else:
                 refused.setdefault(reason, []).append(call.call_id)
         calls.append(call)
-    said = [f"calls tokenised again from their words and verified: {verified}"] if verified else []
+    said = [f"calls tokenized again from their words and verified: {verified}"] if verified else []
     said += [
         f"calls that stay text_only: {len(call_ids)} (such as {min(call_ids)}): {reason}"
         for reason, call_ids in sorted(refused.items())

@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightning_trainer.samples.transitions.token_tree import token_tree
+from lightning_trainer.samples.transitions.token_tree import token_parents
 from lightning_trainer.token_ids import packed
 from lightning_trainer.types import Call
 
@@ -44,7 +44,7 @@ def call_tree(calls: Sequence[Call]) -> tuple[CallNode, ...]:
     known = [index for index, call in enumerate(calls) if call.prompt_ids and call.response_ids]
     parents: dict[int, int] = {
         index: known[parent]
-        for index, parent in zip(known, token_tree([calls[index] for index in known]).parents, strict=True)
+        for index, parent in zip(known, token_parents([calls[index] for index in known]), strict=True)
         if parent is not None
     }
     beside = _nearest_paths(calls, known)

@@ -63,7 +63,7 @@ def show_problems(problems: Sequence[str], console: Console) -> None:
 
 
 def show_list(rows: Sequence[RolloutRow], console: Console) -> None:
-    """Print the newest rollouts, for somebody who has no id at hand."""
+    """Print the newest rollouts, for a user who has no id at hand."""
     table = _table()
     table.add_column("rollout", no_wrap=True)
     table.add_column("task", overflow="fold")

@@ -1,6 +1,6 @@
 """The token tree and the ledger of an attempt as HTML: components of the explanation's page and of the dashboard's.
 
-Each call shows what it adds to the tokens that it extends: what it was shown in grey, what it sampled in colour.
+Each call shows what it adds to the tokens that it extends: what it was shown in grey, what it sampled in color.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _MOST = 2**31
 
 
 class Shade(StrEnum):
-    """What the colour of a sampled token says."""
+    """What the color of a sampled token says."""
 
     ADVANTAGE = "advantage"
     SURPRISE = "surprise"
@@ -32,7 +32,7 @@ class Shade(StrEnum):
 
 
 def largest_advantage(explanation: Explanation) -> float:
-    """Return the greatest size of an advantage in the rollout: the scale of its colours."""
+    """Return the greatest size of an advantage in the rollout: the scale of its colors."""
     sizes = (abs(value) for a in explanation.attempts for call in a.calls for value in call.advantages or ())
     return max(sizes, default=0.0)
 

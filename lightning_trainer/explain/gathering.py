@@ -1,4 +1,4 @@
-"""From a store's snapshot to the cases of a rollout: reads only, so a daemon may run beside it or not.
+"""From a store's snapshot to the cases of a rollout: reads only, so a daemon may run at the same time or not.
 
 What a step consumed is judged together, as it was then; what still waits is judged with its group as it is now; what
 comes from files is judged all together. Each such set is judged once, however many of its rollouts are asked for.

@@ -1,4 +1,4 @@
-"""An explanation as a page: the token tree with every token in it once, coloured by mask and advantage."""
+"""An explanation as a page: the token tree with every token in it once, colored by mask and advantage."""
 
 from html import escape
 

@@ -27,7 +27,7 @@ class Identity(NamedTuple):
     rollout_id: str | None = None
     attempt_id: str | None = None
     agent_source: str | None = None
-    """How the agent was recognised, as whoever gives it this name says; None where nobody says."""
+    """How the agent was recognized, as the source of its name says; None where no source says."""
 
     @property
     def complete(self) -> bool:

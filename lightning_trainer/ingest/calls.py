@@ -44,7 +44,7 @@ class JoinedCall(NamedTuple):
 
     @property
     def agent_source(self) -> str | None:
-        """How the agent was recognised, as the first record of it says that says so."""
+        """How the agent was recognized, as the first record of it says that says so."""
         identity = self.identities[key_of(self.best.span)]
         for record in self.records[1:]:
             identity = identity.else_from(self.identities[key_of(record.span)])

@@ -1,4 +1,4 @@
-"""Spans before they are stored: every text in them redacted by the daemon's rules, whoever sent it.
+"""Spans before they are stored: every text in them redacted by the daemon's rules, whatever sent it.
 
 Our own client redacts by its own rules before anything leaves its process; other tracers, what passes through the
 gateway, rewards, ends and judges do not. Names, ids, roles, types and numbers stay: they say what a span is.

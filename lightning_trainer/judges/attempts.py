@@ -46,7 +46,7 @@ class JudgedAttempt:
 
     attempt: Attempt
     asked: str | None
-    """The task as whoever started the rollout gave it, JSON text; None where they did not."""
+    """The task as it was given when the rollout was started, JSON text; None where it was not."""
     turns: tuple[Turn, ...]
     """By start time."""
     last_tools: tuple[ToolRun, ...] = ()
@@ -65,11 +65,6 @@ class JudgedAttempt:
     def agents(self) -> tuple[str, ...]:
         """Names of the agents, in the order in which they first spoke."""
         return tuple(dict.fromkeys(turn.call.agent for turn in self.turns if turn.call.agent is not None))
-
-
-def read_attempts(spans: Sequence[Span], attempts: Iterable[Attempt]) -> list[JudgedAttempt]:
-    """Return the attempts, in their order, with everything that the spans tell of them."""
-    return JudgedSpans(spans, attempts).attempts
 
 
 class JudgedSpans:

@@ -101,7 +101,7 @@ class Judging:
         if not self.judge.whole_group:
             return [[one] for one in lacking]
         # Scores of one question are comparable, so where one attempt lacks its score all are judged. In which order
-        # they stand follows from what they say, and from nothing that could favour one.
+        # they stand follows from what they say, and from nothing that could favor one.
         return [sorted(read.attempts, key=lambda one: (one.digest, one.attempt.attempt_id))] if lacking else []
 
     async def _judge_unit(self, unit: Sequence[JudgedAttempt], budget: Budget, *, again: bool) -> list[Judged]:

@@ -1,7 +1,7 @@
 """Verdicts as spans, and spans as verdicts: the evaluations that rewards are everywhere else.
 
 All spans of one question are one trace whose id follows from the question, so that a question that was answered once is
-found again, whoever asked. Such a span names no parent and is no model call: nothing of it is ever trained.
+found again, whatever asked. Such a span names no parent and is no model call: nothing of it is ever trained.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ def verdict_spans(
 
     Args:
         digest: of the question.
-        again: it was asked before, and these verdicts count beside the older ones instead of being the same.
+        again: it was asked before, and these verdicts count in addition to the older ones instead of being the same.
     """
     now = max(time.time_ns(), started_ns)
     spans = []

@@ -112,7 +112,7 @@ def span_to_proto(span: Span) -> SpanProto:
 
 
 def encode_span(span: Span) -> bytes:
-    """Return the span as serialised OTLP, without scope and resource: as it was received, or written anew."""
+    """Return the span as serialized OTLP, without scope and resource: as it was received, or written anew."""
     return span_to_proto(span).SerializeToString() if span.received is None else span.received
 
 
@@ -122,7 +122,7 @@ def decode_span(body: bytes, *, scope: str, resource: Mapping[str, AttributeValu
 
 
 def encode_resource(resource: Mapping[str, AttributeValue]) -> bytes:
-    """Return a resource as serialised OTLP; equal mappings give equal bytes."""
+    """Return a resource as serialized OTLP; equal mappings give equal bytes."""
     ordered = {name: resource[name] for name in sorted(resource)}
     return Resource(attributes=attributes_to_proto(ordered)).SerializeToString(deterministic=True)
 

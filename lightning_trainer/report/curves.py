@@ -1,7 +1,7 @@
 """Curves of any range over steps, several in one frame, and the histogram of rewards; drawn as ``svg`` draws.
 
-A value that was not measured breaks its line. Colours are classes of the page's style sheet (``c0`` to ``c5``); each
-curve also has a dash of its own, so that they can be told apart without colours.
+A value that was not measured breaks its line. Colors are classes of the page's style sheet (``c0`` to ``c5``); each
+curve also has a dash of its own, so that they can be told apart without colors.
 """
 
 import math
@@ -111,7 +111,7 @@ def histogram(bins: Sequence[Bin], *, width: int, height: int, label: str) -> st
 
 
 def legend(names: Sequence[str]) -> str:
-    """Return which colour is which curve; nothing for a single one."""
+    """Return which color is which curve; nothing for a single one."""
     if len(names) < 2:
         return ""
     swatches = (

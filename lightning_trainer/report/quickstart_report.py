@@ -100,7 +100,7 @@ class ExampleToken:
     mask: bool
     """Sampled by the policy and trained."""
     logprob: float | None = None
-    """Behaviour log-probability, nats."""
+    """Behavior log-probability, nats."""
     advantage: float | None = None
     segment: int | None = None
     """Index into the rollout's segments; None for tokens that no call sampled. With ``mask`` False, sampled without a

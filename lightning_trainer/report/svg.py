@@ -1,4 +1,4 @@
-"""Charts as inline SVG, drawn by hand: nothing to load, nothing to run, colours from the page's own variables.
+"""Charts as inline SVG, drawn by hand: nothing to load, nothing to run, colors from the page's own variables.
 
 Every chart is drawn for a given width in CSS pixels, so that letters keep their size; the page carries a wide and a
 narrow drawing and shows one. All text is escaped here. y grows downwards in SVG: ``Scale`` turns it round.

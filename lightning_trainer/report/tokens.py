@@ -1,6 +1,6 @@
 """One rollout's tokens as HTML: what the policy sampled, and what training told it about each token.
 
-Sign is shown twice, by colour and by the line below the token, so that it can be read without telling red from green.
+Sign is shown twice, by color and by the line below the token, so that it can be read without telling red from green.
 Strength is the advantage's size relative to the rollout's largest, in five steps.
 """
 
@@ -43,7 +43,7 @@ def rollout_html(rollout: ExampleRollout) -> str:
 
 
 def legend_html() -> str:
-    """Return the key to the colours."""
+    """Return the key to the colors."""
     swatches = "".join(f'<i class="t n{k}">&nbsp;</i>' for k in range(_STRENGTHS, 0, -1))
     swatches += '<i class="t z">&nbsp;</i>'
     swatches += "".join(f'<i class="t p{k}">&nbsp;</i>' for k in range(1, _STRENGTHS + 1))
@@ -93,7 +93,7 @@ def surprise_css(logprob: float | None) -> str:
 
 
 def surprise_legend_html() -> str:
-    """Return the key to the colours of ``surprise_css``."""
+    """Return the key to the colors of ``surprise_css``."""
     swatches = '<i class="t z">&nbsp;</i>' + "".join(f'<i class="t s{k}">&nbsp;</i>' for k in range(1, _STRENGTHS + 1))
     return (
         '<p class="legend"><span><i class="t m">grey</i> prompt and tool output: never trained</span>'

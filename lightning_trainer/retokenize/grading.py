@@ -9,7 +9,7 @@ What confirms ids made from words:
 
 One of 2 and 3 is needed. Neither proves that the model sampled these very ids: other ids of the same number may spell
 the same words. So the grade is below ``exact``, and reinforcement learning takes such calls only where the policy says
-``allow_retokenised`` and the model that is trained is the one that answered: then the scores are behaviour
+``allow_retokenized`` and the model that is trained is the one that answered: then the scores are behaviour
 log-probabilities, and the policy ratio against them corrects for the difference.
 """
 

@@ -31,7 +31,7 @@ class PolicyTokenizer:
             from transformers import AutoTokenizer
         except ModuleNotFoundError as error:
             raise MissingExtraError(
-                'tokenising words again needs transformers; run: pip install "lightning-trainer[train]"'
+                'tokenizing words again needs transformers; run: pip install "lightning-trainer[train]"'
             ) from error
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)

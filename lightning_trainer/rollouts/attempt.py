@@ -13,7 +13,7 @@ from lightning_instrumentation.reward import LARGEST_REWARD
 
 from lightning_trainer.rollouts.awaiting import is_async, result_of
 
-# What a runner tells whoever watches it.
+# What a runner tells its ``on_event``.
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def run_attempt(
     One that raises while it ``may_retry`` is recorded as retried: the caller makes another one in its place.
     """
     began = time.monotonic()
-    # One name for both: calls that come by a rollout's URL name no attempt beside it.
+    # One name for both: calls that come by a rollout's URL name no attempt besides it.
     name = uuid.uuid4().hex
     reward: float | None = None
     error: str | None = None

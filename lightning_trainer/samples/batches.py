@@ -135,7 +135,7 @@ def build_batch(
             *problems.unused(rewards, eligible, policy),
             *rewards.problems,
             *rewards.incomplete.values(),
-            *(reason for group in groups if (reason := group.summary.refused_reason) is not None),
+            *(group.summary.refused_reason for group in groups if group.summary.refused_reason is not None),
             *problems.losses(rows, policy),
             *problems.unknown_sampling(kept, ledger.call_outcomes),
         ),
@@ -253,7 +253,7 @@ def _settle_group(
     """Settle every eligible call of a group; return the credits of those that are trained if the group is.
 
     Args:
-        imitated: the credit of the only attempts that are, by id; None: all that have somebody to be compared with.
+        imitated: the credit of the only attempts that are, by id; None: all that have peers to be compared with.
     """
     compared, why_not = assignment.credits, Reason.NO_PEERS
     if summary.unpaired and summary.verdict in _OUTCOMES:

@@ -26,7 +26,7 @@ _WRITTEN_AS = {"behavior_logprobs": "behaviour_logprobs"}
 
 
 def encode_batch(batch: TrainingBatch) -> bytes:
-    """Serialise a batch.
+    """Serialize a batch.
 
     Raises:
         StoreError: a log-probability, credit, baseline or logit bias is NaN or infinite; training on it would spoil
@@ -53,7 +53,7 @@ def decode_batch(body: bytes) -> TrainingBatch:
 
 
 def encode_report(report: StepReport) -> bytes:
-    """Serialise a step's report: what is small first, then the advantages, which few who read it ask for."""
+    """Serialize a step's report: what is small first, then the advantages, which few who read it ask for."""
     small = {
         "step": report.step,
         "metrics": _writable_metrics(report.metrics),

@@ -1,6 +1,6 @@
 """An answer about a store that is being written, where making one takes long.
 
-Whoever asks is answered soon: while a new answer takes longer than that, the one before it is given.
+A question is answered soon: while a new answer takes longer than that, the one before it is given.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ Answer = TypeVar("Answer")
 class Lately(Generic[Answer]):
     """Args:
     make: makes one, in a thread of the store's; one is made at a time, however many ask.
-    stamp: returns what is the same while nothing has come; without it, an answer is made whenever somebody asks.
+    stamp: returns what is the same while nothing has come; without it, an answer is made for every question.
     """
 
     def __init__(

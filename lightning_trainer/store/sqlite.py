@@ -21,7 +21,7 @@ _ADVICE_ON_DAMAGE = "; `lightning-trainer store check` says what is damaged, `st
 
 
 class SqliteStore(Store):
-    """One daemon's alone: a lock beside the file says so."""
+    """One daemon's alone: a lock next to the file says so."""
 
     def __init__(self, path: Path | str, retention: StoreConfig | None = None) -> None:
         """``retention``: the limits that it is kept within; the defaults' unless given."""

@@ -65,7 +65,7 @@ class Store(Database):
         return operation
 
     async def write_in_turn(self, policy: str, operation: Callable[[Connection], Result]) -> Result:
-        """As :meth:`write`, for whoever trains the policy alone.
+        """As :meth:`write`, for the one daemon that trains the policy.
 
         Raises:
             TurnLostError: that is another daemon.

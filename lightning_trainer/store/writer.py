@@ -29,7 +29,7 @@ class _Operation:
 
 
 class GroupCommitWriter:
-    """Serialises writes on one connection, which it owns from here on.
+    """Serializes writes on one connection, which it owns from here on.
 
     Args:
         connection: in autocommit mode (``isolation_level=None``), usable from another thread.

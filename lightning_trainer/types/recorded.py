@@ -54,7 +54,7 @@ class SpanSink(Protocol):
     async def append(self, spans: Sequence[Span]) -> int:
         """Commit spans and return how many were new; a span with a known (trace id, span id) changes nothing.
 
-        Returns only after the commit: whoever is told that a span was accepted may forget it.
+        Returns only after the commit: a client that is told that a span was accepted may forget it.
         """
         ...
 
@@ -76,9 +76,9 @@ class RolloutMode(StrEnum):
     RETRIED = "retried"
     """It failed, and another attempt was made in its place; recorded, never trained."""
     SHADOW = "shadow"
-    """What a candidate answered beside the live version (``[policy.canary] shadow``); recorded, never trained."""
+    """What a candidate answered alongside the live version (``[policy.canary] shadow``); recorded, never trained."""
     DROPPED = "dropped"
-    """Somebody took it out (``lightning-trainer drop``), whatever its mode was; recorded, never trained."""
+    """A person took it out (``lightning-trainer drop``), whatever its mode was; recorded, never trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Fidelity(StrEnum):
     """The engine's own ids of prompt and response. May be trained with any algorithm, reinforcement learning too."""
     VERIFIED = "verified"
     """Ids made from the text by the policy's tokenizer and chat template, and checked against something that the
-    engine said (its token counts, or its scores of the ids). No behaviour log-probabilities come with them."""
+    engine said (its token counts, or its scores of the ids). No behavior log-probabilities come with them."""
     TEXT_ONLY = "text_only"
     """What was said is known, and no ids. Never a sample of reinforcement learning: other ids may spell the same text,
     and what the policy did not sample has no log-probability under it."""
@@ -139,7 +139,7 @@ class Media:
     modality: str
     """``image``, ``audio``, ``video`` ..., or the part's own type where it says no more."""
     uri: str
-    """As the agent gave it; what travelled inside of the message is named by its hash, ``sha256:...``."""
+    """As the agent gave it; what traveled inside of the message is named by its hash, ``sha256:...``."""
     mime_type: str | None = None
 
 
@@ -169,7 +169,7 @@ class Call:
     start_ns: int
     end_ns: int
     fidelity: Fidelity
-    """Set by whoever makes the call from what was recorded; it has no default, so nobody forgets it."""
+    """Set by the code that makes the call from what was recorded; it has no default, so that it cannot be forgotten."""
     temperature: float = 1.0
     """As requested; 1.0 where the request named none."""
     media: tuple[Media, ...] = ()

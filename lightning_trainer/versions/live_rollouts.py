@@ -155,12 +155,13 @@ def judge_candidate(
     return Finding(comparison, decision, reason, shares, (len(new), len(old)))
 
 
-# A candidate beside the live version answers the same calls, so what is compared is the difference within each pair:
-# how hard a rollout is falls out of it. The mean of differences has a confidence sequence as any mean has.
+# A candidate that answers alongside the live version answers the same calls, so what is compared is the difference
+# within each pair: how hard a rollout is falls out of it. The mean of differences has a confidence sequence as any mean
+# has.
 
 
 def judge_shadow(pairs: Iterable[tuple[LiveRollout, LiveRollout]], config: CanaryConfig, before: Usual) -> Finding:
-    """Decide on a candidate that answers beside the live version; ask again whenever there is something new.
+    """Decide on a candidate that answers alongside the live version; ask again whenever there is something new.
 
     Args:
         pairs: what the candidate and what the live version made of the same rollout.

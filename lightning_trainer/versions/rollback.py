@@ -1,4 +1,4 @@
-"""Going back to a version: one durable record; whoever trains next follows it, after a crash as well."""
+"""Going back to a version: one durable record; the next daemon that trains follows it, after a crash as well."""
 
 import time
 from collections.abc import Collection

@@ -1,6 +1,6 @@
 """LangGraph in depth: every call is captured, under the name of whoever made it and in its rollout, and answers stay.
 
-Each scenario asks "as NAME in TAG", NAME being who should be recognised; it runs once watched and once unwatched.
+Each scenario asks "as NAME in TAG", NAME being who should be recognized; it runs once watched and once unwatched.
 """
 
 import asyncio

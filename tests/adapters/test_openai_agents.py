@@ -7,22 +7,10 @@ import threading
 import types
 from typing import Any
 
-import agents
 import httpx2
 import lightning_instrumentation as lt
 import openai
 import pytest
-from agents import (
-    Agent,
-    GuardrailFunctionOutput,
-    OpenAIChatCompletionsModel,
-    OpenAIResponsesModel,
-    RunConfig,
-    Runner,
-    function_tool,
-    input_guardrail,
-)
-from agents.tracing import TracingProcessor, get_trace_provider
 from lightning_adapters import openai_agents
 from lightning_instrumentation import semconv
 from lightning_instrumentation.scope import current, current_agent
@@ -32,34 +20,63 @@ SAYS = "You are AGENT[{}]."
 QUESTION = "rollout 1: how much is 2+3"
 
 
+@pytest.fixture(scope="module")
+def sdk() -> Any:
+    """The package; importing it takes more than a second, which collecting need not."""
+    import agents
+
+    return agents
+
+
 @pytest.fixture
-def chat(model):
-    return new_model(model)
+def new_model(sdk, model):
+    def new() -> Any:
+        client = openai.AsyncOpenAI(base_url=model.base_url, api_key="x", max_retries=0)
+        return sdk.OpenAIChatCompletionsModel("m", openai_client=client)
+
+    return new
 
 
-def new_model(model: Any) -> OpenAIChatCompletionsModel:
-    client = openai.AsyncOpenAI(base_url=model.base_url, api_key="x", max_retries=0)
-    return OpenAIChatCompletionsModel("m", openai_client=client)
+@pytest.fixture
+def chat(new_model):
+    return new_model()
 
 
-@function_tool
-def calculator(expression: str) -> str:
-    """Compute."""
-    return str(eval(expression, {}))
+@pytest.fixture
+def calculator(sdk):
+    @sdk.function_tool
+    def calculator(expression: str) -> str:
+        """Compute."""
+        return str(eval(expression, {}))
+
+    return calculator
 
 
-def agent(name: str, model: Any, **options: Any) -> Agent:
-    return Agent(name, instructions=SAYS.format(name), model=model, **options)
+@pytest.fixture
+def agent(sdk):
+    def named(name: str, model: Any, **options: Any) -> Any:
+        return sdk.Agent(name, instructions=SAYS.format(name), model=model, **options)
+
+    return named
 
 
-async def streamed(starting: Agent, question: str) -> Any:
-    run = Runner.run_streamed(starting, question)
-    async for _ in run.stream_events():
-        assert current_agent() is None
-    return run
+@pytest.fixture
+def run(sdk, way):
+    """A run of an agent, in the way that the test is about."""
+    return ways(sdk)[way]
 
 
-WAYS = {"run": Runner.run, "streamed": streamed}
+def ways(sdk: Any) -> dict[str, Any]:
+    async def streamed(starting: Any, question: str) -> Any:
+        run = sdk.Runner.run_streamed(starting, question)
+        async for _ in run.stream_events():
+            assert current_agent() is None
+        return run
+
+    return {"run": sdk.Runner.run, "streamed": streamed}
+
+
+WAYS = ("run", "streamed")
 
 
 def named(spans: Any) -> list:
@@ -77,38 +94,38 @@ def check_the_calculator(truth: Any, recording: Any, call_count: int = 2) -> Non
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_an_agent_with_a_tool(truth, recording, chat, way):
+async def test_an_agent_with_a_tool(agent, calculator, truth, recording, chat, run, way):
     async with lt.rollout("t", rollout_id="r1"):
-        result = await WAYS[way](agent("solver", chat, tools=[calculator]), QUESTION)
+        result = await run(agent("solver", chat, tools=[calculator]), QUESTION)
     assert result.final_output == "answer0 to 5 "
     check_the_calculator(truth, recording)
     complete = [span.attributes.get(semconv.STREAM_COMPLETE) for span in recording.spans("chat")]
     assert complete == [True if way == "streamed" else None] * 2
 
 
-def test_an_agent_with_a_tool_sync(truth, recording, chat):
+def test_an_agent_with_a_tool_sync(sdk, agent, calculator, truth, recording, chat):
     with lt.rollout("t", rollout_id="r1"):
-        result = Runner.run_sync(agent("solver", chat, tools=[calculator]), QUESTION)
+        result = sdk.Runner.run_sync(agent("solver", chat, tools=[calculator]), QUESTION)
     assert result.final_output == "answer0 to 5 "
     check_the_calculator(truth, recording)
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_after_a_handoff_the_other_agent_speaks(truth, recording, chat, way):
+async def test_after_a_handoff_the_other_agent_speaks(agent, truth, recording, chat, run):
     triage = agent("triage", chat, handoffs=[agent("expert", chat)])
     async with lt.rollout("t", rollout_id="r1"):
-        result = await WAYS[way](triage, QUESTION)
+        result = await run(triage, QUESTION)
     assert result.last_agent.name == "expert"
     truth.check_every_call(recording, calls=2)
     assert [name for name, _ in named(recording.spans("chat"))] == ["triage", "expert"]
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_an_agent_used_as_a_tool_speaks_for_itself_below_the_tool(recording, chat, way):
+async def test_an_agent_used_as_a_tool_speaks_for_itself_below_the_tool(agent, recording, chat, run):
     helper = agent("helper", chat)
     boss = agent("boss", chat, tools=[helper.as_tool(tool_name="ask_helper", tool_description="Asks.")])
     async with lt.rollout("t", rollout_id="r1"):
-        await WAYS[way](boss, QUESTION)
+        await run(boss, QUESTION)
     (tool,) = recording.spans("execute_tool")
     chats = recording.spans("chat")
     assert [name for name, _ in named([*chats, tool])] == ["boss", "helper", "boss", "boss"]
@@ -117,20 +134,20 @@ async def test_an_agent_used_as_a_tool_speaks_for_itself_below_the_tool(recordin
     assert tool.attributes[semconv.TOOL_CALL_RESULT] == "answer0 to 2+3 "
 
 
-async def test_an_agent_that_guards_another_speaks_for_itself(truth, recording, chat):
+async def test_an_agent_that_guards_another_speaks_for_itself(sdk, agent, truth, recording, chat):
     guard = agent("guard", chat)
 
-    @input_guardrail
+    @sdk.input_guardrail
     async def harmless(context, starting, text):
-        await Runner.run(guard, str(text))
-        return GuardrailFunctionOutput(output_info=None, tripwire_triggered=False)
+        await sdk.Runner.run(guard, str(text))
+        return sdk.GuardrailFunctionOutput(output_info=None, tripwire_triggered=False)
 
     async with lt.rollout("t", rollout_id="r1"):
-        await Runner.run(agent("solver", chat, input_guardrails=[harmless]), QUESTION)
+        await sdk.Runner.run(agent("solver", chat, input_guardrails=[harmless]), QUESTION)
     truth.check_every_call(recording, calls=2)
 
 
-async def test_a_decorated_function_inside_a_tool_and_one_around_an_agent(truth, recording, chat, model):
+async def test_a_decorated_function_inside_a_tool_and_one_around_an_agent(sdk, agent, truth, recording, chat, model):
     raw = openai.AsyncOpenAI(base_url=model.base_url, api_key="x")
 
     @lt.agent("inner")
@@ -138,7 +155,7 @@ async def test_a_decorated_function_inside_a_tool_and_one_around_an_agent(truth,
         asked = f"{SAYS.format('inner')} rollout 1"
         await raw.chat.completions.create(model="m", messages=[{"role": "user", "content": asked}])
 
-    @function_tool
+    @sdk.function_tool
     async def consult() -> str:
         """Consult."""
         await ask()
@@ -146,63 +163,64 @@ async def test_a_decorated_function_inside_a_tool_and_one_around_an_agent(truth,
 
     @lt.agent("outer")
     async def solve() -> None:
-        await Runner.run(agent("boss", chat, tools=[consult]), QUESTION)
+        await sdk.Runner.run(agent("boss", chat, tools=[consult]), QUESTION)
 
     async with lt.rollout("t", rollout_id="r1"):
         await solve()
     truth.check_every_call(recording, calls=3)
 
 
-async def test_a_tool_that_waited_for_approval_is_its_agents(truth, recording, chat):
-    @function_tool(needs_approval=True)
+async def test_a_tool_that_waited_for_approval_is_its_agents(sdk, agent, truth, recording, chat):
+    @sdk.function_tool(needs_approval=True)
     def guarded(expression: str) -> str:
         """Compute."""
         return "5"
 
     solver = agent("solver", chat, tools=[guarded])
     async with lt.rollout("t", rollout_id="r1"):
-        asked = await Runner.run(solver, QUESTION)
+        asked = await sdk.Runner.run(solver, QUESTION)
         assert recording.spans("execute_tool") == []
         state = asked.to_state()
         state.approve(asked.interruptions[0])
-        result = await Runner.run(solver, state)
+        result = await sdk.Runner.run(solver, state)
     assert result.final_output == "answer0 to 5 "
     truth.check_every_call(recording, calls=2)
     assert named(recording.spans("execute_tool")) == [("solver", "openai-agents")]
 
 
-async def test_a_tool_that_fails_tells_the_model_and_its_span_says_so(recording, chat):
-    @function_tool
+async def test_a_tool_that_fails_tells_the_model_and_its_span_says_so(sdk, agent, recording, chat):
+    @sdk.function_tool
     def breaks(expression: str) -> str:
         """Break."""
         raise RuntimeError(f"cannot {expression}")
 
-    result = await Runner.run(agent("solver", chat, tools=[breaks]), QUESTION)
+    result = await sdk.Runner.run(agent("solver", chat, tools=[breaks]), QUESTION)
     span = recording.span("execute_tool")
     assert span.error == span.attributes[semconv.TOOL_CALL_RESULT]
     assert span.error in result.final_output
 
 
-async def test_forty_rollouts_run_and_streamed_at_once_stay_apart(truth, recording, chat):
+async def test_forty_rollouts_run_and_streamed_at_once_stay_apart(sdk, agent, calculator, truth, recording, chat):
     triage = agent("triage", chat, handoffs=[agent("expert", chat)])
     solver = agent("solver", chat, tools=[calculator])
+    both = ways(sdk)
 
     async def attempt(number: int) -> None:
         async with lt.rollout(f"t{number}", rollout_id=f"r{number}"):
-            way = WAYS["run" if number % 2 else "streamed"]
-            await way(triage if number % 4 < 2 else solver, f"rollout {number}: how much is 2+3")
+            start = triage if number % 4 < 2 else solver
+            await both["run" if number % 2 else "streamed"](start, f"rollout {number}: how much is 2+3")
 
     await asyncio.gather(*(attempt(number) for number in range(40)))
     truth.check_every_call(recording, calls=80)
     assert len(recording.spans("execute_tool")) == 20
 
 
-def test_forty_rollouts_in_threads_stay_apart(truth, recording, model):
+def test_forty_rollouts_in_threads_stay_apart(sdk, agent, calculator, truth, recording, new_model):
     def attempts(first: int) -> None:
-        solver = agent("solver", new_model(model), tools=[calculator])
+        solver = agent("solver", new_model(), tools=[calculator])
         for number in range(first, first + 5):
             with lt.rollout(f"t{number}", rollout_id=f"r{number}"):
-                Runner.run_sync(solver, f"rollout {number}: how much is 2+3")
+                sdk.Runner.run_sync(solver, f"rollout {number}: how much is 2+3")
 
     threads = [threading.Thread(target=attempts, args=(first,)) for first in range(0, 40, 5)]
     for thread in threads:
@@ -215,37 +233,36 @@ def test_forty_rollouts_in_threads_stay_apart(truth, recording, model):
 # -- the SDK's own tracing -------------------------------------------------------------------------------------------
 
 
-class Collecting(TracingProcessor):
-    def __init__(self) -> None:
-        self.kinds: list[str] = []
+async def test_its_own_tracing_has_the_same_processors_and_the_same_spans(sdk, agent, calculator, recording, chat):
+    class Collecting(sdk.tracing.TracingProcessor):
+        def __init__(self) -> None:
+            self.kinds: list[str] = []
 
-    def on_span_end(self, span: Any) -> None:
-        self.kinds.append(span.span_data.type)
+        def on_span_end(self, span: Any) -> None:
+            self.kinds.append(span.span_data.type)
 
-    def on_trace_start(self, trace: Any) -> None: ...
-    def on_trace_end(self, trace: Any) -> None: ...
-    def on_span_start(self, span: Any) -> None: ...
-    def shutdown(self) -> None: ...
-    def force_flush(self) -> None: ...
+        def on_trace_start(self, trace: Any) -> None: ...
+        def on_trace_end(self, trace: Any) -> None: ...
+        def on_span_start(self, span: Any) -> None: ...
+        def shutdown(self) -> None: ...
+        def force_flush(self) -> None: ...
 
-
-async def test_its_own_tracing_has_the_same_processors_and_the_same_spans(recording, chat):
-    provider: Any = get_trace_provider()
+    provider: Any = sdk.tracing.get_trace_provider()
     before = provider._multi_processor._processors
     assert [type(one).__name__ for one in before] == ["BatchTraceProcessor"]
     collecting = Collecting()
     try:
-        agents.set_trace_processors([collecting])
-        await Runner.run(agent("solver", chat, tools=[calculator]), QUESTION)
+        sdk.set_trace_processors([collecting])
+        await sdk.Runner.run(agent("solver", chat, tools=[calculator]), QUESTION)
     finally:
-        agents.set_trace_processors(list(before))
+        sdk.set_trace_processors(list(before))
     assert sorted(collecting.kinds) == ["agent", "function", "generation", "generation", "task", "turn", "turn"]
 
 
-async def test_where_its_tracing_is_off_agents_are_named_all_the_same(truth, recording, chat):
+async def test_where_its_tracing_is_off_agents_are_named_all_the_same(sdk, agent, calculator, truth, recording, chat):
     async with lt.rollout("t", rollout_id="r1"):
-        await Runner.run(
-            agent("solver", chat, tools=[calculator]), QUESTION, run_config=RunConfig(tracing_disabled=True)
+        await sdk.Runner.run(
+            agent("solver", chat, tools=[calculator]), QUESTION, run_config=sdk.RunConfig(tracing_disabled=True)
         )
     check_the_calculator(truth, recording)
 
@@ -254,7 +271,7 @@ async def test_where_its_tracing_is_off_agents_are_named_all_the_same(truth, rec
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_calls_of_the_responses_api_are_made_by_their_agent(recording, way):
+async def test_calls_of_the_responses_api_are_made_by_their_agent(sdk, agent, recording, run):
     heard: list[tuple] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -270,10 +287,10 @@ async def test_calls_of_the_responses_api_are_made_by_their_agent(recording, way
 
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
     client = openai.AsyncOpenAI(base_url="http://responses.test/v1", api_key="x", http_client=http)
-    model = OpenAIResponsesModel("m", openai_client=client)
+    model = sdk.OpenAIResponsesModel("m", openai_client=client)
     triage = agent("triage", model, handoffs=[agent("expert", model)])
     async with lt.rollout("t", rollout_id="r1"):
-        result = await WAYS[way](triage, QUESTION)
+        result = await run(triage, QUESTION)
     assert result.final_output == "done"
     assert heard == [("triage", "r1"), ("expert", "r1")]
 
@@ -315,7 +332,7 @@ def responses_answer(body: dict) -> dict:
 # -- what is not the SDK ---------------------------------------------------------------------------------------------
 
 
-def test_a_module_of_the_users_that_has_the_same_name_is_left_alone(monkeypatch):
+def test_a_module_of_the_users_that_has_the_same_name_is_left_alone(sdk, monkeypatch):
     monkeypatch.delitem(sys.modules, "agents.run_internal.run_loop")
     theirs: Any = types.ModuleType("agents.run")
     theirs.run_single_turn = lambda: 1

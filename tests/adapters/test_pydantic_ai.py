@@ -1,15 +1,16 @@
 """Pydantic AI's agents are known by their own names, with nothing instrumented."""
 
 import lightning_instrumentation as lt
-import pydantic_ai
 import pytest
 from lightning_instrumentation import semconv
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.providers.openai import OpenAIProvider
 
 
 @pytest.fixture
 def agent(recording):
+    import pydantic_ai  # takes a second, which collecting need not
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
     provider = OpenAIProvider(base_url=recording.model.base_url, api_key="k")
     return lambda name: pydantic_ai.Agent(OpenAIChatModel("m", provider=provider), name=name)
 

@@ -61,7 +61,7 @@ def test_what_other_libraries_have_is_compared_with_their_own_code(tmp_path):
     assert by_others >= {("credit with a critic", name) for name in ("gae_turns", "gae_tokens", "gae_bilevel")}
 
 
-@pytest.mark.verl
+@pytest.mark.torch
 def test_a_row_that_there_is_not_is_refused_with_a_sentence():
     done = _run("--only", "gsop")
     assert done.returncode == 1

@@ -54,7 +54,7 @@ SETTLED = (
     r"|\w*(token|normal|serial|recogn|summar|initial|organ|general)is(e|es|ed|ing|ation)\w*|\w*colour\w*|centred?"
 )
 """Names that gave way to the field's, and British spelling, as whole identifiers."""
-SPELLED_ON_DISK = {"allow_retokenised", "recognised_by"}
+SPELLED_ON_DISK = {"recognised_by"}
 
 
 def _modules() -> dict[str, str]:

@@ -7,7 +7,7 @@ LIST = "# pinned\nabsl-py==2.5.1\ntorch==2.13.0+cpu\nPyYAML==6.0.3  # a comment\
 
 
 def environment(plan, **changes):
-    stamp = plan.Stamp(plan.Progress.COMPLETE, fingerprint="f", root=ROOT)
+    stamp = {"complete": True, "fingerprint": "f", "root": ROOT}
     facts = {"exists": True, "python": "3.11.7", "stamp": stamp, "missing": ()}
     return plan.Environment(**{**facts, **changes})
 
@@ -21,16 +21,15 @@ def test_nothing_changed_is_nothing_to_do(plan):
 
 
 def test_what_is_there_decides_what_is_done(plan):
-    stamp, progress = plan.Stamp, plan.Progress
+    complete = {"complete": True, "fingerprint": "f", "root": ROOT}
     assert action(plan, exists=False, python=None, stamp=None) == "create"
-    assert action(plan, python=None) == "recreate"
+    assert action(plan, python=None) == "create"
     assert action(plan, stamp=None) == "update"
-    assert action(plan, stamp=stamp(progress.COMPLETE, "other", ROOT)) == "update"
+    assert action(plan, stamp=complete | {"fingerprint": "other"}) == "update"
     assert action(plan, missing=("torch==2.13.0+cpu",)) == "update"
-    assert action(plan, stamp=stamp(progress.CREATING, "f", ROOT)) == "recreate"
-    assert action(plan, stamp=stamp(progress.UPDATING, "f", ROOT)) == "repair"
-    assert action(plan, stamp=stamp(progress.COMPLETE, "f", "/elsewhere")) == "recreate"
-    assert action(plan, python="3.12.1") == "recreate"
+    assert action(plan, stamp=complete | {"complete": False}) == "repair"
+    assert action(plan, stamp=complete | {"root": "/elsewhere"}) == "create"
+    assert action(plan, python="3.12.1") == "create"
 
 
 def test_anothers_environment_is_never_removed(plan):
@@ -39,17 +38,7 @@ def test_anothers_environment_is_never_removed(plan):
 
 
 def test_python_3_1_is_not_python_3_11(plan):
-    assert action(plan, python="3.110.0") == "recreate"
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 99}', '{"format": 1, "progress": "asleep"}'])
-def test_a_torn_or_foreign_stamp_is_none(plan, text):
-    assert plan.Stamp.from_json(text) is None
-
-
-def test_a_stamp_survives_the_disk(plan):
-    stamp = plan.Stamp(plan.Progress.UPDATING, "abc", ROOT)
-    assert plan.Stamp.from_json(stamp.to_json()) == stamp
+    assert action(plan, python="3.110.0") == "create"
 
 
 def test_the_fingerprint_sees_every_part_and_where_it_ends(plan):
@@ -109,10 +98,8 @@ nonsense
 """
 
 
-def test_pips_configuration_is_handed_to_uv_without_the_extra_indexes(plan):
-    pip = plan.parse_pip_config(PIP)
-    assert pip == plan.PipSettings(("/wheels", "/more"), "https://user:secret@mirror.example/simple", "/etc/certs.pem")
-    told = plan.uv_environment(pip, {}, uv_has_config_file=False)
+def test_uv_is_told_pips_configuration_without_the_extra_indexes(plan):
+    told = plan.uv_environment(PIP, {}, uv_has_config_file=False)
     assert told == {
         "UV_FIND_LINKS": "/wheels,/more",
         "UV_DEFAULT_INDEX": "https://user:secret@mirror.example/simple",
@@ -121,28 +108,9 @@ def test_pips_configuration_is_handed_to_uv_without_the_extra_indexes(plan):
 
 
 def test_what_the_user_told_uv_stands(plan):
-    pip = plan.parse_pip_config(PIP)
     own = {"UV_FIND_LINKS": "/mine", "UV_INDEX_URL": "https://mine.example", "SSL_CERT_FILE": "/mine.pem"}
-    assert plan.uv_environment(pip, own, uv_has_config_file=False) == {}
-    assert "UV_DEFAULT_INDEX" not in plan.uv_environment(pip, {}, uv_has_config_file=True)
-
-
-def sources(plan, *, override=None, links=None, other_index=False) -> list[str]:
-    found = plan.torch_sources(
-        "torch==2.13.0+cpu", override=override, link_contents=links or {}, other_index=other_index
-    )
-    return [source.name for source in found]
-
-
-def test_torch_comes_from_where_it_is(plan):
-    wheel = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
-    assert sources(plan) == ["PYTORCH"]
-    assert sources(plan, links={"/wheels": [wheel]}) == ["CONFIGURED"]
-    assert sources(plan, links={"/wheels": [wheel.replace("+", "%2B")]}) == ["CONFIGURED"]
-    assert sources(plan, links={"/wheels": ["torch-2.12.0+cpu-cp311.whl"]}) == ["PYTORCH"]
-    assert sources(plan, links={"https://wheels.example": []}) == ["CONFIGURED", "PYTORCH"]
-    assert sources(plan, other_index=True) == ["CONFIGURED", "PYTORCH"]
-    assert sources(plan, override="https://mirror.example", links={"/wheels": [wheel]}) == ["OVERRIDE"]
+    assert plan.uv_environment(PIP, own, uv_has_config_file=False) == {}
+    assert "UV_DEFAULT_INDEX" not in plan.uv_environment(PIP, {}, uv_has_config_file=True)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +123,7 @@ def test_torch_comes_from_where_it_is(plan):
         ("The virtual environment was not created: ensurepip is not available", "-venv"),
         ("invalid peer certificate: UnknownIssuer", "SSL_CERT_FILE"),
         ("Permission denied (os error 13)", "writable"),
+        ("error: Failed to initialize cache at `/root/.cache/uv`: Permission denied", "UV_CACHE_DIR"),
         ("something new", "lines above"),
     ],
 )

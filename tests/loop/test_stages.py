@@ -14,7 +14,7 @@ import pytest
 
 from lightning_trainer.store.tables.steps import select_batches
 
-pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl]
+pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl, pytest.mark.slow]
 
 AGENT = Path(__file__).with_name("agent_script.py")
 ANSWERS = ("a tale of two cities", "fish", "the sea, the sea")
@@ -126,7 +126,6 @@ def test_the_stages_after_it_take_what_the_agent_does(daemon):
     assert {row["outcome"] for row in status["ledger"]} == {"trained"}
 
 
-@pytest.mark.slow
 def test_after_the_trainer_was_killed_all_stages_are_repeated_to_the_same_weights(daemon):
     before = {version["version"]: version["checksum"] for version in finished(daemon)["versions"]}
     os.kill(daemon.processes("tiny")["trainer"], signal.SIGKILL)

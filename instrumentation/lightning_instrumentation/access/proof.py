@@ -173,7 +173,7 @@ class Access:
                 connection.close()
                 left = self._ca_file is None and self._left_certificate() is not None
                 raise explained(error, self.endpoint, left=left) from error
-        connection.auto_open = 0  # else it would connect again by itself, to whoever listens there then
+        connection.auto_open = 0  # else it would connect again by itself, to whatever process listens there then
         return connection
 
     def _prove(self, connection: http.client.HTTPConnection) -> str | None:

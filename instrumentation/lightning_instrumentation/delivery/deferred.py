@@ -1,8 +1,8 @@
 """Work that must not be done where it arises: in code that the garbage collector runs.
 
 A collection can begin in the middle of anything, also while this very thread holds one of our locks or OpenTelemetry's;
-whoever waits for that lock then waits for ever. Such work is only noted, and done when the next span begins or ends,
-at ``flush`` and at the end. Appending to a deque takes no lock.
+a thread that waits for that lock then waits for ever. Such work is only noted, and done when the next span begins or
+ends, at ``flush`` and at the end. Appending to a deque takes no lock.
 """
 
 from __future__ import annotations

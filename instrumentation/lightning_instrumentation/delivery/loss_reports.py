@@ -33,7 +33,7 @@ class Losses:
         if counts == self._told:
             return
         self._told = counts
-        # Whoever delivers at the moment, this is about the process and not about their rollout.
+        # Whichever rollout is being delivered, this is about the process and not about that rollout.
         contextvars.Context().run(self._write, runtime, counts)
 
     def _write(self, runtime: Runtime, counts: Mapping[str, int]) -> None:

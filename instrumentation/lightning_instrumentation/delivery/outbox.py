@@ -70,7 +70,7 @@ class Outbox:
             self.spans_started += 1
 
     def put(self, body: bytes) -> None:
-        """Keep one serialised span. Returns when it is on disk (or in memory, where there is no disk)."""
+        """Keep one serialized span. Returns when it is on disk (or in memory, where there is no disk)."""
         if self._closed:
             self._drop_after_shutdown()
             return

@@ -1,4 +1,4 @@
-"""One file of a spool: serialised spans one behind the other, which outlives its process however that ends.
+"""One file of a spool: serialized spans one behind the other, which outlives its process however that ends.
 
     file   = magic, position, number | record | record | ...
     record = length, checksum, number | body

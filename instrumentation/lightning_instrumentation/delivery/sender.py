@@ -178,7 +178,7 @@ class Sender:
                 continue
             self._idle = False
             if not self._hurry and spool.rows < self._limit:
-                self._wake.wait(_GATHER_S)  # whoever flushes does not wait for more
+                self._wake.wait(_GATHER_S)  # a flush does not wait for more
             self._send(spool, spool.read(self._limit))
             return max(0.0, self._not_before - time.monotonic())
         self._let_go()

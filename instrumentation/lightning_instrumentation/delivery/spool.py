@@ -1,8 +1,8 @@
 """The files of one process in which its spans wait for the daemon: ``kill -9`` loses none of them.
 
-Each record is a serialised ``ExportTraceServiceRequest`` with one span, so the body of a POST is records laid end to
+Each record is a serialized ``ExportTraceServiceRequest`` with one span, so the body of a POST is records laid end to
 end (repeated protobuf fields concatenate). Files are ``{spool_dir}/{endpoint}.{owner}/{pid}-{random}.{number}.spans``,
-where the owner is the daemon that they wait for; without one they are for whoever comes to the endpoint first. Those
+where the owner is the daemon that they wait for; without one they are for the first daemon at the endpoint. Those
 whose process has died are orphans, which any process of the same endpoint and owner, or the daemon, may take over.
 """
 
@@ -137,11 +137,11 @@ class Spool:
 
     @property
     def owner(self) -> str | None:
-        """Who the daemon is that it waits for; None: whoever comes to its address first."""
+        """Who the daemon is that it waits for; None: the first one at its address."""
         return self.path.parent.name.partition(".")[2] or None
 
     def move_to(self, folder: Path) -> None:
-        """Let it wait for somebody else; a kill in the middle leaves each file in one of the two places.
+        """Let it wait for another daemon; a kill in the middle leaves each file in one of the two places.
 
         Raises:
             OSError: it cannot be moved.
@@ -184,7 +184,7 @@ def endpoint_folder(spool_dir: Path, endpoint: str, owner: str | None = None) ->
     """Return the folder of spans that wait for one daemon; all names of the loopback interface are the same address.
 
     Args:
-        owner: who the daemon is; None: whoever comes to the address first.
+        owner: who the daemon is; None: the first one at the address.
     """
     parts = urlsplit(endpoint)
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)

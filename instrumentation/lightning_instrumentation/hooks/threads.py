@@ -1,4 +1,4 @@
-"""Work handed to another thread belongs to whoever handed it over.
+"""Work handed to another thread belongs to the code that handed it over.
 
 ``threading.Thread`` and ``ThreadPoolExecutor`` start with an empty context. Only our own scope is carried over, never
 the user's context variables: their program would behave differently with us than without.

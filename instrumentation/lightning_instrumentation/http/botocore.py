@@ -56,5 +56,5 @@ def _answered(out: Outgoing, request: Any, response: Any) -> None:
         return
     response.raw = WatchedRaw(response.raw, out.call, content_type, response.headers.get("content-encoding"))
     out.call.under_way = True
-    # Whoever reads the stream holds it and not the response.
+    # A reader of the stream holds the stream and not the response.
     weakref.finalize(response.raw, out.call.abandon)

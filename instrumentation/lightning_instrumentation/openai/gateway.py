@@ -26,7 +26,7 @@ def is_gateway_client(client: Any) -> bool:
 def gateway_client(
     client: Any, endpoint: str, token: str | None, *, fallback: bool, tls: SSLContext | None = None
 ) -> Any:
-    """Return the one beside ``client``, made at its first routed call.
+    """Return the one that belongs to ``client``, made at its first routed call.
 
     Args:
         tls: what looks at the gateway's certificate; None for a gateway without TLS.

@@ -77,7 +77,7 @@ def _send(
 
 
 def _of(wrapped: Callable[..., Any], client: Any) -> Callable[..., Any]:
-    """Return the method of another client. Looked up on that one it would come by whoever wrapped ours: twice."""
+    """Return the method of another client. Looked up on that one it would run through the wrappers of ours: twice."""
     # Called through its class, as wrappers of it do, it is wrapt's partial of a function and not a bound method.
     function = getattr(wrapped, "__func__", None) or getattr(wrapped, "__wrapped__", None)
     return client.request if function is None else partial(function, client)

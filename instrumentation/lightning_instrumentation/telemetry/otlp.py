@@ -139,7 +139,7 @@ def _attribute(tag: bytes, key: str, value: Any) -> bytes:
     return _field(tag, _field(b"\x0a", _text(key)) + _field(b"\x12", _any_value(value)))
 
 
-# Most attributes of a span are names and numbers that its neighbours have, too. Plain dicts: asking an ``lru_cache``
+# Most attributes of a span are names and numbers that its neighbors have, too. Plain dicts: asking an ``lru_cache``
 # costs three times as much. One for each type, since 1 equals True; emptied when full.
 _MOST_REMEMBERED = 4096
 _known: dict[type, dict[tuple[str, Any], bytes]] = {str: {}, int: {}, bool: {}, tuple: {}}

@@ -33,7 +33,7 @@ def _unpack(typecode: str, packed: bytes) -> array:
 def recorded_token_ids(token_ids: list[int]) -> bytes | str:
     """Return ids as they stand on a span: as text, which is written in a fifth of the time; none are no bytes.
 
-    Of an id that is no int32 the daemon says so.
+    The daemon reports an id that is not an int32.
     """
     return orjson.dumps(token_ids).decode() if token_ids else b""
 
@@ -58,7 +58,7 @@ class NumberText(str):
 
 
 def unpack_token_ids(packed: bytes | str) -> tuple[int, ...]:
-    """Raises ValueError: bytes that are no int32 values, or a text that is not a JSON array of them."""
+    """Raises ValueError: bytes that are not int32 values, or a text that is not a JSON array of them."""
     return _numbers("i", packed)
 
 
@@ -67,7 +67,7 @@ def pack_logprobs(logprobs: Iterable[float]) -> bytes:
 
 
 def unpack_logprobs(packed: bytes | str) -> tuple[float, ...]:
-    """Raises ValueError: bytes that are no float32 values, or a text that is not a JSON array of numbers."""
+    """Raises ValueError: bytes that are not float32 values, or a text that is not a JSON array of numbers."""
     return _numbers("f", packed)
 
 

@@ -1,8 +1,8 @@
 """A span in plain values: how every span leaves, and how one is kept that no code but ours can hold.
 
-The SDK guards a span against whoever may hold it, with locks, copies and checks of each value. Spans of agents, tools
-and rollouts are the SDK's, and stay as they are when they end: what leaves is a copy, which redaction may change. A
-model call's span is never handed out, so it is a record from the start, for a quarter of what the SDK's costs.
+The SDK guards a span against any code that may hold it, with locks, copies and checks of each value. Spans of agents,
+tools and rollouts are the SDK's, and stay as they are when they end: what leaves is a copy, which redaction may change.
+A model call's span is never handed out, so it is a record from the start, for a quarter of what the SDK's costs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Numbers on an attempt's spans, so that the daemon can tell whether all of them have come.
 
 Each process numbers its spans of an attempt from 1 in the order of their starts, under a random id of its own, and a
-span says when it ends how many had started by then. So whoever has a span knows which others it must have; the root
+span says when it ends how many had started by then. So a reader of a span knows which others it must have; the root
 span, which ends last, speaks for its whole process. A numbering that is forgotten is begun anew under another id, never
 continued: what was said before stays true.
 """

@@ -66,7 +66,7 @@ class RecordsAll(Sampler):
 
 
 class Tracer:
-    """Starts spans and hands each one, when it ends, to ``put`` as a serialised request of its own.
+    """Starts spans and hands each one, when it ends, to ``put`` as a serialized request of its own.
 
     Bodies of several are plain concatenation. A fork makes a new tracer, with random numbers of its own.
 

@@ -68,7 +68,8 @@ class ModelCall:
         """The answer is still to be read by the caller: its body ends the span."""
         self.sent = 0
         """How often the request went out."""
-        # Taken out by whoever ends the call; a list, because its ``pop`` needs no lock (a finalizer may run anywhere).
+        # Taken out by the code that ends the call; a list, because its ``pop`` needs no lock (a finalizer may run
+        # anywhere).
         self._open: list[SpanRecord] = [span]
         self._runtime = runtime
         self._attributes = span.attributes

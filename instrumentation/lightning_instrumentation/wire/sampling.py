@@ -1,6 +1,6 @@
 """What a request asks of the sampler, as span attributes, whichever API it speaks.
 
-Everything that changes what tokens are drawn from has an attribute, so that whoever reads the span can compute the same
+Everything that changes what tokens are drawn from has an attribute, so that a reader of the span can compute the same
 distribution or say why not. Long values and users' texts (a schema, bad words) are named by their hash.
 """
 

@@ -57,7 +57,7 @@ def build(
     advantages: Annotated[bool, typer.Option("--advantages", help="rl: work them out too (imports verl).")] = False,
     min_reward: Annotated[float | None, typer.Option(help="sft: the least reward of a demonstration.")] = None,
     again: Annotated[
-        bool, typer.Option("--retokenise", help="Make ids of text-only calls again, and verify them.")
+        bool, typer.Option("--retokenize", "--retokenise", help="Make ids of text-only calls again, and verify them.")
     ] = False,
     engine: Annotated[
         str | None, typer.Option(help="Let this vLLM server (http://.../v1) score the ids made again.")

@@ -210,7 +210,7 @@ def _tokenizer(config: Config, policy: PolicyConfig) -> PolicyTokenizer:
 
     if not config.policy:
         raise ConfigError(
-            "--retokenise makes ids with the tokenizer of a policy's model, and there is no [[policy]]; add one to the "
+            "--retokenize makes ids with the tokenizer of a policy's model, and there is no [[policy]]; add one to the "
             "configuration"
         )
     template = config.engine.chat_template

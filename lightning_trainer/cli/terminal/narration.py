@@ -98,7 +98,7 @@ class _Narrator:
         self._console.print(f"{self._prefix}{line}", markup=False, highlight=False, soft_wrap=True)
 
 
-# A step in one line of the terminal: what was learnt, how healthy the update was, where tokens and time went.
+# A step in one line of the terminal: what was learned, how healthy the update was, where tokens and time went.
 
 _SHOWN = (
     ("reward", "reward/mean", ".3f"),

@@ -1,13 +1,13 @@
-"""``[policy.algorithm]``: what is optimised. ``algorithm = "gspo"`` is a preset, a section may name one and change it.
+"""``[policy.algorithm]``: what is optimized. ``algorithm = "gspo"`` is a preset, a section may name one and change it.
 
-Names and meanings are verl's where it has the thing, so that its papers, scripts and metrics can be read beside it.
+Names and meanings are verl's where it has the thing, so that its papers, scripts and metrics can be read side by side
+with it.
 """
 
 from typing import Any, Literal, Self, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
-from lightning_trainer.config.algorithms.imitation import refuse_beside_imitation
 from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
 from lightning_trainer.config.algorithms.presets import PRESETS, with_preset
 from lightning_trainer.config.algorithms.thresholds import rejection_thresholds, weight_threshold
@@ -22,6 +22,25 @@ KlEstimator: TypeAlias = Literal["k1", "k2", "k3", "abs", "low_var_kl", "k1+", "
 LossAggregation: TypeAlias = Literal[
     "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
+
+_OF_REWARDS = (
+    "advantage",
+    "normalize_by_std",
+    "gamma",
+    "lam",
+    "clip_ratio_low",
+    "clip_ratio_high",
+    "clip_ratio_c",
+    "kl_reward_coef",
+    "overlong",
+    "old_logprobs",
+    "rollout_is",
+    "rollout_rs",
+    "bypass_loss",
+    "critic",
+)
+_NOT_IN_A_PAIR = ("entropy_coeff", "kl_loss_coef", "drop_zero_variance_groups")
+"""A pair's loss is not a mean over tokens, and a group without a spread has no pair."""
 
 
 class OverlongConfig(Section):
@@ -68,7 +87,7 @@ class AlgorithmConfig(Section):
     """``algorithm``: advantage, loss, regularisation and what is left out; ``docs/training.md`` is the guide."""
 
     preset: str | None = None
-    """An algorithm by its paper's name; what is given beside it counts instead of what the preset says."""
+    """An algorithm by its paper's name; what is given with it replaces what the preset says."""
     objective: Objective = "rl"
     """What is learned from: rewards, demonstrations (``sft``) or preference pairs (``dpo``). Set by the presets."""
     advantage: str = "grpo"
@@ -155,7 +174,7 @@ class AlgorithmConfig(Section):
     @model_validator(mode="after")
     def _together(self) -> Self:
         if self.objective != "rl":
-            refuse_beside_imitation(self)
+            _refuse_without_effect_in_imitation(self)
         if self.policy_loss == "dro" and self.dro_beta is None:
             raise ValueError("policy_loss = 'dro' needs dro_beta, the weight of its quadratic penalty; set it above 0")
         self._refuse_aggregation_without_effect()
@@ -200,3 +219,35 @@ class AlgorithmConfig(Section):
     def recomputes_old_logprobs(self) -> bool:
         """Whether the loss takes its ratio against the trainer's own log-probabilities before the step."""
         return self.old_logprobs == "trainer" or self.corrects_rollouts
+
+
+def _refuse_without_effect_in_imitation(algorithm: "AlgorithmConfig") -> None:
+    """Raise ``ValueError`` when a setting is given that the objective does not read, or its preset is not named.
+
+    SFT and DPO are both the loss ``-A log p`` with a factor ``A`` that the objective gives a token, so nothing that
+    belongs to rewards, ratios or estimators has a place next to them.
+    """
+    objective = algorithm.objective
+    preset = PRESETS[objective]
+    if algorithm.policy_loss != preset["policy_loss"]:
+        raise ValueError(
+            f"objective = {objective!r} has a loss of its own, which policy_loss = {algorithm.policy_loss!r} would "
+            f"replace; write preset = {objective!r} and leave policy_loss out"
+        )
+    without_effect = (*_OF_REWARDS, *_NOT_IN_A_PAIR) if objective == "dpo" else _OF_REWARDS
+    if given := [name for name in without_effect if name in algorithm.model_fields_set]:
+        raise ValueError(
+            f"{given[0]} = {getattr(algorithm, given[0])!r} has no effect with objective = {objective!r}, which "
+            "learns from what is shown and not from rewards; leave it out"
+        )
+    if objective == "dpo" and (algorithm.mini_batches > 1 or algorithm.ppo_epochs > 1):
+        raise ValueError(
+            f"objective = 'dpo' with mini_batches = {algorithm.mini_batches} and ppo_epochs = {algorithm.ppo_epochs}: "
+            "a pair's gradient is taken from what is measured before the step, so a step is one update; take fewer "
+            "pairs a step instead"
+        )
+    if objective == "dpo" and algorithm.loss_agg_mode != preset["loss_agg_mode"]:
+        raise ValueError(
+            f"objective = 'dpo' is a mean over pairs, so loss_agg_mode = {algorithm.loss_agg_mode!r} would have no "
+            "effect; leave it out, or set dpo.length_normalized"
+        )

@@ -88,7 +88,7 @@ PRESETS: Mapping[str, Settings] = {
         "kl_reward_coef": 0.03,
         "kl_reward_type": "k1",
     },
-    # Hu et al., arXiv 2501.03262: KL at every token in the reward, advantages normalised over the batch, PPO's clip and
+    # Hu et al., arXiv 2501.03262: KL at every token in the reward, advantages normalized over the batch, PPO's clip and
     # mini-batches; their script (OpenRLHF) samples 1,024 and trains 128 at a time.
     "reinforce_plus_plus": {
         "mini_batches": 8,

@@ -120,7 +120,7 @@ class GigpoCredit(CreditSettings):
 
 
 class GaeTurnsCredit(CreditSettings):
-    """Generalised advantage estimation, a turn being a time step."""
+    """Generalized advantage estimation, a turn being a time step."""
 
     scheme: Literal["gae_turns"] = "gae_turns"
     gamma: Discount = 1.0
@@ -130,7 +130,7 @@ class GaeTurnsCredit(CreditSettings):
 
 
 class GaeTokensCredit(CreditSettings):
-    """Generalised advantage estimation, a sampled token being a time step."""
+    """Generalized advantage estimation, a sampled token being a time step."""
 
     scheme: Literal["gae_tokens"] = "gae_tokens"
     gamma: Discount = 1.0
@@ -140,7 +140,7 @@ class GaeTokensCredit(CreditSettings):
 
 
 class GaeBilevelCredit(CreditSettings):
-    """Generalised advantage estimation over turns, then over the tokens of each turn."""
+    """Generalized advantage estimation over turns, then over the tokens of each turn."""
 
     scheme: Literal["gae_bilevel"] = "gae_bilevel"
     gamma_turn: Discount = 0.95

@@ -32,7 +32,7 @@ ESTIMATORS: Mapping[str, Estimator] = {
     "grpo": Estimator("group", "DeepSeekMath, arXiv 2402.03300; without the deviation Dr. GRPO, arXiv 2503.20783"),
     "grpo_vectorized": Estimator("group", "as grpo"),
     "grpo_passk": Estimator("group", "pass@k training, arXiv 2503.19595: only the best row, by its lead"),
-    "gdpo": Estimator("group", "each reward normalised on its own; with one summed reward it is grpo and a whitening"),
+    "gdpo": Estimator("group", "each reward normalized on its own; with one summed reward it is grpo and a whitening"),
     "rloo": Estimator("group", "leave one out, Ahmadian et al., arXiv 2402.14740"),
     "rloo_vectorized": Estimator("group", "as rloo"),
     "opo": Estimator("group", "length-weighted baseline, arXiv 2505.23585"),

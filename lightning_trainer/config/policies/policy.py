@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import AliasChoices, Field, PrivateAttr, field_validator, model_validator
 
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.algorithms.presets import PRESETS
@@ -71,9 +71,12 @@ class PolicyConfig(Section):
     """How many versions may have gone live since the one that sampled a trained token; calls older than that are
     dropped. The runner starts attempts that many steps ahead; 0 is synchronous. None: synchronous, and live traffic
     counts whatever its age."""
-    allow_retokenised: bool = False
-    """Also train on ids that were made again from words and verified (``lightning-trainer build --retokenise``), where
-    the engine scored them: the policy ratio against the scores corrects for what the model may have sampled instead."""
+    allow_retokenized: bool = Field(
+        default=False, validation_alias=AliasChoices("allow_retokenized", "allow_retokenised")
+    )
+    """Also train on ids that were made again from words and verified (``lightning-trainer build --retokenize``), where
+    the engine scored them: the policy ratio against the scores corrects for what the model may have sampled instead.
+    The British spelling is read, too."""
     trusted: tuple[TrustedEngine, ...] = ()
     """Engines besides the daemon's own whose exact calls are the policy's too; without any, no such call is trained."""
     train_recorded: bool = False

@@ -29,7 +29,7 @@ class StageConfig(Section):
     credit: CreditConfig | None = None
     reward: Reward | None = None
     lr: float | None = Field(default=None, gt=0)
-    """The highest; the optimiser's schedule goes on over all stages."""
+    """The highest; the optimizer's schedule goes on over all stages."""
 
     @field_validator("credit", mode="before")
     @classmethod

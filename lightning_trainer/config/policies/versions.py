@@ -43,8 +43,8 @@ class CanaryConfig(Section):
     share: float = Field(default=0.1, gt=0, le=0.5)
     """Of live rollouts, chosen by a hash of their ids, that a candidate answers."""
     shadow: bool = False
-    """The live version answers all calls, and the candidate is asked the same beside it; judges score both. For agents
-    without side effects."""
+    """The live version answers all calls, and the candidate is asked the same alongside it; judges score both. For
+    agents without side effects."""
     shadow_at_once: int = Field(default=4, ge=1, le=256)
     """Calls that the candidate is asked so at a time; one that comes when they all go on is left out, and counted."""
     by: Literal["rollout", "task", "group"] = "rollout"

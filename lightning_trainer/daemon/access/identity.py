@@ -72,7 +72,7 @@ def identity_of_daemon(state_dir: Path, url: str, token: str | None) -> Identity
 
 
 def leave_to_its_owner(url: str, identity: Identity) -> None:
-    """What waits for whoever listens at this address waits for the daemon that was there last, where that is another:
+    """What waits for the daemon at this address waits for the daemon that was there last, where that is another:
     clients of older versions did not say for whom it is."""
     known = known_daemon(url)
     owner = None if known is None else _owner(known)

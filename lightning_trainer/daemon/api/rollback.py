@@ -18,7 +18,7 @@ from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_respo
 
 @dataclass(slots=True)
 class AskedRollback:
-    """One that somebody waits for."""
+    """One that a request waits for."""
 
     version: int
     promote: bool = False
@@ -41,7 +41,7 @@ class RollbackRequests:
         self.changed = False
         """Whether a recorded step was taken out since the loop has looked."""
         self.paused: str | None = None
-        """Why somebody paused training; None where nobody did."""
+        """Why training was paused by a person; None where it was not."""
 
     async def ask(self, version: int, *, promote: bool = False) -> None:
         """Return when training goes on from the version and it is served.
@@ -59,11 +59,11 @@ class RollbackRequests:
         await asyncio.shield(asked.done)
 
     def promotes(self, version: int) -> bool:
-        """Whether somebody asks for a version that is held back, whatever is compared."""
+        """Whether a version that is held back is asked for, whatever is compared."""
         return self.pending is not None and self.pending.promote and self.pending.version == version
 
     async def wait(self) -> None:
-        """Return when one is asked, the records have changed, or somebody has paused or resumed."""
+        """Return when one is asked, the records have changed, or training was paused or resumed."""
         await self._asked.wait()
         if self.pending is None and not self.changed:
             self._asked.clear()
@@ -80,7 +80,7 @@ class RollbackRequests:
         self._wake.set()
 
     def end(self, error: LightningError | None = None) -> None:
-        """Tell whoever waits how it ended; nothing when nobody asked."""
+        """Tell the request that waits how it ended; nothing where there is none."""
         asked, self.pending = self.pending, None
         self._asked.clear()
         if asked is not None and not asked.done.done():

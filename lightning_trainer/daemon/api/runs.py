@@ -1,7 +1,8 @@
 """Which runs are going on: the process that runs one holds its name for as long as a connection stays open.
 
 Group ids carry the name, so two runners with one name would complete each other's groups. A connection needs no clock:
-it ends with the process that opened it, however that ends, and whoever starts the same run again gets its name at once.
+it ends with the process that opened it, however that ends, and a process that starts the same run again gets its name
+at once.
 """
 
 import asyncio

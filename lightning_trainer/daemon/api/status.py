@@ -32,7 +32,7 @@ from lightning_trainer.versions.listing import VersionRow, list_versions
 _MAX_WAIT_S = 60.0
 _PAGE = 100
 _READ_FOR_AN_ANSWER = 20
-"""Evaluations that are read when somebody asks for versions; the others are when a version is published."""
+"""Evaluations that are read when versions are asked for; the others are when a version is published."""
 _LONGEST_PAGE = 1000
 """Steps, versions or rows in one answer: a run has no end, and a runner asks at every step."""
 _LARGEST = 2**62
@@ -219,7 +219,7 @@ async def _everything(watched: WatchedPolicy, store: Store, before: int | None, 
 
 
 def _some(counts: Mapping[str, int]) -> dict[str, int]:
-    """The first ones; beside it stands how many there are."""
+    """The first ones; another field says how many there are."""
     return dict(islice(counts.items(), _PAGE))
 
 

@@ -41,7 +41,7 @@ def store_router(store: Store, rollbacks: Mapping[str, RollbackRequests]) -> API
             return error_response(409, str(error))
         except StoreError as error:
             return error_response(503, str(error), retry_after_s=1)
-        # Of a shared store, whoever trains hears of it from the store, be it this daemon or another one.
+        # With a shared store, the daemon that trains hears of it from the store, be it this one or another.
         loop = None if store.shared else rollbacks.get(dropped.name.rpartition("@")[0])
         if dropped.kind is Kind.STEP and loop is not None:
             loop.look_again()

@@ -108,7 +108,7 @@ class TlsListener:
     def _drop(self, task: asyncio.Task[None]) -> None:
         connection, _ = self._arriving.pop(task)
         task.cancel()
-        with contextlib.suppress(OSError):  # whoever holds it now sees its end
+        with contextlib.suppress(OSError):  # its holder sees its end
             connection.shutdown(socket.SHUT_RDWR)
 
     def _arrived(self, task: asyncio.Task[None]) -> None:

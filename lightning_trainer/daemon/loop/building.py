@@ -26,7 +26,7 @@ from lightning_trainer.types import Attempt, Span
 
 # How old a sampled token is: the versions that have gone live since the one that sampled it.
 #
-# Counted in what was served and not in optimiser steps, because nobody sampled from a version that the engine
+# Counted in what was served and not in optimizer steps, because nobody sampled from a version that the engine
 # refused, and a step that trained nothing has none. What a rollback took back does not count either.
 
 

@@ -110,7 +110,7 @@ class Forwarding:
         asked = self._rollbacks.pending
         if asked is None:
             return
-        if asked.recorded:  # whoever trains now goes there
+        if asked.recorded:  # the daemon that trains goes there
             return self._rollbacks.end()
         request = Request(asked.id, asked.version, asked.promote, self._url)
         self._passed_on = request.id  # even where it cannot be told whether it was written

@@ -103,7 +103,7 @@ class TrainingLoop:
         """Take what the policy has.
 
         Args:
-            stored: set by whoever commits spans; the loop clears it.
+            stored: set when spans are committed; the loop clears it.
             turn: of a store that other daemons share; None: it is always ours.
             vocabulary: entries of the model's; None where it is not known.
             judges: give rewards that attempts lack; None: nobody does.
@@ -319,7 +319,7 @@ class TrainingLoop:
         return True
 
     async def _paused_before(self) -> str | None:
-        """Why somebody paused it in an earlier life of the daemon; a store that cannot be read now is waited for."""
+        """Why it was paused in an earlier life of the daemon; a store that cannot be read now is waited for."""
         while True:
             try:
                 return await self._store.scan(lambda connection: pauses.reason_of(connection, self._policy.name))
@@ -366,7 +366,7 @@ class TrainingLoop:
                 await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _pause(self, reason: str, rest_s: float | None = None) -> None:
-        """Say so, and wait until somebody rolls back, or until that time has passed."""
+        """Say so, and wait until a rollback is asked for, or until that time has passed."""
         again = "" if rest_s is None else f" (it is tried again in {rest_s:.0f} s)"
         self._progress.say(
             f"training is paused: {reason}; serving and capture go on, roll back to a version or restart the daemon to "

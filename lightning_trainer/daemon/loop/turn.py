@@ -1,7 +1,7 @@
 """Whose turn it is to train a policy, where several daemons share a store; where one has it alone, always its own.
 
-The turn is renewed beside the loop, which may be in the middle of a step: a daemon that falls silent loses it, and is
-refused by the store whatever it goes on to write (``store/postgres/turns.py``).
+The turn is renewed alongside the loop, which may be in the middle of a step: a daemon that falls silent loses it, and
+is refused by the store whatever it goes on to write (``store/postgres/turns.py``).
 """
 
 import asyncio

@@ -108,7 +108,7 @@ class Weights:
         return self._settled and not self._closed and self._path[-1] == version
 
     async def publish_again(self) -> PolicyVersion:
-        """Publish the present weights because somebody asks for them: neither guard nor canary is asked."""
+        """Publish the present weights because they are asked for: neither guard nor canary is asked."""
         return await self._publish(self._path[-1], asked_for=True)
 
     async def save(self) -> None:

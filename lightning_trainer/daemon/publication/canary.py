@@ -84,8 +84,8 @@ class Canary:
             judges: all of the daemon's, by name. Training, which asks them else, waits meanwhile.
             sink: where the ends of shadow rollouts go.
             say: is told what was decided, and how far it is.
-            interrupted: whether somebody asked for something else meanwhile (a rollback).
-            promoted: whether somebody wants the candidate live, whatever was seen of it.
+            interrupted: whether something else was asked for meanwhile (a rollback).
+            promoted: whether a person wants the candidate live, whatever was seen of it.
         """
         self._policy = policy
         self._config = config

@@ -145,5 +145,5 @@ class OldVersionEngine:
 
 
 async def _start(engine: EngineSupervisor) -> None:
-    with contextlib.suppress(EngineError):  # whoever waits for it is told by ``ready``
+    with contextlib.suppress(EngineError):  # what waits for it is told by ``ready``
         await engine.start()

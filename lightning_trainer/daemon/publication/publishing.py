@@ -54,7 +54,7 @@ class Publisher:
         """Write the weights, let guard and canary compare them, the engine take and prove them, and record the outcome.
 
         Args:
-            asked_for: by somebody, in a rollback or a promotion: neither is asked.
+            asked_for: by a person, in a rollback or a promotion: neither guard nor canary is asked.
 
         Raises:
             EngineError: the engine stayed away.
@@ -65,19 +65,7 @@ class Publisher:
         await self._keeper.settled()
         live = None if asked_for else await self._to_compare_with(version)
         before = await self._store.version(self._policy, version) if asked_for else None
-        worse: str | None = None
-        for attempt in range(1, _TRIES + 1):
-            publication = await self._write(version, step, created_ns)
-            if live is not None:
-                worse = await self._worse(publication, live)
-                if worse is not None:
-                    Path(publication.path).unlink(missing_ok=True)
-                    report = PublicationReport(False, live, worse)
-                    break
-            report = await self._engine.publish(publication)
-            if report.accepted:
-                break
-            _log.warning("%s was refused, try %d of %d: %s", publication.name, attempt, _TRIES, report.reason)
+        publication, report, worse = await self._offer(version, step, created_ns, live)
         if live is not None and not report.accepted:
             await asyncio.to_thread(self._keeper.archive.remove, version)
         if report.accepted and before is not None and before.state is VersionState.REFUSED:
@@ -87,6 +75,22 @@ class Publisher:
             self.refused_in_a_row = 0 if report.accepted else self.refused_in_a_row + 1
             self.last_reason = report.reason
         return outcome
+
+    async def _offer(
+        self, version: int, step: int, created_ns: int, live: int | None
+    ) -> tuple[Publication, PublicationReport, str | None]:
+        """Write a version and offer it to the engine, some times where it refuses; with the reason where it fell behind
+        the live one, and so was not offered."""
+        for attempt in range(1, _TRIES + 1):
+            publication = await self._write(version, step, created_ns)
+            if live is not None and (worse := await self._worse(publication, live)) is not None:
+                Path(publication.path).unlink(missing_ok=True)
+                return publication, PublicationReport(False, live, worse), worse
+            report = await self._engine.publish(publication)
+            if report.accepted:
+                break
+            _log.warning("%s was refused, try %d of %d: %s", publication.name, attempt, _TRIES, report.reason)
+        return publication, report, None
 
     async def _worse(self, publication: Publication, live: int) -> str | None:
         """Return why a candidate must not go live: by the guard, and then by the canary; None where it may."""

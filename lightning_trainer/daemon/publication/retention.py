@@ -1,4 +1,4 @@
-"""Keeps the weights of published versions by the policy's rule, beside the loop: copying a file holds up no step."""
+"""Keeps the weights of published versions by the policy's rule, alongside the loop: copying a file holds up no step."""
 
 import asyncio
 import logging

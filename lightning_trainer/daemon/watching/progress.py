@@ -50,7 +50,7 @@ class Progress:
         self.phase, self.detail, self.since = phase, detail, time.time()
 
     def say(self, problem: str) -> None:
-        """Keep a sentence for whoever looks; the newest 50 stay."""
+        """Keep a sentence for readers of the status; the newest 50 stay."""
         if problem not in self.problems:
             self.problems = [*self.problems, problem][-50:]
 

@@ -23,7 +23,7 @@ _WAITING_LOGINS = 16
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Whoever may see the pages."""
+    """Those who may see the pages."""
 
     csrf: str
     """What a form has to carry."""

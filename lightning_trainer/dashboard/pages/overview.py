@@ -27,7 +27,7 @@ _SHOWN = 60
 """Steps of the overview's charts."""
 _RECENT = 6
 _HALF = (540, 210)
-"""Pixels of a chart that stands beside another."""
+"""Pixels of a chart that stands next to another."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def name_of(part: dict[str, Any]) -> str:
 
 
 def image_of(part: dict[str, Any]) -> Image | None:
-    """Return what a part shows; None where it is no image that is drawn."""
+    """Return what a part shows; None where it is not an image that is drawn."""
     content = part["content"]
     if len(content) > _MOST_BYTES * 4 // 3:
         return None

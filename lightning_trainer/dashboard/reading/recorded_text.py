@@ -22,7 +22,7 @@ _PATTERN = re.compile(r"\[[^\]]*\]?|[*?]")
 
 
 class WantedText:
-    """A text that somebody looks for, whatever its capitals."""
+    """A text that is searched for, whatever its capitals."""
 
     def __init__(self, text: str) -> None:
         lower = text.lower()

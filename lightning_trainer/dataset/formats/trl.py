@@ -1,6 +1,6 @@
 """Rows in the forms that TRL's trainers take, as JSON lines for ``datasets.load_dataset("json")``.
 
-- ``SFTTrainer``: conversational prompt-completion with ``tools``, or tokenised: ``input_ids`` with ``completion_mask``.
+- ``SFTTrainer``: conversational prompt-completion with ``tools``, or tokenized: ``input_ids`` with ``completion_mask``.
 - ``DPOTrainer``: conversational preference with an explicit prompt: ``prompt``, ``chosen``, ``rejected``.
 - ``GRPOTrainer`` samples by itself and reads no recorded rollouts, but a ``rollout_func`` may give it some. Samples are
   written with the keys that such a function returns: ``prompt_ids``, ``completion_ids``, ``logprobs`` and ``env_mask``

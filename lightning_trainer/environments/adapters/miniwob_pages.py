@@ -201,7 +201,7 @@ class MiniWoB:
             return f"There is no element {ref}. ", 0.0, False
         acted = {"action_type": self._kinds.index(kind), "ref": ref, "text": text}
         self._seen, reward, done, _, _ = self._world.step(acted)
-        # The page takes away for what is wrong; a wrong end is no less than none here.
+        # The page takes away for what is wrong; here a wrong end counts no less than none.
         return "", max(0.0, float(reward)) if done else 0.0, bool(done)
 
     def _element(self, ref: int) -> str:

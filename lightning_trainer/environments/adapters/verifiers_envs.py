@@ -48,7 +48,7 @@ class Verifiers:
     options: of its ``load_environment``.
 
     Raises:
-        ValueError: it is no environment of verifiers, or its rubric compares rollouts with each other.
+        ValueError: it is not an environment of verifiers, or its rubric compares rollouts with each other.
     """
 
     def __init__(self, environment: str, **options: Any) -> None:

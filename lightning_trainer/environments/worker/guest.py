@@ -1,8 +1,8 @@
 """The other end of the pipe: this file is run by the environment's own interpreter, with the standard library alone.
 
 A line of JSON comes on standard input, one goes back; what the environment itself prints goes to standard error, so
-that it cannot be taken for an answer. Everything here ends with whoever started it: the kernel kills the whole process
-group when the other end of the lifeline closes, whatever the environment's code is doing then.
+that it cannot be taken for an answer. Everything here ends with the process that started it: the kernel kills the whole
+process group when the other end of the lifeline closes, whatever the environment's code is doing then.
 """
 
 from __future__ import annotations

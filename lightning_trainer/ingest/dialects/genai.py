@@ -144,7 +144,8 @@ def paired(parts: Iterable[StreamPart]) -> Iterator[tuple[StreamPart, StreamPart
 
 DIALECT = Dialect(
     name=NAME,
-    # Whoever writes the conventions' attributes is read as the conventions say: it is the fallback of the registry.
+    # A tracer that writes the conventions' attributes is read as the conventions say: it is the fallback of the
+    # registry.
     recognizes=lambda span: True,
     model_call=model_call,
     usage=usage,

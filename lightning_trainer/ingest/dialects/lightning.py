@@ -1,7 +1,7 @@
 """Our own dialect: the client's spans, the gateway's records and rewards from outside.
 
 They follow the GenAI conventions, say with ``lightning.stream.complete`` how a stream ended and with
-``lightning.agent.source`` how an agent was recognised, and carry the engine's token ids (``tokens.py``).
+``lightning.agent.source`` how an agent was recognized, and carry the engine's token ids (``tokens.py``).
 """
 
 from dataclasses import replace

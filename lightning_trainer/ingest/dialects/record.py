@@ -88,7 +88,7 @@ def _as_message(message: Message) -> Message:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """An agent's name on a span, and how it was recognised."""
+    """An agent's name on a span, and how it was recognized."""
 
     agent: str
     source: str | None

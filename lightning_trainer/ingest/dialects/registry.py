@@ -1,4 +1,4 @@
-"""Which dialect a span is written in: the first that recognises it; the conventions' own reads everything else."""
+"""Which dialect a span is written in: the first that recognizes it; the conventions' own reads everything else."""
 
 from lightning_trainer.ingest.dialects import agentops, aisdk, genai, lightning, openinference, openllmetry
 from lightning_trainer.ingest.dialects.record import Dialect

@@ -1,6 +1,6 @@
 """``POST /v1/traces``: the OTLP/HTTP receiver; of ``/v1/logs`` evaluations are kept, of ``/v1/metrics`` nothing.
 
-Invariant: 2xx is answered only after the commit, so whoever reads it may forget the spans. A span that cannot be
+Invariant: 2xx is answered only after the commit, so a client that reads it may forget the spans. A span that cannot be
 stored is counted in ``partial_success`` and the rest goes on; a body that cannot be read is refused as a whole.
 Source: OpenTelemetry Protocol specification 1.x, section OTLP/HTTP (binary protobuf and JSON).
 """
@@ -54,7 +54,7 @@ class Export:
 
 
 def decode_request(body: bytes) -> Export:
-    """Read a serialised ExportTraceServiceRequest.
+    """Read a serialized ExportTraceServiceRequest.
 
     Raises:
         MalformedTelemetryError: it is not one.

@@ -1,8 +1,8 @@
 """A rollout that is known by its URL alone: ``/rollouts/{id}/v1`` and ``/rollouts/{id}/agents/{agent}/v1``.
 
-Whoever can set a base URL takes part, in any language. The id names the rollout and its one attempt. The ids of the
-attempt's root span follow from it, so calls can be put below that span before it exists. Settings of the rollout may
-stand before ``/v1``: ``/rollouts/{id}/with/temperature=0.7&metadata.split=train/v1``.
+Any program that can set a base URL takes part, in any language. The id names the rollout and its one attempt. The ids
+of the attempt's root span follow from it, so calls can be put below that span before it exists. Settings of the rollout
+may stand before ``/v1``: ``/rollouts/{id}/with/temperature=0.7&metadata.split=train/v1``.
 """
 
 import hashlib

@@ -8,7 +8,7 @@ Domains without Verifiers" (arXiv 2506.18254), section 3; its filter by a moving
 Prompt and reasoning are the ids that were recorded, never words that are tokenized again. The reasoning is the last
 answer of the policy up to where the pattern says that the final answer begins; where it does not say so, all of the
 answer, and the lead-in after it. Both probabilities are of one version: the one that is live when it is judged, which
-the reason names beside the one that sampled.
+the reason names besides the one that sampled.
 """
 
 import asyncio

@@ -43,7 +43,7 @@ class ProgramAgent:
             CommandError: it failed.
             TimeoutError: it took too long.
         """
-        # Whoever knows the URL acts in the session; nobody else can guess it.
+        # A program that knows the URL acts in the session; no other can guess it.
         secret = secrets.token_urlsafe(24)
         self._sessions[secret] = session
         try:

@@ -1,6 +1,6 @@
 """One piece of feedback, as it is kept in spans: an evaluation (``gen_ai.evaluation.result``) that names its source.
 
-Whoever brings it, the client's ``lt.feedback``, ``POST /lightning/feedback``, another tracer's OTLP or
+Whatever brings it, the client's ``lt.feedback``, ``POST /lightning/feedback``, another tracer's OTLP or
 Langfuse's score API, it is such a span, so it is durable, idempotent and backed up as all spans are.
 """
 

@@ -123,7 +123,7 @@ class _Reading:
 
     def problems(self) -> list[str]:
         """Return one sentence for each thing that could not be used."""
-        # Whoever tried again and gave a number then has mended it.
+        # A sender that tried again and gave a number then has corrected it.
         unmended = {text for key, texts in self._not_numbers.items() if key not in self._last for text in texts}
         return [
             *(f"{text} and counts as missing" for text in sorted(unmended)),

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter, lt
 
-from lightning_trainer.samples.transitions.token_tree import token_tree
+from lightning_trainer.samples.transitions.token_tree import token_parents
 from lightning_trainer.types import Call
 
 _by_time = attrgetter("start_ns", "call_id")
@@ -119,8 +119,8 @@ def _extended(steps: Sequence[Call], among: Iterable[int], trainable: Container[
     places = [place for place in among if _has_tokens(steps[place])]
     owners = None if trainable is None else [steps[place].call_id in trainable for place in places]
     extends: list[int | None] = [None] * len(steps)
-    tree = token_tree([steps[place] for place in places], owners)
-    for place, parent in zip(places, tree.parents, strict=True):
+    parents = token_parents([steps[place] for place in places], owners)
+    for place, parent in zip(places, parents, strict=True):
         extends[place] = None if parent is None else places[parent]
     return extends
 

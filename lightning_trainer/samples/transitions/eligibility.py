@@ -12,6 +12,15 @@ from lightning_trainer.samples.transitions.ledger import NO_AGENT
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Attempt, AttemptState, Call, Fidelity, RolloutMode
 
+AGAINST_MODE: Mapping[RolloutMode | str, Reason] = {
+    RolloutMode.EVALUATE: Reason.EVALUATION,
+    RolloutMode.BASELINE: Reason.BASELINE,
+    RolloutMode.RETRIED: Reason.RETRIED,
+    RolloutMode.SHADOW: Reason.SHADOW,
+    RolloutMode.DROPPED: Reason.TAKEN_OUT,
+}
+"""Why the calls of an attempt of a mode are not trained."""
+
 
 def reason_against(
     call: Call,
@@ -88,7 +97,7 @@ def _not_ours(
         # A policy answered, so the call did go to the gateway: there are no ids because its caller cancelled it first.
         cancelled = call.policy is not None and not call.complete
         return Reason.INCOMPLETE_STREAM if cancelled else Reason.FIDELITY_TOO_LOW
-    if call.fidelity is Fidelity.VERIFIED and not policy.allow_retokenised:
+    if call.fidelity is Fidelity.VERIFIED and not policy.allow_retokenized:
         return Reason.RETOKENIZED
     if call.policy is None or (call.policy_version is None and not policy.takes_unknown_versions):
         return Reason.NO_POLICY_VERSION
@@ -99,16 +108,8 @@ def _not_ours(
         return Reason.UNKNOWN_ATTEMPT
     if call.rollout_id is not None and call.rollout_id != attempt.rollout_id:
         return Reason.OTHER_ROLLOUT
-    if attempt.mode is RolloutMode.EVALUATE:
-        return Reason.EVALUATION
-    if attempt.mode is RolloutMode.BASELINE:
-        return Reason.BASELINE
-    if attempt.mode is RolloutMode.RETRIED:
-        return Reason.RETRIED
-    if attempt.mode is RolloutMode.SHADOW:
-        return Reason.SHADOW
-    if attempt.mode is RolloutMode.DROPPED:
-        return Reason.TAKEN_OUT
+    if attempt.mode in AGAINST_MODE:
+        return AGAINST_MODE[attempt.mode]
     if attempt.state is AttemptState.FAILED and policy.failed_attempts == "drop":
         return Reason.FAILED_ATTEMPT
     if attempt.state is AttemptState.RUNNING:

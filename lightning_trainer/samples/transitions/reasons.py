@@ -61,7 +61,7 @@ class Reason(StrEnum):
     RETOKENIZED = (
         "retokenised",
         "The ids were made again from the words, so the model may have sampled others; reinforcement learning takes "
-        "them only with allow_retokenised = true.",
+        "them only with allow_retokenized = true.",
     )
     NO_POLICY_VERSION = (
         "no_policy_version",

@@ -23,7 +23,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from lightning_trainer.samples.transitions.limits import Limit, without_choice
-from lightning_trainer.samples.transitions.token_tree import token_tree
+from lightning_trainer.samples.transitions.token_tree import token_parents
 from lightning_trainer.token_ids import TokenIds, packed
 from lightning_trainer.types import Credit, Gap, Sample, Segment, Trajectory, Transition
 
@@ -123,7 +123,7 @@ def _extended(trajectories_G: Sequence[Trajectory], steps: Sequence[_Step], how:
         return [None] * len(steps)
     if how == "tree":
         owners = [(trajectory.attempt.attempt_id, trajectory.agent) for trajectory, _ in steps]
-        return token_tree([transition for _, transition in steps], owners).parents
+        return token_parents([transition for _, transition in steps], owners)
     place: dict[str | None, int] = {transition.transition_id: index for index, (_, transition) in enumerate(steps)}
     above = {step.transition_id: step.extends for trajectory in trajectories_G for step in trajectory.transitions}
     for transition_id, found in above.items():

@@ -53,7 +53,7 @@ class PostgresStore(Store):
         return writer, ReaderPool(lambda: PostgresConnection(self.url, silence_s=None))
 
     def _release(self) -> None:
-        """Nothing is held beside the connections."""
+        """Nothing is held besides the connections."""
 
     async def take_turn(self, policy: str, holder: str) -> str | None:
         lasts_s = self.retention.config.turn_s

@@ -41,18 +41,18 @@ def give_up(connection: Connection, policy: str, token: int) -> None:
 
 
 def count_dropped_step(connection: Connection, policy: str) -> None:
-    """Let the daemon whose turn it is know that somebody has taken a step out of what will be trained."""
+    """Let the daemon whose turn it is know that a step was taken out of what will be trained."""
     connection.execute("UPDATE leases SET dropped_steps = dropped_steps + 1 WHERE policy = ?", (policy,))
 
 
 def dropped_steps(connection: Connection, policy: str) -> int:
-    """Return how many were taken out since somebody first trained the policy."""
+    """Return how many were taken out since the policy was first trained."""
     row = connection.execute("SELECT dropped_steps FROM leases WHERE policy = ?", (policy,)).fetchone()
     return 0 if row is None else row[0]
 
 
 def check(connection: Connection, policy: str, token: int | None) -> None:
-    """Let a write pass that is for whoever has the turn; one without a token passes while nobody has it.
+    """Let a write pass that is for the daemon that has the turn; one without a token passes while none has it.
 
     Raises:
         TurnLostError: the turn is another's.

@@ -42,7 +42,7 @@ class Retention:
     give_back: Callable[[Any, int], None] | None = None
     """Returns so many free pages to the file system; None where the database does that by itself."""
     most_log: int = _MOST_LOG
-    """Bytes of a log beside the store, at most."""
+    """Bytes of a log next to the store, at most."""
     wanted_by: Callable[[], Collection[str]] = tuple
     """Policies whose steps still take attempts."""
     repeatable_from: Callable[[], Mapping[str, int]] = dict

@@ -63,7 +63,7 @@ def select_rollouts(connection: Connection, since_ns: int, known: Sequence[str])
 
 
 def select_shadows(connection: Connection, since_ns: int, known: Sequence[str]) -> list[str]:
-    """Return attempts that a candidate made beside the live version since then, the first that are not known."""
+    """Return attempts that a candidate made alongside the live version since then, the first that are not known."""
     rows = connection.execute(
         """SELECT attempt_id FROM attempts WHERE started_ns >= ? AND mode = 'shadow'
            AND attempt_id NOT IN (SELECT value FROM json_each(?)) ORDER BY started_ns LIMIT ?""",

@@ -1,4 +1,4 @@
-"""Feedback in a table of its own beside its spans, the rewards that were made of it, and how either is forgotten.
+"""Feedback in a table of its own besides its spans, the rewards that were made of it, and how either is forgotten.
 
 A row is written in the transaction that stores its span. Which attempt it is about is looked up when it is read, until
 that is known: feedback may come before the spans of what it is about.
@@ -238,7 +238,7 @@ def retract(connection: Connection, targets: Collection[str]) -> int:
 
 
 def delete_spans(connection: Connection, keys: Iterable[tuple[str, str]]) -> int:
-    """Delete spans that are no model calls; return how many there were."""
+    """Delete spans that are not model calls; return how many there were."""
     seqs = [
         row[0]
         for key in keys

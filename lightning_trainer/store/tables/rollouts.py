@@ -15,7 +15,7 @@ from lightning_trainer.store.connection import Connection, stream
 from lightning_trainer.types import Span
 
 _COMPARED = 2000
-"""Names that a misspelt one is compared with: the newest rollouts'."""
+"""Names that a misspelled one is compared with: the newest rollouts'."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Optimiser steps: which attempts each consumed, its batch, its ledger, its report.
+"""Optimizer steps: which attempts each consumed, its batch, its ledger, its report.
 
 Invariant: an attempt belongs to at most one step of a policy, and a step is written once, together with its batch and
 its ledger, before it is trained. So a crash repeats a step exactly, and nothing is trained twice.

@@ -20,7 +20,7 @@ class Compacted:
 
 
 def compact(state_dir: Path) -> Compacted:
-    """Write the database anew, in its place; it needs as much free disk as it holds, and no daemon beside it.
+    """Write the database anew, in its place; it needs as much free disk as it holds, and no daemon at the same time.
 
     Raises:
         StoreError: a daemon has it, there is no room, or it is damaged; then it is as it was.

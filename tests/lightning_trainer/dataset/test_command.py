@@ -159,8 +159,8 @@ def test_words_are_tokenised_again_where_that_is_asked_for(
     (folder / "words.jsonl").write_text(otlp_line(spans))
     (folder / "lightning.toml").write_text(f'[[policy]]\nname = "math"\nagents = ["solver"]\nmodel = "{tiny_model}"\n')
 
-    output = run("--spans words.jsonl --for sft --retokenise --tokens --format trl --out ids.jsonl")
-    assert "tokenised again from their words and verified: 1" in output
+    output = run("--spans words.jsonl --for sft --retokenize --tokens --format trl --out ids.jsonl")
+    assert "tokenized again from their words and verified: 1" in output
     assert f"the server counted {len(prompt) + 1} prompt tokens" in output
     (row,) = [json.loads(line) for line in (folder / "ids.jsonl").read_text().splitlines()]
     assert row["input_ids"] == [*prompt, ord("5") - ord("!") + 3, 2]

@@ -49,7 +49,7 @@ def test_verified_calls_are_no_samples_unless_the_policy_says_so(in_words_only, 
     assert {row.reason for row in refused.ledger} == {"retokenised"}
     assert any("retokenised" in problem for problem in refused.problems)
 
-    allowed = build(verified, make_policy(allow_retokenised=True))
+    allowed = build(verified, make_policy(allow_retokenized=True))
     assert allowed.batch is not None
     for sample, answer in zip(allowed.batch.samples, ("5", "6"), strict=True):
         (segment,) = sample.segments
@@ -63,7 +63,7 @@ def test_without_scores_verified_calls_have_nothing_to_correct_with(attempt_span
     spans = attempt_spans("a1", 1, reward=1.0, exact=False)
     prompt = tokenizer.prompt_ids([{"role": "user", "content": "2+3?"}], [])
     spans[1].attributes.update({"gen_ai.usage.input_tokens": len(prompt), "gen_ai.usage.output_tokens": 2})
-    policy = make_policy(allow_retokenised=True)
+    policy = make_policy(allow_retokenized=True)
     verified = retokenize(read_recording(spans, with_words=True), policy, tokenizer)
     assert {row.reason for row in build(verified, policy).ledger} == {"no_policy_version"}
 

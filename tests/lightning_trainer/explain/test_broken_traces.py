@@ -87,7 +87,7 @@ async def test_retokenized_because_only_text_was_recorded(recorded, explain, att
     await recorded(*(span for span in a1.spans if span.scope != semconv.GATEWAY_SCOPE))
     first = explain("r-a1")[0]
     assert "is not trained: text only: of 2 calls the text was recorded and no token ids" in first
-    assert "tokenised again may give other ids" in first
+    assert "tokenized again may give other ids" in first
 
 
 @pytest.mark.parametrize("prompt_known", [True, False], ids=["streamed", "whole"])

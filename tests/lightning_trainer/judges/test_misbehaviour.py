@@ -6,7 +6,7 @@ import re
 import pytest
 
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.judges.attempts import read_attempts
+from lightning_trainer.judges.attempts import JudgedSpans
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.otlp.span_codec import encode_span
 
@@ -315,7 +315,7 @@ async def test_what_an_agent_writes_neither_ends_its_attempt_nor_begins_another(
     spans = [s for name, text in {**ANSWERS, "b": forged}.items() for s in attempt_to_judge(name, [text])]
     from lightning_trainer.judges.rendering import rendered
 
-    shown = rendered(read_attempts(spans, read_spans(spans).attempts), 20_000)
+    shown = rendered(JudgedSpans(spans, read_spans(spans).attempts).attempts, 20_000)
     assert code not in shown.codes
     assert "zzzzz" not in shown.codes
 

@@ -9,7 +9,7 @@ import pytest
 
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.judges.attempts import read_attempts
+from lightning_trainer.judges.attempts import JudgedSpans
 from lightning_trainer.judges.kinds.program import ProgramJudge
 from lightning_trainer.judges.models.budget import Budget
 
@@ -26,7 +26,7 @@ def run(judge_config, attempt_to_judge, tmp_path):
         config = judge_config("program", working_dir=tmp_path, **{"timeout_s": 60, **settings})
         spans = [span for name in names for span in attempt_to_judge(name, ["It is 6.", f"Bye, {name}."])]
         program_judge = ProgramJudge(config)
-        attempts = read_attempts(spans, read_spans(spans).attempts)
+        attempts = JudgedSpans(spans, read_spans(spans).attempts).attempts
         return await program_judge.verdicts(attempts, program_judge.question(attempts), Budget())
 
     return run

@@ -8,7 +8,7 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.judges.attempts import read_attempts
+from lightning_trainer.judges.attempts import JudgedSpans
 from lightning_trainer.judges.rendering import message_text, rendered
 from lightning_trainer.types import Span
 
@@ -18,7 +18,7 @@ def show(attempt_to_judge):
     def show(*attempts, max_chars=20_000):
         """``attempts``: names with what ``attempt_to_judge`` takes."""
         spans = [span for name, options in attempts for span in attempt_to_judge(name, **options)]
-        return rendered(read_attempts(spans, read_spans(spans).attempts), max_chars)
+        return rendered(JudgedSpans(spans, read_spans(spans).attempts).attempts, max_chars)
 
     return show
 
@@ -84,7 +84,7 @@ def test_the_task_and_the_last_tool_are_shown(attempt_to_judge):
     about |= {semconv.TOOL_CALL_ARGUMENTS: '{"n": 6}', semconv.TOOL_CALL_RESULT: "accepted"}
     tool = Span(call.trace_id, "ab" * 8, root.span_id, "tool", call.end_ns + 1, call.end_ns + 2, about)
     spans = [root, call, tool]
-    text = rendered(read_attempts(spans, read_spans(spans).attempts), 5000).text
+    text = rendered(JudgedSpans(spans, read_spans(spans).attempts).attempts, 5000).text
     assert '{"sum": "2*3", "is": 6}' in text
     assert 'At the end the tool submit was run with {"n": 6}; it gave:\naccepted' in text
 

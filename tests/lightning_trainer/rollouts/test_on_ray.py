@@ -14,7 +14,7 @@ from lightning_instrumentation.scope import current
 from lightning_trainer.rollouts.attempt import run_attempt
 from lightning_trainer.rollouts.on_ray import OnRay
 
-pytestmark = pytest.mark.verl
+pytestmark = [pytest.mark.verl, pytest.mark.ray]
 ENDPOINT = "http://127.0.0.1:9"
 
 

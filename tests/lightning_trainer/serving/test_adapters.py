@@ -83,7 +83,7 @@ class Adapter:
 @pytest.fixture(scope="module")
 def engine(start_engine, tmp_path_factory):
     folder = tmp_path_factory.mktemp("adapters")
-    engine = start_engine(folder, policies=("writer", "critic"), lora_rank=5)
+    engine = start_engine(folder, policies=("writer", "critic"), lora_rank=5, max_model_len=2048)
     try:
         yield engine
     finally:
@@ -184,7 +184,7 @@ async def test_nor_one_that_came_again_under_the_same_number(engine, writer):
 async def test_a_stream_ends_on_the_adapter_it_began_with_and_nobody_waits_for_it(engine, writer):
     old = writer.publish(seed=10)
     async with engine.client() as client, engine.client() as other:
-        body = {"model": "writer", "prompt": PROMPT, "max_tokens": 240, "ignore_eos": True, "stream": True, "seed": 1}
+        body = {"model": "writer", "prompt": PROMPT, "max_tokens": 1500, "ignore_eos": True, "stream": True, "seed": 1}
         async with client.stream("POST", "/v1/completions", json={**body, "return_token_ids": True}) as stream:
             assert int(stream.headers["x-lightning-policy-version"]) == old.version
             lines = stream.aiter_lines()

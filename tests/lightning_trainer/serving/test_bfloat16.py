@@ -3,6 +3,7 @@
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_a_small_model_answers_in_bfloat16(start_engine, tmp_path):
     # On a CPU with AMX its attention is the first to use the tiles: oneDNN, which asks the kernel for them, leaves

@@ -142,6 +142,7 @@ def _group(pid: int) -> int | None:
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 async def test_an_argument_that_the_engines_vllm_does_not_know_is_named(tmp_path, tiny_model):
     message = await failure(settings(tmp_path, tiny_model, vllm={"max_num_batch_tokens": 512}))

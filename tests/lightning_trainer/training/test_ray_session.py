@@ -81,7 +81,7 @@ from lightning_trainer.training.on_ray.hang_detection import Stillness
 
 class Actor:
     def call(self, method, argument):
-        time.sleep(30 if method == "sleep" else 0)
+        time.sleep(15 if method == "sleep" else 0)
         return len(argument)
 
 async def main():
@@ -304,6 +304,7 @@ print("each its own")
 """
 
 
+@pytest.mark.slow
 def test_what_threads_put_into_a_ray_that_was_started_again_is_never_taken_for_each_other():
     """The thread that Ray is started on keeps the driver's name in the next one, and would share it with that one's."""
     done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=200)

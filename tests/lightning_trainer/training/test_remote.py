@@ -77,6 +77,7 @@ async def test_what_a_step_draws_at_random_does_not_depend_on_other_trainers_of_
     assert found == [expected[0], expected[0], expected[1], expected[1]]
 
 
+@pytest.mark.ray
 async def test_an_actor_that_is_killed_is_replaced_and_one_that_is_stopped_goes_on_to_the_same_weights(
     settings, batch, tmp_path
 ):
@@ -115,6 +116,7 @@ async def test_an_actor_that_is_killed_is_replaced_and_one_that_is_stopped_goes_
     assert (tmp_path / "logs" / "trainer.log").is_file()
 
 
+@pytest.mark.ray
 async def test_an_actor_that_cannot_start_says_why(settings, tmp_path):
     client = make_trainer("ray", settings(model_dir=tmp_path))
     try:

@@ -13,7 +13,7 @@ from lightning_trainer.training.on_ray.environ import set_ray_environment
 from lightning_trainer.training.remote import make_trainer
 from lightning_trainer.types import TrainingBatch
 
-pytestmark = pytest.mark.verl
+pytestmark = [pytest.mark.verl, pytest.mark.ray]
 
 
 _SHAPES = {1: "forks inside responses", 2: "shared prefixes"}

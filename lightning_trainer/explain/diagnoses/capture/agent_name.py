@@ -14,12 +14,12 @@ def diagnose(case: Case) -> Finding | None:
     others = sorted(
         {call.agent for call in case.calls if call.agent is not None and not case.policy.claims(call.agent)}
     )
-    misspelt = {agent: pattern for agent in others if (pattern := _nearest(agent, case.policy)) is not None}
+    misspelled = {agent: pattern for agent in others if (pattern := _nearest(agent, case.policy)) is not None}
     if case.own:
-        if not misspelt:
+        if not misspelled:
             return None
-        calls = sum(call.agent in misspelt for call in case.calls)
-        return Finding("agent name", f"{counted(calls, 'call')} by {_hint(misspelt, case.policy)}", blocks=False)
+        calls = sum(call.agent in misspelled for call in case.calls)
+        return Finding("agent name", f"{counted(calls, 'call')} by {_hint(misspelled, case.policy)}", blocks=False)
     claimed = listed(map(repr, case.policy.agents))
     if not others:
         return Finding(
@@ -28,15 +28,15 @@ def diagnose(case: Case) -> Finding | None:
             f"claims {claimed}; put @lt.agent(...) around the code that makes them",
         )
     seen = listed(map(repr, others))
-    hint = _hint(misspelt, case.policy) if misspelt else f"add {seen} to the policy's agents, or rename the agent"
+    hint = _hint(misspelled, case.policy) if misspelled else f"add {seen} to the policy's agents, or rename the agent"
     return Finding(
         "agent name",
         f"its {counted(len(case.calls), 'call')} are by {seen}, and policy {case.policy.name} claims {claimed}; {hint}",
     )
 
 
-def _hint(misspelt: dict[str, str], policy: PolicyConfig) -> str:
-    pairs = listed(f"{agent!r} is nearest to {pattern!r}" for agent, pattern in misspelt.items())
+def _hint(misspelled: dict[str, str], policy: PolicyConfig) -> str:
+    pairs = listed(f"{agent!r} is nearest to {pattern!r}" for agent, pattern in misspelled.items())
     return f"{pairs}: rename the agent, or add its name to the agents of policy {policy.name}"
 
 

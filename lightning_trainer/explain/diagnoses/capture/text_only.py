@@ -19,7 +19,7 @@ def diagnose(case: Case) -> Finding | None:
     went = Counter(_went(call, case) for call in calls)
     return Finding(
         "text only",
-        f"of {counted(len(calls), 'call')}{of_all} the text was recorded and no token ids, and text that is tokenised "
+        f"of {counted(len(calls), 'call')}{of_all} the text was recorded and no token ids, and text that is tokenized "
         f"again may give other ids than the engine sampled; {_advice(went, case)}",
         whole=len(calls) == len(case.own),
     )

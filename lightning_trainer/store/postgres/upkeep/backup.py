@@ -1,4 +1,4 @@
-"""A backup of a store on PostgreSQL: made by ``pg_dump``, gone back to by ``pg_restore``, with checkpoints beside it.
+"""A backup of a store on PostgreSQL: made by ``pg_dump``, gone back to by ``pg_restore``, with checkpoints next to it.
 
 Invariant: the password is on no command line. A store that is gone back to is another one for every daemon that had a
 turn before: its tokens go on far behind all that were given.
@@ -29,7 +29,7 @@ _TOKENS = 10**9
 
 
 def back_up(url: str, folder: Path, checkpoints: Mapping[str, Path], *, journal: Path | None = None) -> Backup:
-    """Dump a store, beside daemons that write, into a new folder.
+    """Dump a store, while daemons may write, into a new folder.
 
     Args:
         checkpoints: the newest of each policy, by its name.

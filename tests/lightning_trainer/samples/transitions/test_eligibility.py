@@ -63,8 +63,9 @@ def test_every_reason_explains_itself_in_a_sentence():
     assert len({reason.explanation for reason in Reason}) == len(Reason)
 
 
-def test_ids_made_again_are_trained_where_the_policy_says_so(make_call, make_attempt, make_policy):
-    allowing = make_policy(allow_retokenised=True)
+@pytest.mark.parametrize("name", ["allow_retokenized", "allow_retokenised"])
+def test_ids_made_again_are_trained_where_the_policy_says_so(make_call, make_attempt, make_policy, name):
+    allowing = make_policy(**{name: True})
     attempts = {"a1": make_attempt()}
     scored = make_call("s", fidelity=Fidelity.VERIFIED)
     assert reason_against(scored, allowing, attempts) is None

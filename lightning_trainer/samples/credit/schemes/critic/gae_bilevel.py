@@ -1,4 +1,4 @@
-"""Bi-level generalised advantage estimation: over turns first, then over the tokens inside each turn.
+"""Bi-level generalized advantage estimation: over turns first, then over the tokens inside each turn.
 
 Formula, with the critic's values before each token and ``V_k`` that before the last token of turn ``k``:
 

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation over sampled tokens: each of them is one time step.
+"""Generalized advantage estimation over sampled tokens: each of them is one time step.
 
 Formula: as in ``gae_turns.py`` with tokens for turns; tokens that were not sampled (prompts, tool output) are not time
 steps, so the step after a call's last token is the next call's first. Source: Schulman et al. (arXiv 1506.02438),

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation over turns: each call is one time step of the decision process.
+"""Generalized advantage estimation over turns: each call is one time step of the decision process.
 
 Formula: ``delta_t = r_t + gamma * V_{t+1} - V_t`` and ``A_t = delta_t + gamma * lam * A_{t+1}``, beyond the last turn
 ``V = A = 0`` and the terminal reward is added to ``r_t``. Edges are parent edges; at a fork ``V`` and ``A`` are means
