@@ -53,8 +53,11 @@ class Learned:
 class Learner:
     """The policy and, where the algorithm needs them, its frozen reference and its critic."""
 
-    def __init__(self, settings: TrainerSettings) -> None:
+    def __init__(self, settings: TrainerSettings, base: UpdateWorker | None = None) -> None:
         """Load the models.
+
+        Args:
+            base: whose model the policy's adapter is on, where it is loaded already.
 
         Raises:
             TrainingError: a model or the settings cannot be trained with.
@@ -65,7 +68,7 @@ class Learner:
         self._run = settings
         self._settings = settings.at_step(1)
         self._algorithm = self._settings.algorithm
-        self.policy = UpdateWorker(self._settings)
+        self.policy = UpdateWorker(self._settings, base)
         self.reference: Reference | None = None
         if any(_is_loaded(stage) for stage in settings.of_stages if stage.algorithm.needs_reference):
             self.reference = Reference(settings)
