@@ -132,12 +132,12 @@ def _process_maker(
     if backend == "inprocess":
         return partial(InProcess, gpus=gpus)
     set_ray_environment(cluster=cluster is not None and cluster.address is not None)
+    from lightning_trainer.training.on_ray.process import RayProcess
     from lightning_trainer.training.on_ray.session import RaySession
-    from lightning_trainer.training.on_ray.trainer import RayProcess
 
     session = RaySession(sum(group[0].world_size for group in groups), gpus, cluster)
     if session.cluster is None:
         return partial(RayProcess, session=session)
-    from lightning_trainer.training.on_ray.cluster_trainer import ClusterProcess
+    from lightning_trainer.training.on_ray.cluster_process import ClusterProcess
 
     return partial(ClusterProcess, session=session, cluster=session.cluster)

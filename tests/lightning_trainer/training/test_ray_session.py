@@ -22,7 +22,7 @@ set_ray_environment()
 import ray
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.on_ray.session import RaySession
-from lightning_trainer.training.on_ray.trainer import RayProcess
+from lightning_trainer.training.on_ray.process import RayProcess
 
 class Actor:
     def sleep(self, seconds):
@@ -76,7 +76,7 @@ from lightning_trainer.training.on_ray.environ import set_ray_environment
 set_ray_environment()
 import psutil, ray
 from lightning_trainer.training.on_ray.session import RaySession
-from lightning_trainer.training.on_ray.trainer import RayProcess
+from lightning_trainer.training.on_ray.process import RayProcess
 from lightning_trainer.training.on_ray.hang_detection import Stillness
 
 class Actor:
@@ -216,7 +216,7 @@ def test_sigterm_stays_the_daemons_own_and_so_does_rays_folder():
 
 async def test_a_start_that_is_cancelled_leaves_no_ray_behind():
     set_ray_environment()
-    from lightning_trainer.training.on_ray.trainer import RayProcess
+    from lightning_trainer.training.on_ray.process import RayProcess
 
     begun, may_end, done, looked = threading.Event(), threading.Event(), [], []
 

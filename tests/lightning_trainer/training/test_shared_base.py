@@ -35,12 +35,12 @@ def batch(samples_of_shape):
 
 @pytest.fixture
 def alone(of_policies, batch, tmp_path):
-    """Train each policy with a base of its own; return reports and checksums after each step, by policy."""
+    """Train policies with a base of their own; return reports and checksums after each step, by policy."""
 
-    async def run(steps: int) -> dict[str, list]:
+    async def run(steps: int, *names: str) -> dict[str, list]:
         found: dict[str, list] = {}
-        for name, own in of_policies.items():
-            trainer = make_trainer("inprocess", replace(own, base=None))
+        for name in names:
+            trainer = make_trainer("inprocess", replace(of_policies[name], base=None))
             await trainer.start()
             found[name] = [await _trained(trainer, batch(name, step), tmp_path) for step in range(1, steps + 1)]
             await trainer.close()
@@ -67,7 +67,7 @@ def _same(ours, theirs) -> None:
 async def test_each_trains_as_it_would_alone_whoever_comes_between_and_goes_on_from_its_checkpoint(
     of_policies, batch, alone, tmp_path
 ):
-    expected = await alone(3)
+    expected = await alone(3, *of_policies)
     trainers = dict(zip(of_policies, make_trainers("inprocess", list(of_policies.values())), strict=True))
     assert len({id(trainer.process) for trainer in trainers.values()}) == 1
     for trainer in trainers.values():
@@ -100,7 +100,7 @@ async def test_each_trains_as_it_would_alone_whoever_comes_between_and_goes_on_f
 
 
 async def test_what_fails_in_one_is_not_seen_in_another(of_policies, batch, alone, tmp_path):
-    expected = await alone(2)
+    expected = await alone(2, "planner", "worker")
     trainers = dict(zip(of_policies, make_trainers("inprocess", list(of_policies.values())), strict=True))
     for name, trainer in trainers.items():
         await trainer.start()
@@ -126,3 +126,38 @@ async def test_what_fails_in_one_is_not_seen_in_another(of_policies, batch, alon
     _same(await _trained(trainers["worker"], batch("worker", 2), tmp_path), expected["worker"][1])
     for trainer in trainers.values():
         await trainer.close()
+
+
+@pytest.mark.slow
+async def test_two_processes_hold_one_base_together_and_are_replaced_for_all_its_policies(
+    of_policies, batch, alone, tmp_path
+):
+    """Of two processes the numbers of one, to rounding; a kill of either ends both, and each policy goes on alone."""
+    names = ("planner", "worker")
+    expected = await alone(2, *names)
+    settings = [replace(of_policies[name], world_size=2, log_dir=tmp_path / "logs") for name in names]
+    trainers = dict(zip(names, make_trainers("ray", settings), strict=True))
+    try:
+        for name, trainer in trainers.items():
+            await trainer.start()
+            await trainer.step(batch(name, 1))
+            await trainer.save(tmp_path / name, 1)
+        assert trainers["planner"].process_id == trainers["worker"].process_id is not None
+        await trainers["worker"].step(batch("worker", 2))  # which nobody saves
+        os.kill(trainers["planner"].process.process_ids[1], signal.SIGKILL)  # pyright: ignore[reportAttributeAccessIssue]
+        with pytest.raises(TrainerDiedError, match="process died"):
+            await trainers["planner"].step(batch("planner", 2))
+        with pytest.raises(TrainerDiedError, match="has to be replaced"):
+            await trainers["worker"].score([[1, 2]])
+        for name, trainer in trainers.items():
+            await trainer.restart()
+            assert await trainer.load(tmp_path / name) == 1
+        for name, trainer in trainers.items():
+            metrics, _, _, probe = await _trained(trainer, batch(name, 2), tmp_path)
+            for metric in ("loss", "grad_norm"):
+                assert metrics[metric] == pytest.approx(expected[name][1][0][metric], rel=1e-3, abs=1e-6)
+            for ours, theirs in zip(probe, expected[name][1][3], strict=True):
+                assert ours == pytest.approx(theirs, abs=1e-3)
+    finally:
+        for trainer in trainers.values():
+            await trainer.close()
