@@ -118,7 +118,7 @@ class ModelHost:
         return self._scheduled_steps is None or self.engine.lr_scheduler.last_epoch < self._scheduled_steps
 
     def measure(
-        self, samples: Sequence[Sample], *names: str, adapter: bool = True
+        self, samples: Sequence[Sample], *names: str, adapter: bool = True, replay: bool = True
     ) -> dict[str, dict[str, list[float]]]:
         """Run the model over samples and return what is asked for at every trained token, 0.0 elsewhere.
 
@@ -126,11 +126,12 @@ class ModelHost:
             names: verl's: ``log_probs`` of the tokens (nats), ``entropy`` and ``sum_pi_squared`` of the distributions
                 that they were drawn from, ``values`` before them.
             adapter: whether a LoRA adapter takes part; without it the model is what the run started from.
+            replay: whether recorded experts are taken, where they can be: they are those of the model that sampled.
 
         Returns:
             By name and sample id, one value a token.
         """
-        tensors = training_tensors(samples, {}, experts=self.replays_experts and adapter)
+        tensors = training_tensors(samples, {}, experts=self.replays_experts and adapter and replay)
         longest = max(len(sample.token_ids) for sample in samples)
         found = self.infer(tensors, longest, *names, adapter=adapter)
         return {

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.training.update.adapter_weights import adapter_values, put_values
 from lightning_trainer.training.update.engines.strategies import optimizer_config
-from lightning_trainer.training.update.exporting import local_values
 from lightning_trainer.training.update.host import LogWriter
 from lightning_trainer.training.update.worker import UpdateWorker
 
@@ -48,7 +48,7 @@ class SharedBase:
             TrainingError: the model or the settings cannot be trained with.
         """
         self.worker = UpdateWorker(settings)
-        self._untrained = {name: value.clone() for name, value in self._places().items()}
+        self._untrained = adapter_values(self.worker.module)
         self._present: Adapter | None = None
 
     def new_adapter(self, settings: TrainerSettings) -> Adapter:
@@ -68,11 +68,9 @@ class SharedBase:
         if adapter.values is None:
             return
         self.worker.forget_gathered_weights()
-        places = self._places()
         if self._present is not None:
-            self._present.values = {name: place.clone() for name, place in places.items()}
-        for name, place in places.items():
-            place.copy_(adapter.values[name])
+            self._present.values = adapter_values(self.worker.module)
+        put_values(self.worker.module, adapter.values)
         engine = self.worker.engine
         engine.optimizer_config, engine.optimizer, engine.lr_scheduler = (
             adapter.optimizer_config,
@@ -87,11 +85,3 @@ class SharedBase:
         """Free what is an adapter's, whose policy is not trained any longer."""
         if adapter is self._present:
             self._present = None
-
-    def _places(self) -> dict[str, torch.Tensor]:
-        """The matrices in the model; what is offloaded between two calls lies somewhere else after one."""
-        return {
-            name: local_values(parameter.detach())
-            for name, parameter in self.worker.module.named_parameters()
-            if parameter.requires_grad
-        }
