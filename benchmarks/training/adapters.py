@@ -1,8 +1,8 @@
-"""Sixteen LoRA policies of one model against one: memory of the trainer's process and seconds of a policy's step.
+"""Sixteen LoRA policies of one model against one: memory of the trainer's process and CPU-seconds of a policy's step.
 
-Each count of policies is trained in a process of its own, three steps each in turn. What it would save at most to
-compute the batches of two policies in one pass is measured as well: one policy is given both batches, which share no
-token, and its step is compared with two steps of one batch; a pass with two adapters could not be faster.
+Each count of policies is trained by one thread in a process of its own, three steps each in turn. What it would save at
+most to compute the batches of two policies in one pass is measured as well: one policy is given both batches, which
+share no token, and its step is compared with two steps of one batch; a pass with two adapters could not be faster.
 """
 
 import json
@@ -40,7 +40,7 @@ def run(quick: bool) -> list[Row]:
     for found in (one, larger):
         saved = 1.0 - found["two_in_one_s"] / (2 * found["step_s"])
         note = f"{found['two_in_one_s']:.2f} s for both batches, {found['step_s']:.2f} s for one"
-        what = f"time that one pass for two policies could save, {found['tokens']:,} trained tokens each"
+        what = f"CPU time that one pass for two policies could save, {found['tokens']:,} trained tokens each"
         rows.append(Row("adapters", what, saved, "", note=note))
     return rows
 

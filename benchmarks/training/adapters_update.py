@@ -16,12 +16,13 @@ from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import Sample, TrainingBatch
 
 _STEPS = 3
+"""Of each policy; the first one, which makes the optimizer's moments, is not timed."""
 _OFFSET = 257
 """Added to the tokens of the second policy's samples: those share nothing with the first one's."""
 
 
 def main(count: int, groups: int, model_dir: Path, out: Path) -> None:
-    """Write the peak resident size and the median seconds of a step of each policy.
+    """Write the peak resident size and the median CPU-seconds of a policy's step.
 
     Args:
         count: of the policies.
@@ -41,7 +42,7 @@ def main(count: int, groups: int, model_dir: Path, out: Path) -> None:
             seconds.append(_timed(lambda batch=batch: trainers.call(batch.policy, "step", batch)))
     run = {
         "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,  # before the batch of two policies
-        "step_s": statistics.median(seconds[count:]),  # the first of each also makes the moments
+        "step_s": statistics.median(seconds[count:]),
         "tokens": sum(sum(sample.loss_mask) for sample in own),
     }
     if count == 1:
@@ -77,9 +78,9 @@ def _others(samples: Sequence[Sample], vocabulary: int) -> list[Sample]:
 
 
 def _timed(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     work()
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 if __name__ == "__main__":
