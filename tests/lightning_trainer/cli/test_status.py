@@ -1,4 +1,4 @@
-"""``lightning-trainer status`` shows each replica of an engine and who shares a trainer, and nothing of either alone."""
+"""``lightning-trainer status`` shows each replica of an engine and who shares a trainer, where there are several."""
 
 import re
 import time
