@@ -16,6 +16,8 @@ class Engine:
     slow_s: float = 0.0
     asleep: bool = False
     said: list[str] = field(default_factory=list)
+    seen: list[bool] = field(default_factory=list)
+    """Whether it slept, at each call of the trainer."""
 
     async def sleep(self, level: int) -> None:
         await asyncio.sleep(self.slow_s)
@@ -33,7 +35,6 @@ class Process(TrainerProcess):
     def __init__(self, engine: Engine) -> None:
         super().__init__([TrainerSettings("p", Path("model"))])
         self.engine = engine
-        self.seen: list[bool] = []
         self._open.add("p")
 
     async def _start(self) -> None: ...
@@ -41,7 +42,7 @@ class Process(TrainerProcess):
     async def _end(self) -> None: ...
 
     async def _asked(self, what, policy, method="", *arguments):
-        self.seen.append(self.engine.asleep)
+        self.engine.seen.append(self.engine.asleep)
         if method == "fail":
             raise RuntimeError(method)
         return StepReport(1, {}, {}, 0, 0, 0, {"train": 1.0})
@@ -59,7 +60,7 @@ async def test_a_step_and_what_follows_it_at_once_are_one_sleep():
     report = await trainer.step(None)  # pyright: ignore[reportArgumentType]
     await trainer.publish(None, 1)  # pyright: ignore[reportArgumentType]
     assert engine.said == ["sleep 1"]
-    assert trainer.process.seen == [True, True]
+    assert engine.seen == [True, True]
     assert report.seconds["train"] == 1.0
     assert report.seconds["sleep"] >= 0.05
     await asyncio.sleep(0.4)
@@ -95,7 +96,7 @@ async def test_what_a_publication_woke_sleeps_again_for_the_next_call():
     await engine.wake()  # as a publication does
     await trainer.score([[1, 2]])
     assert engine.said == ["sleep 1", "wake", "sleep 1"]
-    assert trainer.process.seen == [True, True]
+    assert engine.seen == [True, True]
     await loan.close()
     assert not engine.asleep
 
