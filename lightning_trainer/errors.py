@@ -72,6 +72,10 @@ class TrainerDiedError(TrainingError):
     """A trainer's process ended without a word or was not started in time: another one may live."""
 
 
+class TrainerBrokenError(TrainingError):
+    """A trainer failed in a way that nobody has thought of: what its process holds is not to be relied on."""
+
+
 class PublicationError(LightningError, RuntimeError):
     """Weights could not be handed over to the engine; the previous version stays live."""
 

@@ -72,7 +72,7 @@ async def run(state_dir: Path, config: StoreConfig) -> None:
             rollbacks=rollbacks,
             stored=stored,
         )
-        process = SimpleNamespace(status=_Absent(), process_id=None)
+        process = SimpleNamespace(status=_Absent(), process_id=None, companions=())
         watched: Any = SimpleNamespace(
             policy=policy,
             progress=progress,

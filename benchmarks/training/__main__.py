@@ -11,12 +11,13 @@ The exit status is 0 even where a goal is missed: the table says so.
 from types import ModuleType
 
 from benchmarks.common.command import run_sections
-from benchmarks.training import asynchronous, learning, publish, tree, trl
+from benchmarks.training import adapters, asynchronous, learning, publish, tree, trl
 
 SECTIONS: dict[str, ModuleType] = {
     "tree": tree,
     "asynchronous": asynchronous,
     "publish": publish,
+    "adapters": adapters,
     "learning": learning,
     "trl": trl,
 }

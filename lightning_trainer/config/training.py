@@ -46,8 +46,10 @@ class TrainingConfig(Section):
     """Weights wait in the machine's memory while nothing is computed; None: where an engine shares the GPU."""
     optimizer_offload: bool | None = None
     """The same of the optimizer's two moments."""
+    share_base: bool = True
+    """LoRA policies of one model whose ``lora`` is alike share a trainer: one copy of the model, an adapter each."""
     policies_at_once: int = Field(default=1, ge=1)
-    """How many policies' trainers may compute at the same time; the others wait for their turn."""
+    """How many trainers may compute at the same time; the others wait for their turn."""
     seed: int = 0
 
     @field_validator("dtype", mode="before")

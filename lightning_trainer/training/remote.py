@@ -1,43 +1,49 @@
-"""One asynchronous face of the trainer, whether it lives in this process or in a Ray actor of its own.
+"""One asynchronous face of each policy's trainer, whether it lives in this process or in Ray actors, alone or shared.
 
 Neither torch nor verl nor Ray is imported before ``start``. A trainer that failed or died raises TrainingError from
 every call until ``restart``, which builds it anew from the model folder; going on is then ``load``.
 """
 
 import asyncio
-import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from lightning_trainer.config.sections import RayConfig
-from lightning_trainer.errors import LightningError, TrainingError
 from lightning_trainer.serving.publication import Publication
-from lightning_trainer.training import device
+from lightning_trainer.training.in_process import InProcess
 from lightning_trainer.training.on_ray.environ import set_ray_environment
+from lightning_trainer.training.process import TrainerProcess
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import StepReport, TrainingBatch
 
-if TYPE_CHECKING:
-    from lightning_trainer.training.trainer import Trainer
 
-
-class TrainerClient(ABC):
+class TrainerClient:
     """The trainer of one policy. Calls are answered one at a time, in the order they were made."""
 
     turns: AbstractAsyncContextManager[object] = nullcontext()
-    """Held while it computes, for trainers that share their cores with others."""
+    """Held while it computes, for processes that share their cores with others."""
     gpu: AbstractAsyncContextManager[object] = nullcontext()
     """Held while it uses a GPU that it shares with an engine."""
-    process_id: int | None = None
-    """Of the process that trains, where it is one of its own and running."""
 
-    @abstractmethod
+    def __init__(self, policy: str, process: TrainerProcess) -> None:
+        self._policy = policy
+        self.process = process
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the process that trains, where it is one of its own and running."""
+        return self.process.process_id if self.process.holds(self._policy) else None
+
+    @property
+    def companions(self) -> tuple[str, ...]:
+        """The other policies whose adapters are on the same base."""
+        return tuple(name for name in self.process.policies if name != self._policy)
+
     async def start(self) -> None:
         """Load the model; returns when the trainer is ready.
 
@@ -45,30 +51,27 @@ class TrainerClient(ABC):
             TrainingError: the model or the settings cannot be trained with.
             MissingExtraError: the packages for training are not installed.
         """
+        await self.process.open(self._policy)
 
-    @abstractmethod
     async def close(self) -> None:
-        """Take the trainer down and leave nothing behind; again is the same as once."""
-
-    @abstractmethod
-    async def _call(self, method: str, *arguments: Any) -> Any: ...
+        """Take the trainer down and leave nothing of it behind; again is the same as once."""
+        await self.process.close(self._policy)
 
     async def restart(self) -> None:
         """Replace the trainer by a new one at step 0, whatever became of the old one."""
-        await self.close()
         async with self.gpu:
             await self.start()
 
     async def _in_turn(self, method: str, *arguments: Any) -> Any:
-        async with self.turns, self.gpu:
-            return await self._call(method, *arguments)
+        async with self.process.computing, self.turns, self.gpu:
+            return await self.process.call(self._policy, method, *arguments)
 
     async def step(self, batch: TrainingBatch) -> StepReport:
-        async with self.turns:
+        async with self.process.computing, self.turns:
             began = time.monotonic()
             async with self.gpu:
                 lent_s = time.monotonic() - began
-                report: StepReport = await self._call("step", batch)
+                report: StepReport = await self.process.call(self._policy, "step", batch)
         if isinstance(self.gpu, nullcontext):
             return report
         return replace(report, seconds={**report.seconds, "sleep": lent_s})
@@ -99,102 +102,42 @@ def make_trainers(
     gpus: Sequence[str] = (),
     cluster: RayConfig | None = None,
 ) -> list[TrainerClient]:
-    """Return trainers that are not started yet, one for each settings; on Ray they share one session.
+    """Return trainers that are not started yet, one for each settings; those of one base share a process.
 
     Args:
-        at_once: how many of them may compute at the same time; the others wait for their turn.
+        at_once: how many processes may compute at the same time; the others wait for their turn.
         gpus: of this machine, that they may use.
         cluster: that they run in, where it has an address.
     """
-    trainers: list[TrainerClient]
-    if backend == "inprocess":
-        trainers = [InProcessTrainer(one, gpus) for one in settings]
-    else:
-        set_ray_environment(cluster=cluster is not None and cluster.address is not None)
-        from lightning_trainer.training.on_ray.session import RaySession
-        from lightning_trainer.training.on_ray.trainer import RayTrainer
-
-        session = RaySession(sum(one.world_size for one in settings), gpus, cluster)
-        if session.cluster is None:
-            trainers = [RayTrainer(one, session) for one in settings]
-        else:
-            from lightning_trainer.training.on_ray.cluster_trainer import ClusterTrainer
-
-            trainers = [ClusterTrainer(one, session, session.cluster) for one in settings]
-    if len(trainers) > at_once:
+    groups: dict[str | int, list[TrainerSettings]] = {}
+    for number, one in enumerate(settings):
+        groups.setdefault(one.base or number, []).append(one)
+    make = _process_maker(backend, groups.values(), gpus, cluster)
+    processes = {key: make(group) for key, group in groups.items()}
+    trainers = [TrainerClient(one.policy, processes[one.base or number]) for number, one in enumerate(settings)]
+    if len(processes) > at_once:
         turns = asyncio.Semaphore(at_once)
         for trainer in trainers:
             trainer.turns = turns
     return trainers
 
 
-class InProcessTrainer(TrainerClient):
-    """The trainer on one thread of this process: no second copy of anything, but a crash takes the daemon along.
+def _process_maker(
+    backend: Literal["ray", "inprocess"],
+    groups: Collection[Sequence[TrainerSettings]],
+    gpus: Sequence[str],
+    cluster: RayConfig | None,
+) -> Callable[[Sequence[TrainerSettings]], TrainerProcess]:
+    """Return what makes the process of a group; on Ray they share one session."""
+    if backend == "inprocess":
+        return partial(InProcess, gpus=gpus)
+    set_ray_environment(cluster=cluster is not None and cluster.address is not None)
+    from lightning_trainer.training.on_ray.process import RayProcess
+    from lightning_trainer.training.on_ray.session import RaySession
 
-    Of several such trainers one computes at a time, their start included: transformers replaces functions of torch
-    while it makes a model, verl reads the environment and prints, and random numbers come from one state. All of that
-    is the process's.
-    """
+    session = RaySession(sum(group[0].world_size for group in groups), gpus, cluster)
+    if session.cluster is None:
+        return partial(RayProcess, session=session)
+    from lightning_trainer.training.on_ray.cluster_process import ClusterProcess
 
-    _process = threading.Lock()
-
-    def __init__(self, settings: TrainerSettings, gpus: Sequence[str] = ()) -> None:
-        self._settings = settings
-        self._gpus = gpus
-        self._thread: ThreadPoolExecutor | None = None
-        self._trainer: Trainer | None = None
-
-    async def start(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
-        await self._on_thread(self._build)
-
-    async def close(self) -> None:
-        thread, self._thread, self._trainer = self._thread, None, None
-        if thread is not None:
-            await asyncio.to_thread(thread.shutdown, cancel_futures=True)
-
-    async def _call(self, method: str, *arguments: Any) -> Any:
-        if self._trainer is None:
-            raise TrainingError("the trainer is not running; start it first")
-        return await self._on_thread(getattr(self._trainer, method), *arguments)
-
-    def _build(self) -> None:
-        self._trainer = build_trainer(self._settings, self._gpus)
-
-    async def _on_thread(self, function: Any, *arguments: Any) -> Any:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._alone, function, *arguments)
-        except LightningError:
-            raise
-        except Exception as error:
-            raise TrainingError(f"the trainer failed: {type(error).__name__}: {error}") from error
-
-    def _alone(self, function: Any, *arguments: Any) -> Any:
-        with self._process:
-            try:
-                return function(*arguments)
-            finally:
-                device.release(self._settings.param_offload)
-
-
-def build_trainer(settings: TrainerSettings, gpus: Sequence[str] = ()) -> "Trainer":
-    """Import verl and build the trainer.
-
-    Args:
-        gpus: the only ones that this process sees from now on; without any, those that it sees.
-
-    Raises:
-        MissingExtraError: the packages are not installed.
-        TrainingError: there is no such device.
-    """
-    device.choose(settings.device, gpus)
-    try:
-        device.require()
-        from lightning_trainer.training.trainer import Trainer
-    except ImportError as error:
-        from lightning_trainer.errors import MissingExtraError
-
-        raise MissingExtraError(
-            f"training needs packages that are not installed ({error}); pip install 'lightning-trainer[train]'"
-        ) from error
-    return Trainer(settings)
+    return partial(ClusterProcess, session=session, cluster=session.cluster)

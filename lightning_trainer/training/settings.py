@@ -80,6 +80,8 @@ class TrainerSettings:
     seed: int = 0
     log_dir: Path | None = None
     """Where the Ray actor's logs go; None: nowhere."""
+    base: str | None = None
+    """Policies that have the same share one model, each with an adapter of its own; None: it has one for itself."""
     first_step: int = 1
     """Of the stage."""
     stages: tuple[StageSettings, ...] = ()
@@ -172,8 +174,19 @@ def trainer_settings(
         threads=training.threads or max(1, available_cores() // training.world_size),
         seed=training.seed,
         log_dir=log_dir,
+        base=base_of(config, policy),
         stages=stages,
     )
+
+
+def base_of(config: Config, policy: PolicyConfig) -> str | None:
+    """Return what policies agree on whose adapters can be trained on one model; None: the policy has its own.
+
+    All of ``[training]`` and ``[engine]`` is the same for every policy.
+    """
+    if policy.lora is None or not config.training.share_base:
+        return None
+    return f"{policy.model} {policy.lora.model_dump_json()}"
 
 
 def schedule_notes(config: Config, policy: PolicyConfig) -> list[str]:

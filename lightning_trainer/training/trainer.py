@@ -26,6 +26,7 @@ from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import adapter_shape, adapter_tensors
 from lightning_trainer.training.update.exporting import rounded_weights, write_atomically
 from lightning_trainer.training.update.learner import Learner
+from lightning_trainer.training.update.worker import UpdateWorker
 from lightning_trainer.types import StepReport, TrainingBatch
 
 _TORCH_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -34,14 +35,18 @@ _TORCH_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 class Trainer:
     """Owns the weights of one policy. Not thread-safe: one call at a time."""
 
-    def __init__(self, settings: TrainerSettings) -> None:
+    def __init__(self, settings: TrainerSettings, base: UpdateWorker | None = None) -> None:
         """Load the model and build verl's worker.
+
+        Args:
+            base: whose model the policy's adapter is on, where it is loaded already; every call of this trainer comes
+                while the adapter has its turn (``shared_base``).
 
         Raises:
             TrainingError: the model or the settings cannot be trained with.
         """
         self._settings = settings
-        self._learner = Learner(settings)
+        self._learner = Learner(settings, base)
         self._probe_ids = probe_token_ids(
             settings.model_dir, self._learner.policy.vocabulary_size, settings.max_model_len
         )

@@ -114,7 +114,7 @@ async def opened(folder: Path) -> AsyncIterator[World]:
                 shadow=lambda _: None,
                 progress=progress,
                 engine=endpoint,
-                trainer=SimpleNamespace(process_id=None),
+                trainer=SimpleNamespace(process_id=None, companions=()),
                 metrics=MetricsRecorder(POLICY, store, folder=folder),
                 rollbacks=_NoWayBack(wake=stored),
             )

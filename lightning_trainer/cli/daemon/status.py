@@ -115,6 +115,8 @@ def _block(name: str, policy: dict[str, Any]) -> list[Text | Table]:
     phase = f"{policy['phase']} {policy['detail']}".strip()
     head = Text.assemble((name, "bold"), f"  {phase}, {policy['steps_done']} steps, serving {version}")
     parts: list[Text | Table] = [head]
+    if shared := policy.get("trainer_shared_with"):
+        parts.append(Text(f"  one trainer for the adapters of this policy and of {', '.join(shared)}"))
     replicas = policy["engine"]["replicas"]
     for number, one in enumerate(replicas if len(replicas) > 1 or replicas[0]["state"] != "ready" else (), 1):
         parts.append(Text(f"  {_replica(number, one)}", style="" if one["state"] == "ready" else "yellow"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from lightning_trainer.config import Config
-from lightning_trainer.daemon.hardware.dealing import engine_groups
+from lightning_trainer.daemon.hardware.dealing import engine_groups, trainer_groups
 
 Parameters: TypeAlias = Sequence[float | None]
 """Of each policy's model, in the order of the configuration; None where it is not known."""
@@ -52,7 +52,8 @@ class MemoryNeed:
 def memory_need(config: Config, parameters: Parameters) -> MemoryNeed:
     """Estimate the need of all policies together; a model of unknown size counts as one of 135 M parameters.
 
-    Each has its weights, and those that compute at the same time (``policies_at_once``) their activations.
+    Each trainer has its weights, and those that compute at the same time (``policies_at_once``) their activations.
+    Adapters on one base share a trainer, and are small beside it.
     """
     sizes = [_MEASURED_PARAMETERS if count is None else count for count in parameters]
     of_policy = dict(zip((policy.name for policy in config.policy), sizes, strict=True))
@@ -63,7 +64,7 @@ def memory_need(config: Config, parameters: Parameters) -> MemoryNeed:
         _ENGINE_BASE + of_policy[name] * ITEM_BYTES[config.engine.dtype] + config.engine.kv_cache_gib * GIB
         for name in engines
     )
-    trained = [of_policy[policy.name] for policy in config.policy if policy.train]
+    trained = [of_policy[group[0].name] for group in trainer_groups(config) if any(policy.train for policy in group)]
     if not trained:
         return MemoryNeed(engine, 0.0, 0.0, _DAEMON)
     training = config.training

@@ -242,4 +242,5 @@ def _processes(watched: WatchedPolicy) -> dict:
             "trainer": watched.trainer.process_id,
             "old_version_engine": watched.old_versions.pid,
         },
+        "trainer_shared_with": list(watched.trainer.companions),
     }

@@ -4,25 +4,39 @@ Trainers come first from the front, engines from the back, so that as few as pos
 the engine sleeps during an update (``daemon.hardware.loan``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
+from typing import TypeAlias
 
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.hardware import visible_gpus
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.serving.settings import EngineSettings
+from lightning_trainer.training.settings import base_of
 
-# Which policies share an engine: LoRA adapters of one model do, full weights have an engine of their own.
+Group: TypeAlias = tuple[PolicyConfig, ...]
+
+# Which policies share an engine, and which a trainer: adapters of one model do, full weights have each for themselves.
 
 
-def engine_groups(policies: Sequence[PolicyConfig]) -> tuple[tuple[PolicyConfig, ...], ...]:
+def engine_groups(policies: Sequence[PolicyConfig]) -> tuple[Group, ...]:
     """Return the policies by engine, in the order of the configuration."""
+    return _grouped(policies, lambda policy: None if policy.lora is None else policy.model)
+
+
+def trainer_groups(config: Config) -> tuple[Group, ...]:
+    """Return the policies by trainer, in the order of the configuration, frozen ones as well."""
+    return _grouped(config.policy, partial(base_of, config))
+
+
+def _grouped(policies: Sequence[PolicyConfig], shared_by: Callable[[PolicyConfig], str | None]) -> tuple[Group, ...]:
     groups: dict[str, list[PolicyConfig]] = {}
     for policy in policies:
-        adapter = policy.lora is not None
-        groups.setdefault(f"model {policy.model}" if adapter else f"policy {policy.name}", []).append(policy)
-    return tuple(tuple(group) for group in groups.values())
+        key = shared_by(policy)
+        groups.setdefault(f"policy {policy.name}" if key is None else f"shared {key}", []).append(policy)
+    return tuple(map(tuple, groups.values()))
 
 
 _ALONE, _BESIDE_A_TRAINER = 0.9, 0.8
@@ -65,6 +79,9 @@ class Deal:
             said.append(f"trainers: the Ray cluster at {config.ray.address}")
         elif self.trainers:
             said.append(f"trainers: GPU {', '.join(self.trainers)}")
+        for group in trainer_groups(config):
+            if len(group) > 1:
+                said.append(f"one trainer for the adapters of {', '.join(policy.name for policy in group)}")
         for number, (group, each) in enumerate(zip(engine_groups(config.policy), self.engines, strict=True)):
             names = ", ".join(policy.name for policy in group)
             for index, own in enumerate(each, start=1):
@@ -88,7 +105,7 @@ def deal(config: Config, gpus: Sequence[str] | None = None) -> Deal:
     for section, named in (("training", training.gpus), ("engine", engine.gpus)):
         if missing := [gpu for gpu in named or () if gpu.isdigit() and gpu not in there]:
             raise ConfigError(f"[{section}] gpus names {missing[0]} and there is {_list(there)}; correct it")
-    trained = sum(policy.train for policy in config.policy)
+    trained = sum(any(policy.train for policy in group) for group in trainer_groups(config))
     on_cluster = config.ray.address is not None
     wanted = trained * training.world_size if training.device == "cuda" and not on_cluster else 0
     if wanted and not there:
@@ -107,8 +124,8 @@ def deal(config: Config, gpus: Sequence[str] | None = None) -> Deal:
         )
     if wanted > len(trainers) and training.world_size > 1:
         raise ConfigError(
-            f"{trained} policies with world_size = {training.world_size} need {wanted} GPUs, and there is "
-            f"{_list(trainers)} for them; trainers of several processes share none"
+            f"{trained} trainers with world_size = {training.world_size} need {wanted} GPUs, and there is "
+            f"{_list(trainers)} for them; those of several processes share none"
         )
     part = (1.0 if wanted <= len(trainers) else round(1 / ceil(wanted / len(trainers)), 3)) if wanted else 0.0
     free = [gpu for gpu in there if gpu not in trainers] if engine.gpus is None else list(engine.gpus)

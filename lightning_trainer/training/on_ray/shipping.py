@@ -26,6 +26,11 @@ class Elsewhere:
     """Below the folder of a process on another node."""
 
 
+def reference_of(policy: str) -> str:
+    """The name of the policy's reference model below such a folder."""
+    return f"reference/{policy}"
+
+
 class NodeFolder:
     """The files of one process on another node."""
 

@@ -1,6 +1,6 @@
 """The LoRA adapter inside a module: its matrices under PEFT's names, and what became of ``all-linear``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -9,7 +9,7 @@ from peft.tuners.lora import LoraLayer
 from lightning_trainer.config.policies.updates import LoraConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.serving.adapter import AdapterShape
-from lightning_trainer.training.update.exporting import whole_values
+from lightning_trainer.training.update.exporting import local_values, whole_values
 
 _IN_MODULE = ".default."
 """PEFT's name of the one adapter of a module; files do not carry it."""
@@ -35,6 +35,38 @@ def adapter_shape(module: torch.nn.Module, lora: LoraConfig) -> AdapterShape:
     layers = {name.split(".lora_")[0] for name, value in module.named_parameters() if value.requires_grad}
     names = sorted({layer.rpartition(".")[2] for layer in layers})
     return AdapterShape(rank=lora.rank, alpha=lora.alpha, target_modules=tuple(names))
+
+
+def adapter_values(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return a copy of what this process holds of the matrices, by PEFT's names."""
+    return {name: place.clone() for name, place in _places(module).items()}
+
+
+def put_values(module: torch.nn.Module, values: Mapping[str, torch.Tensor]) -> None:
+    """Write what ``adapter_values`` gave into the module."""
+    places = _places(module)
+    for name, value in values.items():
+        places[name].copy_(value)
+
+
+@contextmanager
+def with_values(module: torch.nn.Module, values: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """Let the module compute with these; afterwards it has its own back, bit for bit, whatever became of these."""
+    own = adapter_values(module)
+    try:
+        put_values(module, values)
+        yield
+    finally:
+        put_values(module, own)
+
+
+def _places(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The matrices themselves. To be looked up each time: what is offloaded between passes lies elsewhere after one."""
+    return {
+        name: local_values(parameter.detach())
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+    }
 
 
 @contextmanager

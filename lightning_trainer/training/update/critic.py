@@ -28,7 +28,7 @@ class Critic(ModelHost):
         """
         lr = settings.algorithm.critic.lr
         super().__init__(settings, worker_config(settings, settings.model_dir, "value_model", lr))
-        self.worker.set_loss_fn(TokenWeighted(partial(value_loss, config=value_loss_config(settings))))
+        self._loss = TokenWeighted(partial(value_loss, config=value_loss_config(settings)))
 
     def values(self, samples: Sequence[Sample]) -> dict[str, list[float]]:
         """Return the value before every trained token, 0.0 elsewhere, by sample id."""

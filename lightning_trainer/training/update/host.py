@@ -7,6 +7,7 @@ import contextlib
 import io
 import logging
 import os
+import random
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -14,6 +15,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 from torch.distributed.fsdp import FSDPModule
@@ -50,15 +52,28 @@ class ModelHost:
     replays_experts = False
     """Whether it takes the experts that were recorded: the model that sampled, where its routers can be told."""
 
-    def __init__(self, settings: TrainerSettings, config: TrainingWorkerConfig) -> None:
+    def __init__(self, settings: TrainerSettings, model: "TrainingWorkerConfig | ModelHost") -> None:
         """Load the model.
+
+        Args:
+            model: what to load, or a host that has loaded it and that this one shares it with.
 
         Raises:
             TrainingError: it cannot be used.
         """
         self.budget = settings.max_tokens_per_micro_batch
         self._scheduled_steps = settings.total_steps if settings.schedule != "constant" else None
+        self._loss: Any = None
+        """verl's loss function; None where nothing is trained."""
+        if isinstance(model, ModelHost):
+            self._name, self.sharded, self.tree = model._name, model.sharded, model.tree
+            self.worker, self.engine = model.worker, model.engine
+        else:
+            self._load(settings, model)
+
+    def _load(self, settings: TrainerSettings, config: TrainingWorkerConfig) -> None:
         self._name = "critic" if config.model_type == "value_model" else "actor"
+        _seed(settings.seed)
         disable_progress_bar()
         process_group.join_alone()
         self.sharded = settings.strategy == "fsdp2"
@@ -82,7 +97,7 @@ class ModelHost:
 
     def _build(self, config: TrainingWorkerConfig) -> None:
         vendor = engines_of(TREE if self.tree else STOCK)
-        with vendor, _environment_of_rank(), contextlib.redirect_stdout(_LogWriter()):
+        with vendor, _environment_of_rank(), contextlib.redirect_stdout(LogWriter()):
             self.worker = TrainingWorker(config)
             self.worker.reset()
         self.engine: Any = self.worker.engine
@@ -103,7 +118,7 @@ class ModelHost:
         return self._scheduled_steps is None or self.engine.lr_scheduler.last_epoch < self._scheduled_steps
 
     def measure(
-        self, samples: Sequence[Sample], *names: str, adapter: bool = True
+        self, samples: Sequence[Sample], *names: str, adapter: bool = True, replay: bool = True
     ) -> dict[str, dict[str, list[float]]]:
         """Run the model over samples and return what is asked for at every trained token, 0.0 elsewhere.
 
@@ -111,11 +126,12 @@ class ModelHost:
             names: verl's: ``log_probs`` of the tokens (nats), ``entropy`` and ``sum_pi_squared`` of the distributions
                 that they were drawn from, ``values`` before them.
             adapter: whether a LoRA adapter takes part; without it the model is what the run started from.
+            replay: whether recorded experts are taken, where they can be: they are those of the model that sampled.
 
         Returns:
             By name and sample id, one value a token.
         """
-        tensors = training_tensors(samples, {}, experts=self.replays_experts and adapter)
+        tensors = training_tensors(samples, {}, experts=self.replays_experts and adapter and replay)
         longest = max(len(sample.token_ids) for sample in samples)
         found = self.infer(tensors, longest, *names, adapter=adapter)
         return {
@@ -138,7 +154,7 @@ class ModelHost:
         share = Share(tensors, tree=self.tree)
         with nullcontext() if adapter else without_adapter(self.module):
             output = self.worker.infer_batch(share.batch)
-        self._forget_gathered_weights()
+        self.forget_gathered_weights()
         return share.of_all({name: [row.tolist() for row in tu.get(output, name).unbind()] for name in names})
 
     def update(self, tensors: TensorDict, lengths: Sequence[int], *, last: bool) -> Update:
@@ -154,11 +170,12 @@ class ModelHost:
             max_token_len_per_gpu=max(self.budget, *lengths),
             update_lr_scheduler=last and self._schedule_goes_on(),
         )
+        self.worker.set_loss_fn(self._loss)
         output = self.worker.train_batch(Share(tensors, tree=self.tree).batch)
         computed = sum(process_group.gathered(self.engine.tokens_computed)) if self.tree else sum(lengths)
         return Update(flat_metrics(tu.get(output, "metrics"), self._name), computed)
 
-    def _forget_gathered_weights(self) -> None:
+    def forget_gathered_weights(self) -> None:
         """A forward pass without a backward pass leaves FSDP's gathered copies: later changes would not be seen."""
         for module in self.module.modules() if self.sharded else ():
             if isinstance(module, FSDPModule):
@@ -197,6 +214,13 @@ class ModelHost:
             raise TrainingError(f"cannot load the checkpoint {folder}: {error}") from error
 
 
+def _seed(seed: int) -> None:
+    """What a model draws at random while it is built depends on the seed alone, not on what was built before it."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
 @contextlib.contextmanager
 def _environment_of_rank() -> Iterator[None]:
     """What verl's worker reads while it is built, taken back after: no child process must take it for its own."""
@@ -212,7 +236,7 @@ def _environment_of_rank() -> Iterator[None]:
         os.environ.update(before)
 
 
-class _LogWriter(io.TextIOBase):
+class LogWriter(io.TextIOBase):
     """Where verl's prints go while it builds a model."""
 
     def write(self, text: str) -> int:

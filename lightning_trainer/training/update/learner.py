@@ -29,7 +29,7 @@ from lightning_trainer.training.update.estimation.estimate import Estimate
 from lightning_trainer.training.update.losses.correction import Correction, correct
 from lightning_trainer.training.update.losses.imitation import demonstration_estimate, preference_estimate
 from lightning_trainer.training.update.metrics import Update, of_step
-from lightning_trainer.training.update.reference import Reference
+from lightning_trainer.training.update.reference import AdapterReference, Reference
 from lightning_trainer.training.update.worker import UpdateWorker
 from lightning_trainer.types import Sample
 
@@ -53,8 +53,11 @@ class Learned:
 class Learner:
     """The policy and, where the algorithm needs them, its frozen reference and its critic."""
 
-    def __init__(self, settings: TrainerSettings) -> None:
+    def __init__(self, settings: TrainerSettings, base: UpdateWorker | None = None) -> None:
         """Load the models.
+
+        Args:
+            base: whose model the policy's adapter is on, where it is loaded already.
 
         Raises:
             TrainingError: a model or the settings cannot be trained with.
@@ -65,11 +68,8 @@ class Learner:
         self._run = settings
         self._settings = settings.at_step(1)
         self._algorithm = self._settings.algorithm
-        self.policy = UpdateWorker(self._settings)
-        self.reference: Reference | None = None
-        if any(_is_loaded(stage) for stage in settings.of_stages if stage.algorithm.needs_reference):
-            self.reference = Reference(settings)
-            _require_same_vocabulary(self.policy, self.reference)
+        self.policy = UpdateWorker(self._settings, base)
+        self.reference = _reference(settings, self.policy)
         with_critic = next((stage for stage in settings.of_stages if stage.needs_critic), None)
         self.critic = None if with_critic is None else Critic(with_critic)
 
@@ -155,8 +155,6 @@ class Learner:
             measured.update(passed, old_log_probs=passed["log_probs"])
         if self.reference is not None and self._algorithm.needs_reference:
             measured["ref_log_prob"] = self.reference.measure(samples, "log_probs")["log_probs"]
-        elif self._algorithm.needs_reference:
-            measured["ref_log_prob"] = self.policy.measure(samples, "log_probs", adapter=False)["log_probs"]
         if self.critic is not None and self._settings.needs_critic:
             measured["values"] = self.critic.values(samples)
         return measured
@@ -241,9 +239,14 @@ def _joined(passes: Sequence[Mapping[str, Mapping[str, list[float]]]]) -> dict[s
     return {name: {sample_id: row for one in passes for sample_id, row in one[name].items()} for name in passes[0]}
 
 
-def _is_loaded(stage: TrainerSettings) -> bool:
-    """Whether a stage's reference is a model of its own: below an adapter there is that of the first stage already."""
-    return stage.lora is None or stage.reference_dir is not None or stage.first_step > 1
+def _reference(settings: TrainerSettings, policy: UpdateWorker) -> Reference | AdapterReference | None:
+    if not any(stage.algorithm.needs_reference for stage in settings.of_stages):
+        return None
+    if settings.lora is not None and settings.reference_dir is None:
+        return AdapterReference(policy)
+    reference = Reference(settings)
+    _require_same_vocabulary(policy, reference)
+    return reference
 
 
 def _require_same_vocabulary(policy: UpdateWorker, reference: Reference) -> None:

@@ -2,8 +2,10 @@
 
 One that is named stays what it is. Else it is the policy as it was when the stage began: the model that the run started
 from in the first stage, what the stage before left in a later one (SFT's policy is the reference of the RL behind it).
+Of a LoRA policy that is the model below the adapter, alone or with an earlier adapter: no second model is loaded.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,17 @@ from transformers import AutoModelForCausalLM
 
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.settings import TrainerSettings
-from lightning_trainer.training.update.adapter_weights import adapter_tensors, name_in_module
+from lightning_trainer.training.update.adapter_weights import (
+    adapter_tensors,
+    adapter_values,
+    name_in_module,
+    with_values,
+)
 from lightning_trainer.training.update.configuration import worker_config
 from lightning_trainer.training.update.exporting import exported_tensors, write_atomically
 from lightning_trainer.training.update.host import ModelHost
+from lightning_trainer.training.update.worker import UpdateWorker
+from lightning_trainer.types import Sample
 
 _NAME = "reference-{:08d}.safetensors"
 """In a checkpoint: with the first step of the stage that it is the reference of."""
@@ -36,8 +45,7 @@ class Reference(ModelHost):
         self.folder = settings.reference_dir or settings.model_dir
         self._follows = settings.reference_dir is None
         self._first_step = 1
-        self._lora = settings.lora if self._follows else None
-        super().__init__(settings, worker_config(settings, self.folder, lora=self._lora))
+        super().__init__(settings, worker_config(settings, self.folder))
 
     def begin(self, first_step: int, policy: ModelHost) -> None:
         """Become the policy as it is, unless a stage that began with this step has done so before."""
@@ -52,8 +60,50 @@ class Reference(ModelHost):
     def save(self, folder: Path, step: int) -> None:
         """Write what the model folder does not have: nothing in the first stage."""
         if self._first_step > 1:
-            export = exported_tensors if self._lora is None else adapter_tensors
-            tensors = export(self.module, torch.float32)
+            write_atomically(exported_tensors(self.module, torch.float32), folder / _NAME.format(self._first_step))
+
+    def load(self, folder: Path) -> None:
+        """Read what ``save`` wrote; without it, be the model that the run started from.
+
+        Raises:
+            TrainingError: it is damaged.
+        """
+        kept = _kept(folder)
+        if kept is not None:
+            path, first_step = kept
+            _take(self.module, path)
+            self._first_step = first_step
+        elif self._first_step > 1:
+            start = AutoModelForCausalLM.from_pretrained(self.folder, dtype=torch.float32)
+            _put(self.module, start.state_dict())
+            self._first_step = 1
+
+
+class AdapterReference:
+    """Of a LoRA policy: its own model without the adapter, or with the one that a later stage began with."""
+
+    def __init__(self, policy: UpdateWorker) -> None:
+        self._policy = policy
+        self._first_step = 1
+        self._values: Mapping[str, torch.Tensor] = {}
+
+    def begin(self, first_step: int, policy: ModelHost) -> None:
+        """Become the policy as it is, unless a stage that began with this step has done so before."""
+        if first_step != self._first_step:
+            self._values, self._first_step = adapter_values(policy.module), first_step
+
+    def measure(self, samples: Sequence[Sample], *names: str) -> dict[str, dict[str, list[float]]]:
+        """See ``ModelHost``."""
+        if self._first_step == 1:
+            return self._policy.measure(samples, *names, adapter=False)
+        with with_values(self._policy.module, self._values):
+            return self._policy.measure(samples, *names, replay=False)
+
+    def save(self, folder: Path, step: int) -> None:
+        """Write what the model folder does not have: nothing in the first stage."""
+        if self._first_step > 1:
+            with with_values(self._policy.module, self._values):
+                tensors = adapter_tensors(self._policy.module, torch.float32)
             write_atomically(tensors, folder / _NAME.format(self._first_step))
 
     def load(self, folder: Path) -> None:
@@ -62,25 +112,28 @@ class Reference(ModelHost):
         Raises:
             TrainingError: it is damaged.
         """
-        kept = next(folder.glob(_NAME.replace("{:08d}", "*")), None)
+        kept, module = _kept(folder), self._policy.module
+        self._values, self._first_step = {}, 1
         if kept is not None:
-            try:
-                self._take(load_file(kept))
-            except (SafetensorError, OSError, RuntimeError) as error:
-                raise TrainingError(f"cannot load the reference {kept}: {error}") from error
-            self._first_step = int(kept.stem.rpartition("-")[2])
-        elif self._first_step > 1 and self._lora is not None:
-            self._take(
-                {name: torch.zeros_like(value) for name, value in adapter_tensors(self.module, torch.float32).items()}
-            )
-            self._first_step = 1
-        elif self._first_step > 1:
-            start = AutoModelForCausalLM.from_pretrained(self.folder, dtype=torch.float32)
-            self._take(start.state_dict())
-            self._first_step = 1
+            path, first_step = kept
+            with with_values(module, {}):
+                _take(module, path, rename=name_in_module)
+                self._values, self._first_step = adapter_values(module), first_step
 
-    def _take(self, tensors: dict[str, Any]) -> None:
-        if self._lora is not None:
-            tensors = {name_in_module(name): value for name, value in tensors.items()}
-        # Tied embeddings are written once: a name that is lacking is another name of what is there.
-        set_model_state_dict(self.module, tensors, options=StateDictOptions(full_state_dict=True, strict=False))
+
+def _kept(folder: Path) -> tuple[Path, int] | None:
+    """The reference in a checkpoint, and the first step of its stage."""
+    path = next(folder.glob(_NAME.replace("{:08d}", "*")), None)
+    return None if path is None else (path, int(path.stem.rpartition("-")[2]))
+
+
+def _take(module: torch.nn.Module, path: Path, rename: Callable[[str], str] = str) -> None:
+    try:
+        _put(module, {rename(name): value for name, value in load_file(path).items()})
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise TrainingError(f"cannot load the reference {path}: {error}") from error
+
+
+def _put(module: torch.nn.Module, tensors: dict[str, Any]) -> None:
+    # Tied embeddings are written once: a name that is lacking is another name of what is there.
+    set_model_state_dict(module, tensors, options=StateDictOptions(full_state_dict=True, strict=False))

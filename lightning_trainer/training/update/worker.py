@@ -5,12 +5,10 @@ for.
 """
 
 import logging
-import random
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from verl.utils import tensordict_utils as tu
 from verl.workers.utils.losses import ppo_loss
@@ -32,25 +30,25 @@ _log = logging.getLogger(__name__)
 class UpdateWorker(ModelHost):
     """The weights of one policy and what changes them."""
 
-    def __init__(self, settings: TrainerSettings) -> None:
+    def __init__(self, settings: TrainerSettings, base: "UpdateWorker | None" = None) -> None:
         """Load the model.
+
+        Args:
+            base: with a model that other policies compute with as well (``shared_base``); nothing is loaded.
 
         Raises:
             TrainingError: the model or the settings cannot be trained with.
         """
         torch.set_num_threads(settings.threads)
-        random.seed(settings.seed)
-        np.random.seed(settings.seed)
-        torch.manual_seed(settings.seed)
         try:
-            super().__init__(settings, worker_config(settings, settings.model_dir, lora=settings.lora))
+            super().__init__(settings, base or worker_config(settings, settings.model_dir, lora=settings.lora))
         except ValueError as error:
             if settings.lora is None:
                 raise
             raise TrainingError(f"{settings.model_dir} takes no such LoRA adapter: {error}") from error
         if settings.lora is not None:
             require_layers(self.module, settings.lora)
-        self.replays_experts = self.sharded and self._can_replay()
+        self.replays_experts = self.sharded and self._can_replay() if base is None else base.replays_experts
         self.begin(settings)
 
     def exported(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -84,7 +82,7 @@ class UpdateWorker(ModelHost):
         """Train by these settings from now on: loss, entropy bonus, learning rate."""
         loss = TokenWeighted(partial(ppo_loss, config=loss_config(settings)))
         # What is shown was not sampled by the engine, or not to be compared with it.
-        self.worker.set_loss_fn(MeasuresMismatch(loss) if settings.algorithm.objective == "rl" else loss)
+        self._loss = MeasuresMismatch(loss) if settings.algorithm.objective == "rl" else loss
         self._with_entropy = settings.algorithm.entropy_coeff > 0
         self._lr = settings.lr
 

@@ -1,4 +1,4 @@
-"""``lightning-trainer status`` shows each replica of an engine, and nothing more where there is one that is ready."""
+"""``lightning-trainer status`` shows each replica of an engine and who shares a trainer, where there are several."""
 
 import re
 import time
@@ -32,15 +32,15 @@ def engine(*replicas: EngineStatus, conversations: AffinityCounts = NONE_YET) ->
 
 @pytest.fixture
 def show(tmp_path: Path, monkeypatch, capsys):
-    """``show(engine)``: what is printed of a policy that this engine serves."""
+    """``show(engine, **more)``: what is printed of a policy that this engine serves."""
     path = tmp_path / "lightning.toml"
     path.write_text('[[policy]]\nname = "math"\nagents = ["solver"]\nmodel = "random:tiny"\n')
     phase = {"phase": "collecting", "detail": "", "steps_done": 3, "live_version": 3}
     policy = {**phase, "rows": [], "warnings": {}, "problems": []}
     monkeypatch.setattr(shown, "running_daemon", lambda config: "http://127.0.0.1:8321")
 
-    def show(engine: dict[str, Any]) -> str:
-        monkeypatch.setattr(shown, "_ask", lambda url, config, names: {"math": {**policy, "engine": engine}})
+    def show(engine: dict[str, Any], **more: Any) -> str:
+        monkeypatch.setattr(shown, "_ask", lambda url, config, names: {"math": {**policy, "engine": engine, **more}})
         shown.status(path, None, as_json=False, watch_s=None)
         return " ".join(capsys.readouterr().out.split())
 
@@ -70,3 +70,9 @@ def test_an_engine_that_was_given_up_says_why_and_when_it_is_tried_again(show):
     said = show(engine(given_up))
     assert "engine 1: failed, restarts: 2, the last because the engine ended: it was killed (SIGKILL)" in said
     assert re.search(r"; the next try is in (99|100) s", said)
+
+
+def test_who_shares_a_trainer_is_shown_where_anybody_does(show):
+    assert "one trainer" not in show(engine(READY), trainer_shared_with=[])
+    said = show(engine(READY), trainer_shared_with=["code", "chat"])
+    assert "one trainer for the adapters of this policy and of code, chat" in said

@@ -22,7 +22,7 @@ set_ray_environment()
 import ray
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.on_ray.session import RaySession
-from lightning_trainer.training.on_ray.trainer import RayTrainer
+from lightning_trainer.training.on_ray.process import RayProcess
 
 class Actor:
     def sleep(self, seconds):
@@ -30,7 +30,7 @@ class Actor:
         return os.getpid()
 
 session = RaySession()
-trainer = RayTrainer(SimpleNamespace(world_size=1), session)
+trainer = RayProcess([SimpleNamespace(policy="tiny", world_size=1)], session)
 
 def call(seconds):
     actor = ray.remote(num_cpus=1)(Actor).remote()
@@ -76,21 +76,21 @@ from lightning_trainer.training.on_ray.environ import set_ray_environment
 set_ray_environment()
 import psutil, ray
 from lightning_trainer.training.on_ray.session import RaySession
-from lightning_trainer.training.on_ray.trainer import RayTrainer
+from lightning_trainer.training.on_ray.process import RayProcess
 from lightning_trainer.training.on_ray.hang_detection import Stillness
 
 class Actor:
-    def call(self, method, argument):
-        time.sleep(15 if method == "sleep" else 0)
+    def ask(self, what, policy, argument):
+        time.sleep(15 if what == "sleep" else 0)
         return len(argument)
 
 async def main():
     session = RaySession()
     session._stillness = Stillness(silence_s=10)
-    trainer = RayTrainer(SimpleNamespace(world_size=1), session)
+    trainer = RayProcess([SimpleNamespace(policy="tiny", world_size=1)], session)
     await asyncio.to_thread(session.start)
     trainer._actors = [ray.remote(num_cpus=1)(Actor).remote()]
-    assert await trainer._call("step", bytes(2**24)) == 2**24
+    assert await trainer._asked("step", "tiny", bytes(2**24)) == 2**24
     for server in session._servers:
         server.send_signal(signal.SIGSTOP)
     ticks = 0
@@ -100,8 +100,8 @@ async def main():
             await asyncio.sleep(0.1)
             ticks += 1
     ticking = asyncio.create_task(tick())
-    assert await trainer._call("step", bytes(2**24)) == 2**24
-    assert await trainer._call("sleep", bytes(2**24)) == 2**24
+    assert await trainer._asked("step", "tiny", bytes(2**24)) == 2**24
+    assert await trainer._asked("sleep", "tiny", bytes(2**24)) == 2**24
     assert ticks > 20, "the event loop stood still"
     assert [server.status() for server in session._servers].count(psutil.STATUS_STOPPED) == 0
     ticking.cancel()
@@ -216,7 +216,7 @@ def test_sigterm_stays_the_daemons_own_and_so_does_rays_folder():
 
 async def test_a_start_that_is_cancelled_leaves_no_ray_behind():
     set_ray_environment()
-    from lightning_trainer.training.on_ray.trainer import RayTrainer
+    from lightning_trainer.training.on_ray.process import RayProcess
 
     begun, may_end, done, looked = threading.Event(), threading.Event(), [], []
 
@@ -234,17 +234,17 @@ async def test_a_start_that_is_cancelled_leaves_no_ray_behind():
         def look_after_start(self) -> None:
             looked.append("look")
 
-    settings: Any = SimpleNamespace(world_size=1)
+    settings: Any = SimpleNamespace(policy="tiny", world_size=1)
     session: Any = SlowSession()
-    trainer = RayTrainer(settings, session)
-    starting = asyncio.create_task(trainer.start())
+    trainer = RayProcess([settings], session)
+    starting = asyncio.create_task(trainer.open("tiny"))
     await asyncio.to_thread(begun.wait, 60)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
     looked.clear()
     asyncio.get_running_loop().call_later(2.5, may_end.set)
-    await trainer.close()
+    await trainer.close("tiny")
     assert done == ["start", "stop"]
     assert looked, "a server that dies while all is stopped is seen, too"
 

@@ -11,7 +11,6 @@ import pytest
 
 from lightning_trainer.config.policies.updates import LoraConfig
 from lightning_trainer.errors import TrainerDiedError, TrainingError
-from lightning_trainer.training.on_ray.environ import set_ray_environment
 from lightning_trainer.training.on_ray.hang_detection import Stillness
 from lightning_trainer.training.remote import make_trainer, make_trainers
 from lightning_trainer.types import TrainingBatch
@@ -88,11 +87,8 @@ async def test_an_actor_that_is_killed_is_replaced_and_one_that_is_stopped_goes_
     expected = await _checksum(whole, tmp_path, 2)
     await whole.close()
 
-    set_ray_environment()
-    from lightning_trainer.training.on_ray.trainer import RayTrainer
-
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    client = RayTrainer(settings(log_dir=tmp_path / "logs"))
+    client = make_trainer("ray", settings(log_dir=tmp_path / "logs"))
     try:
         await client.start()
         await client.step(batch(1))
@@ -105,7 +101,7 @@ async def test_an_actor_that_is_killed_is_replaced_and_one_that_is_stopped_goes_
         with pytest.raises(TrainerDiedError, match="the trainer's process died"):
             await client.step(batch(2))
         await client.restart()
-        client._stillness = Stillness(silence_s=5)
+        client.process._stillness = Stillness(silence_s=5)  # pyright: ignore[reportAttributeAccessIssue]
         os.kill(client.process_id, signal.SIGSTOP)
         assert await client.load(tmp_path / "step-1") == 1, "what was stopped is let go on"
         await client.step(batch(2))

@@ -9,7 +9,6 @@ import pytest
 
 from lightning_trainer.config import TrainingConfig
 from lightning_trainer.errors import TrainingError
-from lightning_trainer.training.on_ray.environ import set_ray_environment
 from lightning_trainer.training.remote import make_trainer
 from lightning_trainer.types import TrainingBatch
 
@@ -29,11 +28,8 @@ def batch(samples_of_shape):
 @pytest.fixture
 async def group(settings, tmp_path):
     """Two processes of a trainer, not started."""
-    set_ray_environment()
-    from lightning_trainer.training.on_ray.trainer import RayTrainer
-
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    client = RayTrainer(settings(world_size=2, log_dir=tmp_path / "logs", **_SCHEDULE))
+    client = make_trainer("ray", settings(world_size=2, log_dir=tmp_path / "logs", **_SCHEDULE))
     try:
         yield client
     finally:
@@ -54,7 +50,7 @@ async def test_two_processes_train_save_die_and_go_on_as_one_would(settings, bat
     await alone.close()
 
     await group.start()
-    assert len(set(group.process_ids)) == 2
+    assert len(set(group.process.process_ids)) == 2
     reports = [await group.step(batch(1))]
     await group.save(tmp_path / "step-1", 1)
     with pytest.raises(TrainingError, match="step 1 is done already"):
@@ -64,7 +60,7 @@ async def test_two_processes_train_save_die_and_go_on_as_one_would(settings, bat
     with pytest.raises(TrainingError, match="cannot write the weights of version 1"):
         await group.publish(tmp_path / "absent" / "weights", 1)
 
-    os.kill(group.process_ids[1], signal.SIGKILL)
+    os.kill(group.process.process_ids[1], signal.SIGKILL)
     with pytest.raises(TrainingError, match="the trainer's process died"):
         await group.step(batch(2))
     await group.restart()

@@ -4,18 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_trainer.config import Config
-from lightning_trainer.daemon.hardware.dealing import Deal, deal, dealt
+from lightning_trainer.config import Config, PolicyConfig
+from lightning_trainer.daemon.hardware.dealing import Deal, deal, dealt, trainer_groups
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.serving.settings import engine_settings
 
 
-def config(policies: int = 1, device: str = "cuda", engine: dict | None = None, **training) -> Config:
+def config(
+    policies: int = 1, device: str = "cuda", engine: dict | None = None, lora: dict | None = None, **training
+) -> Config:
     return Config.model_validate(
         {
             "engine": engine or {},
             "training": {"device": device, **training},
-            "policy": [{"name": f"p{n}", "agents": [f"a{n}"], "model": "random:tiny"} for n in range(policies)],
+            "policy": [
+                {"name": f"p{n}", "agents": [f"a{n}"], "model": "random:tiny", "lora": lora} for n in range(policies)
+            ],
         }
     )
 
@@ -55,6 +59,40 @@ def test_trainers_of_two_policies_share_what_engines_leave():
     assert found.engines == ((("1",),), (("2",),))
 
 
+def test_adapters_of_one_base_have_one_trainer_and_one_engine():
+    adapters = config(policies=3, lora={"rank": 4})
+    assert [[policy.name for policy in group] for group in trainer_groups(adapters)] == [["p0", "p1", "p2"]]
+    found = deal(adapters, ["0", "1", "2"])
+    assert (found.trainers, found.gpus_per_process, found.engines) == (("0",), 1.0, ((("1",),),))
+    assert "one trainer for the adapters of p0, p1, p2" in found.lines(adapters)
+
+
+@pytest.mark.parametrize(
+    ("changes", "groups"),
+    [
+        ({}, [["p0", "p1"]]),
+        ({"lora": {"rank": 8}}, [["p0"], ["p1"]]),
+        ({"lora": {"rank": 4, "alpha": 5}}, [["p0"], ["p1"]]),
+        ({"lora": {"rank": 4, "target_modules": ["q_proj"]}}, [["p0"], ["p1"]]),
+        ({"lora": None}, [["p0"], ["p1"]]),
+        ({"model": "random:other"}, [["p0"], ["p1"]]),
+        ({"train": False}, [["p0", "p1"]]),
+        ({"algorithm": "gspo", "optimizer": {"lr": 1.0}}, [["p0", "p1"]]),
+    ],
+)
+def test_only_what_concerns_the_base_must_be_alike(changes, groups):
+    adapters = config(policies=2, device="cpu", lora={"rank": 4})
+    policies = [adapters.policy[0], PolicyConfig.model_validate({**adapters.policy[1].model_dump(), **changes})]
+    changed = adapters.model_copy(update={"policy": tuple(policies)})
+    assert [[policy.name for policy in group] for group in trainer_groups(changed)] == groups
+    lines = changed and deal(changed, []).lines(changed)
+    assert ("one trainer for the adapters of p0, p1" in lines) == (len(groups) == 1)
+
+
+def test_a_base_is_not_shared_where_nobody_wants_it():
+    assert len(trainer_groups(config(policies=2, device="cpu", lora={"rank": 4}, share_base=False))) == 2
+
+
 def test_two_engines_on_one_gpu_divide_its_memory():
     found = deal(config(device="cpu", engine={"replicas": 2}), ["0"])
     assert found.engines == ((("0",), ("0",)),)
@@ -82,7 +120,7 @@ def test_without_gpus_nothing_is_dealt_and_an_engine_sees_what_the_daemon_sees()
     [
         (config(), [], 'device = "cuda", and this machine has no GPU'),
         (config(world_size=4), ["0", "1"], "world_size = 4 needs as many GPUs, and there is only GPU 0, 1"),
-        (config(policies=2, world_size=2), list("0123"), "2 policies with world_size = 2 need 4 GPUs"),
+        (config(policies=2, world_size=2), list("0123"), "2 trainers with world_size = 2 need 4 GPUs"),
         (config(gpus=[7]), ["0"], r"\[training\] gpus names 7 and there is only GPU 0"),
         (config(engine={"gpus": [7]}), ["0"], r"\[engine\] gpus names 7"),
         (

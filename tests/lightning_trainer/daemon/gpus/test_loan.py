@@ -2,9 +2,12 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from lightning_trainer.daemon.hardware.loan import GpuLoan
+from lightning_trainer.training.process import TrainerProcess
 from lightning_trainer.training.remote import TrainerClient
+from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import StepReport
 
 
@@ -13,6 +16,8 @@ class Engine:
     slow_s: float = 0.0
     asleep: bool = False
     said: list[str] = field(default_factory=list)
+    seen: list[bool] = field(default_factory=list)
+    """Whether it slept, at each call of the trainer."""
 
     async def sleep(self, level: int) -> None:
         await asyncio.sleep(self.slow_s)
@@ -26,25 +31,26 @@ class Engine:
         self.asleep = False
 
 
-class Trainer(TrainerClient):
+class Process(TrainerProcess):
     def __init__(self, engine: Engine) -> None:
+        super().__init__([TrainerSettings("p", Path("model"))])
         self.engine = engine
-        self.seen: list[bool] = []
+        self._open.add("p")
 
-    async def start(self) -> None: ...
+    async def _start(self) -> None: ...
 
-    async def close(self) -> None: ...
+    async def _end(self) -> None: ...
 
-    async def _call(self, method, *arguments):
-        self.seen.append(self.engine.asleep)
+    async def _asked(self, what, policy, method="", *arguments):
+        self.engine.seen.append(self.engine.asleep)
         if method == "fail":
             raise RuntimeError(method)
         return StepReport(1, {}, {}, 0, 0, 0, {"train": 1.0})
 
 
-def made(linger_s: float, slow_s: float = 0.0) -> tuple[Engine, Trainer, GpuLoan]:
+def made(linger_s: float, slow_s: float = 0.0) -> tuple[Engine, TrainerClient, GpuLoan]:
     engine = Engine(slow_s)
-    trainer = Trainer(engine)
+    trainer = TrainerClient("p", Process(engine))
     trainer.gpu = loan = GpuLoan([engine], 1, linger_s=linger_s)  # pyright: ignore[reportArgumentType]
     return engine, trainer, loan
 
@@ -54,7 +60,7 @@ async def test_a_step_and_what_follows_it_at_once_are_one_sleep():
     report = await trainer.step(None)  # pyright: ignore[reportArgumentType]
     await trainer.publish(None, 1)  # pyright: ignore[reportArgumentType]
     assert engine.said == ["sleep 1"]
-    assert trainer.seen == [True, True]
+    assert engine.seen == [True, True]
     assert report.seconds["train"] == 1.0
     assert report.seconds["sleep"] >= 0.05
     await asyncio.sleep(0.4)
@@ -90,11 +96,11 @@ async def test_what_a_publication_woke_sleeps_again_for_the_next_call():
     await engine.wake()  # as a publication does
     await trainer.score([[1, 2]])
     assert engine.said == ["sleep 1", "wake", "sleep 1"]
-    assert trainer.seen == [True, True]
+    assert engine.seen == [True, True]
     await loan.close()
     assert not engine.asleep
 
 
 async def test_without_a_loan_a_report_says_nothing_of_sleep():
     engine = Engine()
-    assert "sleep" not in (await Trainer(engine).step(None)).seconds  # pyright: ignore[reportArgumentType]
+    assert "sleep" not in (await TrainerClient("p", Process(engine)).step(None)).seconds  # pyright: ignore[reportArgumentType]

@@ -5,11 +5,14 @@ import math
 import pytest
 
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig, DpoConfig
+from lightning_trainer.config.policies.updates import LoraConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.settings import StageSettings
 from lightning_trainer.types import TrainingBatch
 
 pytestmark = pytest.mark.verl
+
+LORA = LoraConfig(rank=4, alpha=8)
 
 
 @pytest.fixture
@@ -125,15 +128,26 @@ def test_every_stage_has_its_loss_its_rate_and_its_reference(trainer, batch):
     assert "mismatch/abs_mean" not in reports[2]
 
 
-@pytest.mark.parametrize("saved", [2, 3, 4])
-def test_a_checkpoint_of_any_stage_goes_on_as_if_nothing_had_happened(saved, trainer, batch, tmp_path):
-    whole = trainer()
+def test_an_adapter_is_compared_with_the_one_that_its_stage_began_with_and_no_second_model_is_loaded(trainer, batch):
+    from lightning_trainer.training.update.host import ModelHost
+
+    trained = trainer(lora=LORA)
+    reports = {step: trained.step(batch(step)).metrics for step in (1, 2, 3, 4, 5)}
+    assert reports[3]["dpo/loss"] == pytest.approx(math.log(2), abs=1e-5), "policy and reference are still one"
+    assert reports[4]["dpo/loss"] < reports[3]["dpo/loss"]
+    assert reports[5]["kl_loss"] == pytest.approx(0.0, abs=1e-6)
+    assert not isinstance(trained._learner.reference, ModelHost)
+
+
+@pytest.mark.parametrize(("saved", "lora"), [(2, None), (3, None), (4, None), (2, LORA), (4, LORA)])
+def test_a_checkpoint_of_any_stage_goes_on_as_if_nothing_had_happened(saved, lora, trainer, batch, tmp_path):
+    whole = trainer(lora=lora)
     for step in (1, 2, 3, 4, 5):
         whole.step(batch(step))
         if step == saved:
             whole.save(tmp_path / "checkpoint", step)
     wanted = _weights(whole._learner.policy)
-    for again in (trainer(), whole):  # after a crash, and after a rollback in the same life
+    for again in (trainer(lora=lora), whole):  # after a crash, and after a rollback in the same life
         again.load(tmp_path / "checkpoint")
         for step in range(saved + 1, 6):
             again.step(batch(step))

@@ -178,11 +178,11 @@ def test_packed_samples_are_computed_as_padded_ones(settings, samples_of_shape, 
 def test_on_a_gpu_the_tree_gives_what_the_stock_engine_gives(settings, samples_of_shape):
     script = """
 import pickle, sys
-from lightning_trainer.training.remote import build_trainer
+from lightning_trainer.training.in_process import build_trainers
 from lightning_trainer.types import TrainingBatch
 with open(sys.argv[1], "rb") as file:
     settings, samples = pickle.load(file)
-trainer = build_trainer(settings)
+trainer = build_trainers([settings]).open("tiny")
 scored = trainer.score([[1, 2, 3, 4], [5, 6, 7]])
 report = trainer.step(TrainingBatch(policy="tiny", step=1, samples=tuple(samples)))
 with open(sys.argv[2], "wb") as file:

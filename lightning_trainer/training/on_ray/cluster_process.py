@@ -1,4 +1,4 @@
-"""The trainer on the nodes of a cluster: placed by a placement group, with its files sent to where they are read.
+"""Trainers on the nodes of a cluster: placed by a placement group, with its files sent to where they are read.
 
 The first process's files come back to the daemon's disk: published weights, and checkpoints with every process's part.
 """
@@ -6,7 +6,7 @@ The first process's files come back to the daemon's disk: published weights, and
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,16 +19,19 @@ from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.serving.publication import Publication
 from lightning_trainer.training.checkpoint_folder import read_manifest, whole_folder
 from lightning_trainer.training.on_ray.cluster import require_alike, reserve, this_node
+from lightning_trainer.training.on_ray.process import RayProcess
 from lightning_trainer.training.on_ray.session import RaySession
-from lightning_trainer.training.on_ray.shipping import Elsewhere, fetch, ship
-from lightning_trainer.training.on_ray.trainer import RayTrainer
+from lightning_trainer.training.on_ray.shipping import Elsewhere, fetch, reference_of, ship
 from lightning_trainer.training.settings import TrainerSettings
 
+_Ask = Callable[..., Awaitable[Any]]
+"""A call of the processes' trainers that lacks its arguments."""
 
-class ClusterTrainer(RayTrainer):
-    """Of one policy, in a cluster that others have started."""
 
-    def __init__(self, settings: TrainerSettings, session: RaySession, cluster: RayConfig) -> None:
+class ClusterProcess(RayProcess):
+    """In a cluster that others have started."""
+
+    def __init__(self, settings: Sequence[TrainerSettings], session: RaySession, cluster: RayConfig) -> None:
         super().__init__(settings, session)
         self._cluster = cluster
         self._group: Any = None
@@ -36,11 +39,11 @@ class ClusterTrainer(RayTrainer):
         """The ranks that are on another node than the daemon."""
 
     async def _places(self) -> Sequence[Mapping[str, Any]]:
-        settings = self._settings
-        self._group = await asyncio.to_thread(reserve, settings.world_size, settings.gpus_per_process, self._cluster)
+        common = self._common
+        self._group = await asyncio.to_thread(reserve, common.world_size, common.gpus_per_process, self._cluster)
         return [
             {"scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, rank)}
-            for rank in range(settings.world_size)
+            for rank in range(common.world_size)
         ]
 
     async def _settle(self) -> None:
@@ -49,14 +52,23 @@ class ClusterTrainer(RayTrainer):
         require_alike(nodes, here)
         self._away = [rank for rank, node in enumerate(nodes) if node.node_id != here.node_id]
         for rank in self._away:
-            await ship(self._settings.model_dir, "model", self._node(rank))
-            if self._settings.reference_dir is not None:
-                await ship(self._settings.reference_dir, "reference", self._node(rank))
+            await ship(self._common.model_dir, "model", self._node(rank))
+            for one in self._settings:
+                if one.reference_dir is not None:
+                    await ship(one.reference_dir, reference_of(one.policy), self._node(rank))
         await self._answers([self._actors[rank].settle.remote() for rank in self._away])
 
-    async def publish(self, path: Path, version: int) -> Publication:
-        name = f"published/{path.name}"
-        publication = await self._in_turn("publish", Elsewhere(path, name), version)
+    async def _asked(self, what: str, policy: str, *arguments: Any) -> Any:
+        if what == "call":
+            method, *given = arguments
+            carried = {"publish": self._publish, "save": self._save, "load": self._load}.get(method)
+            if carried is not None:
+                return await carried(partial(super()._asked, what, policy, method), policy, *given)
+        return await super()._asked(what, policy, *arguments)
+
+    async def _publish(self, ask: _Ask, policy: str, path: Path, version: int) -> Publication:
+        name = f"published/{policy}/{path.name}"
+        publication: Publication = await ask(Elsewhere(path, name), version)
         if 0 not in self._away:
             return publication
         partial_path = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -68,25 +80,25 @@ class ClusterTrainer(RayTrainer):
             await self._node(0)("discard", name)
         return replace(publication, path=str(path))
 
-    async def save(self, directory: Path, step: int) -> None:
-        name = f"checkpoints/{directory.name}"
-        await self._in_turn("save", Elsewhere(directory, name), step)
+    async def _save(self, ask: _Ask, policy: str, directory: Path, step: int) -> None:
+        name = f"checkpoints/{policy}/{directory.name}"
+        await ask(Elsewhere(directory, name), step)
         if 0 in self._away:
             with whole_folder(directory) as folder:
                 await fetch(name, folder, self._node(0))
             await self._node(0)("discard", name)
 
-    async def load(self, directory: Path) -> int:
+    async def _load(self, ask: _Ask, policy: str, directory: Path) -> int:
         read_manifest(directory)
-        name = f"checkpoints/{directory.name}"
+        name = f"checkpoints/{policy}/{directory.name}"
         for rank in self._away:
             await ship(directory, name, self._node(rank))
-        step = await self._in_turn("load", Elsewhere(directory, name))
+        step = await ask(Elsewhere(directory, name))
         for rank in self._away:
             await self._node(rank)("discard", name)
         return step
 
-    async def close(self) -> None:
+    async def _end(self) -> None:
         if ray.is_initialized():
             with contextlib.suppress(Exception):  # of nodes that have died, their folders are removed by the next start
                 async with asyncio.timeout(10):
@@ -95,7 +107,7 @@ class ClusterTrainer(RayTrainer):
                 with contextlib.suppress(Exception):
                     ray.util.remove_placement_group(self._group)
         self._away, self._group = [], None
-        await super().close()
+        await super()._end()
 
     def _node(self, rank: int) -> partial[Awaitable[Any]]:
         return partial(self._ask_node, rank)

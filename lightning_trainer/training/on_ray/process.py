@@ -1,4 +1,4 @@
-"""The trainer in Ray actors: processes of their own, whose death is an error and not the end of the daemon.
+"""Trainers in Ray actors: processes of their own, whose death is an error and not the end of the daemon.
 
 There are ``world_size`` of them. Each call goes to all, and the first one's result is what counts (``process_group``).
 When one fails alone, the others wait for it: they are ended, and a restart builds all of them anew.
@@ -17,13 +17,14 @@ import psutil
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from lightning_trainer.errors import LightningError, TrainerDiedError, TrainingError
+from lightning_trainer.errors import LightningError, TrainerBrokenError, TrainerDiedError, TrainingError
 from lightning_trainer.training import device
+from lightning_trainer.training.in_process import build_trainers
 from lightning_trainer.training.on_ray.cluster import Node, this_node
 from lightning_trainer.training.on_ray.hang_detection import Stillness
 from lightning_trainer.training.on_ray.session import RaySession
-from lightning_trainer.training.on_ray.shipping import Elsewhere, NodeFolder
-from lightning_trainer.training.remote import TrainerClient, build_trainer
+from lightning_trainer.training.on_ray.shipping import Elsewhere, NodeFolder, reference_of
+from lightning_trainer.training.process import TrainerProcess
 from lightning_trainer.training.settings import TrainerSettings
 
 _LOOK_EVERY_S = 1.0
@@ -33,12 +34,13 @@ _OTHERS_S = 10.0
 
 
 class TrainerActor:
-    """What runs in an actor. The trainer is built by a call, so that an error in it arrives as an error."""
+    """What runs in an actor. Trainers are built by calls, so that an error in them arrives as an error."""
 
-    def __init__(self, settings: TrainerSettings, rank: int) -> None:
+    def __init__(self, settings: Sequence[TrainerSettings], rank: int) -> None:
         self._settings, self._rank = settings, rank
+        self._common = settings[0]
         self._host: Any = None
-        self._trainer: Any = None
+        self._trainers: Any = None
         self._folder: NodeFolder | None = None
 
     def process_id(self) -> int:
@@ -50,13 +52,17 @@ class TrainerActor:
 
     def settle(self) -> None:
         """On another node than the daemon's: everything that this process reads and writes is in a folder there."""
-        settings, path = self._settings, self._node_folder().path
-        self._settings = replace(
-            settings,
-            model_dir=path("model"),
-            reference_dir=settings.reference_dir and path("reference"),
-            log_dir=path("logs"),
-        )
+        path = self._node_folder().path
+        self._settings = [
+            replace(
+                one,
+                model_dir=path("model"),
+                reference_dir=one.reference_dir and path(reference_of(one.policy)),
+                log_dir=path("logs"),
+            )
+            for one in self._settings
+        ]
+        self._common = self._settings[0]
 
     def on_node(self, method: str, *arguments: Any) -> Any:
         """Ask the folder of this node something."""
@@ -71,32 +77,34 @@ class TrainerActor:
         """In the first process: say where the others find it."""
         from lightning_trainer.training.process_group import Host
 
-        self._host = Host(ray.util.get_node_ip_address(), self._settings.world_size)
+        self._host = Host(ray.util.get_node_ip_address(), self._common.world_size)
         return self._host.meeting
 
     def start(self, meeting: Any = None) -> None:
-        """Build the trainer.
+        """Load what the policies share.
 
         Args:
             meeting: where the group is, unless this process is all of it.
         """
-        if self._settings.log_dir is not None:
-            _write_output_to(self._settings.log_dir / "trainer.log")
-        device.choose(self._settings.device)
+        common = self._common
+        if common.log_dir is not None:
+            _write_output_to(common.log_dir / "trainer.log")
+        device.choose(common.device)
         if meeting is not None:
             from lightning_trainer.training.process_group import join
 
-            join(meeting, self._rank, self._settings.world_size, self._host)
-        self._trainer = build_trainer(self._settings)
-        device.release(self._settings.param_offload)
+            join(meeting, self._rank, common.world_size, self._host)
+        self._trainers = build_trainers(self._settings)
+        device.release(common.param_offload)
 
-    def call(self, method: str, *given: Any) -> Any:
+    def ask(self, what: str, policy: str, *given: Any) -> Any:
+        """Have ``Trainers`` open or drop a policy, or call a method of its trainer."""
         arguments = [self._path(one) if isinstance(one, Elsewhere) else one for one in given]
         try:
-            result = getattr(self._trainer, method)(*arguments)
+            result = getattr(self._trainers, what)(policy, *arguments)
         finally:
-            device.release(self._settings.param_offload)
-        return result if self._rank == 0 else None
+            device.release(self._common.param_offload)
+        return result if self._rank == 0 and what == "call" else None
 
     def _path(self, of: Elsewhere) -> Path:
         if self._folder is None:
@@ -106,13 +114,13 @@ class TrainerActor:
         return path
 
 
-class RayTrainer(TrainerClient):
+class RayProcess(TrainerProcess):
     """Starts Ray, unless this process uses one already, and the actors in it."""
 
-    def __init__(self, settings: TrainerSettings, session: RaySession | None = None) -> None:
+    def __init__(self, settings: Sequence[TrainerSettings], session: RaySession | None = None) -> None:
         """``session``: shared with other trainers; one of its own when absent."""
-        self._settings = settings
-        self._session = session or RaySession(settings.world_size)
+        super().__init__(settings)
+        self._session = session or RaySession(self._common.world_size)
         self._holds_session = False
         self._starting: asyncio.Future[None] | None = None
         self._actors: list[Any] = []
@@ -121,21 +129,21 @@ class RayTrainer(TrainerClient):
         self._processes: list[psutil.Process] = []
         self._stillness = Stillness()
 
-    async def start(self) -> None:
+    async def _start(self) -> None:
         self._starting = asyncio.ensure_future(asyncio.to_thread(self._session.start))
         await self._started(self._starting)
         starting, self._starting = self._starting, None
         starting.result()
         self._holds_session = True
-        settings = self._settings
-        actor: Any = ray.remote(num_cpus=1, num_gpus=settings.gpus_per_process, max_restarts=0)(TrainerActor)
+        common = self._common
+        actor: Any = ray.remote(num_cpus=1, num_gpus=common.gpus_per_process, max_restarts=0)(TrainerActor)
         places = await self._places()
-        self._actors = [actor.options(**place).remote(settings, rank) for rank, place in enumerate(places)]
+        self._actors = [actor.options(**place).remote(self._settings, rank) for rank, place in enumerate(places)]
         started = tuple(await self._answers([actor.process_id.remote() for actor in self._actors]))
         self._processes = list(_running(started)) if self._session.is_own else []
         await self._settle()
         meeting = ()
-        if settings.world_size > 1:
+        if common.world_size > 1:
             meeting = await self._answers([self._actors[0].meet.remote()])
         await self._answers([actor.start.remote(*meeting) for actor in self._actors])
         self.process_ids, self.process_id = started, started[0]
@@ -148,12 +156,12 @@ class RayTrainer(TrainerClient):
 
     async def _places(self) -> Sequence[Mapping[str, Any]]:
         """Options of each process's actor that say where it runs."""
-        return [{}] * self._settings.world_size
+        return [{}] * self._common.world_size
 
     async def _settle(self) -> None:
         """See that the processes have what they need where they are."""
 
-    async def close(self) -> None:
+    async def _end(self) -> None:
         self._kill()
         self._actors, self._processes, self.process_id, self.process_ids = [], [], None, ()
         if self._starting is not None:  # whoever waited for it was told to stop; the thread was not
@@ -170,19 +178,19 @@ class RayTrainer(TrainerClient):
                 with contextlib.suppress(RayError, ValueError):  # of a Ray that has died since
                     ray.kill(actor)
 
-    async def _call(self, method: str, *arguments: Any) -> Any:
+    async def _asked(self, what: str, policy: str, *arguments: Any) -> Any:
         if not self._actors:
             raise TrainingError("the trainer is not running; start it first")
-        answers = await self._answers(await self._asked(method, *arguments))
+        answers = await self._answers(await self._sent(what, policy, *arguments))
         return answers[0]
 
-    async def _asked(self, method: str, *arguments: Any) -> Sequence[Any]:
+    async def _sent(self, *arguments: Any) -> Sequence[Any]:
         """Send a call to all of them, on a thread: a batch goes through one of Ray's servers, which may hang."""
 
         def ask() -> list[Any]:
             # The batch is put into Ray's store once and not sent to each process.
             shared = [ray.put(argument) for argument in arguments] if len(self._actors) > 1 else arguments
-            return [actor.call.remote(method, *shared) for actor in self._actors]
+            return [actor.ask.remote(*shared) for actor in self._actors]
 
         asked = asyncio.ensure_future(asyncio.to_thread(ask))
         while not asked.done():
@@ -242,7 +250,7 @@ def _as_training_error(error: BaseException) -> BaseException:
         cause = error.cause
         if isinstance(cause, LightningError):
             return cause
-        told = TrainingError(f"the trainer failed: {type(cause).__name__}: {cause}")
+        told = TrainerBrokenError(f"the trainer failed: {type(cause).__name__}: {cause}")
     elif isinstance(error, RayError):
         reason = str(error).strip().splitlines()[0]
         told = TrainerDiedError(f"the trainer's process died ({type(error).__name__}: {reason}); restart it")
