@@ -16,6 +16,7 @@ import torch
 
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.models.folder import image_token_of
+from lightning_trainer.models.image_processors import use_pil
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import Media, Sample
 
@@ -41,6 +42,7 @@ class ImageInputs:
         """
         from transformers import AutoProcessor
 
+        use_pil()
         try:
             self._processor: Any = AutoProcessor.from_pretrained(folder)
             self._token: str = self._processor.image_token

@@ -8,6 +8,7 @@ import pytest
 
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.models.folder import image_token_of, vocabulary_of
+from lightning_trainer.models.image_processors import use_pil
 from lightning_trainer.models.resolve import resolve_model
 from lightning_trainer.types import Media, TrainingBatch
 
@@ -19,6 +20,7 @@ _SIGNS = {"red": (200, 10, 30), "green": (10, 200, 30), "wide": (9, 9, 240)}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
+    use_pil()
     return resolve_model("random:tiny-vision", tmp_path_factory.mktemp("models"))
 
 
