@@ -162,6 +162,11 @@ class Builder:
         asked = digests_of(media for call in calls for media in call.media)
         return KeptImages(self._image_token, {f"{SCHEME}{one}" for one in await self._store.media_kept(asked)})
 
+    def _policy_of(self, step: int) -> PolicyConfig:
+        policy = self._policy.at_step(step)
+        # A model that reads text alone cannot be trained on an image, whoever answered the call.
+        return policy if self._image_token is not None else policy.model_copy(update={"non_text": "drop"})
+
     async def _deviation_floor(self, step: int) -> float:
         """Return it from what is recorded of earlier steps, so that a daemon that starts anew has the same one."""
         algorithm = self._policy.at_step(step).algorithm
@@ -189,7 +194,7 @@ class Builder:
             reading.calls,
             attempts,
             reading.evaluations,
-            self._policy.at_step(step),
+            self._policy_of(step),
             step,
             span_parents=span_parents(spans),
             oldest_version=oldest_version,
