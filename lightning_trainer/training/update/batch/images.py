@@ -94,8 +94,8 @@ class ImageInputs:
             raise TrainingError(f"sample {sample.sample_id}: {media.uri[:80]} is not an image: {error}") from error
         made = self._processor(text=self._token, images=[image], return_tensors="pt")
         placeholders = int((made["input_ids"] == self._placeholder).sum())
-        tensors = {name: _by_image(value) for name, value in made.items() if name not in _OF_TEXT}
-        return _Seen(tensors, placeholders)
+        tensors = {name: value for name, value in made.items() if name not in _OF_TEXT}
+        return _Seen(_by_image(tensors), placeholders)
 
 
 def image_inputs(folder: Path, settings: TrainerSettings) -> ImageInputs | None:
@@ -126,10 +126,13 @@ def image_inputs(folder: Path, settings: TrainerSettings) -> ImageInputs | None:
     return ImageInputs(folder, placeholder)
 
 
-def _by_image(value: torch.Tensor) -> torch.Tensor:
-    """Let the first dimension count images: Idefics3's are by sample first, and samples differ in how many they have.
+def _by_image(tensors: ImageTensors) -> ImageTensors:
+    """Let the first dimension count images: Idefics3's is that of samples, which differ in how many images they have.
 
-    ``[1, images, channels, height, width] -> [images, 1, channels, height, width]``, and masks without channels alike;
-    the model flattens both dimensions.
+    ``[1, images, channels, height, width] -> [images, 1, channels, height, width]``, and its masks, which have no
+    channels, alike; the model flattens both dimensions. Others have none of samples and stay as they are.
     """
-    return value.flatten(0, 1).unsqueeze(1) if value.dim() >= 4 and value.shape[0] == 1 else value
+    pixels = tensors.get("pixel_values")
+    if pixels is None or pixels.dim() != 5:
+        return tensors
+    return {name: value.flatten(0, 1).unsqueeze(1) for name, value in tensors.items()}
