@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from lightning_instrumentation.redaction.documents import is_image
+
 from lightning_trainer.gateway.errors import RefusalError
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.request import EngineRequest
@@ -41,6 +43,8 @@ def refuse_unseen(request: EngineRequest, policy: ServedPolicy) -> None:
                 f"{where} is {str(url)[:60]!r}, and an address is not fetched: send the image itself, as "
                 "data:image/png;base64,..."
             )
+        if not is_image(url):
+            raise _refusal(f"{where} is not the base64 of a PNG, JPEG, GIF, or WebP image: send one of these")
         size = (len(url) - match.end()) * 3 // 4
         if policy.media_size_each is not None and size > policy.media_size_each:
             raise _refusal(

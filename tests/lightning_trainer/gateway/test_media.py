@@ -22,7 +22,9 @@ def image(url: str = PIXEL) -> dict:
         (True, {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}, ["'sql'", "neither"]),
         (True, image("https://host/cat.png"), ["'https://host/cat.png'", "not fetched", "data:image/png"]),
         (True, image("file:///etc/passwd"), ["'file:///etc/passwd'", "not fetched"]),
-        (True, image("data:image/png;base64," + "A" * 2000), ["media_size_each", "smaller"]),
+        (True, image("data:image/png;base64,iVBORw0KGgo" + "A" * 2000), ["media_size_each", "smaller"]),
+        (True, image("data:image/png;base64,AAAA"), ["not the base64 of a PNG"]),
+        (True, image("data:image/png;base64,iVBORw0KGgo, a"), ["not the base64 of a PNG"]),
     ],
 )
 async def test_a_part_that_cannot_be_taken_is_refused_by_its_name(open_gateway, sees, part, said):
