@@ -9,12 +9,11 @@ conventions, message parts; RFC 2397.
 import base64
 import binascii
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-import orjson
 
 from lightning_trainer.types import AttributeValue, Span
 
@@ -74,13 +73,18 @@ def _attributes(attributes: Mapping[str, AttributeValue], found: dict[str, Embed
 def _text(text: str, found: dict[str, Embedded]) -> str:
     if text[0] not in "[{":
         return _leaf(text, found)
+    found_here: dict[str, Embedded] = {}
     try:
-        document = orjson.loads(text)
-        changed = _document(document, found)
-        return text if changed is document else orjson.dumps(changed).decode()
-    except (ValueError, RecursionError):  # no JSON, or none that can be written again: it stays as it came
-        found.clear()
+        document = json.loads(text)
+        changed = _document(document, found_here)
+        # Half of a surrogate pair can be written as an escape alone.
+        written = (
+            json.dumps(changed, ensure_ascii="\\ud" in text.lower(), separators=(",", ":")) if found_here else text
+        )
+    except (ValueError, RecursionError):  # no JSON, or nested too deeply: it stays as it came
         return text
+    found |= found_here
+    return written
 
 
 def _document(document: Any, found: dict[str, Embedded]) -> Any:

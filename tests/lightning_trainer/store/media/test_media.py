@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 
 import orjson
 import pytest
@@ -111,6 +112,22 @@ def test_texts_and_what_cannot_be_read_stay_as_they_came(text):
     found = exchange([span])
     assert (found.spans, found.media) == ([span], {})
     assert found.spans[0] is span
+
+
+def test_what_else_a_message_says_stays_to_the_last_digit_and_one_attribute_says_nothing_of_another():
+    arguments = {"id": 2**70, "half": "\ud83d", "share": 0.1}
+    parts = [{"type": "tool_call", "arguments": arguments}, {"type": "image_url", "image_url": {"url": url(CAT)}}]
+    attributes = {
+        "gen_ai.input.messages": json.dumps([{"role": "user", "parts": parts}]),
+        "gen_ai.tool.call.result": '{"data": [' + url(DOG),
+    }
+    exchanged = exchange([Span("1" * 32, "2" * 16, None, "chat", 0, 1, attributes)])
+    ((_, found),) = exchanged.media.items()
+    assert [one.body for one in found.values()] == [CAT]
+    said = str(exchanged.spans[0].attributes["gen_ai.input.messages"])
+    assert said.isascii()
+    assert json.loads(said)[0]["parts"][0]["arguments"] == arguments
+    assert exchanged.spans[0].attributes["gen_ai.tool.call.result"] == attributes["gen_ai.tool.call.result"]
 
 
 async def test_an_address_is_left_as_it_is_and_not_fetched(store):
