@@ -32,7 +32,8 @@ from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.shadow import Shadow
 from lightning_trainer.judges.judging import Judging
 from lightning_trainer.metrics.recorder import MetricsRecorder
-from lightning_trainer.models.folder import image_token_of, vocabulary_of
+from lightning_trainer.models.folder import vocabulary_of
+from lightning_trainer.models.images import image_token_of
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.serving.shared_memory import WeightFolder

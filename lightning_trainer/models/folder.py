@@ -45,15 +45,6 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(set(names))]
 
 
-def image_token_of(folder: Path) -> int | None:
-    """Return the token that stands for a piece of an image in the model's prompts; None: the model sees none."""
-    configuration = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if not isinstance(configuration.get("vision_config"), dict):
-        return None
-    token = configuration.get("image_token_id", configuration.get("image_token_index"))
-    return token if isinstance(token, int) else None
-
-
 def vocabulary_of(folder: Path) -> int | None:
     """Return how many entries the model's vocabulary has, None where its configuration does not say so."""
     configuration = json.loads((folder / "config.json").read_text(encoding="utf-8"))

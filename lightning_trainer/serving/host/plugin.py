@@ -2,7 +2,7 @@
 
 import multiprocessing
 
-from lightning_trainer.models.image_processors import use_pil
+from lightning_trainer.models.images import use_pil
 from lightning_trainer.serving.host.parent_watchdog import follow_parent
 
 TRANSFER_BACKEND = "lightning_file"

@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 import torch
 
 from lightning_trainer.errors import TrainingError
-from lightning_trainer.models.folder import image_token_of
-from lightning_trainer.models.image_processors import use_pil
+from lightning_trainer.models.images import image_token_of, use_pil
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import Media, Sample
 

@@ -1,18 +1,29 @@
-"""Image processors that need PIL alone, made known to transformers where torchvision is not installed.
+"""Models that see: what stands for images in their prompts, and image processors that need PIL alone.
 
 transformers has two of each: one on torchvision, and one on PIL. Whether the second can be used it decides by looking
 for the first one's name in the file, and in those of Idefics and SmolVLM that name stands in a comment (5.10): it finds
 none then. These files import what they need, so naming their classes is enough.
 """
 
+import json
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 _FAMILIES = {"idefics2": "Idefics2", "idefics3": "Idefics3", "smolvlm": "SmolVLM"}
 
 
+def image_token_of(folder: Path) -> int | None:
+    """Return the token that stands for a piece of an image in the model's prompts; None: the model sees none."""
+    configuration = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if not isinstance(configuration.get("vision_config"), dict):
+        return None
+    token = configuration.get("image_token_id", configuration.get("image_token_index"))
+    return token if isinstance(token, int) else None
+
+
 def use_pil() -> None:
-    """Register the processors on PIL of these families, in this process; nothing where torchvision is installed."""
+    """Make the processors on PIL known to transformers in this process; nothing where torchvision is installed."""
     if find_spec("torchvision") is not None:
         return
     import transformers
