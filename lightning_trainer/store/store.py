@@ -389,5 +389,4 @@ class Store(MediaStore):
             "store/bytes": float(self.retention.size.total),
             "store/spans": float(held.get("spans", 0)),
             "store/deleted_spans": float(held.get(f"{totals.DELETED}spans", 0)),
-            "store/media_bytes": float(held.get(media_table.BYTES, 0)),
         }
