@@ -52,6 +52,7 @@ class Retention:
     """As it was after the last commit."""
     _position: int = 0
     _media_position: int = 0
+    _media_deleted: int = 0
     _no_media_until_s: float = 0.0
     _nothing_until_s: float = 0.0
     _too_large: bool = False
@@ -151,9 +152,12 @@ class Retention:
 
     def _oldest_media(self, connection: Connection) -> None:
         found = sweep.delete_media(connection, self._media_position, wanted_by=self.wanted_by(), now_ns=time.time_ns())
-        if not found.position and not self._media_position:
-            self._no_media_until_s = time.monotonic() + _LOOK_AGAIN_S
         self._media_position = found.position
+        self._media_deleted += found.deleted
+        if not found.position:  # that was all of them
+            if not self._media_deleted:
+                self._no_media_until_s = time.monotonic() + _LOOK_AGAIN_S
+            self._media_deleted = 0
 
     def _by_time(self, connection: Connection) -> bool:
         if self.config.retention_time is None:
