@@ -113,7 +113,7 @@ def test_a_step_moves_the_part_that_sees(trainer, shown):
     before = {name: value.detach().clone() for name, value in trainer.module.named_parameters()}
     samples = (shown("a", "red"), shown("b", "green", "red"), shown("c"))
     report = trainer.step(TrainingBatch("tiny", 1, samples, BODIES))
-    assert report.metrics["actor/grad_norm"] > 0
+    assert report.tokens_trained > 0
     moved = {name for name, value in trainer.module.named_parameters() if not value.equal(before[name])}
     assert any("vision_model" in name for name in moved)
     assert any("text_model" in name for name in moved)
@@ -134,13 +134,13 @@ def test_what_is_published_has_the_names_of_the_model_folder(trainer, folder, tm
 )
 def test_an_image_that_is_not_there_is_named(trainer, shown, bodies, said):
     with pytest.raises(TrainingError, match=said):
-        trainer.step(TrainingBatch("tiny", 7, (shown("a", "red"),), bodies))
+        trainer.step(TrainingBatch("tiny", 7, (shown("a", "red"), shown("c")), bodies))
 
 
 def test_placeholders_that_no_image_fills_are_refused_and_never_filled_with_another_ones(trainer, shown):
     sample = shown("b", "green", "red")
     with pytest.raises(TrainingError, match="8 placeholders, and its 1 images are 4"):
-        trainer.step(TrainingBatch("tiny", 7, (replace(sample, media=sample.media[:1]),), BODIES))
+        trainer.step(TrainingBatch("tiny", 7, (shown("a", "red"), replace(sample, media=sample.media[:1])), BODIES))
 
 
 def test_what_cannot_be_trained_yet_is_refused_with_a_sentence(folder, tmp_path):
