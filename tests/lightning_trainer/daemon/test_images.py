@@ -55,6 +55,7 @@ def builder(policy, store, **model) -> Builder:
 async def test_kept_images_reach_the_trainer_and_a_batch_keeps_them_as_long_as_it_can_be_repeated(store, make_policy):
     attempts = await store.ended_attempts()
     build = await builder(make_policy(non_text="keep"), store, image_token=99).build(attempts, 1)
+    assert build is not None
     assert build.batch is not None
     assert {sample.group_id for sample in build.batch.samples} == {"a"}
     reasons = {row.reason for row in build.ledger}
@@ -76,6 +77,7 @@ async def test_without_a_model_that_sees_or_the_wish_calls_with_images_are_dropp
     build = await builder(make_policy(non_text=non_text), store, image_token=token).build(
         await store.ended_attempts(), 1
     )
+    assert build is not None
     assert build.batch is None
     assert {row.reason for row in build.ledger} == {Reason.NON_TEXT}
 
