@@ -24,6 +24,10 @@ class StoreConfig(Section):
     """Spans and batches that came longer ago are deleted (``"30d"``, ``"12h"``); ``"none"``: age deletes nothing."""
     retention_size: Size = Field(default=20 * 2**30, ge=16 * 2**20)
     """Of the database with its log. Before it is reached the oldest spans and batches are deleted."""
+    media_size_each: Size = Field(default=8 * 2**20, ge=2**10)
+    """Of one image, sound or document in a message; of a larger one the reference is kept alone."""
+    media_size: Size = Field(default=4 * 2**30, ge=2**20)
+    """Of all of them together, each counted once. Before it is reached the oldest are deleted."""
     retention_steps: int | None = Field(default=None, ge=1)
     """What a policy's step consumed is deleted when so many steps have come after it."""
     journal: Path | None = None

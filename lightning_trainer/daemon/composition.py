@@ -172,9 +172,26 @@ async def _say_what_to_know(config: Config, policies: Sequence[PolicyRuntime], s
         policy = runtime.policy
         for sentence in (*shared_agents.get(policy.name, ()), *schedule_notes(config, policy)):
             runtime.progress.say(sentence)
+        if (note := _what_of_images(policy, sees=runtime.image_token is not None)) is not None:
+            runtime.progress.say(note)
         recorded = await store.begin_policy(policy.name)
         if recorded:
             runtime.progress.say(_what_of_recorded(policy, recorded))
+
+
+def _what_of_images(policy: PolicyConfig, *, sees: bool) -> str | None:
+    """Where the model and ``non_text`` disagree, what becomes of prompts with images."""
+    if sees and policy.non_text == "drop":
+        return (
+            f"the model of policy {policy.name!r} sees images, and calls with images are answered and not trained: "
+            'write non_text = "keep" to train them'
+        )
+    if not sees and policy.non_text == "keep":
+        return (
+            f'policy {policy.name!r} has non_text = "keep", and its model {policy.model} reads text alone: calls with '
+            "images are refused, and those that others answered are not trained"
+        )
+    return None
 
 
 def _what_of_recorded(policy: PolicyConfig, rollouts: int) -> str:

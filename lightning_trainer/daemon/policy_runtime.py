@@ -33,6 +33,7 @@ from lightning_trainer.gateway.shadow import Shadow
 from lightning_trainer.judges.judging import Judging
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.models.folder import vocabulary_of
+from lightning_trainer.models.images import image_token_of
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.serving.shared_memory import WeightFolder
@@ -128,6 +129,8 @@ class PolicyRuntime:
                 promoted=self.rollbacks.promotes,
             ),
         )
+        self.image_token = image_token_of(engine.model_dir)
+        """Of its model's prompts; None: it reads text alone."""
         self._judges = PolicyJudges(policy, judges, store=store, progress=self.progress)
         self._loop = TrainingLoop(
             policy,
@@ -143,6 +146,7 @@ class PolicyRuntime:
             demonstrations=demonstrations,
             one_of_several=len(config.policy) > 1,
             vocabulary=vocabulary_of(engine.model_dir),
+            image_token=self.image_token,
             judges=self._judges,
         )
         self._watch = partial(watch_selection, policy, config.policy, census, self.progress)

@@ -215,7 +215,7 @@ class Daemon:
         not_kept: Counter[str] = Counter()
         rollbacks = {policy.policy.name: policy.rollbacks for policy in policies}
         gateway = gateway_router(
-            [_served(policy, sink) for policy in policies],
+            [_served(policy, sink, self.config.store.media_size_each) for policy in policies],
             sink,
             max_body_bytes=config.gateway.max_body_bytes,
             max_concurrent=config.gateway.max_concurrent,
@@ -249,7 +249,7 @@ class Daemon:
         )
 
 
-def _served(policy: PolicyRuntime, sink: SpanSink) -> ServedPolicy:
+def _served(policy: PolicyRuntime, sink: SpanSink, media_size_each: float | None) -> ServedPolicy:
     """Return what the gateway knows of a policy."""
     return ServedPolicy(
         policy.policy.name,
@@ -258,6 +258,8 @@ def _served(policy: PolicyRuntime, sink: SpanSink) -> ServedPolicy:
         old_versions=policy.old_versions,
         canary=policy.canary_route,
         shadow=policy.shadow(sink),
+        sees=policy.image_token is not None,
+        media_size_each=media_size_each,
     )
 
 

@@ -28,6 +28,7 @@ from lightning_trainer.gateway.engine.conversation import Conversation, conversa
 from lightning_trainer.gateway.engine.response import EngineResponse
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.errors import RefusalError, made_again, unavailable
+from lightning_trainer.gateway.media import refuse_unseen
 from lightning_trainer.gateway.policies import ServedPolicies, ServedPolicy
 from lightning_trainer.gateway.protocols.answer import Answer
 from lightning_trainer.gateway.protocols.anthropic_request import too_long_unedited
@@ -96,6 +97,7 @@ class GatewayHandler:
             caller = read_caller(request.headers, place)
             chosen = self.policies.choose(body.get("model"), caller.attributes.get(semconv.AGENT_NAME))
             policy, asked = chosen.policy, api.read(body, chosen.version)
+            refuse_unseen(asked, policy)
             if place is not None:
                 asked = asked.asking(place.sampling)
             call_record = CallRecord(self.sink)

@@ -41,6 +41,10 @@ class ServedPolicy:
     """Which rollouts a candidate answers, by ``old_versions``; None: none ever."""
     shadow: Shadow | None = None
     """Has a candidate answer beside the live version; None: it never does."""
+    sees: bool | None = None
+    """Whether its model takes images; None: not known, and the engine says."""
+    media_size_each: float | None = None
+    """Bytes of the largest image that is kept; None: any."""
 
     def models(self, live: int | None) -> list[str]:
         """Return the names that it can be called by; ``live``: the version that is served now."""

@@ -22,6 +22,7 @@ WRITERS = {
     "embedded:smollm2-135m-instruct": "lightning_trainer.models.smollm2",
     "random:tiny": "lightning_trainer.models.tiny",
     "random:tiny-moe": "lightning_trainer.models.tiny --experts",
+    "random:tiny-vision": "lightning_trainer.models.tiny --vision",
 }
 """Module that writes the model of that name, and its options: ``python -m MODULE FOLDER OPTIONS``."""
 _FORMAT = 2

@@ -1,6 +1,7 @@
 """Writes a random two-layer model with a byte-level tokenizer: real in every respect but its size, always the same.
 
-A Llama, or with ``--experts`` a Qwen3 mixture of experts.
+A Llama, with ``--experts`` a Qwen3 mixture of experts, with ``--vision`` an Idefics3: that Llama behind a
+vision transformer.
 """
 
 import sys
@@ -8,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+_OF_IMAGES = ("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>")
+_SIDE, _PATCH, _SHUFFLED = 56, 14, 2
+"""Pixels of an image and of a patch, and how many patches a side become one token: an image is 4 of them."""
 
 
-def write(folder: Path, *, experts: bool = False) -> None:
+def write(folder: Path, *, experts: bool = False, vision: bool = False) -> None:
     import torch
     from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
     from tokenizers.models import BPE
@@ -24,11 +28,12 @@ def write(folder: Path, *, experts: bool = False) -> None:
     )
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: index for index, token in enumerate((*_SPECIAL, *alphabet))}
+    special = (*_SPECIAL, *_OF_IMAGES) if vision else _SPECIAL
+    vocabulary = {token: index for index, token in enumerate((*_SPECIAL, *alphabet, *special[len(_SPECIAL) :]))}
     raw = Tokenizer(BPE(vocab=vocabulary, merges=[]))
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     raw.decoder = decoders.ByteLevel()
-    raw.add_special_tokens([AddedToken(token, special=True) for token in _SPECIAL])
+    raw.add_special_tokens([AddedToken(token, special=True) for token in special])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=raw, bos_token=_SPECIAL[1], eos_token=_SPECIAL[2], pad_token=_SPECIAL[0]
     )
@@ -46,7 +51,9 @@ def write(folder: Path, *, experts: bool = False) -> None:
         "dtype": torch.float32,
     }
     torch.manual_seed(0)
-    if experts:
+    if vision:
+        model = _seeing(common, vocabulary["<image>"], tokenizer, folder)
+    elif experts:
         config = Qwen3MoeConfig(
             **{**common, "head_dim": 32},
             moe_intermediate_size=64,
@@ -64,5 +71,35 @@ def write(folder: Path, *, experts: bool = False) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def _seeing(text: dict[str, Any], image_token: int, tokenizer: Any, folder: Path) -> Any:
+    """Return an Idefics3, and write the processor that prepares its images: by PIL, which needs no torchvision."""
+    from transformers import Idefics3Config, Idefics3ForConditionalGeneration, Idefics3Processor, LlamaConfig
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+
+    config = Idefics3Config(
+        vision_config={
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "image_size": _SIDE,
+            "patch_size": _PATCH,
+        },
+        text_config=LlamaConfig(**text, tie_word_embeddings=True),
+        image_token_id=image_token,
+        scale_factor=_SHUFFLED,
+        pad_token_id=text["pad_token_id"],
+        tie_word_embeddings=True,
+        dtype=text["dtype"],
+    )
+    side = {"longest_edge": _SIDE}
+    Idefics3Processor(
+        image_processor=Idefics3ImageProcessorPil(size=side, max_image_size=side, do_image_splitting=False),
+        tokenizer=tokenizer,
+        image_seq_len=(_SIDE // _PATCH // _SHUFFLED) ** 2,
+    ).save_pretrained(folder)
+    return Idefics3ForConditionalGeneration(config)
+
+
 if __name__ == "__main__":
-    write(Path(sys.argv[1]), experts="--experts" in sys.argv[2:])
+    write(Path(sys.argv[1]), experts="--experts" in sys.argv[2:], vision="--vision" in sys.argv[2:])

@@ -22,7 +22,7 @@ from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.samples.rewards.table import RewardTable, read_rewards
 from lightning_trainer.samples.transitions.causes import with_causes
 from lightning_trainer.samples.transitions.deduplication import by_trace, deduplicate
-from lightning_trainer.samples.transitions.eligibility import reason_against, took_part, with_names
+from lightning_trainer.samples.transitions.eligibility import KeptImages, reason_against, took_part, with_names
 from lightning_trainer.samples.transitions.ledger import CallOutcome, Ledger
 from lightning_trainer.samples.transitions.limits import Limit, chosen
 from lightning_trainer.samples.transitions.reasons import Reason
@@ -79,6 +79,7 @@ def build_batch(
     vocabulary: int | None = None,
     corrections: Mapping[str, Correction] | None = None,
     deviation_floor: float = 0.0,
+    images: KeptImages | None = None,
 ) -> Build:
     """Build the batch of one step.
 
@@ -94,6 +95,7 @@ def build_batch(
         vocabulary: entries of the model's; ids beyond it would fail each try of the step. None: not looked at.
         corrections: by the name of the reward, of judges whose errors are taken off.
         deviation_floor: groups whose rewards deviate less are left out (``algorithm.deviation_floor``).
+        images: which images are kept, for a model that sees; None: not looked at.
 
     Raises:
         LedgerImbalanceError: the result does not account for every sampled token exactly once (a defect).
@@ -102,7 +104,7 @@ def build_batch(
     kept, repeated = _received(calls, policy, ledger)
     attempt_of = {one.attempt_id: one for one in regroup(_latest(attempts), kept, policy)}
     rewards = read_rewards(evaluations, kept, attempt_of, policy.reward_weights, repeated, corrections)
-    eligible, gaps = _eligible(kept, policy, attempt_of, ledger, oldest_version, vocabulary)
+    eligible, gaps = _eligible(kept, policy, attempt_of, ledger, oldest_version, vocabulary, images)
     trajectories = trajectories_of(
         eligible.values(), attempt_of, rewards.of_attempts, rewards.of_calls, rewards.of_agents, gaps
     )
@@ -181,6 +183,7 @@ def _eligible(
     ledger: Ledger,
     oldest_version: int,
     vocabulary: int | None,
+    images: KeptImages | None,
 ) -> tuple[dict[str, Call], list[Call]]:
     """Return the calls that can be trained, by id, and those of the others that credit flows across.
 
@@ -191,7 +194,7 @@ def _eligible(
     claims = cache(policy.claims)
     imitates = policy.algorithm.objective != "rl"
     for call in calls:
-        reason = reason_against(call, policy, attempts, oldest_version, claims, vocabulary)
+        reason = reason_against(call, policy, attempts, oldest_version, claims, vocabulary, images)
         if reason is None:
             eligible[call.call_id] = as_the_model_itself(call) if imitates else call
         else:

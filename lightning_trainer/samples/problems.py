@@ -21,6 +21,8 @@ _WORTH_SAYING = (
     Reason.NOT_IN_VOCABULARY,
     Reason.INCOMPLETE_STREAM,
     Reason.NON_TEXT,
+    Reason.MEDIA_MISSING,
+    Reason.PLACEHOLDER,
     Reason.OVER_LENGTH,
     Reason.CUT,
 )

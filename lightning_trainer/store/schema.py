@@ -260,6 +260,21 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (policy, version)
     ) WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE media (                        -- images and the like that messages carried, each once
+        seq       INTEGER PRIMARY KEY,          -- order of arrival
+        hash      TEXT NOT NULL UNIQUE,         -- SHA-256 of the bytes, hex
+        mime_type TEXT NOT NULL,
+        size      INTEGER NOT NULL,
+        body      BLOB NOT NULL
+    );
+    CREATE TABLE media_uses (                   -- who refers to them, kept or not
+        holder TEXT NOT NULL,                   -- span/SEQ, or step/STEP/POLICY: its batch
+        hash   TEXT NOT NULL,
+        PRIMARY KEY (holder, hash)
+    ) WITHOUT ROWID;
+    CREATE INDEX media_uses_of_hash ON media_uses(hash);
+    """,
 )
 
 
@@ -312,4 +327,6 @@ _LATER_TABLES = {
     "settled": "target, number, attempt_id, trace_id, span_id, value",
     "forgotten": "source, until_ns",
     "canaries": "policy, version, live, state, began_ns, ended_ns, evidence, reason",
+    "media": "seq, hash, mime_type, size, body",
+    "media_uses": "holder, hash",
 }

@@ -12,7 +12,9 @@ from typing import Any
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.batch_codec import encode_batch
 from lightning_trainer.store.connection import Connection
-from lightning_trainer.store.database import Database, Result
+from lightning_trainer.store.database import Result
+from lightning_trainer.store.media import table as media_table
+from lightning_trainer.store.media.storing import MediaStore, exchanged_of, insert_with_media
 from lightning_trainer.store.records import Rollback, StepRecord, StepState
 from lightning_trainer.store.tables import arrivals as arrival_table
 from lightning_trainer.store.tables import attempts as attempt_table
@@ -37,7 +39,7 @@ from lightning_trainer.types import (
 )
 
 
-class Store(Database):
+class Store(MediaStore):
     """What is asked of a store; see ``SqliteStore`` and ``PostgresStore``."""
 
     # -- whose turn it is to train a policy ---------------------------------------------------------------------------
@@ -89,7 +91,8 @@ class Store(Database):
             return []
         if self._journal is not None:
             await asyncio.to_thread(self._journal.append, spans)
-        return await self._write(lambda connection: span_table.insert(connection, spans))
+        exchanged = await exchanged_of(spans)
+        return await self._write(lambda connection: insert_with_media(connection, exchanged, self.retention.config))
 
     async def has_rollout(self, rollout_id: str) -> bool:
         return await self._read(lambda connection: span_table.has_rollout(connection, rollout_id))
@@ -261,6 +264,7 @@ class Store(Database):
             batch=None if batch is None else await asyncio.to_thread(encode_batch, batch),
             ledger=tuple(ledger),
             metrics=metrics or {},
+            media=() if batch is None else tuple(media_table.digests_of(m for s in batch.samples for m in s.media)),
         )
         await self._write(self._fenced(policy, lambda connection: step_table.assign(connection, assignment)))
 

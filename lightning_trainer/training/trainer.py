@@ -72,7 +72,7 @@ class Trainer:
         if batch.step <= self._steps_done:
             raise TrainingError(f"step {batch.step} is done already (the trainer is at step {self._steps_done})")
         began = time.perf_counter()
-        learned = self._learner.learn(batch.samples, batch.step)
+        learned = self._learner.learn(batch.samples, batch.step, batch.media)
         self._steps_done = batch.step
         return StepReport(
             step=batch.step,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from lightning_trainer.experts import RoutedExperts
@@ -217,6 +217,8 @@ class TrainingBatch:
     policy: str
     step: int
     samples: tuple[Sample, ...]
+    media: Mapping[str, bytes] = field(default_factory=dict)
+    """What the samples refer to, by address (``Media.uri``); not stored with the batch, but filled in for a trainer."""
 
 
 @dataclass(frozen=True, slots=True)

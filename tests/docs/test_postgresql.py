@@ -57,7 +57,7 @@ async def test_the_commands_work_as_they_stand(postgres, postgres_url, tmp_path,
     for sentence, output in zip((*said, "restored the backup of", "compacted:"), outputs, strict=True):
         assert sentence in output
     done = CliRunner().invoke(app, ["doctor", "--config", "lightning.toml"])
-    assert "schema 2" in " ".join(done.output.split())
+    assert "schema 3" in " ".join(done.output.split())
     (tmp_path / "wrong.toml").write_text(f'[store]\nurl = "{postgres.url(password="s3cret")}"\n')
     done = CliRunner().invoke(app, ["doctor", "--config", "wrong.toml"])
     assert "password authentication failed" in " ".join(done.output.split())

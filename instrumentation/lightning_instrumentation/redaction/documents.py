@@ -6,6 +6,7 @@ is no longer one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,16 @@ _STRUCTURE = frozenset(
 _PAYLOAD = frozenset({"arguments", "args", "response", "result", "input", "output"})
 """Under these everything is the user's or the model's."""
 
+_IMAGE = re.compile(r"(?:data:image/[\w.+-]+;base64,)?(?:iVBORw0KGgo|/9j/|R0lGOD|UklGR)[A-Za-z0-9+/]*={0,2}")
+"""How PNG, JPEG, GIF and WebP begin, in base64."""
+
 Text = Callable[[str], str]
 Named = Callable[[str, str], str]
+
+
+def is_image(text: str) -> bool:
+    """Whether a text is an image in base64 and nothing else: cutting a piece out of it would leave no image."""
+    return _IMAGE.fullmatch(text) is not None
 
 
 def redacted(document: Any, text: Text, named: Named, *, payload: bool) -> Any:

@@ -84,6 +84,8 @@ class Redactor:
         return False
 
     def _plain(self, text: str) -> str:
+        if documents.is_image(text):
+            return text
         for rule in self._rules:
             text = rule(text)
         return text

@@ -126,15 +126,27 @@ def _part(part: Any) -> Any:
         return {"type": "text", "content": part}
     if kind in _TEXT_KINDS:
         return {"type": "text", "content": field(part, "text")}
-    if kind == "image_url":
-        url = field(field(part, "image_url"), "url") or ""
-        if not isinstance(url, str):
-            return part
-        head, comma, body = url.partition(";base64,")
-        if comma and head.startswith("data:"):
-            return {"type": "blob", "modality": "image", "mime_type": head[5:], "content": body}
-        return {"type": "uri", "modality": "image", "uri": url}
+    if kind in ("image_url", "input_image") and (image := field(part, "image_url")) is not None:
+        url = image if isinstance(image, str) else field(image, "url") or ""
+        return _image(url) if isinstance(url, str) else part
+    if kind == "image" and (source := field(part, "source")) is not None:
+        if isinstance(url := field(source, "url"), str):
+            return _image(url)
+        if isinstance(body := field(source, "data"), str):
+            return blob(str(field(source, "media_type")), body)
     return part
+
+
+def _image(url: str) -> dict[str, Any]:
+    head, comma, body = url.partition(";base64,")
+    if comma and head.startswith("data:"):
+        return blob(head[5:], body)
+    return {"type": "uri", "modality": "image", "uri": url}
+
+
+def blob(mime_type: str, body: str) -> dict[str, Any]:
+    """Return the part that carries bytes itself, in base64."""
+    return {"type": "blob", "modality": mime_type.partition("/")[0], "mime_type": mime_type, "content": body}
 
 
 def tool_text(content: Any) -> Any:

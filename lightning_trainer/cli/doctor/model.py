@@ -13,7 +13,10 @@ from lightning_trainer.models import smollm2
 from lightning_trainer.models.resolve import WRITERS, found_model, resolve_model
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_PARAMETERS = {"embedded:smollm2-135m-instruct": 134_515_008, "random:tiny": 1_000_000, "random:tiny-moe": 1_000_000}
+_PARAMETERS = {
+    "embedded:smollm2-135m-instruct": 134_515_008,
+    **dict.fromkeys(("random:tiny", "random:tiny-moe", "random:tiny-vision"), 1_000_000),
+}
 _MODEL_CACHE = Path("lightning-trainer") / "models"
 _HEADER_LIMIT = 100_000_000
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")

@@ -58,7 +58,7 @@ class PolicyConfig(Section):
     failed_attempts: Literal["train", "drop"] = "train"
     """Whether attempts whose code raised are trained where they were scored."""
     non_text: Literal["drop", "keep"] = "drop"
-    """Calls with images or the like: ``keep`` makes samples that refer to them, which the update engine refuses."""
+    """Calls with images or the like: ``keep`` makes samples that refer to them, which train a vision-language model."""
     group_by: Literal["key", "task", "prompt"] = "key"
     """Which attempts are compared: those of one ``lightning.group.id`` (the task id where there is none), of one task
     id whatever the key says, or those whose first prompt is the same, token for token."""

@@ -12,17 +12,20 @@ from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.rewards.judges import PolicyJudges
 from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.errors import DamagedStoreError, StoreError
-from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.ingest.reading import Reading, read_spans
 from lightning_trainer.metrics.row import DEVIATION
 from lightning_trainer.samples.batches import Build, build_batch
 from lightning_trainer.samples.credit.groups import GroupSummary, moving_floor
 from lightning_trainer.samples.group_credit import quarantined
 from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.samples.transitions.causes import span_parents
+from lightning_trainer.samples.transitions.eligibility import KeptImages
 from lightning_trainer.samples.transitions.reasons import Reason
+from lightning_trainer.store.media.exchange import SCHEME
+from lightning_trainer.store.media.table import digests_of
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables.steps import select_measure
-from lightning_trainer.types import Attempt, Span
+from lightning_trainer.types import Attempt, Call, Span
 
 # How old a sampled token is: the versions that have gone live since the one that sampled it.
 #
@@ -65,11 +68,13 @@ class Builder:
         rollbacks: RollbackRequests,
         stored: asyncio.Event,
         vocabulary: int | None = None,
+        image_token: int | None = None,
         judges: PolicyJudges | None = None,
     ) -> None:
         """
         Args:
             vocabulary: entries of the model's; None where it is not known.
+            image_token: what stands for images in its prompts; None: it sees none.
             judges: give rewards that the attempts lack; None: nobody does.
         """
         self._policy = policy
@@ -78,6 +83,7 @@ class Builder:
         self._rollbacks = rollbacks
         self._stored = stored
         self._vocabulary = vocabulary
+        self._image_token = image_token
         self._judges = judges
 
     async def build(self, attempts: Sequence[Attempt], step: int, oldest_version: int = 0) -> Build | None:
@@ -143,7 +149,23 @@ class Builder:
         spans = await self._store.spans_of_attempts([attempt.attempt_id for attempt in attempts])
         corrections = {} if self._judges is None else await self._judges.corrections(step)
         floor = await self._deviation_floor(step)
-        return await asyncio.to_thread(self._build, spans, attempts, step, oldest_version, corrections, floor)
+        reading = await asyncio.to_thread(read_spans, spans)
+        images = await self._kept_images(reading.calls)
+        return await asyncio.to_thread(
+            self._build, spans, reading, attempts, step, oldest_version, corrections, floor, images
+        )
+
+    async def _kept_images(self, calls: Sequence[Call]) -> KeptImages | None:
+        """Return which images of the calls are kept; None of a model that sees none."""
+        if self._image_token is None:
+            return None
+        asked = digests_of(media for call in calls for media in call.media)
+        return KeptImages(self._image_token, {f"{SCHEME}{one}" for one in await self._store.media_kept(asked)})
+
+    def _policy_of(self, step: int) -> PolicyConfig:
+        policy = self._policy.at_step(step)
+        # A model that reads text alone cannot be trained on an image, whoever answered the call.
+        return policy if self._image_token is not None else policy.model_copy(update={"non_text": "drop"})
 
     async def _deviation_floor(self, step: int) -> float:
         """Return it from what is recorded of earlier steps, so that a daemon that starts anew has the same one."""
@@ -160,24 +182,26 @@ class Builder:
     def _build(
         self,
         spans: Sequence[Span],
+        reading: Reading,
         attempts: Sequence[Attempt],
         step: int,
         oldest_version: int,
         corrections: Mapping[str, Correction],
         deviation_floor: float,
+        images: KeptImages | None,
     ) -> Build:
-        reading = read_spans(spans)
         build = build_batch(
             reading.calls,
             attempts,
             reading.evaluations,
-            self._policy.at_step(step),
+            self._policy_of(step),
             step,
             span_parents=span_parents(spans),
             oldest_version=oldest_version,
             vocabulary=self._vocabulary,
             corrections=corrections,
             deviation_floor=deviation_floor,
+            images=images,
         )
         return replace(build, problems=(*reading.problems, *build.problems))
 

@@ -1,12 +1,12 @@
 """The stages of a policy that are shown files: read once at the start, one batch a step."""
 
-import json
 from pathlib import Path
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.policies.stages import first_steps
 from lightning_trainer.dataset.demonstration_batches import build_demonstrations, rows_of_step
 from lightning_trainer.dataset.demonstrations import Demonstration, read_demonstrations
+from lightning_trainer.models.folder import vocabulary_of
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.samples.batches import Build
 
@@ -32,7 +32,7 @@ class Demonstrations:
             ModelError: there are words, and the model has no tokenizer or chat template.
         """
         template = None if chat_template is None else chat_template.read_text(encoding="utf-8")
-        vocabulary = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+        vocabulary = vocabulary_of(model_dir) or 0
         for first_step, stage in zip(first_steps(self._policy.stage), self._policy.stage, strict=True):
             if stage.data is not None and stage.algorithm is not None:
                 objective = stage.algorithm.objective

@@ -51,7 +51,7 @@ async def recover(
     for step in path:
         if step > (saved or 0):
             progress.enter(Phase.RECOVERING, f"repeating step {step}")
-            report = await trainer.step(await store.batch(policy, step))
+            report = await trainer.step(await store.with_media(await store.batch(policy, step)))
             if states[step] is StepState.ASSIGNED:
                 await store.finish_step(policy, report, StepState.TRAINED)
     return Recovered(max(states, default=0), path)

@@ -49,6 +49,7 @@ class Steps:
         stored: asyncio.Event,
         one_of_several: bool = False,
         vocabulary: int | None = None,
+        image_token: int | None = None,
         judges: PolicyJudges | None = None,
     ) -> None:
         """See ``TrainingLoop``."""
@@ -68,6 +69,7 @@ class Steps:
             rollbacks=rollbacks,
             stored=stored,
             vocabulary=vocabulary,
+            image_token=image_token,
             judges=judges,
         )
         self._collecting_since = time.monotonic()

@@ -98,6 +98,7 @@ class TrainingLoop:
         demonstrations: Demonstrations | None = None,
         one_of_several: bool = False,
         vocabulary: int | None = None,
+        image_token: int | None = None,
         judges: PolicyJudges | None = None,
     ) -> None:
         """Take what the policy has.
@@ -106,6 +107,7 @@ class TrainingLoop:
             stored: set when spans are committed; the loop clears it.
             turn: of a store that other daemons share; None: it is always ours.
             vocabulary: entries of the model's; None where it is not known.
+            image_token: what stands for images in its prompts; None: it sees none.
             judges: give rewards that attempts lack; None: nobody does.
             one_of_several: other policies have loops over the same store; attempts that they alone answered are theirs.
         """
@@ -137,6 +139,7 @@ class TrainingLoop:
             stored=stored,
             one_of_several=one_of_several,
             vocabulary=vocabulary,
+            image_token=image_token,
             judges=judges,
         )
         self._actions: Mapping[LoopState, Callable[[], Awaitable[None]]] = {

@@ -94,7 +94,7 @@ class Weights:
         step = self.step
         self._progress.enter(Phase.TRAINING, f"step {step}: {len(batch.samples)} samples")
         self._settled = self._untouched = False
-        report = await self._trainer.step(batch)
+        report = await self._trainer.step(await self._store.with_media(batch))
         report = replace(report, seconds={**seconds, **report.seconds})
         await self._store.finish_step(self._policy.name, report, StepState.TRAINED)
         self._path.append(step)

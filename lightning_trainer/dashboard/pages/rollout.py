@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from lightning_trainer.dashboard.pages.asking import Asked, PageError
 from lightning_trainer.dashboard.reading.conversation import Entry, conversation
-from lightning_trainer.dashboard.reading.media import Image, find_image
+from lightning_trainer.dashboard.reading.media import Image, drawn, find_image
 from lightning_trainer.dashboard.reading.one_rollout import read_rollout
 from lightning_trainer.dashboard.reading.span_tree import SpanRow, span_rows
 from lightning_trainer.dashboard.site import Site
@@ -20,6 +20,8 @@ from lightning_trainer.explain.drawn_tree import NO_TOKENIZER, Shade, largest_ad
 from lightning_trainer.explain.explanation import ExplainedAttempt, Verdict
 from lightning_trainer.explain.words import TextOf, texts_of
 from lightning_trainer.report.tokens import legend_html, surprise_legend_html
+from lightning_trainer.store.media import table as media_table
+from lightning_trainer.store.media.exchange import SCHEME
 from lightning_trainer.store.tables import spans as span_table
 from lightning_trainer.types import AttributeValue, Evaluation, Span
 
@@ -115,7 +117,12 @@ async def picture(site: Site, asked: Asked) -> Image:
     found = await _span(site, asked.needed("trace"), asked.needed("span"))
     messages = found.attributes.get(asked.needed("attribute"))
     name = asked.needed("name")
-    image = await asyncio.to_thread(find_image, messages, name) if isinstance(messages, str) else None
+    image = None
+    if isinstance(messages, str) and f"{SCHEME}{name}" in messages:
+        kept = await site.store.scan(lambda connection: media_table.select(connection, [name]))
+        image = drawn(kept[name].body) if name in kept else None
+    elif isinstance(messages, str):
+        image = await asyncio.to_thread(find_image, messages, name)
     if image is None:
         raise PageError(f"span {found.span_id} has no image {name!r} that is drawn", 404)
     return image

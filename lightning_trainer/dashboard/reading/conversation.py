@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.dashboard.reading.media import image_of, is_embedded, name_of
+from lightning_trainer.dashboard.reading.media import DRAWN, image_of, is_embedded, name_of, stored_name
 from lightning_trainer.types import Span
 
 _MOST_ENTRIES = 400
@@ -33,7 +33,7 @@ class Part:
     image: str | None = None
     """Query of the route that has its picture; ``text`` then says what it is."""
     size: tuple[int, int] = (0, 0)
-    """Of the picture, in pixels."""
+    """Of the picture, in pixels; (0, 0): not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +156,10 @@ def _parts(message: dict[str, Any], span: Span, attribute: str) -> Iterator[Part
             yield Part(kind, _dumped(part.get("response", part.get("result"))), raw=raw)
         elif is_embedded(part):
             yield _embedded(part, raw)
+        elif (name := stored_name(part)) is not None:
+            about = f"{part.get('mime_type')}, {part.get('size')} bytes"
+            query = f"{raw}&{urlencode({'name': name})}" if part.get("mime_type") in DRAWN else None
+            yield Part("image" if query else str(part.get("modality")), about, raw=raw, image=query)
         else:
             yield Part(kind, _dumped({key: value for key, value in part.items() if key != "type"}), raw=raw)
 

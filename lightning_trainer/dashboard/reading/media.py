@@ -1,7 +1,7 @@
 """Images inside of messages, as a browser may draw them: four raster formats of bounded size, known by their bytes.
 
 What a message says of itself is not believed: the type is read from the bytes, and so are the pixels, since a small
-file can unfold to gigabytes. SVG is markup and is never drawn. An image that is only referred to is not fetched.
+file can unfold to gigabytes. SVG is markup and is never drawn. An address is not fetched.
 Sources: PNG (W3C), 11.2.2; GIF89a; JFIF and ITU-T T.81, B.2.2; WebP container specification.
 """
 
@@ -14,8 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from lightning_trainer.store.media.table import digest_of
+
 _MOST_BYTES = 8 * 2**20
 _MOST_PIXELS = 32 * 10**6
+DRAWN = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _NOT_SIZES = (0xC4, 0xC8, 0xCC)
 """JPEG markers among those of frames that begin something else."""
 
@@ -34,6 +37,12 @@ def is_embedded(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") == "blob" and isinstance(part.get("content"), str)
 
 
+def stored_name(part: dict[str, Any]) -> str | None:
+    """Return the hash of what the store keeps beside the span; None of any other part."""
+    uri = part.get("uri")
+    return digest_of(uri) if isinstance(uri, str) else None
+
+
 def name_of(part: dict[str, Any]) -> str:
     """Return a name that only a part with the same content has."""
     return hashlib.blake2b(part["content"].encode("utf-8", "replace"), digest_size=16).hexdigest()
@@ -45,9 +54,16 @@ def image_of(part: dict[str, Any]) -> Image | None:
     if len(content) > _MOST_BYTES * 4 // 3:
         return None
     try:
-        body = base64.b64decode(content, validate=True)
-        found = _size(body)
-    except (binascii.Error, ValueError, struct.error, IndexError):
+        return drawn(base64.b64decode(content, validate=True))
+    except (binascii.Error, ValueError):
+        return None
+
+
+def drawn(body: bytes) -> Image | None:
+    """Return what bytes show; None where they are no image that is drawn."""
+    try:
+        found = _size(body) if len(body) <= _MOST_BYTES else None
+    except (ValueError, struct.error, IndexError):
         return None
     if found is None:
         return None

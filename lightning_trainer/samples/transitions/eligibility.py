@@ -4,8 +4,8 @@ Identity is checked before what was recorded: of a call that is not ours, nothin
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.samples.transitions.ledger import NO_AGENT
@@ -22,6 +22,16 @@ AGAINST_MODE: Mapping[RolloutMode | str, Reason] = {
 """Why the calls of an attempt of a mode are not trained."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeptImages:
+    """Of a model that sees: what its prompts may show."""
+
+    placeholder: int
+    """The token that stands for a piece of an image."""
+    kept: Collection[str]
+    """Addresses (``Media.uri``) whose bytes are in the store."""
+
+
 def reason_against(
     call: Call,
     policy: PolicyConfig,
@@ -29,6 +39,7 @@ def reason_against(
     oldest_version: int = 0,
     claims: Callable[[str | None], bool] | None = None,
     vocabulary: int | None = None,
+    images: KeptImages | None = None,
 ) -> Reason | None:
     """Return why the call cannot be trained, or None when it can; what an older version sampled is stale.
 
@@ -42,11 +53,20 @@ def reason_against(
         oldest_version: of the policy.
         claims: ``policy.claims``, or what remembers its answers where there are many calls of few agents.
         vocabulary: entries of the policy's; None where it is not known.
+        images: which images are kept, for a model that sees; None: not looked at.
     """
     reason = _not_ours(call, policy, attempts, oldest_version, claims or policy.claims) or _not_recorded(call, policy)
     if reason is None and vocabulary is not None and not _in_vocabulary(call, vocabulary):
         return Reason.NOT_IN_VOCABULARY
-    return reason
+    return reason if reason is not None or images is None else _against_images(call, images)
+
+
+def _against_images(call: Call, images: KeptImages) -> Reason | None:
+    """Of a model that sees: return what is wrong with the images of a call."""
+    # The model takes every placeholder for a piece of an image; these stand for none.
+    if images.placeholder in call.response_ids or (not call.media and images.placeholder in call.prompt_ids):
+        return Reason.PLACEHOLDER
+    return None if all(one.uri in images.kept for one in call.media) else Reason.MEDIA_MISSING
 
 
 def _in_vocabulary(call: Call, vocabulary: int) -> bool:

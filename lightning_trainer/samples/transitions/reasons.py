@@ -107,7 +107,18 @@ class Reason(StrEnum):
     )
     NON_TEXT = (
         "non_text",
-        "The prompt has parts that are not text (images, audio), which the update engine does not see.",
+        'The prompt has parts that are not text (images, audio); with non_text = "keep" a vision-language model is '
+        "trained on images.",
+    )
+    MEDIA_MISSING = (
+        "media_missing",
+        "An image of the prompt is not in the store: it was larger than media_size_each, had to make room "
+        "(media_size), or is only an address.",
+    )
+    PLACEHOLDER = (
+        "placeholder",
+        "A token that stands for a piece of an image was sampled, or is in a prompt without images: the model would "
+        "look for an image there.",
     )
 
     # dropped: what can be made of it

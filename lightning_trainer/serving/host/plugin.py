@@ -2,14 +2,15 @@
 
 import multiprocessing
 
+from lightning_trainer.models.images import use_pil
 from lightning_trainer.serving.host.parent_watchdog import follow_parent
 
 TRANSFER_BACKEND = "lightning_file"
 
 
 def load() -> None:
-    """Register the weight transfer, write down what tokens are drawn from, see to what CPUs need, and tie a child to
-    its parent's life.
+    """Register the weight transfer and image processors, write down what tokens are drawn from, see to what CPUs need,
+    and tie a child to its parent's life.
     """
     import torch
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
@@ -24,6 +25,7 @@ def load() -> None:
             TRANSFER_BACKEND, "lightning_trainer.serving.host.weights.transfer", "FileTransfer"
         )
     support.use_for_vllm()
+    use_pil()
     if current_platform.is_cpu():
         sampling.use_for_vllm()
         lora_matmul.use_for_vllm()

@@ -12,6 +12,7 @@ from typing import Any
 
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.media import table as media
 from lightning_trainer.store.retention import sweep
 from lightning_trainer.store.retention.size import StoreSize
 from lightning_trainer.store.tables import cursors, totals
@@ -50,6 +51,9 @@ class Retention:
     size: StoreSize = field(default_factory=lambda: StoreSize(0, 0, 0))
     """As it was after the last commit."""
     _position: int = 0
+    _media_position: int = 0
+    _media_deleted: int = 0
+    _no_media_until_s: float = 0.0
     _nothing_until_s: float = 0.0
     _too_large: bool = False
     _by_age: int = 0
@@ -63,6 +67,7 @@ class Retention:
     def after_commit(self, connection: Connection) -> None:
         """Make room where the store is nearly full. In the writer's thread, outside of a transaction."""
         self.size = self.measure(connection)
+        self._make_room_for_media(connection)
         limit = self.config.retention_size
         if limit is None:
             return
@@ -85,6 +90,14 @@ class Retention:
         while self.size.used > enough and self._nothing_until_s < time.monotonic() < give_up:
             _in_transaction(connection, lambda: self._oldest(connection))
             self.size = self.measure(connection)
+
+    def _make_room_for_media(self, connection: Connection) -> None:
+        limit = self.config.media_size
+        if limit is None or media.held_bytes(connection) <= _FULL * limit:
+            return
+        give_up = time.monotonic() + _BUDGET_S
+        while media.held_bytes(connection) > _ROOMY * limit and self._no_media_until_s < time.monotonic() < give_up:
+            _in_transaction(connection, lambda: self._oldest_media(connection))
 
     def note(self) -> str | None:
         """Say that the store is larger than it should be, where it is."""
@@ -118,7 +131,12 @@ class Retention:
             "log_bytes": self.size.log,
             "retention_size_bytes": self.config.retention_size,
             "oldest_span_age_s": None if oldest is None else max(0.0, (time.time_ns() - oldest) / 1e9),
-            "deleted": {name: held.get(f"{totals.DELETED}{name}", 0) for name in ("spans", "attempts", "batches")},
+            "media": held.get(media.COUNT, 0),
+            "media_bytes": held.get(media.BYTES, 0),
+            "media_size_bytes": self.config.media_size,
+            "deleted": {
+                name: held.get(f"{totals.DELETED}{name}", 0) for name in ("spans", "attempts", "batches", media.COUNT)
+            },
             "note": self.note(),
         }
 
@@ -131,6 +149,15 @@ class Retention:
         if not found.position and not self._position:
             self._nothing_until_s = time.monotonic() + _LOOK_AGAIN_S
         self._position = found.position
+
+    def _oldest_media(self, connection: Connection) -> None:
+        found = sweep.delete_media(connection, self._media_position, wanted_by=self.wanted_by(), now_ns=time.time_ns())
+        self._media_position = found.position
+        self._media_deleted += found.deleted
+        if not found.position:  # that was all of them
+            if not self._media_deleted:
+                self._no_media_until_s = time.monotonic() + _LOOK_AGAIN_S
+            self._media_deleted = 0
 
     def _by_time(self, connection: Connection) -> bool:
         if self.config.retention_time is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from lightning_trainer.store.batch_codec import without_advantages
 from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.media import table as references
 from lightning_trainer.store.tables import totals
 
 _LOOKED_AT = 500
@@ -128,6 +129,7 @@ def delete_rows(connection: Connection, seqs: Sequence[int]) -> int:
         "DELETE FROM spans WHERE seq IN (SELECT CAST(value AS BIGINT) FROM json_each(?))", listed
     ).rowcount
     totals.add(connection, {"spans": -spans, "calls": -calls, f"{totals.DELETED}spans": spans})
+    references.release(connection, [references.of_span(seq) for seq in seqs])
     return spans
 
 
@@ -167,8 +169,15 @@ def delete_batches(connection: Connection, policy: str, until: int) -> int:
         "UPDATE steps SET batch = NULL, report = ? WHERE policy = ? AND step = ?",
         [(None if report is None else without_advantages(report), policy, step) for step, report in rows],
     )
+    references.release(connection, [references.of_step(policy, step) for step, _ in rows])
     totals.add(connection, {f"{totals.DELETED}batches": len(rows)})
     return len(rows)
+
+
+def delete_media(connection: Connection, after: int, *, wanted_by: Collection[str], now_ns: int) -> Slice:
+    """Look at the first media behind ``after`` and delete what of them nobody can want; references to them stay."""
+    asked = {"policies": json.dumps(list(wanted_by)), "running": last_before(connection, now_ns - RUNNING_FOR_NS)}
+    return Slice(*references.delete_oldest(connection, after, lambda attempt: _is_wanted(connection, attempt, asked)))
 
 
 def last_step_before(connection: Connection, policy: str, at_ns: int) -> int:

@@ -17,6 +17,7 @@ from lightning_trainer.store.batch_codec import (
     encode_report,
 )
 from lightning_trainer.store.connection import ALL, Connection
+from lightning_trainer.store.media import table as media_table
 from lightning_trainer.store.records import StepRecord, StepState
 from lightning_trainer.store.tables import totals
 from lightning_trainer.store.worklist import waiting
@@ -41,6 +42,8 @@ class Assignment:
     batch: bytes | None
     ledger: tuple[LedgerRow, ...]
     metrics: Mapping[str, float]
+    media: tuple[str, ...] = ()
+    """Hashes that the batch refers to."""
 
 
 def assign(connection: Connection, assignment: Assignment) -> None:
@@ -71,6 +74,7 @@ def assign(connection: Connection, assignment: Assignment) -> None:
             "INSERT INTO assignments(policy, attempt_id, step, position) VALUES (?, ?, ?, ?)",
             (policy, attempt_id, step, position),
         )
+    media_table.use_in_step(connection, policy, step, assignment.media)
     waiting.taken(connection, policy, assignment.attempt_ids)
     totals.add(connection, {f"steps/{assignment.state}": 1})
     connection.executemany(

@@ -1,5 +1,6 @@
 """Whether a store is whole: SQLite's own check, the relations of its tables, and our checksums of what it holds."""
 
+import hashlib
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.batch_codec import decode_batch, decode_report
+from lightning_trainer.store.connection import has_table
 from lightning_trainer.store.upkeep.readable import Reading
 
 _NAMED = 5
@@ -36,6 +38,7 @@ def check(connection: sqlite3.Connection, *, quick: bool = False) -> Iterator[Fi
     yield finding("relations of tables", None, list(_broken_relations(connection)))
     if not quick:
         yield _spans(connection)
+        yield _media(connection)
         yield _steps(connection, "batch", "batches", decode_batch)
         yield _steps(connection, "report", "reports of steps", decode_report)
 
@@ -71,6 +74,21 @@ def _spans(connection: sqlite3.Connection) -> Finding:
         if checksum is not None and zlib.crc32(body) != checksum
     ]
     return finding("spans", reading.read, [*reading.damaged, *wrong])
+
+
+def _media(connection: sqlite3.Connection) -> Finding:
+    if not has_table(connection, "media"):  # of an earlier schema
+        return finding("media", 0, [])
+    reading = Reading(connection, "media", "hash, body")
+    wrong = [said for _, digest, body in reading.by_number("seq") if (said := damaged_media(digest, body)) is not None]
+    return finding("media", reading.read, [*reading.damaged, *wrong])
+
+
+def damaged_media(digest: str, body: bytes) -> str | None:
+    """Return what is wrong with bytes that are stored by their hash; None where nothing is."""
+    if hashlib.sha256(body).hexdigest() == digest:
+        return None
+    return f"media {digest[:12]}: its bytes are not those that were stored"
 
 
 def _steps(connection: sqlite3.Connection, column: str, what: str, decode: Callable[[bytes], object]) -> Finding:

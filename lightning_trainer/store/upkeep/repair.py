@@ -23,6 +23,7 @@ _BY_NUMBER = {
     "received": "seq",
     "evaluations": "change",
     "feedback": "seq",
+    "media": "seq",
 }
 _BY_KEY = {
     "attempts": "attempt_id",
@@ -40,6 +41,7 @@ _BY_KEY = {
     "settled": "target, number",
     "forgotten": "source",
     "canaries": "policy, version",
+    "media_uses": "holder, hash",
 }
 
 
@@ -252,5 +254,7 @@ def _count(new: sqlite3.Connection) -> None:
            UNION ALL SELECT 'calls', count(*) FROM spans WHERE scope = 'lightning.gateway'
            UNION ALL SELECT 'rollouts', count(DISTINCT rollout_id) FROM attempts
            UNION ALL SELECT 'attempts/' || state, count(*) FROM attempts GROUP BY state
-           UNION ALL SELECT 'steps/' || state, count(*) FROM steps GROUP BY state"""
+           UNION ALL SELECT 'steps/' || state, count(*) FROM steps GROUP BY state
+           UNION ALL SELECT 'media', count(*) FROM media
+           UNION ALL SELECT 'media_bytes', coalesce(sum(size), 0) FROM media"""
     )

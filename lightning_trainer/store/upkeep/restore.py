@@ -8,9 +8,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.errors import StoreError
+from lightning_trainer.store.media.exchange import exchange
+from lightning_trainer.store.media.storing import insert_with_media
 from lightning_trainer.store.schema import migrate
-from lightning_trainer.store.tables.spans import insert
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import MANIFEST
 from lightning_trainer.store.upkeep.files import STORE, enough_room, held, put_in_place, set_aside
@@ -30,7 +32,9 @@ class Restored:
     problems: Sequence[str]
 
 
-def restore(backup: Path, state_dir: Path, *, journal: Path | None = None) -> Restored:
+def restore(
+    backup: Path, state_dir: Path, *, journal: Path | None = None, limits: StoreConfig | None = None
+) -> Restored:
     """Put a backup in the place of a state folder's store; what was there is set aside.
 
     Raises:
@@ -51,7 +55,7 @@ def restore(backup: Path, state_dir: Path, *, journal: Path | None = None) -> Re
                         f"the backup {backup} is damaged ({verdict}); what is in {state_dir} stays as it is"
                     )
                 migrate(connection, where=str(backup))
-                from_journal = _replay(connection, journal, problems)
+                from_journal = _replay(connection, journal, problems, limits)
                 (spans,) = connection.execute("SELECT count(*) FROM spans").fetchone()
                 newest = dict(
                     connection.execute("SELECT policy, max(version) FROM versions GROUP BY policy").fetchall()
@@ -79,13 +83,15 @@ def _manifest(backup: Path) -> dict:
         ) from error
 
 
-def _replay(connection: sqlite3.Connection, folder: Path | None, problems: list[str]) -> int:
+def _replay(
+    connection: sqlite3.Connection, folder: Path | None, problems: list[str], limits: StoreConfig | None
+) -> int:
     if folder is None:
         return 0
     new = 0
     for spans in journal_files.read(folder, problems):
         connection.execute("BEGIN IMMEDIATE")
-        new += len(insert(connection, spans))
+        new += len(insert_with_media(connection, exchange(spans), limits or StoreConfig()))
         connection.execute("COMMIT")
     return new
 

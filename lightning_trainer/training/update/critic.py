@@ -51,7 +51,9 @@ class Critic(ModelHost):
             masks: by sample id, which trained tokens have a return; at least one a sample.
             last: of the step's updates.
         """
-        tensors = training_tensors(samples, {"values": values, "returns": returns}, masks, experts=False)
+        tensors = training_tensors(
+            samples, {"values": values, "returns": returns}, masks, experts=False, images=self.images
+        )
         update = self.update(tensors, [len(sample.token_ids) for sample in samples], last=last)
         named = {name if "/" in name else f"critic/{name}": value for name, value in update.metrics.items()}
         return Update(named, update.tokens_computed)

@@ -28,6 +28,7 @@ from lightning_trainer.errors import TrainingError
 from lightning_trainer.training import process_group
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import without_adapter
+from lightning_trainer.training.update.batch.images import image_inputs
 from lightning_trainer.training.update.batch.share import Share
 from lightning_trainer.training.update.batch.tensors import scoring_tensors, training_tensors
 from lightning_trainer.training.update.configuration import with_stock_precision
@@ -79,6 +80,8 @@ class ModelHost:
         self.sharded = settings.strategy == "fsdp2"
         """Whether it is one module of transformers, divided by FSDP2; another strategy's is verl's affair alone."""
         require_strategy(settings.strategy, config.model_type, settings.device)
+        self.images = image_inputs(Path(config.model_config.path), settings)
+        """What its images are made ready by; None: it sees none."""
         self.tree = settings.attention != "stock" and self.sharded
         """Whether what samples share is computed once."""
         try:
@@ -131,7 +134,8 @@ class ModelHost:
         Returns:
             By name and sample id, one value a token.
         """
-        tensors = training_tensors(samples, {}, experts=self.replays_experts and adapter and replay)
+        replays = self.replays_experts and adapter and replay
+        tensors = training_tensors(samples, {}, experts=replays, images=self.images)
         longest = max(len(sample.token_ids) for sample in samples)
         found = self.infer(tensors, longest, *names, adapter=adapter)
         return {

@@ -73,14 +73,20 @@ class Learner:
         with_critic = next((stage for stage in settings.of_stages if stage.needs_critic), None)
         self.critic = None if with_critic is None else Critic(with_critic)
 
-    def learn(self, samples: Sequence[Sample], step: int) -> Learned:
+    def learn(self, samples: Sequence[Sample], step: int, media: Mapping[str, bytes] | None = None) -> Learned:
         """Take one step over a batch.
+
+        Args:
+            media: what the samples refer to, by address.
 
         Raises:
             TrainingError: the batch cannot give advantages, or a token is not one that could have been sampled.
         """
         began = time.perf_counter()
         self._begin(step)
+        for host in (self.policy, self.reference, self.critic):
+            if host is not None and host.images is not None:
+                host.images.show(media or {})
         trained = [sample for sample in samples if any(sample.loss_mask)]
         require_drawable(trained)
         parts = mini_batches.cut(trained, self._algorithm.mini_batches)
@@ -250,7 +256,7 @@ def _reference(settings: TrainerSettings, policy: UpdateWorker) -> Reference | A
 
 
 def _require_same_vocabulary(policy: UpdateWorker, reference: Reference) -> None:
-    theirs = reference.engine.module.config.vocab_size
+    theirs = reference.engine.module.config.get_text_config().vocab_size
     if theirs != policy.vocabulary_size:
         raise TrainingError(
             f"the reference model {reference.folder} has {theirs} tokens and the policy {policy.vocabulary_size}; a "

@@ -101,7 +101,7 @@ class UpdateWorker(ModelHost):
 
     @property
     def vocabulary_size(self) -> int:
-        return self.worker.model_config.hf_config.vocab_size
+        return self.worker.model_config.hf_config.get_text_config().vocab_size
 
     def train(
         self,
@@ -123,7 +123,11 @@ class UpdateWorker(ModelHost):
             last: of the step's updates.
         """
         tensors = training_tensors(
-            samples, {"advantages": advantages, **(values or {})}, masks, experts=self.replays_experts
+            samples,
+            {"advantages": advantages, **(values or {})},
+            masks,
+            experts=self.replays_experts,
+            images=self.images,
         )
         tu.assign_non_tensor(tensors, calculate_entropy=self._with_entropy)
         self._set_learning_rate()

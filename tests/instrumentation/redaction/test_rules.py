@@ -346,3 +346,16 @@ def test_nesting_that_cannot_be_walked_is_left_out():
     deep = "[" * 900 + f'"{SECRETS[0]}"' + "]" * 900
     with contextlib.suppress(RedactionError):
         assert SECRETS[0] not in redactor(())(deep)
+
+
+@pytest.mark.parametrize("prefix", ["", "data:image/png;base64,"])
+def test_an_image_stays_whole_whatever_its_base64_spells(prefix):
+    spelled = f"{prefix}iVBORw0KGgo/AKIAIOSFODNN7EXAMPLE/{'A' * 40}=="
+    document = json.dumps([{"type": "blob", "mime_type": "image/png", "content": spelled}])
+    assert redactor(["keys", "regex:A{4}"])(document) == document
+    assert redactor(["keys"])(spelled) == spelled
+
+
+def test_what_only_begins_as_an_image_is_text():
+    said = "iVBORw0KGgo and my key is AKIAIOSFODNN7ABCDEFG"
+    assert "AKIAIOSFODNN7ABCDEFG" not in redactor(["keys"])(said)

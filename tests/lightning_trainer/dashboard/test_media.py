@@ -1,12 +1,13 @@
 """Pictures in messages: drawn from here alone, by what their bytes are, never by what a message says of them."""
 
 import base64
+import hashlib
 import re
 import struct
 
 import pytest
 
-from lightning_trainer.dashboard.reading.media import find_image, image_of, is_embedded, name_of
+from lightning_trainer.dashboard.reading.media import find_image, image_of, is_embedded
 
 _PNG_HEAD = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR"
 
@@ -69,7 +70,7 @@ def test_what_is_no_base64_or_too_long_is_not_drawn():
 async def test_a_rollout_shows_its_picture_and_the_picture_is_nothing_but_one(get):
     page = await get("/rollout?id=r-photo")
     (address,) = re.findall(r'<img src="(/image\?[^"]*)"', page.text)
-    assert "image/png, 240 × 150" in page.text
+    assert re.search(r"image/png, [\d,]+ bytes", page.text)
     assert "https://shop.example/claims/4755/lid.jpg" in page.text, "a reference is said, and not fetched"
     assert "image/svg+xml, " in page.text
     answer = await get(address.replace("&amp;", "&"))
@@ -84,7 +85,7 @@ async def test_an_image_that_is_none_is_not_found(get):
     page = await get("/rollout?id=r-photo")
     (address,) = re.findall(r'<img src="(/image\?[^"]*)"', page.text)
     address = address.replace("&amp;", "&")
-    svg = name_of(part(b'<svg xmlns="http://www.w3.org/2000/svg" onload="alert(3)"/>'))
+    svg = hashlib.sha256(b'<svg xmlns="http://www.w3.org/2000/svg" onload="alert(3)"/>').hexdigest()
     for other in (svg, "0" * 32):
         answer = await get(re.sub(r"name=\w+", f"name={other}", address))
         assert (answer.status_code, "has no image" in answer.text) == (404, True)

@@ -8,9 +8,11 @@ import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.telemetry.messages import input_messages
 from lightning_instrumentation.telemetry.packing import pack_logprobs, pack_token_ids
+from lightning_instrumentation.wire.native.gemini import Gemini
 
 from lightning_trainer.ingest.media import media_of
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.store.media.exchange import exchange
 from lightning_trainer.types import Media, Span
 
 _PIXELS = b"\x89PNG not really"
@@ -36,11 +38,28 @@ def _asked(*content) -> Span:
             Media("image", "https://host/cat.png"),
         ),
         ({"type": "image_url", "image_url": {"url": _INLINE}}, Media("image", _HASH, "image/png")),
+        ({"type": "input_image", "image_url": _INLINE}, Media("image", _HASH, "image/png")),
+        (
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _INLINE.split(",")[1]}},
+            Media("image", _HASH, "image/png"),
+        ),
+        (
+            {"type": "image", "source": {"type": "url", "url": "https://host/cat.png"}},
+            Media("image", "https://host/cat.png"),
+        ),
         ({"type": "file", "file": {"file_id": "file-7"}}, Media("file", "file-7")),
     ],
 )
 def test_a_part_that_is_no_text_is_known_by_reference(part, media):
-    assert media_of(_asked({"type": "text", "text": "What is this?"}, part)) == (media,)
+    span = _asked({"type": "text", "text": "What is this?"}, part)
+    assert media_of(span) == (media,)
+    assert media_of(exchange([span]).spans[0]) == (media,), "and so where the store keeps the bytes apart"
+
+
+def test_geminis_inline_bytes_are_known_alike():
+    inline = {"inlineData": {"mimeType": "image/png", "data": _INLINE.split(",")[1]}}
+    said = Gemini().input_messages({"contents": [{"role": "user", "parts": [{"text": "What?"}, inline]}]})
+    assert media_of(_span(said)) == (Media("image", _HASH, "image/png"),)
 
 
 def test_sound_without_an_address_is_named_by_its_hash():

@@ -81,7 +81,10 @@ OF_DATASETS = (
     Reason.NOT_PICKED,
 )
 """What a batch of reinforcement learning never says."""
-OF_THE_DAEMON = (Reason.QUARANTINED, Reason.NOT_IN_VOCABULARY, Reason.TAKEN_OUT)
+OF_THE_DAEMON = (
+    *(Reason.QUARANTINED, Reason.NOT_IN_VOCABULARY, Reason.TAKEN_OUT),
+    *(Reason.MEDIA_MISSING, Reason.PLACEHOLDER),
+)
 """What is only said of groups that cannot be worked on, and where a model is at hand: ``daemon/test_quarantine.py``."""
 REWARDS = (1.0, 1.0, 0.0, 0.0, 0.5, None, math.nan)
 

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from lightning_instrumentation import semconv
+from lightning_instrumentation.telemetry.messages import blob
 from lightning_instrumentation.wire.answer import Answer
 from lightning_instrumentation.wire.api import Api, Json
 from lightning_instrumentation.wire.native.fields import add_call, dict_of, dicts, reason_of, renamed
@@ -94,6 +95,9 @@ def _gemini_part(part: dict[str, Any]) -> dict[str, Any]:
             "id": done.get("id") or done.get("name"),
             "response": done.get("response"),
         }
+    inline = dict_of(part.get("inlineData") or part.get("inline_data"))
+    if isinstance(body := inline.get("data"), str):
+        return blob(str(inline.get("mimeType") or inline.get("mime_type")), body)
     if "text" in part:
         return {"type": "reasoning" if part.get("thought") else "text", "content": part["text"]}
     return part

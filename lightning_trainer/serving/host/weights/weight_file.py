@@ -78,7 +78,8 @@ def linear_layers(folder: Path) -> list[str]:
 
     Nor are experts among them: transformers keeps them in one tensor a layer, which an adapter does not change.
     """
-    vocabulary = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    configuration = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    vocabulary = configuration.get("text_config", configuration)["vocab_size"]
     names = {
         name.split(".")[-2]
         for name, header in model_headers(folder).items()

@@ -14,11 +14,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.errors import StoreError
+from lightning_trainer.store.media.exchange import exchange
+from lightning_trainer.store.media.storing import insert_with_media
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.failures import shown, without_password
 from lightning_trainer.store.postgres.schema import migrate, version_of
-from lightning_trainer.store.tables.spans import insert
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import MANIFEST, Backup
 from lightning_trainer.store.upkeep.restore import Restored, put_checkpoints
@@ -70,7 +72,9 @@ def back_up(url: str, folder: Path, checkpoints: Mapping[str, Path], *, journal:
     return Backup(folder, began_ns, spans, size, kept)
 
 
-def restore(url: str, backup: Path, shared_dir: Path, *, journal: Path | None = None) -> Restored:
+def restore(
+    url: str, backup: Path, shared_dir: Path, *, journal: Path | None = None, limits: StoreConfig | None = None
+) -> Restored:
     """Put a backup in the place of what the database holds, in one transaction; no daemon may be connected.
 
     Raises:
@@ -104,7 +108,7 @@ def restore(url: str, backup: Path, shared_dir: Path, *, journal: Path | None = 
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("UPDATE leases SET until_ns = 0, token = token + ?", (_TOKENS,))
         for spans in journal_files.read(journal, problems) if journal is not None else ():
-            new += len(insert(connection, spans))
+            new += len(insert_with_media(connection, exchange(spans), limits or StoreConfig()))
         (stored,) = connection.execute("SELECT count(*) FROM spans").fetchone()
         connection.execute("COMMIT")
     put_checkpoints(backup / "checkpoints", shared_dir / "checkpoints")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.batch_codec import decode_batch, decode_report
 from lightning_trainer.store.connection import Connection, stream
-from lightning_trainer.store.upkeep.check import Finding, finding, undecodable
+from lightning_trainer.store.upkeep.check import Finding, damaged_media, finding, undecodable
 
 _COUNTED = {
     "spans": "SELECT count(*) FROM spans",
@@ -27,6 +27,7 @@ def check(connection: Connection, *, quick: bool = False) -> Iterator[Finding]:
     yield finding("counts", len(_COUNTED), list(_miscounted(connection)))
     if not quick:
         yield _looked_through(connection, "spans", "SELECT trace_id, span_id, body, checksum FROM spans", _span)
+        yield _looked_through(connection, "media", "SELECT hash, body FROM media", lambda row: damaged_media(*row))
         for column, what, decode in (("batch", "batches", decode_batch), ("report", "reports of steps", decode_report)):
             rows = f"SELECT policy, step, {column} FROM steps WHERE {column} IS NOT NULL"
             yield _looked_through(connection, what, rows, lambda row, decode=decode: _step(row, decode))

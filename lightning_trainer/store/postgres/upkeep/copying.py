@@ -25,10 +25,10 @@ from lightning_trainer.store.upkeep.files import held
 TABLES = (
     *("resources", "spans", "attempts", "arrivals", "participations", "steps", "assignments", "ledger", "versions"),
     *("rollbacks", "canaries", "policies", "pauses", "waiting", "drops", "totals", "received", "expired"),
-    *("evaluations", "verdicts", "cursors", "feedback", "settled", "forgotten"),
+    *("evaluations", "verdicts", "cursors", "feedback", "settled", "forgotten", "media", "media_uses"),
 )
 """In an order in which what is named comes before what names it."""
-_NUMBERED = {"resources": "id", "spans": "seq", "rollbacks": "seq", "feedback": "seq"}
+_NUMBERED = {"resources": "id", "spans": "seq", "rollbacks": "seq", "feedback": "seq", "media": "seq"}
 _IN_ORDER = {**_NUMBERED, "ledger": "rowid"}
 
 

@@ -16,6 +16,7 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.update.batch.images import ImageInputs
 from lightning_trainer.training.update.batch.sampled_from import (
     EXPERTS,
     EXPERTS_OF_TOKEN,
@@ -30,6 +31,8 @@ TokenValues: TypeAlias = Mapping[str, Sequence[float]]
 """By sample id: one value a token, of no meaning where the mask is 0."""
 
 
+IMAGES = "multi_modal_inputs"
+"""verl's: by sample, what the model reads beside the ids."""
 BEHAVIOR = "behaviour_log_probs"
 """The engine's, whatever the ratio is taken against."""
 
@@ -40,6 +43,7 @@ def training_tensors(
     masks: Mapping[str, Sequence[int]] | None = None,
     *,
     experts: bool = True,
+    images: ImageInputs | None = None,
 ) -> TensorDict:
     """Return what ``TrainingWorker.train_batch`` reads.
 
@@ -50,15 +54,17 @@ def training_tensors(
         masks: by sample id, which of the trained tokens count; all of them when absent.
         experts: whether the experts that were recorded are taken again; another model than the one that sampled
             chooses its own.
+        images: makes what a model reads that sees; None: it reads text alone.
 
     Raises:
-        TrainingError: a behaviour logprob is infinite or not a number, or a sample has parts that are not text.
+        TrainingError: a behaviour logprob is infinite or not a number, a sample has parts that are not text and the
+            model sees none, or an image is missing.
     """
     for sample in samples:
-        if sample.media:
+        if sample.media and images is None:
             raise TrainingError(
                 f"sample {sample.sample_id}: its prompt holds {sample.media[0].modality} "
-                f'({sample.media[0].uri}), which the update engine does not see; set non_text = "drop" in [[policy]]'
+                f'({sample.media[0].uri}), and the model reads text alone; set non_text = "drop" in [[policy]]'
             )
         if wrong := [logprob for logprob in sample.behavior_logprobs if not math.isfinite(logprob)]:
             raise TrainingError(f"sample {sample.sample_id}: a behaviour logprob is {wrong[0]}; it must be a number")
@@ -87,6 +93,8 @@ def training_tensors(
         tensors[EXPERTS_OF_TOKEN] = torch.nested.as_nested_tensor(
             list(map(torch.from_numpy, rows)), layout=torch.jagged
         )
+    if images is not None and any(shown := [images.of(sample) for sample in samples]):
+        tensors[IMAGES] = shown
     return tu.get_tensordict(tensors, of_batch)
 
 

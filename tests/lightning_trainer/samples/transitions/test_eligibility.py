@@ -2,9 +2,9 @@ import math
 
 import pytest
 
-from lightning_trainer.samples.transitions.eligibility import reason_against
+from lightning_trainer.samples.transitions.eligibility import KeptImages, reason_against
 from lightning_trainer.samples.transitions.reasons import Reason
-from lightning_trainer.types import AttemptState, Fidelity, RolloutMode
+from lightning_trainer.types import AttemptState, Fidelity, Media, RolloutMode
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,31 @@ def test_a_call_is_refused_for_its_first_reason(make_call, make_attempt, make_po
         )
     }
     assert reason_against(make_call("s", **changes), make_policy(), attempts) is reason
+
+
+CAT, DOG = Media("image", "sha256:cat", "image/png"), Media("image", "sha256:dog", "image/png")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"media": (CAT,), "prompt_ids": (1, 99, 2)}, None),
+        ({"media": (CAT, DOG), "prompt_ids": (1, 99, 99)}, Reason.MEDIA_MISSING),
+        ({"media": (Media("image", "https://host/cat.png"),), "prompt_ids": (1, 99)}, Reason.MEDIA_MISSING),
+        ({"prompt_ids": (1, 99, 2)}, Reason.PLACEHOLDER),
+        ({"media": (CAT,), "response_ids": (5, 99)}, Reason.PLACEHOLDER),
+    ],
+)
+def test_of_a_model_that_sees_every_image_must_be_there(make_call, make_attempt, make_policy, changes, reason):
+    changes = {"behavior_logprobs": (-1.0, -1.0), "response_ids": (5, 6), **changes}
+    images, attempts = KeptImages(99, {CAT.uri}), {"a1": make_attempt("a1")}
+    assert reason_against(make_call("s", **changes), make_policy(non_text="keep"), attempts, images=images) is reason
+
+
+def test_images_are_dropped_unless_the_policy_keeps_them(make_call, make_attempt, make_policy):
+    images, attempts = KeptImages(99, {CAT.uri}), {"a1": make_attempt("a1")}
+    assert reason_against(make_call("s", media=(CAT,)), make_policy(), attempts, images=images) is Reason.NON_TEXT
 
 
 def test_every_reason_explains_itself_in_a_sentence():

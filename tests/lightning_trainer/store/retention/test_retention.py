@@ -146,7 +146,7 @@ async def test_what_is_too_old_goes_and_is_not_stored_again(make_store):
         assert await store.spans_of_attempts(["old"]) == []
         for name, spans in (("wanted", 4), ("new", 4), ("straddles", 4)):
             assert len(await store.spans_of_attempts([name])) == spans
-        assert (await store.holds())["deleted"] == {"spans": 4, "attempts": 1, "batches": 0}
+        assert (await store.holds())["deleted"] == {"spans": 4, "attempts": 1, "batches": 0, "media": 0}
         assert await store.append(attempt_spans("old")) == 0, "it was acknowledged long ago"
         assert "old" not in {one.attempt.attempt_id for one in await store.waiting_attempts("p")}
         assert (await store.counts())["spans"] == 12

@@ -101,6 +101,7 @@ async def test_check_says_what_is_damaged(postgres_url: str, make_root, make_spa
         assert [(one.what, one.number) for one in found] == [
             ("counts", 0),
             ("spans", 0),
+            ("media", 0),
             ("batches", 0),
             ("reports of steps", 0),
         ]

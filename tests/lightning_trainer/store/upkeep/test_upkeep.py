@@ -124,6 +124,7 @@ async def test_a_sound_store_is_sound(tmp_path, make_root):
         ("pages and indexes", None, 0),
         ("relations of tables", None, 0),
         ("spans", 205, 0),
+        ("media", 0, 0),
         ("batches", 5, 0),
         ("reports of steps", 5, 0),
     ]

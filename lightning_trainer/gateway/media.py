@@ -1,0 +1,66 @@
+"""Parts of a prompt that are not text: refused with a sentence where the policy's model cannot see them.
+
+A model that sees takes images that travel inside of the request, as ``data:`` URLs: what is trained must be what was
+shown, so an address whose content may change is not fetched, neither here nor by the engine.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lightning_instrumentation.redaction.documents import is_image
+
+from lightning_trainer.gateway.errors import RefusalError
+from lightning_trainer.gateway.policies import ServedPolicy
+from lightning_trainer.gateway.request import EngineRequest
+
+_TEXTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking", "reasoning"})
+_IMAGES = frozenset({"image_url", "input_image", "image"})
+_DATA_URL = re.compile(r"data:image/[\w.+-]+;base64,")
+
+
+def refuse_unseen(request: EngineRequest, policy: ServedPolicy) -> None:
+    """Refuse what the policy's model does not see.
+
+    Raises:
+        RefusalError: 400, naming the model and the part.
+    """
+    if policy.sees is None:
+        return
+    for number, part in _other_parts(request.body.get("messages")):
+        kind, where = part["type"], f"the {part['type']} part of message {number}"
+        if not policy.sees:
+            raise _refusal(
+                f"the model of policy {policy.name!r} reads text alone and cannot take {where}: leave it out, or train "
+                "a vision-language model"
+            )
+        if kind not in _IMAGES:
+            raise _refusal(f"policy {policy.name!r} takes text and images, and {where} is neither: leave it out")
+        inner = part.get(kind)
+        url = inner.get("url") if isinstance(inner, Mapping) else inner
+        if not isinstance(url, str) or (match := _DATA_URL.match(url)) is None:
+            raise _refusal(
+                f"{where} is {str(url)[:60]!r}, and an address is not fetched: send the image itself, as "
+                "data:image/png;base64,..."
+            )
+        if not is_image(url):
+            raise _refusal(f"{where} is not the base64 of a PNG, JPEG, GIF, or WebP image: send one of these")
+        size = (len(url) - match.end()) * 3 // 4
+        if policy.media_size_each is not None and size > policy.media_size_each:
+            raise _refusal(
+                f"{where} has {size / 2**20:.1f} MiB, more than [store] media_size_each keeps "
+                f"({policy.media_size_each / 2**20:g} MiB): send a smaller one"
+            )
+
+
+def _other_parts(messages: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, message in enumerate(messages if isinstance(messages, list) else (), start=1):
+        content = message.get("content") if isinstance(message, Mapping) else None
+        for part in content if isinstance(content, list) else ():
+            kind = part.get("type") if isinstance(part, Mapping) else None
+            if isinstance(kind, str) and kind not in _TEXTS:
+                yield number, part
+
+
+def _refusal(sentence: str) -> RefusalError:
+    return RefusalError(400, sentence, param="messages", code="unsupported_content")

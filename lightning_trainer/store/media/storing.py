@@ -1,0 +1,77 @@
+"""Spans and what they carry, written in one transaction: a reference is never there before what it refers to.
+
+What was delivered before changes nothing, neither the spans nor who refers to what.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from lightning_trainer.config.store import StoreConfig
+from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.database import Database
+from lightning_trainer.store.media import table
+from lightning_trainer.store.media.exchange import SCHEME, Exchanged, exchange
+from lightning_trainer.store.media.table import StoredMedia
+from lightning_trainer.store.tables import spans
+from lightning_trainer.types import Span, TrainingBatch
+
+_FEW_BYTES = 2**16
+"""So much is looked through for images where it is; more in a thread, while the event loop goes on."""
+
+
+async def exchanged_of(spans: Sequence[Span]) -> Exchanged:
+    """Return spans and what was embedded in them."""
+    if sum(map(_content_length, spans)) <= _FEW_BYTES:
+        return exchange(spans)
+    return await asyncio.to_thread(exchange, spans)
+
+
+def _content_length(span: Span) -> int:
+    if span.received is not None:
+        return len(span.received)
+    return sum(len(value) for value in span.attributes.values() if isinstance(value, str))
+
+
+def insert_with_media(connection: Connection, exchanged: Exchanged, limits: StoreConfig) -> list[Span]:
+    """Write spans as :func:`spans.insert` does, with what they refer to; return those that were new."""
+    new = spans.insert(connection, exchanged.spans)
+    _put_media(connection, new, exchanged, limits)
+    return new
+
+
+def _put_media(connection: Connection, new: Sequence[Span], exchanged: Exchanged, limits: StoreConfig) -> None:
+    """Store what newly stored spans refer to, within the limits; what is beyond them stays a reference."""
+    if not exchanged.media:
+        return
+    for span in new:
+        found = exchanged.media.get((span.trace_id, span.span_id), {})
+        if not found:
+            continue
+        (seq,) = connection.execute(
+            "SELECT seq FROM spans WHERE trace_id = ? AND span_id = ?", (span.trace_id, span.span_id)
+        ).fetchone()
+        for embedded in found.values():
+            table.put(connection, embedded, limits)
+        table.use(connection, table.of_span(seq), found)
+
+
+class MediaStore(Database):
+    """Images and the like, by the hash of their bytes."""
+
+    async def media(self, digests: Collection[str]) -> Mapping[str, StoredMedia]:
+        """Return what is kept of images and the like, by hash."""
+        return await self._read(lambda connection: table.select(connection, digests))
+
+    async def with_media(self, batch: TrainingBatch) -> TrainingBatch:
+        """Return a batch with what its samples refer to, as far as it is kept."""
+        digests = table.digests_of(one for sample in batch.samples for one in sample.media)
+        if not digests:
+            return batch
+        return replace(batch, media={f"{SCHEME}{one}": kept.body for one, kept in (await self.media(digests)).items()})
+
+    async def media_kept(self, digests: Collection[str]) -> frozenset[str]:
+        """Return those of some hashes whose bytes are kept."""
+        if not digests:
+            return frozenset()
+        return await self._read(lambda connection: table.select_kept(connection, digests))

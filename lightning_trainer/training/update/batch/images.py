@@ -1,0 +1,137 @@
+"""Images to what a vision-language model reads beside its token ids: made by the model's own processor, as it says.
+
+The ids of a prompt come from the engine, with as many placeholders as its processor made of each image. The same
+processor makes the pixels here, and so many placeholders must be in the sample: where they are not, the features would
+be put in the wrong places without a word. Source: verl's ``multi_modal_inputs``, transformers' processors.
+"""
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from lightning_trainer.errors import TrainingError
+from lightning_trainer.models.images import image_token_of, use_pil
+from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.types import Media, Sample
+
+ImageTensors: TypeAlias = dict[str, torch.Tensor]
+"""By the model's own names (``pixel_values`` ...); the first dimension counts images, or pieces of them."""
+_OF_TEXT = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    tensors: ImageTensors
+    placeholders: int
+
+
+class ImageInputs:
+    """What one model makes of images. Not thread-safe."""
+
+    def __init__(self, folder: Path, placeholder: int) -> None:
+        """Load the model's processor.
+
+        Raises:
+            TrainingError: there is none that runs here.
+        """
+        from transformers import AutoProcessor
+
+        use_pil()
+        try:
+            self._processor: Any = AutoProcessor.from_pretrained(folder)
+            self._token: str = self._processor.image_token
+        except (OSError, ValueError, ImportError, AttributeError) as error:
+            raise TrainingError(f"the processor of {folder} cannot prepare images here: {error}") from error
+        self._folder = folder
+        self._placeholder = placeholder
+        self._bodies: Mapping[str, bytes] = {}
+        self._seen: dict[str, _Seen] = {}
+
+    def show(self, bodies: Mapping[str, bytes]) -> None:
+        """Take the images of a step, by their address (``Media.uri``)."""
+        self._bodies, self._seen = bodies, {}
+
+    def of(self, sample: Sample) -> ImageTensors:
+        """Return what the model reads of a sample's images; nothing of a sample without any.
+
+        Raises:
+            TrainingError: an image is missing or cannot be read, or the sample has other placeholders.
+        """
+        seen = [self._look(sample, media) for media in sample.media]
+        wanted, found = sum(one.placeholders for one in seen), list(sample.token_ids).count(self._placeholder)
+        if wanted != found:
+            raise TrainingError(
+                f"sample {sample.sample_id}: its tokens hold {found} placeholders, and its {len(seen)} images are "
+                f"{wanted} for the processor of {self._folder}: the engine that sampled it has another one"
+            )
+        if not seen:
+            return {}
+        return {name: torch.cat([one.tensors[name] for one in seen]) for name in seen[0].tensors}
+
+    def _look(self, sample: Sample, media: Media) -> _Seen:
+        if media.uri not in self._seen:
+            body = self._bodies.get(media.uri)
+            if media.modality != "image" or body is None:
+                raise TrainingError(
+                    f"sample {sample.sample_id}: its prompt holds {media.modality} ({media.uri[:80]}), which is not in "
+                    "the store; it was deleted since, or is not an image"
+                )
+            self._seen[media.uri] = self._prepared(sample, media, body)
+        return self._seen[media.uri]
+
+    def _prepared(self, sample: Sample, media: Media, body: bytes) -> _Seen:
+        from PIL import Image, UnidentifiedImageError
+
+        try:
+            image = Image.open(io.BytesIO(body)).convert("RGB")
+        except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+            raise TrainingError(f"sample {sample.sample_id}: {media.uri[:80]} is not an image: {error}") from error
+        made = self._processor(text=self._token, images=[image], return_tensors="pt")
+        placeholders = int((made["input_ids"] == self._placeholder).sum())
+        tensors = {name: value for name, value in made.items() if name not in _OF_TEXT}
+        return _Seen(_by_image(tensors), placeholders)
+
+
+def image_inputs(folder: Path, settings: TrainerSettings) -> ImageInputs | None:
+    """Return what makes a model's images ready; None of a model that sees none.
+
+    Raises:
+        TrainingError: it sees, and cannot be trained as the settings say.
+    """
+    placeholder = image_token_of(folder)
+    if placeholder is None:
+        return None
+    if "mrope_section" in (folder / "config.json").read_text(encoding="utf-8"):
+        kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+        raise TrainingError(
+            f"{folder} ({kind}) numbers the positions of images in three dimensions, which is not supported: take a "
+            "model that numbers them like text (Idefics3, SmolVLM)"
+        )
+    if settings.lora is not None:
+        raise TrainingError(f"{folder} sees images, and adapters of such models are not supported: leave lora out")
+    if settings.world_size > 1:
+        raise TrainingError(
+            f"{folder} sees images, and only one process trains such a model: set world_size = 1 in [training]"
+        )
+    if settings.strategy != "fsdp2":
+        raise TrainingError(
+            f'{folder} sees images, which strategy = "{settings.strategy}" is not given: write "fsdp2" in [training]'
+        )
+    return ImageInputs(folder, placeholder)
+
+
+def _by_image(tensors: ImageTensors) -> ImageTensors:
+    """Let the first dimension count images: Idefics3's is that of samples, which differ in how many images they have.
+
+    ``[1, images, channels, height, width] -> [images, 1, channels, height, width]``, and its masks, which have no
+    channels, alike; the model flattens both dimensions. Others have none of samples and stay as they are.
+    """
+    pixels = tensors.get("pixel_values")
+    if pixels is None or pixels.dim() != 5:
+        return tensors
+    return {name: value.flatten(0, 1).unsqueeze(1) for name, value in tensors.items()}
