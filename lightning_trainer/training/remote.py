@@ -24,6 +24,7 @@ from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import StepReport, TrainingBatch
 
 if TYPE_CHECKING:
+    from lightning_trainer.training.on_ray.session import RaySession
     from lightning_trainer.training.trainer import Trainer
 
 
@@ -98,6 +99,7 @@ def make_trainers(
     at_once: int = 1,
     gpus: Sequence[str] = (),
     cluster: RayConfig | None = None,
+    session: "RaySession | None" = None,
 ) -> list[TrainerClient]:
     """Return trainers that are not started yet, one for each settings; on Ray they share one session.
 
@@ -105,16 +107,15 @@ def make_trainers(
         at_once: how many of them may compute at the same time; the others wait for their turn.
         gpus: of this machine, that they may use.
         cluster: that they run in, where it has an address.
+        session: the connection to the cluster, where others share it (``cluster_session``).
     """
     trainers: list[TrainerClient]
     if backend == "inprocess":
         trainers = [InProcessTrainer(one, gpus) for one in settings]
     else:
-        set_ray_environment(cluster=cluster is not None and cluster.address is not None)
-        from lightning_trainer.training.on_ray.session import RaySession
+        session = session or _session(sum(one.world_size for one in settings), gpus, cluster)
         from lightning_trainer.training.on_ray.trainer import RayTrainer
 
-        session = RaySession(sum(one.world_size for one in settings), gpus, cluster)
         if session.cluster is None:
             trainers = [RayTrainer(one, session) for one in settings]
         else:
@@ -126,6 +127,22 @@ def make_trainers(
         for trainer in trainers:
             trainer.turns = turns
     return trainers
+
+
+def cluster_session(cluster: RayConfig) -> "RaySession":
+    """Return a connection to a cluster, for trainers and engines together; it is joined when the first one starts.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+    """
+    return _session(1, (), cluster)
+
+
+def _session(processes: int, gpus: Sequence[str], cluster: RayConfig | None) -> "RaySession":
+    set_ray_environment(cluster=cluster is not None and cluster.address is not None)
+    from lightning_trainer.training.on_ray.session import RaySession
+
+    return RaySession(processes, gpus, cluster)
 
 
 class InProcessTrainer(TrainerClient):

@@ -18,11 +18,11 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from lightning_trainer.errors import LightningError, TrainerDiedError, TrainingError
+from lightning_trainer.serving.node_files import Elsewhere, NodeFolder
 from lightning_trainer.training import device
 from lightning_trainer.training.on_ray.cluster import Node, this_node
 from lightning_trainer.training.on_ray.hang_detection import Stillness
 from lightning_trainer.training.on_ray.session import RaySession
-from lightning_trainer.training.on_ray.shipping import Elsewhere, NodeFolder
 from lightning_trainer.training.remote import TrainerClient, build_trainer
 from lightning_trainer.training.settings import TrainerSettings
 
