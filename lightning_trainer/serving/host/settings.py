@@ -21,8 +21,6 @@ class HostSettings:
     """The names that requests give as their model; more than one only where adapters are served."""
     token: str
     """Every request needs ``Authorization: Bearer <token>``; it is never empty."""
-    host: str
-    """The address that it listens on."""
     weights_directory: str
     """Publications are read from here and nowhere else."""
     scratch: str
@@ -37,6 +35,8 @@ class HostSettings:
     """Whether its GPU memory can be given away for a while."""
     drain_timeout_s: float | None = None
     """How long a publication of all weights waits for running requests before it aborts them; None: to their end."""
+    host: str = "127.0.0.1"
+    """The address that it listens on."""
     lora_rank: int | None = None
     """The largest rank of the adapters that are published; None: publications hold all weights."""
 

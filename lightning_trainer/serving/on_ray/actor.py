@@ -68,8 +68,10 @@ def this_place() -> Place:
 
 
 class EngineActor:
-    """One life of one engine. Its methods run on several threads, and the engine on an event loop of its own: how Ray
-    makes one, and which, is not ours to rely on."""
+    """One life of one engine. Its methods run on several threads, and the engine on an event loop of its own.
+
+    None of them is a coroutine: one would have Ray run all of them on one thread.
+    """
 
     def __init__(self) -> None:
         self._files: NodeFolder | None = None
@@ -118,11 +120,7 @@ class EngineActor:
                 engine = engine.model_copy(update={"chat_template": self._files.path(_TEMPLATE)})
             folders = {"model_dir": self._files.path(_MODEL), "log_dir": self._files.path(_LOGS)}
             settings = replace(settings, **folders, weights_dir=self._weights.folder, engine=engine)
-        return self._wait(self._start(settings))
-
-    async def _start(self, settings: EngineSettings) -> int | None:
-        self._engine = EngineProcess(settings)
-        await self._engine.start()
+        self._engine = self._wait(_started(settings))
         return self._engine.pid
 
     def ready(self, timeout_s: float) -> Announcement:
@@ -138,11 +136,7 @@ class EngineActor:
     def ended(self) -> Ended:
         """Wait for the end of the process."""
         engine = self._running
-
-        async def end() -> str:
-            return await asyncio.shield(engine.exited)
-
-        reason = self._wait(end())
+        reason = self._wait(_end_of(engine))
         return Ended(reason, engine.killed, engine.log_tail())
 
     def stop(self) -> None:
@@ -161,6 +155,16 @@ class EngineActor:
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+async def _started(settings: EngineSettings) -> EngineProcess:
+    engine = EngineProcess(settings)
+    await engine.start()
+    return engine
+
+
+async def _end_of(engine: EngineProcess) -> str:
+    return await asyncio.shield(engine.exited)
 
 
 def shipped(settings: EngineSettings) -> dict[str, Path]:

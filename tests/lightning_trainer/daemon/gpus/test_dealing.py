@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_trainer.config import Config
+from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.daemon.hardware.dealing import Deal, deal, dealt
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.serving.settings import engine_settings
@@ -68,6 +69,14 @@ def test_what_the_configuration_names_is_taken():
     settings = engine_settings(named, named.policy, *["/x"] * 3)  # pyright: ignore[reportArgumentType]
     given_out = dealt(settings, ("3",), found.memory_share(("3",)), sleeps=False)
     assert (given_out.gpus, given_out.gpu_memory_utilization, given_out.sleeps) == (("3",), 0.5, False)
+
+
+def test_engines_on_a_cluster_leave_this_machines_gpus_alone():
+    placed = {"placement": "cluster", "dtype": "bfloat16", "replicas": 2, "tensor_parallel_size": 4}
+    of = config(engine=placed).model_copy(update={"ray": RayConfig(address="10.0.0.4:6379")})
+    found = deal(of, ["0"])
+    assert (found.trainers, found.engines, found.shares) == ((), ((None, None),), False)
+    assert found.lines(of)[1:] == [f"engine {n} of p0: the Ray cluster at 10.0.0.4:6379" for n in (1, 2)]
 
 
 def test_without_gpus_nothing_is_dealt_and_an_engine_sees_what_the_daemon_sees():
