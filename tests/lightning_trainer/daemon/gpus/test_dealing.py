@@ -5,16 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_trainer.config import Config
-from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.daemon.hardware.dealing import Deal, deal, dealt
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.serving.settings import engine_settings
 
 
-def config(policies: int = 1, device: str = "cuda", engine: dict | None = None, **training) -> Config:
+def config(
+    policies: int = 1, device: str = "cuda", engine: dict | None = None, ray: dict | None = None, **training
+) -> Config:
     return Config.model_validate(
         {
             "engine": engine or {},
+            "ray": ray or {},
             "training": {"device": device, **training},
             "policy": [{"name": f"p{n}", "agents": [f"a{n}"], "model": "random:tiny"} for n in range(policies)],
         }
@@ -73,7 +75,7 @@ def test_what_the_configuration_names_is_taken():
 
 def test_engines_on_a_cluster_leave_this_machines_gpus_alone():
     placed = {"placement": "cluster", "dtype": "bfloat16", "replicas": 2, "tensor_parallel_size": 4}
-    of = config(engine=placed).model_copy(update={"ray": RayConfig(address="10.0.0.4:6379")})
+    of = config(engine=placed, ray={"address": "10.0.0.4:6379"})
     found = deal(of, ["0"])
     assert (found.trainers, found.engines, found.shares) == ((), ((None, None),), False)
     assert found.lines(of)[1:] == [f"engine {n} of p0: the Ray cluster at 10.0.0.4:6379" for n in (1, 2)]
