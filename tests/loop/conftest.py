@@ -88,6 +88,12 @@ class Daemon:
             self._process.kill()
             raise
 
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        assert self._process is not None, "start it first"
+        self._process.kill()
+        self._process.wait()
+
     def wait_until(self, condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
         """Ask again and again; a daemon that ends or takes too long fails the test."""
         assert self._process is not None, "start it first"

@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from lightning_trainer.config.file import load_config
+from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.store.tables.steps import select_batches
 from lightning_trainer.types import TrainingBatch
 
@@ -30,7 +31,9 @@ WAIT_S = 1200
 """For a start, or for what comes back: engines take a minute of one core each, and the machine may be busy."""
 HEAD = "10.77.0.1"
 RAY = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0", "RAY_memory_monitor_refresh_ms": "0"}
-STEPS, KILLED_AT, KILLED_AGAIN_AT = 10, 4, 7
+HALF, STEPS = 6, 10
+KILLED_AT, KILLED_AGAIN_AT = 3, 7
+"""So many steps are done then."""
 LR = 1e-3
 POLICY = f"""
 [ray]
@@ -123,6 +126,14 @@ class Nodes:
         _, alive = psutil.wait_procs(below, timeout=30)
         assert not alive, f"node {number} outlives its first process: {alive}"
 
+    def commands(self, number: int) -> list[str]:
+        """Return the command lines of what runs on a node now."""
+        found = []
+        for one in psutil.Process(self._processes[number].pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                found.append(" ".join(one.cmdline()))
+        return found
+
     def log(self, number: int) -> str:
         return (self._folder / f"node-{number}.log").read_text()[-2000:]
 
@@ -210,6 +221,19 @@ def _proven(daemon) -> bool:
     return [(one["state"], one["versions"]) for one in _replicas(daemon)] == [("ready", live)] * 2
 
 
+@contextlib.contextmanager
+def _agent(daemon, steps: int) -> Iterator[None]:
+    """An agent that brings the run to so many steps while the block runs and after; it loses no call and no step."""
+    environment = daemon._environment() | {"LIGHTNING_ENDPOINT": daemon.url, "OPENAI_BASE_URL": f"{daemon.url}/v1"}
+    agent = subprocess.Popen([sys.executable, str(AGENT), "--steps", str(steps)], env=environment)
+    try:
+        yield
+        assert agent.wait(WAIT_S) == 0, daemon.tail()
+    finally:
+        agent.kill()
+        agent.wait()
+
+
 def _kill_in(phase: str, step: int, daemon, nodes: Nodes, number: int) -> None:
     """Kill a node when the policy is in that phase of a step or a later one."""
 
@@ -236,20 +260,13 @@ def test_what_is_trained_on_two_nodes_is_served_by_both(nodes: Nodes, daemon) ->
 
 
 def test_nodes_that_die_in_a_step_and_in_a_publication_stop_nothing(nodes: Nodes, daemon) -> None:
-    environment = daemon._environment() | {"LIGHTNING_ENDPOINT": daemon.url, "OPENAI_BASE_URL": f"{daemon.url}/v1"}
-    agent = subprocess.Popen([sys.executable, str(AGENT), "--steps", str(STEPS)], env=environment)
-    try:
+    with _agent(daemon, HALF):
         _kill_in("training", KILLED_AT, daemon, nodes, 1)
-        _until(
-            lambda: _proven(daemon) and {one["node"] for one in _replicas(daemon)} == {nodes.address(2)}, daemon.tail
-        )
-        nodes.start(1)
-        _until(lambda: daemon.policy("tiny")["steps_done"] > KILLED_AT, daemon.tail)
+    _until(lambda: _proven(daemon) and _places(daemon) == [nodes.address(2)] * 2, daemon.tail)
+    nodes.start(1)
+    _until(lambda: _alive(3), lambda: nodes.log(1))
+    with _agent(daemon, STEPS):
         _kill_in("publishing", KILLED_AGAIN_AT, daemon, nodes, 2)
-        assert agent.wait(3000) == 0, daemon.tail()
-    finally:
-        agent.kill()
-        agent.wait()
     _until(lambda: _proven(daemon) and _places(daemon) == [nodes.address(1)] * 2, daemon.tail)
     policy = daemon.policy("tiny")
     assert (policy["steps_done"], policy["live_version"]) == (STEPS, STEPS)
@@ -273,6 +290,19 @@ def test_the_weights_are_those_of_one_process(daemon, tmp_path: Path) -> None:
     print(f"after {STEPS} steps the weights are {apart:.3g} apart, with a learning rate of {LR:g}")
     # A tenth of one update after ten: AdamW divides by the gradient's own size, rounding included.
     assert apart < LR / 10
+    start = load_file(resolve_model("random:tiny", model_cache()) / "model.safetensors")
+    assert max((ours[name].double() - start[name].double()).abs().max().item() for name in ours) > LR
+
+
+def test_a_daemon_that_is_killed_leaves_no_engine_and_no_trainer_on_the_nodes(nodes: Nodes, daemon) -> None:
+    ours = ("lightning_trainer.serving.host", "ray::TrainerActor", "ray::EngineActor")
+
+    def running() -> list[str]:
+        return [line for line in nodes.commands(1) if any(name in line for name in ours)]
+
+    assert sum(ours[0] in line for line in running()) == 2
+    daemon.kill()
+    _until(lambda: not running(), lambda: str(running()))
 
 
 def _alone(config, batches: list[TrainingBatch], folder: Path) -> dict:
@@ -281,7 +311,6 @@ def _alone(config, batches: list[TrainingBatch], folder: Path) -> dict:
 
     from safetensors.torch import load_file
 
-    from lightning_trainer.models.resolve import model_cache, resolve_model
     from lightning_trainer.training.remote import make_trainer
     from lightning_trainer.training.settings import trainer_settings
 
