@@ -77,6 +77,8 @@ class EngineActor:
         self._files: NodeFolder | None = None
         self._weights: WeightFiles | None = None
         self._engine: EngineProcess | None = None
+        # Ray's choice is uvloop, which would leave Ray's own sockets open in the engine's process.
+        asyncio.set_event_loop_policy(asyncio.DefaultEventLoopPolicy())
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="engine", daemon=True).start()
 
