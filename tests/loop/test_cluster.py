@@ -282,6 +282,7 @@ def test_the_weights_are_those_of_one_process(daemon, tmp_path: Path) -> None:
 
     config = load_config(daemon.config)
     folder = config.daemon.state_dir / "versions" / "tiny" / f"v{STEPS:08d}"
+    _until(folder.is_dir, daemon.tail)
     ours = load_file(folder / "model.safetensors")
     batches = _batches(daemon)
     theirs = _alone(config, batches, tmp_path)
