@@ -137,8 +137,9 @@ class ClusterEngine(Engine):
                 f"the Ray cluster at {config.address} has {there.get('CPU', 0):g} CPUs and {there.get('GPU', 0):g} "
                 f"GPUs, and an engine asks for 1 and {gpus}; add nodes, or lower tensor_parallel_size in [engine]"
             )
-        actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_concurrency=CALLS_AT_ONCE)(EngineActor)
-        self._actor = actor.options(scheduling_strategy="SPREAD").remote()
+        actor: Any = ray.remote(EngineActor)
+        options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": 0, "max_concurrency": CALLS_AT_ONCE}
+        self._actor = actor.options(**options, scheduling_strategy="SPREAD").remote()
         try:
             return await self._ask("describe", timeout_s=config.start_timeout_s)
         except TimeoutError:

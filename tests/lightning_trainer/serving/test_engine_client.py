@@ -14,8 +14,6 @@ from lightning_trainer.serving.settings import EngineSettings
 class Served(Engine):
     """An engine whose answers a test gives."""
 
-    pid = 1
-
     def __init__(self, folder: Path, answer) -> None:
         super().__init__(EngineSettings(folder, ("math",), folder, folder))
         self._connect("http://127.0.0.1:1", "a token of this life")
@@ -29,6 +27,10 @@ class Served(Engine):
 
     async def stop(self) -> None:
         await self._disconnect()
+
+    @property
+    def pid(self) -> int | None:
+        return 1
 
 
 async def test_a_publication_waits_for_running_requests_and_not_for_an_engine_that_is_gone(tmp_path, publication):

@@ -51,7 +51,7 @@ def test_running_generations_end_first_unless_the_configuration_says_otherwise(e
 
 
 def test_nobody_here_knows_the_cores_of_a_node(tmp_path):
-    here = EngineSettings(tmp_path, ("p",), tmp_path, tmp_path, EngineConfig(**ON_A_CLUSTER))
+    here = EngineSettings(tmp_path, ("p",), tmp_path, tmp_path, EngineConfig.model_validate(ON_A_CLUSTER))
     assert [one.threads for one in replica_settings(here, 2)] == [None, None]
 
 
