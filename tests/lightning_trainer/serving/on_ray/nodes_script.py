@@ -13,6 +13,7 @@ from lightning_trainer.training.on_ray.environ import set_ray_environment
 
 set_ray_environment(cluster=True)
 
+import ray  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from lightning_trainer.config import EngineConfig  # noqa: E402
@@ -122,7 +123,7 @@ def started(tries: int = 8) -> tuple[Cluster, list]:
     """Ray gives a node 30 s to start, which a busy machine does not always keep."""
     cluster = Cluster()
     try:
-        nodes = [cluster.add_node(num_cpus=processors) for processors in (0, 2, 2)]
+        nodes = [cluster.add_node(num_cpus=processors) for processors in (0, 4, 4)]
         cluster.wait_for_nodes()
         return cluster, nodes
     except Exception:
@@ -137,4 +138,5 @@ if __name__ == "__main__":
     try:
         asyncio.run(main(Path(sys.argv[1]), cluster, nodes))
     finally:
+        ray.shutdown()
         cluster.shutdown()
