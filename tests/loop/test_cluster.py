@@ -134,6 +134,11 @@ class Nodes:
                 found.append(" ".join(one.cmdline()))
         return found
 
+    def shared_memory(self, number: int) -> Path:
+        """The node's own /dev/shm, as it is seen from here."""
+        inside = psutil.Process(self._processes[number].pid).children(recursive=True)[-1]
+        return Path(f"/proc/{inside.pid}/root/dev/shm")
+
     def log(self, number: int) -> str:
         return (self._folder / f"node-{number}.log").read_text()[-2000:]
 
@@ -172,21 +177,28 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
         nodes.remove()
 
 
-@pytest.fixture(scope="module")
-def daemon(nodes: Nodes, make_daemon) -> Iterator:
+@contextlib.contextmanager
+def _serving(make_daemon, policy: str, replicas: int) -> Iterator:
+    """A daemon on the first node, with its trainer and its engines on the others."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("RAY_")]:
             patch.delenv(name)
         for name, value in RAY.items():
             patch.setenv(name, value)
-        engine = 'placement = "cluster"\nreplicas = 2\nstartup_timeout_s = 1200'
-        daemon = make_daemon(POLICY, engine=engine, training='world_size = 2\ndevice = "cpu"')
+        engine = f'placement = "cluster"\nreplicas = {replicas}\nstartup_timeout_s = {WAIT_S}'
+        daemon = make_daemon(policy, engine=engine, training='world_size = 2\ndevice = "cpu"')
         try:
             daemon.start()
             daemon.wait_until(lambda: daemon.policy("tiny")["phase"] == "collecting", WAIT_S)
             yield daemon
         finally:
             daemon.stop()
+
+
+@pytest.fixture(scope="module")
+def daemon(nodes: Nodes, make_daemon) -> Iterator:
+    with _serving(make_daemon, POLICY, replicas=2) as daemon:
+        yield daemon
 
 
 def _alive(count: int) -> bool:
@@ -216,9 +228,9 @@ def _places(daemon) -> list[str]:
 
 
 def _proven(daemon) -> bool:
-    """Whether both replicas serve the live version, which an engine does only with a proof."""
+    """Whether all replicas serve the live version, which an engine does only with a proof."""
     live = {"tiny": daemon.policy("tiny")["live_version"]}
-    return [(one["state"], one["versions"]) for one in _replicas(daemon)] == [("ready", live)] * 2
+    return all((one["state"], one["versions"]) == ("ready", live) for one in _replicas(daemon))
 
 
 @contextlib.contextmanager
@@ -304,6 +316,21 @@ def test_a_daemon_that_is_killed_leaves_no_engine_and_no_trainer_on_the_nodes(no
     assert sum(ours[0] in line for line in running()) == 2
     daemon.kill()
     _until(lambda: not running(), lambda: str(running()))
+
+
+def test_of_an_adapter_the_adapter_alone_travels(nodes: Nodes, make_daemon) -> None:
+    adapter = POLICY.replace("[policy.versions]", "lora = { rank = 4, alpha = 8 }\n[policy.versions]")
+    with _serving(make_daemon, adapter, replicas=1) as daemon:
+        daemon.script(AGENT, "--steps", "2")
+        assert daemon.policy("tiny")["live_version"] == 2
+        assert _proven(daemon)
+        assert daemon.answer("tiny@v1").version == "1", "an old adapter travels as the live one does"
+        (place,) = _places(daemon)
+        number = next(number for number in (1, 2) if nodes.address(number) == place)
+        brought = list(nodes.shared_memory(number).glob("lightning-trainer-*/tiny/v*.safetensors"))
+        assert [path.name.partition("-")[0] for path in brought] == ["v2"], "the one before is gone from the node"
+        whole = resolve_model("random:tiny", model_cache()) / "model.safetensors"
+        assert brought[0].stat().st_size < whole.stat().st_size / 2
 
 
 def _alone(config, batches: list[TrainingBatch], folder: Path) -> dict:

@@ -104,6 +104,7 @@ async def test_a_file_is_brought_once_and_the_one_before_goes(tmp_path, monkeypa
         await transport.bring(gone)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_replicas_on_two_nodes_take_versions_and_one_that_loses_its_node_comes_back_on_another(tmp_path):
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
