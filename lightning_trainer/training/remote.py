@@ -130,11 +130,7 @@ def make_trainers(
 
 
 def cluster_session(cluster: RayConfig) -> "RaySession":
-    """Return a connection to a cluster, for trainers and engines together; it is joined when the first one starts.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-    """
+    """Return a connection to a cluster, for trainers and engines together; it is joined when the first one starts."""
     return _session(1, (), cluster)
 
 

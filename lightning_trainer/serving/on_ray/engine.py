@@ -100,7 +100,10 @@ class ClusterEngine(Engine):
     async def ready(self, timeout_s: float) -> None:
         assert self._place is not None
         asking = self._ask("ready", timeout_s, timeout_s=timeout_s + _BESIDE_THE_ACTOR_S)
-        announced: Announcement = await self._while_alive(asking, f"on the node {self._place.host} did not start")
+        try:
+            announced: Announcement = await self._while_alive(asking, f"on the node {self._place.host} did not start")
+        except TimeoutError:
+            raise EngineError(f"the node {self._place.host} does not say whether its engine has started") from None
         policies, host = self.settings.policies, self._place.host
         version, first = self._cluster.vllm.setdefault(policies, (announced.vllm, host))
         if announced.vllm != version:
