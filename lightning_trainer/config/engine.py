@@ -26,7 +26,7 @@ _ELSEWHERE = {
     "enable_sleep_mode": "set sleep in [engine]",
     "enable_auto_tool_choice": "set tool_call_parser in [engine]",
     "kv_cache_memory_bytes": "set kv_cache_gib, or gpu_memory_utilization, in [engine]",
-    "host": "the engine listens on the loopback interface",
+    "host": "the engine listens on the loopback interface, or on its node's address in a cluster",
     "port": "the engine picks a free one",
     "api_key": "each start makes one of its own",
 }
@@ -38,8 +38,10 @@ class EngineConfig(Section):
 
     replicas: int = Field(default=1, ge=1, le=64)
     """Processes that serve the same policies, each with its own memory; a conversation stays with one."""
+    placement: Literal["local", "cluster"] = "local"
+    """On the daemon's machine, or on the nodes of the cluster at ``[ray] address``."""
     python: str | None = None
-    """Interpreter of the engine process; the daemon's own when absent."""
+    """Interpreter of the engine process; when absent the daemon's own, or that of the node's Ray."""
     dtype: Annotated[Dtype, BeforeValidator(lambda value: fast_engine_dtype() if value == _AUTO else value)] = Field(
         default=_AUTO, validate_default=True
     )
@@ -73,11 +75,31 @@ class EngineConfig(Section):
     routed_experts: bool | Literal["auto"] = _AUTO
     """A mixture of experts tells which experts each token went through, and the trainer takes the same
     (docs/sampling.md). ``auto`` is wherever the engine can; ``true`` refuses to start where it cannot."""
+    on_new_weights: Literal["finish", "abort"] = "finish"
+    """What becomes of running generations when all weights change: they end first, or are cut off. An adapter's go on
+    with the adapter that they began with."""
+    finish_timeout_s: float | None = Field(default=None, gt=0)
+    """How long ``finish`` waits before it cuts off what still runs; absent: to their end."""
     startup_timeout_s: float = Field(default=600.0, gt=0)
     probe_max_abs: float | None = Field(default=None, gt=0)
     """Largest |trainer - engine| of a probe logprob, nats. Default: 1e-3 in float32, 1.0 in bfloat16."""
     probe_mean_abs: float | None = Field(default=None, gt=0)
     """Mean difference. Default: 2e-4 in float32, 0.1 in bfloat16."""
+
+    @field_validator("on_new_weights", mode="before")
+    @classmethod
+    def _one_version_for_an_answer(cls, given: Any) -> Any:
+        if given == "continue":
+            raise ValueError(
+                "vLLM 0.31 does not say which of two versions sampled a token of an answer that runs while weights "
+                'change, and every token is trained with its own; write "finish" or "abort"'
+            )
+        return given
+
+    @property
+    def drain_timeout_s(self) -> float | None:
+        """How long running generations are waited for when weights change; None: to their end."""
+        return 0.0 if self.on_new_weights == "abort" else self.finish_timeout_s
 
     @field_validator("vllm")
     @classmethod
@@ -91,6 +113,30 @@ class EngineConfig(Section):
             if name in cls.model_fields:
                 raise ValueError(f"{name} is set in [engine] itself; move it there")
         return table
+
+    @model_validator(mode="after")
+    def _a_limit_for_what_has_none(self) -> Self:
+        if self.on_new_weights == "abort" and self.finish_timeout_s is not None:
+            raise ValueError(
+                f'finish_timeout_s = {self.finish_timeout_s:g} is for on_new_weights = "finish", and "abort" waits for '
+                "nothing; leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_not_seen_from_here(self) -> Self:
+        if self.placement == "cluster":
+            if "dtype" not in self.model_fields_set:
+                raise ValueError(
+                    'placement = "cluster" puts engines on machines that are not seen from here; say dtype = '
+                    '"bfloat16" or "float32"'
+                )
+            if self.gpus is not None:
+                raise ValueError(
+                    'gpus names GPUs of this machine, and with placement = "cluster" Ray assigns those of its nodes; '
+                    "leave it out"
+                )
+        return self
 
     @model_validator(mode="after")
     def _gpus_for_each_replica(self) -> Self:

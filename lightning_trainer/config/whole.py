@@ -70,6 +70,11 @@ class Config(Section):
     @model_validator(mode="after")
     def _a_cluster_is_used(self) -> Self:
         if self.ray.address is None:
+            if self.engine.placement == "cluster":
+                raise ValueError(
+                    'engine.placement = "cluster" needs a cluster: set address in [ray] to that of its head, or leave '
+                    "placement out"
+                )
             return self
         if self.training.backend != "ray":
             raise ValueError(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
@@ -20,13 +21,18 @@ from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpo
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.judges.scoring_engine import Post, engines_of
 from lightning_trainer.models.resolve import model_cache, resolve_model
+from lightning_trainer.serving.engine import EngineProcess
+from lightning_trainer.serving.engine_client import Engine
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import EngineSettings, engine_settings, replica_settings
 from lightning_trainer.serving.shared_memory import WeightFiles
 from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.store.store import Store
-from lightning_trainer.training.remote import make_trainers
+from lightning_trainer.training.remote import cluster_session, make_trainers
 from lightning_trainer.training.settings import TrainerSettings, schedule_notes, trainer_settings
+
+if TYPE_CHECKING:
+    from lightning_trainer.training.on_ray.session import RaySession
 
 
 async def compose(
@@ -64,14 +70,17 @@ async def compose(
         await _trainer_settings(config, one, devices, model_dirs[one.name], logs[one.name]) for one in config.policy
     ]
     demonstrations = [await _demonstrations(config, one, model_dirs[one.name]) for one in config.policy]
+    session = None if config.ray.address is None else cluster_session(config.ray)
     trainers = make_trainers(
         config.training.backend,
         settings,
         at_once=config.training.policies_at_once,
         gpus=devices.trainers,
         cluster=config.ray,
+        session=session,
     )
-    engines, sleepers = _engines(config, stack, devices, model_dirs, logs)
+    make = EngineProcess if session is None else _maker_of_engines(config, session)
+    engines, sleepers = _engines(config, stack, devices, model_dirs, logs, make)
     if sleepers:
         loan = GpuLoan(sleepers, config.engine.sleep_level)
         stack.push_async_callback(loan.close)
@@ -120,8 +129,23 @@ async def _trainer_settings(
     )
 
 
+def _maker_of_engines(config: Config, session: "RaySession") -> Callable[[EngineSettings], Engine]:
+    """Return what makes an engine where the configuration puts it."""
+    if config.engine.placement == "local":
+        return EngineProcess
+    from lightning_trainer.serving.on_ray.engine import EngineCluster
+
+    gpus = config.engine.tensor_parallel_size if config.training.device == "cuda" else 0
+    return EngineCluster(config.ray, session, gpus).engine
+
+
 def _engines(
-    config: Config, stack: AsyncExitStack, devices: Deal, model_dirs: Mapping[str, Path], logs: Mapping[str, Path]
+    config: Config,
+    stack: AsyncExitStack,
+    devices: Deal,
+    model_dirs: Mapping[str, Path],
+    logs: Mapping[str, Path],
+    make: Callable[[EngineSettings], Engine],
 ) -> tuple[dict[str, PolicyEngine], list[EngineReplicas]]:
     """Return the engine of each policy, by its name, and the engines that sleep during updates.
 
@@ -129,6 +153,7 @@ def _engines(
         stack: gets the files of weights.
         model_dirs: by policy.
         logs: by policy; engines that several share write to the first one's.
+        make: an engine that is not started, where it is to be.
     """
     engines: dict[str, PolicyEngine] = {}
     sleepers: list[EngineReplicas] = []
@@ -139,13 +164,13 @@ def _engines(
         shared = engine_settings(config, group, model_dirs[first], weights.folder, logs[first])
         sleeps = devices.sleeps(number, config)
         each = _replicas_on_gpus(config, shared, devices, number, sleeps)
-        replicas = EngineReplicas([EngineSupervisor(one) for one in each])
+        replicas = EngineReplicas([EngineSupervisor(one, make=make) for one in each])
         if sleeps:
             sleepers.append(replicas)
         alone = replace(each[0], log_dir=shared.log_dir)
         for policy in group:
             own = weights if len(group) == 1 else weights.of(policy.name)
-            engines[policy.name] = PolicyEngine(replicas, alone, own, model_dirs[policy.name])
+            engines[policy.name] = PolicyEngine(replicas, make, alone, own, model_dirs[policy.name])
     return engines, sleepers
 
 

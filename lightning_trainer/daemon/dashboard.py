@@ -104,7 +104,7 @@ def _now(one: PolicyRuntime) -> PolicyNow:
         groups_wanted=progress.groups_wanted,
         paused=one.rollbacks.paused,
         processes={
-            "engine": status.pid,
+            "engine": status.pid if status.node is None else None,
             "trainer": one.trainer.process_id,
             "engine of an old version": one.old_versions.pid,
         },

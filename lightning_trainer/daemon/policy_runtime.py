@@ -34,6 +34,7 @@ from lightning_trainer.judges.judging import Judging
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.models.folder import vocabulary_of
 from lightning_trainer.models.images import image_token_of
+from lightning_trainer.serving.engine_client import Engine
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.serving.shared_memory import WeightFolder
@@ -51,6 +52,8 @@ class PolicyEngine:
     """The engine that serves a policy, and the files that it takes the policy's weights from."""
 
     replicas: EngineReplicas
+    make: Callable[[EngineSettings], Engine]
+    """Returns another one like it, not started."""
     settings: EngineSettings
     """Of one that serves alone."""
     weights: WeightFolder
@@ -245,7 +248,9 @@ def _old_versions(
     archive = VersionArchive(archive_root(shared_dir, policy.name), model_dir=engine.model_dir)
     idle_s = policy.versions.idle_timeout_s
     if policy.lora is None:
-        return OldVersionEngine(archive, engine.settings, idle_timeout_s=idle_s, make_upstream=make_upstream)
+        return OldVersionEngine(
+            archive, engine.settings, make_engine=engine.make, idle_timeout_s=idle_s, make_upstream=make_upstream
+        )
     return OldAdapters(
         policy.name,
         archive,

@@ -1,4 +1,4 @@
-"""The daemon's side of the engine: starts its process, speaks to it, and leaves nothing of it behind."""
+"""The engine's process on this machine: started, watched to its end, and nothing of it left behind."""
 
 import asyncio
 import contextlib
@@ -10,18 +10,15 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 import lightning_trainer
-from lightning_trainer.errors import EngineError, PublicationError
+from lightning_trainer.errors import EngineError
+from lightning_trainer.serving.engine_client import Engine
 from lightning_trainer.serving.host.settings import HostSettings
 from lightning_trainer.serving.host_processes import end_group
 from lightning_trainer.serving.ownership import owner_tag, remove_orphans
-from lightning_trainer.serving.publication import Publication, PublicationReport
 from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.serving.startup_failure import explain
 
@@ -58,42 +55,21 @@ logger = logging.getLogger(__name__)
 _SCRATCH_PREFIX = "lightning-engine-"
 _STOP_GRACE_S = 15.0
 _GROUP_GRACE_S = 5.0
-_REQUEST_TIMEOUT_S = 60.0
 _LOG_TAIL_BYTES = 256 * 1024
 
 
-class EngineProcess:
-    """One life of an engine: ``start``, ``ready``, use, ``stop``. It is not started twice."""
+class EngineProcess(Engine):
+    """One life of an engine on this machine: ``start``, ``ready``, use, ``stop``. It is not started twice."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        self.settings = settings
-        self._token = secrets.token_urlsafe(32)
+        super().__init__(settings)
+        self.token = secrets.token_urlsafe(32)
         self._scratch: Path | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._announcement: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self.exited: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Done when the process has ended, with the reason in a sentence."""
-        self.killed = False
-        """Whether it was killed, and not by ``stop``: by somebody, or by the system when memory ran out."""
+        self.announcement: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        """What the process said of itself when it answered requests: ``port``, ``vllm`` (its version)."""
         self._stopping = False
         self._watching: asyncio.Task[None] | None = None
-        self._client: httpx.AsyncClient | None = None
-
-    @property
-    def base_url(self) -> str:
-        """Where the engine listens.
-
-        Raises:
-            EngineError: it does not, yet or any longer.
-        """
-        if self._client is None or self.exited.done():
-            raise EngineError("the engine is not running")
-        return f"http://127.0.0.1:{self._announcement.result()['port']}"
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """What every request to the engine must carry."""
-        return {"Authorization": f"Bearer {self._token}"}
 
     @property
     def pid(self) -> int | None:
@@ -147,7 +123,7 @@ class EngineProcess:
             EngineError: it ended, or takes longer than ``timeout_s``.
         """
         done, _ = await asyncio.wait(
-            (self._announcement, self.exited), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            (self.announcement, self.exited), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
         )
         if self.exited.done():
             raise EngineError(f"the engine did not start: {self.exited.result()} (log: {self.settings.log_path})")
@@ -156,68 +132,8 @@ class EngineProcess:
                 f"the engine was not ready after {timeout_s:g} s (log: {self.settings.log_path}); "
                 "on a slow machine raise engine.startup_timeout_s"
             )
-        if self._client is None:
-            port = self._announcement.result()["port"]
-            self._client = httpx.AsyncClient(
-                base_url=f"http://127.0.0.1:{port}", headers=self.headers, timeout=_REQUEST_TIMEOUT_S, trust_env=False
-            )
-
-    async def publish(self, publication: Publication) -> PublicationReport:
-        """Hand weights over; the report says whether they are served.
-
-        Raises:
-            EngineError: the engine ended, or gave up because nothing that it holds is proven.
-        """
-        timeout_s = 2 * self.settings.drain_timeout_s + 600
-        answer = await self._request("POST", "/lightning/weights", publication.to_json(), timeout_s)
-        return PublicationReport.from_json(answer)
-
-    async def sleep(self, level: int) -> None:
-        """Give the GPU memory away until ``wake``; requests wait, or are held before they come here.
-
-        Raises:
-            EngineError: the engine ended.
-            PublicationError: requests that run would not end.
-        """
-        await self._request("POST", f"/lightning/sleep/{level}", None, 2 * self.settings.drain_timeout_s + 600)
-
-    async def wake(self) -> None:
-        """Take the memory back and serve what was served.
-
-        Raises:
-            EngineError: the engine ended, or what it holds is not what was proven.
-        """
-        await self._request("POST", "/lightning/wake", None, 600)
-
-    async def hold(self, publication: Publication) -> PublicationReport:
-        """Load an old adapter beside the live one, for requests that name its version (``VERSION_HEADER``).
-
-        Raises:
-            EngineError: the engine ended.
-            PublicationError: it serves no adapters.
-        """
-        return PublicationReport.from_json(await self._request("POST", "/lightning/held", publication.to_json(), 600))
-
-    async def drop(self, policy: str, version: int) -> None:
-        """Unload what ``hold`` loaded, once no request runs on it."""
-        await self._request("DELETE", f"/lightning/held/{policy}/{version}")
-
-    async def score(
-        self, token_ids: Sequence[Sequence[int]], policy: str | None = None
-    ) -> tuple[tuple[float, ...], ...]:
-        """Return ``log p(t_i | t_<i)`` for ``i >= 1`` of each sequence, in nats.
-
-        Args:
-            policy: whose live version; the first one's unless given.
-        """
-        body = {"token_ids": [list(ids) for ids in token_ids], "policy": policy or self.settings.policies[0]}
-        answer = await self._request("POST", "/lightning/score", body, 600)
-        return tuple(tuple(row) for row in answer["logprobs"])
-
-    async def version(self, policy: str | None = None) -> int:
-        """Return the version of a policy (the first one unless given) that is being served."""
-        named = policy or self.settings.policies[0]
-        return (await self._request("GET", f"/lightning/version?policy={named}"))["version"]
+        port, host = self.announcement.result()["port"], self.settings.host
+        self._connect(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}", self.token)
 
     async def stop(self) -> None:
         """End the process and all that it started; returns when nothing is left. Can be called again."""
@@ -237,26 +153,7 @@ class EngineProcess:
                     process.kill()
         if self._watching is not None:
             await self._watching
-        if self._client is not None:
-            await self._client.aclose()
-
-    async def _request(self, method: str, path: str, body: Any = None, timeout_s: float = _REQUEST_TIMEOUT_S) -> Any:
-        if self._client is None:
-            raise EngineError("the engine is not ready; await ready() first")
-        try:
-            response = await self._client.request(method, path, json=body, timeout=timeout_s)
-        except httpx.HTTPError as error:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(2.0):
-                    await asyncio.shield(self.exited)
-            cause = self.exited.result() if self.exited.done() else f"{type(error).__name__} {error}".strip()
-            raise EngineError(f"the engine did not answer {method} {path}: {cause}") from error
-        if response.is_success:
-            return response.json()
-        message = _error_message(response)
-        if response.status_code < 500:
-            raise PublicationError(f"the engine refused {method} {path}: {message}")
-        raise EngineError(f"the engine failed on {method} {path}: {message}")
+        await self._disconnect()
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         try:
@@ -282,8 +179,8 @@ class EngineProcess:
                 document = json.loads(line)
                 if "error" in document:
                     error = document["error"]
-                elif not self._announcement.done():
-                    self._announcement.set_result(document)
+                elif not self.announcement.done():
+                    self.announcement.set_result(document)
         status = await process.wait()
         self.killed = status == -signal.SIGKILL and not self._stopping
         # Standard input stays open until here: closing it is what tells the host that its parent is gone.
@@ -292,13 +189,16 @@ class EngineProcess:
         return "it was stopped" if status == 0 else await asyncio.to_thread(self._explain, error, status)
 
     def _explain(self, error: str | None, status: int) -> str:
+        return explain(self.log_tail().decode("utf-8", errors="replace"), error, status)
+
+    def log_tail(self) -> bytes:
+        """Return the end of what the process has written; nothing where somebody has removed it."""
         try:
             with self.settings.log_path.open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
-                said = log.read()
+                return log.read()
         except OSError:
-            said = b""  # somebody has removed it
-        return explain(said.decode("utf-8", errors="replace"), error, status)
+            return b""
 
     def _host_settings(self) -> HostSettings:
         settings = self.settings
@@ -306,7 +206,8 @@ class EngineProcess:
         return HostSettings(
             model=str(settings.model_dir),
             policies=settings.policies,
-            token=self._token,
+            token=self.token,
+            host=settings.host,
             weights_directory=str(settings.weights_dir),
             scratch=str(self._scratch),
             engine=settings.engine,
@@ -320,10 +221,3 @@ class EngineProcess:
     def _remove_scratch(self) -> None:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
-
-
-def _error_message(response: httpx.Response) -> str:
-    try:
-        return response.json()["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        return f"{response.status_code} {response.text[:200]}"

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.affinity import Affinity, AffinityCounts
+from lightning_trainer.serving.lifecycle import EngineState, EngineStatus
 from lightning_trainer.serving.publication import Publication, PublicationReport
-from lightning_trainer.serving.supervisor import EngineState, EngineStatus, EngineSupervisor
+from lightning_trainer.serving.supervisor import EngineSupervisor
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class EngineReplicas:
         return ReplicasStatus(
             state=self.state,
             pid=each[0].pid,
+            node=each[0].node,
             versions={
                 policy: self._live[policy].version if policy in self._live else 0 for policy in of_ready.versions
             },
@@ -194,6 +196,7 @@ class EngineReplicas:
             await self._wake()
             replicas = await self._all_ready()
             before = self._live.get(publication.policy)
+            await asyncio.gather(*(one.bring(publication) for one in replicas))
             if len(replicas) > 1:
                 self._open.clear()
             try:

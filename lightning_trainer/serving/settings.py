@@ -29,8 +29,10 @@ class EngineSettings:
     """Share of each; None: vLLM's own."""
     sleeps: bool = False
     """Whether it can give its GPU memory away for a while."""
-    drain_timeout_s: float = 60.0
-    """How long a publication waits for running requests before it aborts them."""
+    drain_timeout_s: float | None = None
+    """How long a publication waits for running requests before it aborts them; None: to their end."""
+    host: str = "127.0.0.1"
+    """The address that it listens on."""
     lora_rank: int | None = None
     """The largest rank of the adapters that are published; None: publications hold all weights."""
 
@@ -60,6 +62,7 @@ def engine_settings(
         engine=config.engine,
         threads=config.engine.threads,
         gpu_memory_utilization=config.engine.gpu_memory_utilization,
+        drain_timeout_s=config.engine.drain_timeout_s,
         lora_rank=max(ranks, default=None),
     )
 
@@ -67,11 +70,13 @@ def engine_settings(
 def replica_settings(settings: EngineSettings, count: int) -> tuple[EngineSettings, ...]:
     """Return the settings of so many engines that serve the same: each with logs and a share of the cores.
 
-    Threads that were asked for are asked for by each.
+    Threads that were asked for are asked for by each; on a cluster nobody here knows the cores.
     """
     if count == 1:
         return (settings,)
-    threads = settings.threads or max(1, available_cores() // count)
+    threads = settings.threads
+    if settings.engine.placement == "local":
+        threads = threads or max(1, available_cores() // count)
     return tuple(
         replace(settings, log_dir=settings.log_dir / f"replica-{index + 1}", threads=threads) for index in range(count)
     )

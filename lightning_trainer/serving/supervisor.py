@@ -11,11 +11,12 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 
 from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.serving.engine import EngineProcess
+from lightning_trainer.serving.engine_client import Engine
+from lightning_trainer.serving.lifecycle import Backoff, EngineState, EngineStatus, Heartbeat
 from lightning_trainer.serving.publication import Publication, PublicationReport
 from lightning_trainer.serving.settings import EngineSettings
 
@@ -23,64 +24,6 @@ logger = logging.getLogger(__name__)
 
 _PUBLISH_TRIES = 2
 """An engine that dies during a publication may have died of something else; one that dies twice did not."""
-
-
-class EngineState(StrEnum):
-    """stopped -> starting -> ready -> restarting -> ready ... -> failed -> ready ..., or stopped from any of them."""
-
-    STOPPED = "stopped"
-    STARTING = "starting"
-    READY = "ready"
-    RESTARTING = "restarting"
-    FAILED = "failed"
-    """Nobody waits for it any longer: too many starts in a row failed, and it is tried again now and then; or the first
-    one did, of itself, and it is not."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStatus:
-    state: EngineState
-    pid: int | None
-    versions: Mapping[str, int]
-    """The live ones by policy; none while the engine is not ready."""
-    restarts: int
-    startup_s: float | None
-    """Of the last start, weights included."""
-    last_error: str | None
-    retry_at: float | None = field(default=None, kw_only=True)
-    """When one that has failed is tried again, in Unix seconds; None where it is being tried, or is not."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Delays before restarts. A start that lasted ``settled_s`` counts as a success."""
-
-    first_s: float = 1.0
-    factor: float = 2.0
-    longest_s: float = 30.0
-    attempts: int = 5
-    first_attempts: int = 3
-    """Of an engine that never ran and was killed each time: it may be too large for the memory."""
-    settled_s: float = 60.0
-    first_rest_s: float = 60.0
-    """Before one that was given up is tried again."""
-    longest_rest_s: float = 600.0
-
-    def delay_s(self, failures: int) -> float:
-        """Return how long to wait after that many failures in a row."""
-        given_up = failures - self.attempts
-        if given_up > 0:
-            return min(self.longest_rest_s, self.first_rest_s * self.factor ** min(given_up - 1, 32))
-        return min(self.longest_s, self.first_s * self.factor ** max(0, failures - 1))
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """How an engine is found out that lives and answers nobody; patient, since a machine may be busy."""
-
-    every_s: float = 10.0
-    patience_s: float = 45.0
-    missed: int = 3
 
 
 class EngineSupervisor:
@@ -93,21 +36,21 @@ class EngineSupervisor:
         live: Sequence[Publication] = (),
         backoff: Backoff | None = None,
         heartbeat: Heartbeat | None = None,
-        make: Callable[[EngineSettings], EngineProcess] = EngineProcess,
+        make: Callable[[EngineSettings], Engine] = EngineProcess,
     ) -> None:
         """Keep what is needed; nothing starts before ``start``.
 
         Args:
             live: published after each start, one a policy at most; a policy without one is served from the model
                 folder itself, as version 0.
-            make: returns a new, unstarted process.
+            make: returns a new, unstarted engine: of this machine, or of a cluster.
         """
         self.settings = settings
         self._make = make
         self._backoff = backoff or Backoff()
         self._heartbeat = heartbeat or Heartbeat()
         self._live = {publication.policy: publication for publication in live}
-        self._engine: EngineProcess | None = None
+        self._engine: Engine | None = None
         self._changed = asyncio.Condition()
         self._status = EngineStatus(EngineState.STOPPED, None, {}, 0, None, None)
         self._task: asyncio.Task[None] | None = None
@@ -197,6 +140,12 @@ class EngineSupervisor:
             await self._set(versions=self._versions())
             return report
 
+    async def bring(self, publication: Publication) -> None:
+        """Have the file where the engine is before calls are held for it; where that fails, ``publish`` says why."""
+        if self._status.state is EngineState.READY and self._engine is not None:
+            with contextlib.suppress(EngineError, PublicationError):
+                await self._engine.bring(publication)
+
     async def restore(self, policy: str, before: Publication | None) -> None:
         """Go back to what was served before the version that is: at once, or through a new start where that fails.
 
@@ -280,7 +229,7 @@ class EngineSupervisor:
         if self._engine is not None:
             await self._engine.stop()
             self._engine = None
-        await self._set(state=EngineState.STOPPED, pid=None, versions={})
+        await self._set(state=EngineState.STOPPED, pid=None, node=None, versions={})
 
     async def adopt(self, publication: Publication) -> None:
         """Serve from the next start on what the others serve; one that is running or starting is started again."""
@@ -302,7 +251,7 @@ class EngineSupervisor:
             failures = 1 if time.monotonic() - started > self._backoff.settled_s else failures + 1
             logger.error("the engine is gone: %s", error)
             if self._never_starts(failures):
-                await self._set(state=EngineState.FAILED, pid=None, versions={}, last_error=error)
+                await self._set(state=EngineState.FAILED, pid=None, node=None, versions={}, last_error=error)
                 return
             delay_s, given_up = self._backoff.delay_s(failures), failures > self._backoff.attempts
             if given_up:
@@ -310,6 +259,7 @@ class EngineSupervisor:
             await self._set(
                 state=EngineState.FAILED if given_up else EngineState.RESTARTING,
                 pid=None,
+                node=None,
                 versions={},
                 last_error=error,
                 restarts=self._status.restarts + 1,
@@ -332,7 +282,7 @@ class EngineSupervisor:
         self._engine = engine = self._make(self.settings)
         try:
             await engine.start()
-            await self._set(pid=engine.pid)
+            await self._set(pid=engine.pid, node=engine.node)
             await engine.ready(self.settings.startup_timeout_s)
             for publication in tuple(self._live.values()):
                 report = await engine.publish(publication)
@@ -353,7 +303,7 @@ class EngineSupervisor:
             if error is not None:
                 logger.error("the engine's process may not be gone: %r", error)
 
-    async def _end_of(self, engine: EngineProcess) -> str:
+    async def _end_of(self, engine: Engine) -> str:
         """Return why it ended, or that it answers nobody any longer."""
         missed = 0
         while missed < self._heartbeat.missed:
@@ -371,7 +321,7 @@ class EngineSupervisor:
             "version it serves"
         )
 
-    async def _until_not(self, engine: EngineProcess) -> None:
+    async def _until_not(self, engine: Engine) -> None:
         async with self._changed:
             await self._changed.wait_for(
                 lambda: self._engine is not engine or self._status.state is not EngineState.READY
@@ -385,13 +335,13 @@ class EngineSupervisor:
     def _versions(self) -> dict[str, int]:
         return {policy: self._live[policy].version if policy in self._live else 0 for policy in self.settings.policies}
 
-    def _ready_engine(self) -> EngineProcess:
+    def _ready_engine(self) -> Engine:
         if self._engine is None or self._status.state is not EngineState.READY:
             raise EngineError(f"the engine is {self._status.state}; await ready() first")
         return self._engine
 
 
-async def _takes(engine: EngineProcess, publication: Publication) -> bool:
+async def _takes(engine: Engine, publication: Publication) -> bool:
     try:
         return (await engine.publish(publication)).accepted
     except EngineError as error:

@@ -6,12 +6,12 @@ every call until ``restart``, which builds it anew from the model folder; going 
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.serving.publication import Publication
@@ -20,6 +20,9 @@ from lightning_trainer.training.on_ray.environ import set_ray_environment
 from lightning_trainer.training.process import TrainerProcess
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import StepReport, TrainingBatch
+
+if TYPE_CHECKING:
+    from lightning_trainer.training.on_ray.session import RaySession
 
 
 class TrainerClient:
@@ -101,6 +104,7 @@ def make_trainers(
     at_once: int = 1,
     gpus: Sequence[str] = (),
     cluster: RayConfig | None = None,
+    session: "RaySession | None" = None,
 ) -> list[TrainerClient]:
     """Return trainers that are not started yet, one for each settings; those of one base share a process.
 
@@ -108,11 +112,16 @@ def make_trainers(
         at_once: how many processes may compute at the same time; the others wait for their turn.
         gpus: of this machine, that they may use.
         cluster: that they run in, where it has an address.
+        session: the connection to the cluster, where others share it (``cluster_session``).
     """
     groups: dict[str | int, list[TrainerSettings]] = {}
     for number, one in enumerate(settings):
         groups.setdefault(one.base or number, []).append(one)
-    make = _process_maker(backend, groups.values(), gpus, cluster)
+    if backend == "inprocess":
+        make = partial(InProcess, gpus=gpus)
+    else:
+        processes_of_all = sum(group[0].world_size for group in groups.values())
+        make = _on_ray(session or _session(processes_of_all, gpus, cluster))
     processes = {key: make(group) for key, group in groups.items()}
     trainers = [TrainerClient(one.policy, processes[one.base or number]) for number, one in enumerate(settings)]
     if len(processes) > at_once:
@@ -122,22 +131,25 @@ def make_trainers(
     return trainers
 
 
-def _process_maker(
-    backend: Literal["ray", "inprocess"],
-    groups: Collection[Sequence[TrainerSettings]],
-    gpus: Sequence[str],
-    cluster: RayConfig | None,
-) -> Callable[[Sequence[TrainerSettings]], TrainerProcess]:
-    """Return what makes the process of a group; on Ray they share one session."""
-    if backend == "inprocess":
-        return partial(InProcess, gpus=gpus)
+def cluster_session(cluster: RayConfig) -> "RaySession":
+    """Return a connection to a cluster, for trainers and engines together; it is joined when the first one starts."""
+    return _session(1, (), cluster)
+
+
+def _session(processes: int, gpus: Sequence[str], cluster: RayConfig | None) -> "RaySession":
     set_ray_environment(cluster=cluster is not None and cluster.address is not None)
-    from lightning_trainer.training.on_ray.process import RayProcess
     from lightning_trainer.training.on_ray.session import RaySession
 
-    session = RaySession(sum(group[0].world_size for group in groups), gpus, cluster)
+    return RaySession(processes, gpus, cluster)
+
+
+def _on_ray(session: "RaySession") -> Callable[[Sequence[TrainerSettings]], TrainerProcess]:
+    """Return what makes the process of a group; all share the session."""
     if session.cluster is None:
+        from lightning_trainer.training.on_ray.process import RayProcess
+
         return partial(RayProcess, session=session)
+
     from lightning_trainer.training.on_ray.cluster_process import ClusterProcess
 
     return partial(ClusterProcess, session=session, cluster=session.cluster)

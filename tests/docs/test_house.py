@@ -40,6 +40,7 @@ SHORT = {
     "lightning_trainer/gateway/protocols/answer.py",  # the interface of every protocol's answers
     "lightning_trainer/judges/registry.py",  # above every kind
     "lightning_trainer/serving/host/plugin.py",  # an entry point of vLLM
+    "lightning_trainer/serving/weight_transport.py",  # the interface of all ways of weights
     "lightning_trainer/store/lock.py",  # also of commands that repair a store
     "lightning_trainer/store/memory.py",  # a store of no file
     "lightning_trainer/store/postgres/size.py",  # what SQLite has in retention/size.py

@@ -38,6 +38,7 @@ def test_every_setting_of_devices_is_named():
     of_gpus |= {"param_offload", "optimizer_offload", "max_tokens_per_micro_batch", "tensor_parallel_size"}
     assert set(RayConfig.model_fields) - named == set()
     of_gpus |= {"gpu_memory_utilization", "quantization", "vllm", "sleep", "sleep_level"}
+    of_gpus |= {"placement", "on_new_weights", "finish_timeout_s"}
     assert of_gpus <= set(TrainingConfig.model_fields) | set(EngineConfig.model_fields)
     assert of_gpus - named == set()
 

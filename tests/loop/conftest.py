@@ -88,17 +88,23 @@ class Daemon:
             self._process.kill()
             raise
 
-    def wait_until(self, condition: Callable[[], bool]) -> None:
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        assert self._process is not None, "start it first"
+        self._process.kill()
+        self._process.wait()
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
         """Ask again and again; a daemon that ends or takes too long fails the test."""
         assert self._process is not None, "start it first"
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         while True:
             # Before it listens there is no announcement of its URL, or half of one.
             with contextlib.suppress(OSError, ValueError):
                 if condition():
                     return
             assert self._process.poll() is None, self.tail()
-            assert time.monotonic() < deadline, f"not so after {TIMEOUT_S} s: {self.tail()}"
+            assert time.monotonic() < deadline, f"not so after {timeout_s:g} s: {self.tail()}"
             time.sleep(0.5)
 
     def tail(self) -> str:

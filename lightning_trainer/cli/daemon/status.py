@@ -149,6 +149,8 @@ def _replica(number: int, one: dict[str, Any]) -> str:
     said = f"engine {number}: {one['state']}"
     if one["pid"] is not None:
         said += f", process {one['pid']}"
+    if one.get("node") is not None:
+        said += f" on {one['node']}"
     if one["restarts"]:
         said += f", restarts: {one['restarts']}, the last because {one['last_error']}"
     if one.get("retry_at") is not None:

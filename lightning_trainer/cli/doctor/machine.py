@@ -24,7 +24,8 @@ _SPANS_GIB = 1.0
 
 def check_cores(config: Config) -> Check:
     cores = usable_cores()
-    threads = max(config.engine.replicas * (config.engine.threads or 1), config.training.threads or 1)
+    here = config.engine.replicas if config.engine.placement == "local" else 0
+    threads = max(here * (config.engine.threads or 1), config.training.threads or 1)
     found = f"{cores:g} usable"
     if cores < threads:
         return warning(

@@ -50,7 +50,7 @@ class MemoryNeed:
 
 
 def memory_need(config: Config, parameters: Parameters) -> MemoryNeed:
-    """Estimate the need of all policies together; a model of unknown size counts as one of 135 M parameters.
+    """Estimate the need of all policies together on this machine; a model of unknown size counts as one of 135 M.
 
     Each trainer has its weights, and those that compute at the same time (``policies_at_once``) their activations.
     Adapters on one base share a trainer, and are small beside it.
@@ -60,6 +60,8 @@ def memory_need(config: Config, parameters: Parameters) -> MemoryNeed:
     engines = [group[0].name for group in engine_groups(config.policy)] * config.engine.replicas
     # The guard's candidates are served by an engine of their own, adapters by the one that is there.
     engines += [policy.name for policy in config.policy if policy.guard is not None and policy.lora is None]
+    if config.engine.placement == "cluster":
+        engines = []
     engine = sum(
         _ENGINE_BASE + of_policy[name] * ITEM_BYTES[config.engine.dtype] + config.engine.kv_cache_gib * GIB
         for name in engines

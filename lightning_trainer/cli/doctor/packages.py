@@ -43,6 +43,8 @@ def check_packages(config: Config) -> Iterator[Check]:
 
 def check_engine(engine: EngineConfig) -> Check:
     """Check that the engine's interpreter is there and has a vLLM."""
+    if engine.placement == "cluster":
+        return ok("engine", "on the cluster's nodes, where each says at its start which vLLM it has")
     if engine.python is None:
         found = {name: version for name in _ENGINES if (version := _version(name)) is not None}
         return _judge_engine(sys.executable, found, f'Run: pip install "{DISTRIBUTION}[engine-cpu]"')

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from lightning_trainer import __version__
 from lightning_trainer.daemon.api.status import WatchedPolicy
 from lightning_trainer.daemon.watching.progress import Phase
-from lightning_trainer.serving.supervisor import EngineState
+from lightning_trainer.serving.lifecycle import EngineState
 
 _STANDS_STILL = (Phase.STARTING, Phase.WAITING, Phase.PAUSED)
 

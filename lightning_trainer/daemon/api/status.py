@@ -235,10 +235,12 @@ def _phase(progress: Progress) -> dict:
 
 
 def _processes(watched: WatchedPolicy) -> dict:
+    """The engine, and the processes of this machine."""
+    engine = watched.engine.status
     return {
-        "engine": asdict(watched.engine.status),
+        "engine": asdict(engine),
         "processes": {
-            "engine": watched.engine.status.pid,
+            "engine": engine.pid if engine.node is None else None,
             "trainer": watched.trainer.process_id,
             "old_version_engine": watched.old_versions.pid,
         },

@@ -75,6 +75,7 @@ class Deal:
     def lines(self, config: Config) -> list[str]:
         """Say it, one line each."""
         said = []
+        on_cluster = config.engine.placement == "cluster"
         if config.ray.address is not None:
             said.append(f"trainers: the Ray cluster at {config.ray.address}")
         elif self.trainers:
@@ -87,7 +88,8 @@ class Deal:
             for index, own in enumerate(each, start=1):
                 which = f" {index}" if len(each) > 1 else ""
                 sleeping = ", asleep during updates" if own and self.sleeps(number, config) else ""
-                said.append(f"engine{which} of {names}: {'GPU ' + ', '.join(own) if own else 'no GPU'}{sleeping}")
+                where = f"the Ray cluster at {config.ray.address}" if on_cluster else "no GPU"
+                said.append(f"engine{which} of {names}: {'GPU ' + ', '.join(own) if own else where}{sleeping}")
         return said
 
 
@@ -107,15 +109,16 @@ def deal(config: Config, gpus: Sequence[str] | None = None) -> Deal:
             raise ConfigError(f"[{section}] gpus names {missing[0]} and there is {_list(there)}; correct it")
     trained = sum(any(policy.train for policy in group) for group in trainer_groups(config))
     on_cluster = config.ray.address is not None
+    engines_on_cluster = engine.placement == "cluster"
     wanted = trained * training.world_size if training.device == "cuda" and not on_cluster else 0
     if wanted and not there:
         raise ConfigError(
             '[training] device = "cuda", and this machine has no GPU that may be used; set device = "cpu"'
         )
     size, replicas = engine.tensor_parallel_size, engine.replicas
-    if size > 1 and there and size > len(engine.gpus or there):
+    if size > 1 and there and not engines_on_cluster and size > len(engine.gpus or there):
         raise ConfigError(f"[engine] tensor_parallel_size = {size}, and there is {_list(there)}; lower it")
-    needed = len(groups) * replicas * size if there else 0
+    needed = len(groups) * replicas * size if there and not engines_on_cluster else 0
     trainers = _of_trainers(config, there, wanted, needed)
     if wanted and training.world_size > len(trainers):
         raise ConfigError(
@@ -131,7 +134,8 @@ def deal(config: Config, gpus: Sequence[str] | None = None) -> Deal:
     free = [gpu for gpu in there if gpu not in trainers] if engine.gpus is None else list(engine.gpus)
     # The trainers' own come last: they are taken where no others are left.
     order = free if engine.gpus is not None or len(free) >= min(needed, len(there)) else [*free, *reversed(trainers)]
-    given = [_run(order, number * size, size) if order else None for number in range(len(groups) * replicas)]
+    own = order and not engines_on_cluster
+    given = [_run(order, number * size, size) if own else None for number in range(len(groups) * replicas)]
     engines = tuple(tuple(given[number * replicas : (number + 1) * replicas]) for number in range(len(groups)))
     if on_cluster and training.device == "cuda":
         part = 1.0

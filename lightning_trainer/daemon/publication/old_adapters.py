@@ -29,8 +29,8 @@ _READY_TIMEOUT_S = 60.0
 @dataclass(slots=True)
 class _Held:
     upstream: Upstream
-    engine_pid: int | None = None
-    """Of the engine that it was loaded into."""
+    engine_life: tuple[int | None, int] | None = None
+    """Process and restarts of the engine that it was loaded into: on two nodes two processes may have one id."""
     calls: int = 0
     ending: asyncio.Task[None] | None = None
 
@@ -99,9 +99,10 @@ class OldAdapters:
         async with self._changing:
             await self._engine.ready(_READY_TIMEOUT_S)
             held = self._held.get(version) or _Held(self._make_upstream(_OneVersion(self._engine, version)))
-            if held.engine_pid != (pid := self._engine.status.pid):
+            status = self._engine.status
+            if held.engine_life != (life := (status.pid, status.restarts)):
                 await self._load(version)
-                held.engine_pid = pid
+                held.engine_life = life
             self._held[version] = held
             if held.ending is not None:
                 held.ending.cancel()

@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 
 from lightning_trainer.errors import EngineError
 from lightning_trainer.gateway.engine.upstream import Upstream
+from lightning_trainer.serving.engine_client import Engine
+from lightning_trainer.serving.lifecycle import EngineState
 from lightning_trainer.serving.settings import EngineSettings
-from lightning_trainer.serving.supervisor import EngineState, EngineSupervisor
+from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.versions.archive import VersionArchive
 
 _log = logging.getLogger(__name__)
@@ -48,12 +50,18 @@ class OldVersionEngine:
         archive: VersionArchive,
         settings: EngineSettings,
         *,
+        make_engine: Callable[[EngineSettings], Engine],
         idle_timeout_s: float,
         make_upstream: Callable[[EngineSupervisor], Upstream],
     ) -> None:
-        """``settings``: of the live version's engine."""
+        """
+        Args:
+            settings: of the live version's engine.
+            make_engine: returns one that is not started.
+        """
         self.archive = archive
         self._settings = settings
+        self._make_engine = make_engine
         self._idle_timeout_s = idle_timeout_s
         self._make_upstream = make_upstream
         self._serving: _Serving | None = None
@@ -117,7 +125,7 @@ class OldVersionEngine:
     def _begin(self, version: int) -> None:
         folder = self.archive.folder(version).absolute()
         settings = replace(self._settings, weights_dir=folder, log_dir=self._settings.log_dir / "old-version")
-        engine = EngineSupervisor(settings, live=(self.archive.publication(version),))
+        engine = EngineSupervisor(settings, live=(self.archive.publication(version),), make=self._make_engine)
         _log.info("starting an engine for version %d", version)
         starting = asyncio.create_task(_start(engine), name="old-version-engine")
         self._serving = _Serving(version, engine, self._make_upstream(engine), starting)

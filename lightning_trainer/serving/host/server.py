@@ -62,7 +62,7 @@ async def serve(settings: HostSettings, announce: Callable[[dict[str, Any]], Non
         publisher = await _publisher(settings, engine, vllm_app)
         use_for_engine(engine)
         middleware = AuthMiddleware(vllm_app, build_routes(publisher, ending.fail), publisher, settings.token)
-        async with _listening(middleware) as port:
+        async with _listening(middleware, settings.host) as port:
             watching = asyncio.create_task(_watch_engine(engine, ending))
             announce({"port": port})
             try:
@@ -91,11 +91,12 @@ async def _watch_engine(engine: Any, ending: Ending) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _listening(app: App) -> AsyncIterator[int]:
-    """Serve on a free port of the loopback interface and yield it."""
+async def _listening(app: App, host: str) -> AsyncIterator[int]:
+    """Serve on a free port of an address of this machine and yield it."""
     # asyncio switches Nagle's delay off only where the protocol is named; else an answer waits 40 ms for an ACK.
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.bind(("127.0.0.1", 0))
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind((host, 0))
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2)  # pyright: ignore[reportArgumentType]
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))

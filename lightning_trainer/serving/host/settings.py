@@ -20,7 +20,7 @@ class HostSettings:
     policies: tuple[str, ...]
     """The names that requests give as their model; more than one only where adapters are served."""
     token: str
-    """Every request needs ``Authorization: Bearer <token>``."""
+    """Every request needs ``Authorization: Bearer <token>``; it is never empty."""
     weights_directory: str
     """Publications are read from here and nowhere else."""
     scratch: str
@@ -33,8 +33,10 @@ class HostSettings:
     """Share of the GPUs' memory; None: vLLM's own."""
     sleeps: bool = False
     """Whether its GPU memory can be given away for a while."""
-    drain_timeout_s: float = 60.0
-    """How long a publication of all weights waits for running requests before it aborts them."""
+    drain_timeout_s: float | None = None
+    """How long a publication of all weights waits for running requests before it aborts them; None: to their end."""
+    host: str = "127.0.0.1"
+    """The address that it listens on."""
     lora_rank: int | None = None
     """The largest rank of the adapters that are published; None: publications hold all weights."""
 
@@ -52,6 +54,9 @@ class HostSettings:
         try:
             document = json.loads(line)
             read = {"policies": tuple(document["policies"]), "engine": SimpleNamespace(**document["engine"])}
-            return cls(**{**document, **read})
+            settings = cls(**{**document, **read})
         except (ValueError, TypeError, KeyError) as error:
             raise EngineError(f"the engine host expects its settings as JSON on standard input: {error}") from error
+        if not settings.token:
+            raise EngineError(f"the engine is to listen on {settings.host} without a token; give it one")
+        return settings

@@ -16,12 +16,12 @@ import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from lightning_trainer.config.sections import RayConfig
+from lightning_trainer.serving.node_files import Elsewhere, fetch, ship
 from lightning_trainer.serving.publication import Publication
 from lightning_trainer.training.checkpoint_folder import read_manifest, whole_folder
 from lightning_trainer.training.on_ray.cluster import require_alike, reserve, this_node
-from lightning_trainer.training.on_ray.process import RayProcess
+from lightning_trainer.training.on_ray.process import RayProcess, reference_of
 from lightning_trainer.training.on_ray.session import RaySession
-from lightning_trainer.training.on_ray.shipping import Elsewhere, fetch, reference_of, ship
 from lightning_trainer.training.settings import TrainerSettings
 
 _Ask = Callable[..., Awaitable[Any]]

@@ -18,12 +18,12 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from lightning_trainer.errors import LightningError, TrainerBrokenError, TrainerDiedError, TrainingError
+from lightning_trainer.serving.node_files import Elsewhere, NodeFolder
 from lightning_trainer.training import device
 from lightning_trainer.training.in_process import build_trainers
 from lightning_trainer.training.on_ray.cluster import Node, this_node
 from lightning_trainer.training.on_ray.hang_detection import Stillness
 from lightning_trainer.training.on_ray.session import RaySession
-from lightning_trainer.training.on_ray.shipping import Elsewhere, NodeFolder, reference_of
 from lightning_trainer.training.process import TrainerProcess
 from lightning_trainer.training.settings import TrainerSettings
 
@@ -31,6 +31,11 @@ _LOOK_EVERY_S = 1.0
 """How often it is seen to that there still is a Ray to answer."""
 _OTHERS_S = 10.0
 """After the first error, how long the other processes have to end their call."""
+
+
+def reference_of(policy: str) -> str:
+    """The name of the policy's reference model below such a folder."""
+    return f"reference/{policy}"
 
 
 class TrainerActor:

@@ -165,6 +165,15 @@ def test_each_replica_needs_the_memory_of_an_engine(monkeypatch):
     assert (check.state, "engine.replicas (now 3)" in (check.mend or "")) == (State.FAILURE, True)
 
 
+def test_engines_on_a_cluster_need_nothing_of_this_machine(monkeypatch):
+    engine = {"placement": "cluster", "dtype": "float32", "replicas": 64, "threads": 64}
+    elsewhere = config(engine=engine, ray={"address": "10.0.0.4:6379"}, training={"device": "cpu"})
+    assert memory_need(elsewhere, [1e9]).engine == 0
+    assert packages.check_engine(elsewhere.engine).state is State.OK
+    monkeypatch.setattr(machine, "usable_cores", lambda: 2)
+    assert machine.check_cores(elsewhere).state is State.OK
+
+
 def test_disk_needs_grow_with_the_checkpoints(tmp_path):
     large = config(daemon={"state_dir": str(tmp_path / "not" / "yet")}, policy={"keep_checkpoints": 1000})
     check = machine.check_disk(large, [1e12])

@@ -23,6 +23,7 @@ class FakeEngine:
         self.plan = plan
         self.exited = asyncio.get_running_loop().create_future()
         self.pid = 100 + len(plan.engines)
+        self.node: str | None = None
         self.base_url = f"http://engine-{self.pid}"
         self.headers = {"Authorization": f"Bearer {self.pid}"}
         self.published: list[int] = []
@@ -42,6 +43,9 @@ class FakeEngine:
             raise EngineError("the engine did not start: it was killed")
         if self.plan.start_errors:
             raise EngineError(self.plan.start_errors.pop(0))
+
+    async def bring(self, publication: Publication) -> None:
+        self.plan.brought.append(publication.version)
 
     async def publish(self, publication: Publication) -> PublicationReport:
         await self.plan.drained.wait()
@@ -81,6 +85,8 @@ class FakeEngine:
 class Plan:
     def __init__(self) -> None:
         self.engines: list[FakeEngine] = []
+        self.brought: list[int] = []
+        """Versions whose file was brought before they were offered."""
         self.start_errors: list[str] = []
         self.surprises: list[Exception] = []
         """What starts end in, one after the other."""

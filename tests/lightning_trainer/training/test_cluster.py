@@ -83,10 +83,10 @@ def test_what_ray_says_of_joining_becomes_one_sentence():
 
 
 async def test_files_arrive_as_they_are_whatever_their_size(tmp_path, monkeypatch):
-    from lightning_trainer.training.on_ray import shipping
+    from lightning_trainer.serving import node_files
 
-    monkeypatch.setattr(shipping, "_CHUNK_BYTES", 7)
-    node = shipping.NodeFolder()
+    monkeypatch.setattr(node_files, "_CHUNK_BYTES", 7)
+    node = node_files.NodeFolder()
 
     async def ask(method, *arguments):
         return getattr(node, method)(*arguments)
@@ -96,17 +96,17 @@ async def test_files_arrive_as_they_are_whatever_their_size(tmp_path, monkeypatc
     contents = {"a": b"", "b": b"1234567", "below/c": bytes(range(100))}
     for name, data in contents.items():
         (source / name).write_bytes(data)
-    await shipping.ship(source, "model", ask)
-    await shipping.ship(source / "b", "one", ask)
+    await node_files.ship(source, "model", ask)
+    await node_files.ship(source / "b", "one", ask)
     (tmp_path / "back").mkdir()
-    await shipping.fetch("model", tmp_path / "back", ask)
-    await shipping.fetch("one", tmp_path / "one", ask)
+    await node_files.fetch("model", tmp_path / "back", ask)
+    await node_files.fetch("one", tmp_path / "one", ask)
     assert {name: (tmp_path / "back" / name).read_bytes() for name in contents} == contents
     assert (tmp_path / "one").read_bytes() == b"1234567"
     with pytest.raises(TrainingError, match="is not in the folder of this process"):
         node.read("../../etc/passwd", 0)
     with pytest.raises(TrainingError, match="cannot be sent to another node"):
-        await shipping.ship(tmp_path / "absent", "x", ask)
+        await node_files.ship(tmp_path / "absent", "x", ask)
     node.remove()
     assert not node.root.exists()
 

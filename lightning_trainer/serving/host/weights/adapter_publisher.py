@@ -61,7 +61,12 @@ class AdapterPublisher:
     """Serves the adapters of several policies from one model; one publication at a time."""
 
     def __init__(
-        self, engine: Any, adapters: Adapters, model: ServedModel, weights_directory: Path, drain_timeout_s: float
+        self,
+        engine: Any,
+        adapters: Adapters,
+        model: ServedModel,
+        weights_directory: Path,
+        drain_timeout_s: float | None,
     ) -> None:
         self.model = model
         self._engine = engine

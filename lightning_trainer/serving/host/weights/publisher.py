@@ -47,7 +47,7 @@ class Publisher:
     """Replaces the weights of one engine, one publication at a time."""
 
     def __init__(
-        self, engine: Any, rw_lock: RwLock, model: ServedModel, weights_directory: Path, drain_timeout_s: float
+        self, engine: Any, rw_lock: RwLock, model: ServedModel, weights_directory: Path, drain_timeout_s: float | None
     ) -> None:
         self.model = model
         self._engine = engine

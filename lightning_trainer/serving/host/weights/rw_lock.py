@@ -20,7 +20,9 @@ class DrainTimeout(Exception):
 class RwLock:
     """An asynchronous readers-writer lock that prefers the writer. One event loop, no threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, abort_timeout_s: float = 60.0) -> None:
+        """``abort_timeout_s``: how long aborted requests have to end, of which computing is no part."""
+        self._abort_timeout_s = abort_timeout_s
         self._readers = 0
         self._writers = 0
         """Waiting or inside."""
@@ -45,12 +47,12 @@ class RwLock:
             await asyncio.shield(self._notify())
 
     @asynccontextmanager
-    async def writing(self, drain_timeout_s: float, abort: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    async def writing(self, drain_timeout_s: float | None, abort: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
         """Hold new requests, wait for the running ones, and be alone.
 
         Args:
-            drain_timeout_s: after this long ``abort`` is called, which must end them; they get as long again, and
-                ``abort`` is called every second: a request that had taken the lock may reach the engine only after.
+            drain_timeout_s: after this long (None: never) ``abort`` is called, which must end them, and again every
+                second: a request that had taken the lock may reach the engine only after.
 
         Raises:
             DrainTimeout: some would not end; the lock is free again.
@@ -59,21 +61,21 @@ class RwLock:
             self._writers += 1
             try:
                 if not await self._drained(drain_timeout_s):
-                    await self._end_running(drain_timeout_s, abort)
+                    await self._end_running(abort)
                 yield
             finally:
                 self._writers -= 1
                 await asyncio.shield(self._notify())
 
-    async def _end_running(self, timeout_s: float, abort: Callable[[], Awaitable[None]]) -> None:
-        give_up = time.monotonic() + timeout_s
+    async def _end_running(self, abort: Callable[[], Awaitable[None]]) -> None:
+        give_up = time.monotonic() + self._abort_timeout_s
         while (left := give_up - time.monotonic()) > 0:
             await abort()
             if await self._drained(min(left, _ABORT_AGAIN_S)):
                 return
-        raise DrainTimeout(f"{self._readers} requests did not end within {timeout_s} s of an abort")
+        raise DrainTimeout(f"{self._readers} requests did not end within {self._abort_timeout_s} s of an abort")
 
-    async def _drained(self, timeout_s: float) -> bool:
+    async def _drained(self, timeout_s: float | None) -> bool:
         try:
             async with asyncio.timeout(timeout_s), self._changed:
                 await self._changed.wait_for(lambda: self._readers == 0)

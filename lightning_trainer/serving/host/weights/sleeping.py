@@ -25,7 +25,7 @@ class Sleep:
         self.level = 0
         """0 while it is awake."""
 
-    async def begin(self, level: int, drain_timeout_s: float, abort: Callable[[], Awaitable[None]]) -> None:
+    async def begin(self, level: int, drain_timeout_s: float | None, abort: Callable[[], Awaitable[None]]) -> None:
         """Fall asleep; again is the same as once.
 
         Raises:

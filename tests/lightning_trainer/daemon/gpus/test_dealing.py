@@ -11,11 +11,17 @@ from lightning_trainer.serving.settings import engine_settings
 
 
 def config(
-    policies: int = 1, device: str = "cuda", engine: dict | None = None, lora: dict | None = None, **training
+    policies: int = 1,
+    device: str = "cuda",
+    engine: dict | None = None,
+    ray: dict | None = None,
+    lora: dict | None = None,
+    **training,
 ) -> Config:
     return Config.model_validate(
         {
             "engine": engine or {},
+            "ray": ray or {},
             "training": {"device": device, **training},
             "policy": [
                 {"name": f"p{n}", "agents": [f"a{n}"], "model": "random:tiny", "lora": lora} for n in range(policies)
@@ -106,6 +112,14 @@ def test_what_the_configuration_names_is_taken():
     settings = engine_settings(named, named.policy, *["/x"] * 3)  # pyright: ignore[reportArgumentType]
     given_out = dealt(settings, ("3",), found.memory_share(("3",)), sleeps=False)
     assert (given_out.gpus, given_out.gpu_memory_utilization, given_out.sleeps) == (("3",), 0.5, False)
+
+
+def test_engines_on_a_cluster_leave_this_machines_gpus_alone():
+    placed = {"placement": "cluster", "dtype": "bfloat16", "replicas": 2, "tensor_parallel_size": 4}
+    of = config(engine=placed, ray={"address": "10.0.0.4:6379"})
+    found = deal(of, ["0"])
+    assert (found.trainers, found.engines, found.shares) == ((), ((None, None),), False)
+    assert found.lines(of)[1:] == [f"engine {n} of p0: the Ray cluster at 10.0.0.4:6379" for n in (1, 2)]
 
 
 def test_without_gpus_nothing_is_dealt_and_an_engine_sees_what_the_daemon_sees():

@@ -92,7 +92,7 @@ async def test_requests_that_outlast_the_drain_are_aborted_and_still_waited_for(
 
 
 async def test_a_request_that_survives_the_abort_stops_the_publication_not_the_lock():
-    rw_lock, end = RwLock(), asyncio.Event()
+    rw_lock, end = RwLock(abort_timeout_s=0.01), asyncio.Event()
 
     async def deaf() -> None:
         async with rw_lock.reading():

@@ -1,11 +1,13 @@
 """Files between the daemon's node and others, in chunks through Ray: no path of one disk is taken for one of another.
 
-A trainer process on another node has a folder there, which it makes for itself and which is removed with it.
+A process of ours on another node has a folder there, which it makes for itself and which is removed with it. While one
+chunk is written there, the next ones are read and on their way.
 """
 
+import asyncio
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from lightning_trainer.serving.ownership import owner_tag, remove_orphans
 
 _PREFIX = "lightning-node-"
 _CHUNK_BYTES = 32 * 2**20
+_CHUNKS_AT_ONCE = 4
+"""On their way together: so much of a file lies in the cluster's object store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +30,15 @@ class Elsewhere:
     """Below the folder of a process on another node."""
 
 
-def reference_of(policy: str) -> str:
-    """The name of the policy's reference model below such a folder."""
-    return f"reference/{policy}"
-
-
 class NodeFolder:
     """The files of one process on another node."""
 
-    def __init__(self) -> None:
-        remove_orphans(Path(tempfile.gettempdir()), _PREFIX)
-        self.root = Path(tempfile.mkdtemp(prefix=_PREFIX, suffix=f"-{owner_tag()}"))
+    def __init__(self, root: Path | None = None) -> None:
+        """``root``: where they lie, if not in a temporary folder of their own."""
+        if root is None:
+            remove_orphans(Path(tempfile.gettempdir()), _PREFIX)
+            root = Path(tempfile.mkdtemp(prefix=_PREFIX, suffix=f"-{owner_tag()}"))
+        self.root = root
 
     def write(self, name: str, offset: int, data: bytes) -> None:
         path = self.path(name)
@@ -83,8 +85,7 @@ async def ship(path: Path, name: str, ask: Ask) -> None:
     try:
         for file in _files(path):
             below = "" if file == path else f"/{file.relative_to(path)}"
-            for offset, data in _chunks(file):
-                await ask("write", f"{name}{below}", offset, data)
+            await _send(file, f"{name}{below}", ask)
     except OSError as error:
         raise TrainingError(f"{path} cannot be sent to another node: {error}") from error
 
@@ -107,15 +108,28 @@ async def fetch(name: str, into: Path, ask: Ask) -> None:
         raise CheckpointError(f"cannot write {into}: {error}") from error
 
 
+async def _send(file: Path, name: str, ask: Ask) -> None:
+    """The first chunk makes the file; the others come in any order."""
+    sent: set[asyncio.Future[Any]] = set()
+    try:
+        for offset in range(0, max(1, file.stat().st_size), _CHUNK_BYTES):
+            data = await asyncio.to_thread(_read, file, offset)
+            sent.add(asyncio.ensure_future(ask("write", name, offset, data)))
+            if offset == 0 or len(sent) == _CHUNKS_AT_ONCE:
+                done, sent = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED)
+                for one in done:
+                    one.result()
+        await asyncio.gather(*sent)
+    finally:
+        for one in sent:
+            one.cancel()
+
+
+def _read(file: Path, offset: int) -> bytes:
+    with file.open("rb") as stream:
+        stream.seek(offset)
+        return stream.read(_CHUNK_BYTES)
+
+
 def _files(path: Path) -> Sequence[Path]:
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-
-
-def _chunks(file: Path) -> Iterator[tuple[int, bytes]]:
-    with file.open("rb") as stream:
-        offset = 0
-        while (data := stream.read(_CHUNK_BYTES)) or not offset:
-            yield offset, data
-            if not data:
-                return
-            offset += len(data)

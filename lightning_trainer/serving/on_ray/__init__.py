@@ -1,0 +1,1 @@
+"""Engines on the nodes of a Ray cluster."""
