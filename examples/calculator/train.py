@@ -82,7 +82,7 @@ def main() -> None:
     try:
         evaluate("before")
         attempt = partial(sample, forced_tool=options.forced_tool)
-        curriculum = Curriculum(lambda task: task.family, seed=options.seed) if options.curriculum else None
+        curriculum = Curriculum[Task](lambda task: task.family, seed=options.seed) if options.curriculum else None
         runner = Runner(
             options.policy, attempt, concurrency=options.concurrency, on_event=events, curriculum=curriculum
         )

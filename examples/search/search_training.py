@@ -61,7 +61,7 @@ def main(about: str | None, policy: str, sample: Callable[[Task], float] = sampl
         evaluate("before")
         # One search is learned in a few steps, and always stopping there wins every third task. The curriculum then
         # turns to those that take two.
-        curriculum = Curriculum(lambda task: task.asked, seed=options.seed)
+        curriculum = Curriculum[Task](lambda task: task.asked, seed=options.seed)
         runner = Runner(
             options.policy,
             sample,

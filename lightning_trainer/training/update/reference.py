@@ -82,6 +82,9 @@ class Reference(ModelHost):
 class AdapterReference:
     """Of a LoRA policy: its own model without the adapter, or with the one that a later stage began with."""
 
+    images = None
+    """It sees those that the policy is shown: it is the policy's own model."""
+
     def __init__(self, policy: UpdateWorker) -> None:
         self._policy = policy
         self._first_step = 1

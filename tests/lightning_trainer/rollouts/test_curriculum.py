@@ -20,7 +20,7 @@ def candidates(each: int = 5) -> list[Task]:
 
 
 def shown(outcomes: dict[str, list[float]]) -> Curriculum[Task]:
-    curriculum = Curriculum(lambda task: task.kind)
+    curriculum = Curriculum[Task](lambda task: task.kind)
     for kind, rewards in outcomes.items():
         for reward in rewards:
             curriculum.saw(Task("seen", kind), reward)

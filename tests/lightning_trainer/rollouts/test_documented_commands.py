@@ -63,6 +63,8 @@ def test_a_curriculum_chooses_from_four_times_as_many_tasks_as_a_step_takes_if_t
 
     class Choosing(Runner):
         def train(self, tasks_of_step=None, *, steps):
+            assert tasks_of_step is not None
+            assert self._curriculum is not None
             offered.append(len(tasks_of_step(1)))
             chosen = self._curriculum.choose(tasks_of_step(1), 2)
             assert len({task.id for task in chosen}) == 2
