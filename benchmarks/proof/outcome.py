@@ -35,7 +35,7 @@ class Outcome:
     rewards: tuple[float | None, ...]
     """Mean reward of each step's attempts."""
     task: str
-    """A held-out task of which the two rollouts are: one that was learnt, where there is one."""
+    """A held-out task of which the two rollouts are: one that was learned, where there is one."""
     question: str
     said_before: tuple[str, ...]
     said_after: tuple[str, ...]
@@ -88,8 +88,8 @@ async def outcome_of(folder: Path, example: str, *, seed: int, minutes: float) -
     before, after = asked("before"), asked("after")
     if not before or before.keys() != after.keys():
         raise RuntimeError(f"{folder}: {len(before)} held-out tasks were asked before and {len(after)} after")
-    learnt = [task for task in before if after[task].success and not before[task].success]
-    task = next(iter(learnt or before))
+    learned = [task for task in before if after[task].success and not before[task].success]
+    task = next(iter(learned or before))
     first = next(one for one in attempts if one.task_id == task and _stage(one) == "before")
     prompt = decode(calls[first.attempt_id][0].prompt_ids) if calls.get(first.attempt_id) else ""
     return Outcome(

@@ -29,7 +29,7 @@ def page(outcomes: Sequence[Outcome], machine: str, made: date) -> str:
 
 _INTRODUCTION = """# Proof
 
-What examples learnt on one machine ({machine}, {made}). Held-out tasks are asked before and after training, at
+What examples learned on one machine ({machine}, {made}). Held-out tasks are asked before and after training, at
 temperature 0, and are never trained on. The interval is that of the paired difference (95 %, Bonett and Price 2012).
 Everything goes the ordinary way: the example's own program, capture, gateway, transitions, trainer, publication.
 Minutes are wall-clock, with the start of the daemon and both evaluations.

@@ -1,4 +1,4 @@
-"""What more of everything costs: more spans and daemons, larger weights, longer histories.
+"""What more of everything costs: more spans and daemons, larger weights, another node, longer histories.
 
     python -m benchmarks.scale                    # every section: some 10 GB of disk
     python -m benchmarks.scale --only ingest      # some
@@ -11,9 +11,9 @@ No section has a goal: the figures are there to compare ways, machines and versi
 from types import ModuleType
 
 from benchmarks.common.command import run_sections
-from benchmarks.scale import ingest, store, weights
+from benchmarks.scale import ingest, placement, store, weights
 
-SECTIONS: dict[str, ModuleType] = {"ingest": ingest, "weights": weights, "store": store}
+SECTIONS: dict[str, ModuleType] = {"ingest": ingest, "weights": weights, "placement": placement, "store": store}
 
 if __name__ == "__main__":
     run_sections(__doc__, SECTIONS)
