@@ -47,6 +47,7 @@ class _Absent:
     """An engine's status where there is none."""
 
     pid: int | None = None
+    node: str | None = None
 
 
 async def run(state_dir: Path, config: StoreConfig) -> None:

@@ -51,7 +51,7 @@ class StandingPolicy:
         self.progress.enter(Phase.COLLECTING)
         self.metrics = MetricsRecorder(self.policy.name, store, folder=config.daemon.state_dir)
         self.rollbacks = RollbackRequests(wake=asyncio.Event())
-        self.engine = SimpleNamespace(status=SimpleNamespace(state="ready", pid=None))
+        self.engine = SimpleNamespace(status=SimpleNamespace(state="ready", pid=None, node=None))
         self.trainer = SimpleNamespace(process_id=None, companions=())
         self.old_versions = SimpleNamespace(pid=None)
         self._store = store

@@ -27,7 +27,7 @@ EXAMPLES: Mapping[str, Example] = {
     "autogen": Example("AutoGen: two assistants that are shown examples, one policy", 12, 48),
     "openai_agents": Example("OpenAI Agents: a planner and a worker, one policy", 12, 48),
     "crewai": Example("CrewAI: two agents, one policy", 12, 48, python=ROOT / ".venv-crewai" / "bin" / "python"),
-    "search": Example("Search before answering, once or twice (Search-R1)", 24, 72),
+    "search": Example("Two searches before answering (Search-R1)", 24, 72),
     "code": Example("Code of one line with hidden tests in a sandbox (L0)", 24, 60),
     "game": Example("FrozenLake in text over many turns, GiGPO (RAGEN)", 30, 64, environments=("frozenlake",)),
     "tools": Example("Tools of an MCP server, with tasks made from their list (MCP·RL)", 20, 64),

@@ -19,8 +19,8 @@ from openai import OpenAI
 
 INSTRUCTIONS = "Search, then answer."
 EXAMPLES = (
-    ("In which town does Ada Winter live?", "search: Ada Winter", "Ada Winter is a nurse and lives in Testbrook.",
-     "answer: Testbrook"),
+    ("What river is near Ada Winter's house?", "search: Ada Winter", "Ada Winter is a nurse and lives in Testbrook.",
+     "search: Testbrook", "Testbrook is a town in Mockland, on the river Dumma.", "answer: Dumma"),
     ("Which country is Otto Sommer from?", "search: Otto Sommer", "Otto Sommer is a judge and lives in Probeton.",
      "search: Probeton", "Probeton is a town in Examplia, on the river Sampa.", "answer: Examplia"),
     ("Which river does Uma Herbst see from home?", "search: Uma Herbst", "Uma Herbst is a cook and lives in Trialsby.",

@@ -12,7 +12,7 @@ from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts import AttemptEnded, Curriculum, Event, Runner
 
 CANDIDATES = 24
-"""Tasks of a step that the curriculum chooses from."""
+"""Tasks of a step that the curriculum chooses from: of the kind that the agent answers half of the time, rather."""
 
 
 def sample(task: Task) -> float:
@@ -59,8 +59,6 @@ def main(about: str | None, policy: str, sample: Callable[[Task], float] = sampl
 
     try:
         evaluate("before")
-        # One search is learned in a few steps, and always stopping there wins every third task. The curriculum then
-        # turns to those that take two.
         curriculum = Curriculum[Task](lambda task: task.asked, seed=options.seed)
         runner = Runner(
             options.policy,

@@ -1,4 +1,4 @@
-"""Questions about the corpus with one right answer; those of two hops need what the first search found for the second.
+"""Questions about the corpus with one right answer, which takes two searches: the second needs what the first found.
 
 Held-out questions are about people, towns and countries that training never asks for, in sentences that it never uses.
 """
@@ -11,15 +11,10 @@ from itertools import cycle
 
 from corpus import Person, people
 
-_HOPS = {"town": 1, "country": 2, "river": 2}
-"""What is asked for, in turn, and the searches that it takes."""
+_ASKED = ("country", "river")
+"""What is asked for, in turn; both take two searches. A model of this size that is also asked for towns, which take
+one, learns in three steps to stop after the first search, and never searches twice again."""
 _TRAIN = {
-    "town": (
-        "In which town does {name} live?",
-        "Name the town of {name}.",
-        "What town is {name} from?",
-        "{name} has a house. In which town?",
-    ),
     "country": (
         "In which country does {name} live?",
         "{name} lives in a town. Which country is it in?",
@@ -36,7 +31,6 @@ _TRAIN = {
     ),
 }
 _HELDOUT = {
-    "town": ("What is the home town of {name}?",),
     "country": ("What is the home country of {name}?",),
     "river": ("On which river is the town where {name} lives?",),
 }
@@ -48,9 +42,7 @@ class Task:
     question: str
     answer: str
     asked: str
-    """What for: town, country or river."""
-    hops: int
-    """Searches that it takes."""
+    """What for: country or river."""
 
 
 def train_tasks(step: int, count: int) -> list[Task]:
@@ -70,10 +62,10 @@ def score(said: str, task: Task) -> float:
 def _tasks(prefix: str, wordings: Mapping[str, Sequence[str]], who: Sequence[Person], count: int) -> list[Task]:
     rng = random.Random(f"search {prefix}")
     tasks = []
-    for index, (asked, hops) in zip(range(count), cycle(_HOPS.items()), strict=False):
+    for index, asked in zip(range(count), cycle(_ASKED), strict=False):
         person = rng.choice(who)
         question = rng.choice(wordings[asked]).format(name=person.name)
-        tasks.append(Task(f"{prefix}-{index}", question, getattr(person, asked), asked, hops))
+        tasks.append(Task(f"{prefix}-{index}", question, getattr(person, asked), asked))
     return tasks
 
 

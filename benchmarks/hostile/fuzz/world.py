@@ -108,6 +108,7 @@ async def opened(folder: Path) -> AsyncIterator[World]:
             stored = sink.watch(POLICY, progress)
             runtime: Any = SimpleNamespace(
                 policy=config.policy[0],
+                image_token=None,
                 upstream=Upstream(endpoint, queue_timeout_s=5.0),
                 old_versions=_NoOldVersions(),
                 canary_route=None,
