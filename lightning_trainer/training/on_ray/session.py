@@ -22,6 +22,7 @@ from pathlib import Path
 
 import psutil
 import ray
+from ray.exceptions import RayError
 
 from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.errors import TrainerDiedError, TrainingError
@@ -147,11 +148,9 @@ class RaySession:
                 )
         except Exception as error:
             self._end()
-            if (
-                type(error) is Exception and tries > 1
-            ):  # its servers took longer than its fixed 30 s: the machine is busy
+            if _passing(error) and tries > 1:
                 return self._begin(tries - 1)
-            told = TrainerDiedError if type(error) is Exception else TrainingError  # another try may do better
+            told = TrainerDiedError if _passing(error) else TrainingError  # another try may do better
             raise told(f'Ray did not start ({error}); set backend = "inprocess" in [training]') from error
         finally:
             self._refusal.end()
@@ -175,6 +174,13 @@ class RaySession:
         psutil.wait_procs(alive, timeout=_EXIT_TIMEOUT_S)
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder, self._servers = None, []
+
+
+def _passing(error: Exception) -> bool:
+    """Whether Ray may start the next time: a server took longer than its fixed 30 s (an ``Exception``, on a busy
+    machine), or died meanwhile, which each of Ray's own steps says in its own way."""
+    died = isinstance(error, RayError | ConnectionError) or "GCS" in str(error)
+    return type(error) is Exception or died
 
 
 @contextmanager

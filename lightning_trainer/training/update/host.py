@@ -68,7 +68,7 @@ class ModelHost:
         """verl's loss function; None where nothing is trained."""
         if isinstance(model, ModelHost):
             self._name, self.sharded, self.tree = model._name, model.sharded, model.tree
-            self.worker, self.engine = model.worker, model.engine
+            self.worker, self.engine, self.images = model.worker, model.engine, model.images
         else:
             self._load(settings, model)
 

@@ -177,6 +177,39 @@ def test_servers_that_took_too_long_on_a_busy_machine_are_started_again(monkeypa
     assert len(begun) == starts
 
 
+@pytest.mark.parametrize(
+    ("raised", "starts"),
+    [
+        # Before: only the first was tried again, though a control store that dies early is said in the other ways.
+        (Exception("The current node timed out during startup."), 2),
+        (RuntimeError("Failed to start GCS.  Last 0 lines of error files: gcs_server.out"), 2),
+        (ConnectionError("ray could not be reached"), 2),
+        (ValueError("num_cpus is -1"), 1),
+    ],
+)
+def test_a_server_that_died_while_ray_started_is_started_again_whatever_ray_says_of_it(monkeypatch, raised, starts):
+    set_ray_environment()
+    from lightning_trainer.errors import TrainingError
+    from lightning_trainer.training.on_ray import session as ray_session
+
+    begun = []
+
+    def init(**options):
+        begun.append(options)
+        if len(begun) == 1:
+            raise raised
+
+    monkeypatch.setattr(ray_session.ray, "init", init)
+    session = ray_session.RaySession()
+    if starts == 1:
+        with pytest.raises(TrainingError, match=r"Ray did not start .num_cpus is -1"):
+            session.start()
+    else:
+        session.start()
+        session.stop()
+    assert len(begun) == starts
+
+
 def test_a_ray_of_our_own_asks_for_a_token_of_this_run_unless_the_user_has_decided(monkeypatch):
     monkeypatch.setattr(os, "environ", {})
     set_ray_environment()
