@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="instead of each example's own number")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "proof")
     parser.add_argument("--write", type=Path, help="write the page of all runs in --out to this file")
+    parser.add_argument("--remark", default="", help="a sentence for the page: what else ran meanwhile, say")
     options = parser.parse_args()
     if unknown := [name for name in options.examples if name not in EXAMPLES]:
         parser.error(f"there is no example {unknown[0]!r}; name some of: {', '.join(EXAMPLES)}")
@@ -43,7 +44,7 @@ def main() -> None:
                 failed = True
                 print(f"{name}, seed {seed}: {error}", file=sys.stderr, flush=True)
     if options.write:
-        options.write.write_text(page(_kept(options.out), _machine(), datetime.now(UTC).date()))
+        options.write.write_text(page(_kept(options.out), _machine(), datetime.now(UTC).date(), options.remark))
         print(f"written: {options.write}")
     sys.exit(failed)
 

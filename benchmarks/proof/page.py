@@ -10,16 +10,17 @@ _BARS = "▁▂▃▄▅▆▇█"
 _LONGEST = 300
 
 
-def page(outcomes: Sequence[Outcome], machine: str, made: date) -> str:
+def page(outcomes: Sequence[Outcome], machine: str, made: date, remark: str = "") -> str:
     """Return the page as Markdown.
 
     Args:
         machine: what it ran on, in a few words.
+        remark: what else is to be known of the runs.
     """
     by_example: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         by_example.setdefault(outcome.example, []).append(outcome)
-    parts = [_INTRODUCTION.format(machine=machine, made=made.isoformat()), _table(by_example)]
+    parts = [_INTRODUCTION.format(machine=machine, made=made.isoformat()), *filter(None, [remark]), _table(by_example)]
     parts += [_section(name, runs) for name, runs in by_example.items()]
     missing = [name for name in EXAMPLES if name not in by_example]
     if missing:
