@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import os
 import platform
+import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +36,8 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := [name for name in options.examples if name not in EXAMPLES]:
         parser.error(f"there is no example {unknown[0]!r}; name some of: {', '.join(EXAMPLES)}")
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the daemon of a run ends with it, however it is told to
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     failed = False
     for name in options.examples or EXAMPLES:
         for seed in options.seeds:
