@@ -1,4 +1,4 @@
-"""An agent that searches before it answers, as often as it has to: the plain OpenAI client, and two lines of lightning.
+"""An agent that searches before it answers, as often as it likes: the plain OpenAI client, and two lines of lightning.
 
 export OPENAI_BASE_URL=http://127.0.0.1:8321/v1 OPENAI_API_KEY=unused OPENAI_MODEL=example
 python examples/search/agent.py "In which country does Ana Kelberg live?"
