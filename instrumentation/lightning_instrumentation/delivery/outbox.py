@@ -38,7 +38,7 @@ class Outbox:
         self._begin_afresh()
 
     def _begin_afresh(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._counting = threading.Lock()
         self._disk: Spool | None = None
         self._earlier: list[Spool] = []
@@ -75,7 +75,9 @@ class Outbox:
             self._drop_after_shutdown()
             return
         if not self._running:
-            self._open()
+            if self._open(body):
+                self.sender.wake()
+                return
         elif self._disk is not None and self._access.daemon not in (None, self._disk.owner):
             self._go_over(self._disk)
         if self._keep(body) or (self._settings.spool_full == "block" and self._keep_when_there_is_room(body)):
@@ -148,10 +150,11 @@ class Outbox:
         self._access = self._access.in_child()
         self._begin_afresh()
 
-    def _open(self) -> None:
+    def _open(self, first: bytes) -> bool:
+        """Return whether it kept the first span as well: what closes waits for both, so a program's end loses neither."""
         with self._lock:
             if self._running or self._closed:
-                return
+                return False
             try:
                 self._folder = self._folder_now()
                 self._disk = Spool.create(self._folder)
@@ -159,8 +162,10 @@ class Outbox:
                 self._say_memory(error)
                 self._memory = MemorySpool()
             self._running = True
+            kept = self._keep(first)
             if not self._exiting:
                 self.sender.start()
+            return kept
 
     def _folder_now(self) -> Path:
         return endpoint_folder(self._settings.spool_dir, self._settings.endpoint, self._access.owner)
