@@ -29,6 +29,7 @@ from lightning_trainer.daemon.api.status import status_router
 from lightning_trainer.daemon.api.store import store_router
 from lightning_trainer.daemon.http.server import serving
 from lightning_trainer.daemon.http.sockets import bind
+from lightning_trainer.daemon.loop.context import LoopContext
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
 from lightning_trainer.daemon.state_folder import keep_within_limits
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
@@ -63,15 +64,17 @@ async def run(state_dir: Path, config: StoreConfig) -> None:
         store.retention.repeatable_from = lambda: {POLICY: steps - 10}
         nothing: Any = None
         loop = TrainingLoop(
-            policy,
-            store=store,
+            LoopContext(
+                policy=policy,
+                store=store,
+                progress=progress,
+                metrics=metrics,
+                rollbacks=rollbacks,
+                stored=stored,
+            ),
             trainer=nothing,
             publisher=nothing,
             checkpoints=nothing,
-            progress=progress,
-            metrics=metrics,
-            rollbacks=rollbacks,
-            stored=stored,
         )
         process = SimpleNamespace(status=_Absent(), process_id=None, companions=())
         watched: Any = SimpleNamespace(

@@ -7,18 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.api.scoring import scoring
 from lightning_trainer.daemon.hardware.dealing import Deal, deal, dealt, engine_groups
 from lightning_trainer.daemon.hardware.loan import GpuLoan
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
-from lightning_trainer.daemon.policy_runtime import PolicyEngine, PolicyRuntime
+from lightning_trainer.daemon.policy_runtime import DaemonContext, PolicyEngine, PolicyRuntime
 from lightning_trainer.daemon.rewards.judges import judges_at_work
-from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.selection_watch import overlaps
-from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint
-from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.judges.scoring_engine import Post, engines_of
 from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.serving.engine import EngineProcess
@@ -35,32 +31,21 @@ if TYPE_CHECKING:
     from lightning_trainer.training.on_ray.session import RaySession
 
 
-async def compose(
-    config: Config,
-    stack: AsyncExitStack,
-    *,
-    store: Store,
-    sink: NotifyingStore,
-    census: LiveCensus,
-    url: str,
-    token: str | None,
-    make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream],
-) -> list[PolicyRuntime]:
+async def compose(context: DaemonContext, stack: AsyncExitStack) -> list[PolicyRuntime]:
     """Return the policies in the order of the configuration; nothing of them is started.
 
     Without any, nothing that computes is even imported: a daemon that only records needs no such package.
 
     Args:
+        context: its configuration names the policies.
         stack: gets the files of weights and the judges, which go when it is left.
-        url: where the daemon listens.
-        token: what opens it.
-        make_upstream: the gateway's way to an engine.
 
     Raises:
         ModelError: a policy's model cannot be used.
         DatasetError: what a stage is to be shown cannot be.
         ConfigError: there are not as many GPUs as it asks for.
     """
+    config = context.config
     if not config.policy:
         return []
     model_dirs = {one.name: await asyncio.to_thread(resolve_model, one.model, model_cache()) for one in config.policy}
@@ -89,29 +74,27 @@ async def compose(
     ways: dict[str, Post] = {}  # filled below: the judges are there before the policies whose engines they ask
     judges = await stack.enter_async_context(
         judges_at_work(
-            config.judge, config.daemon, store=store, sink=sink, engine_of=engines_of(config, ways.__getitem__)
+            config.judge,
+            config.daemon,
+            store=context.store,
+            sink=context.sink,
+            engine_of=engines_of(config, ways.__getitem__),
         )
     )
     policies = [
         PolicyRuntime(
             policy,
-            config,
-            store=store,
-            sink=sink,
+            context,
             engine=engines[policy.name],
             trainer=trainer,
             demonstrations=shown,
-            make_upstream=make_upstream,
-            census=census,
-            url=url,
-            token=token,
-            log_dir=logs[policy.name],
             judges=judges,
+            log_dir=logs[policy.name],
         )
         for policy, trainer, shown in zip(config.policy, trainers, demonstrations, strict=True)
     ]
     ways |= {policy.policy.name: scoring(policy.upstream) for policy in policies}
-    await _say_what_to_know(config, policies, store)
+    await _say_what_to_know(config, policies, context.store)
     return policies
 
 

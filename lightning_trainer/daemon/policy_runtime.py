@@ -12,6 +12,7 @@ from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.loop.context import LoopContext
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
 from lightning_trainer.daemon.loop.turn import Turn
@@ -47,6 +48,24 @@ _log = logging.getLogger(__name__)
 _LONGEST_WAIT_S = 60.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonContext:
+    """What all policies of a daemon share."""
+
+    config: Config
+    store: Store
+    sink: NotifyingStore
+    """Of the store: tells each policy's loop when spans are committed."""
+    census: LiveCensus
+    """Of the store."""
+    url: str
+    """Where the daemon listens."""
+    token: str | None
+    """What opens it."""
+    make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream]
+    """The gateway's way to an engine."""
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyEngine:
     """The engine that serves a policy, and the files that it takes the policy's weights from."""
@@ -70,89 +89,92 @@ class PolicyRuntime:
     def __init__(
         self,
         policy: PolicyConfig,
-        config: Config,
+        context: DaemonContext,
         *,
-        store: Store,
-        sink: NotifyingStore,
         engine: PolicyEngine,
         trainer: TrainerClient,
         demonstrations: Demonstrations,
-        make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream],
-        census: LiveCensus,
-        url: str,
-        token: str | None = None,
-        log_dir: Path,
         judges: Mapping[str, Judging],
+        log_dir: Path,
     ) -> None:
         """
         Args:
-            census: of the store.
             judges: all of the daemon's, by name.
-            url: the daemon's.
             log_dir: of the policy.
         """
-        state_dir = config.daemon.state_dir
+        config, store = context.config, context.store
         self.policy = policy
         self.engine = engine.replicas
         self.trainer = trainer
-        self.upstream = make_upstream(engine.replicas)
+        self.upstream = context.make_upstream(engine.replicas)
         self.progress = Progress()
-        self.metrics = MetricsRecorder(policy.name, store, folder=state_dir, config=config.metrics)
-        self.old_versions = _old_versions(policy, engine, config.shared_dir, make_upstream)
-        stored = sink.watch(policy.name, self.progress)
+        self.metrics = MetricsRecorder(policy.name, store, folder=config.daemon.state_dir, config=config.metrics)
+        self.old_versions = _old_versions(policy, engine, config.shared_dir, context.make_upstream)
+        canary = policy.canary
+        self.canary_route = canary and CanaryRoute(policy.name, share=canary.share, by=canary.by, shadow=canary.shadow)
+        self.image_token = image_token_of(engine.model_dir)
+        """Of its model's prompts; None: it reads text alone."""
+        stored = context.sink.watch(policy.name, self.progress)
         self.rollbacks = RollbackRequests(wake=stored)
+        self._turn = Turn(policy.name, store=store, holder=context.url, rollbacks=self.rollbacks)
+        self._turn_s = config.store.turn_s
         self._keeper = VersionKeeper(
             policy, store=store, archive=self.old_versions.archive, in_use=lambda: self.old_versions.in_use
         )
-        self._turn = Turn(policy.name, store=store, holder=url, rollbacks=self.rollbacks)
-        self._turn_s = config.store.turn_s
-        canary = policy.canary
-        self.canary_route = canary and CanaryRoute(policy.name, share=canary.share, by=canary.by, shadow=canary.shadow)
-        publisher = Publisher(
-            policy.name,
-            store=store,
-            trainer=trainer,
-            engine=engine.replicas,
-            weights=engine.weights,
-            keeper=self._keeper,
-            guard=policy.guard
-            and PromotionGuard(policy.name, policy.guard, self.old_versions, url=url, token=token, log_dir=log_dir),
-            canary=canary
-            and self.canary_route
-            and Canary(
-                policy,
-                canary,
-                store=store,
-                route=self.canary_route,
-                old_versions=self.old_versions,
-                judges=judges,
-                sink=sink,
-                say=self.progress.say,
-                interrupted=lambda: self.rollbacks.pending is not None,
-                promoted=self.rollbacks.promotes,
-            ),
-        )
-        self.image_token = image_token_of(engine.model_dir)
-        """Of its model's prompts; None: it reads text alone."""
         self._judges = PolicyJudges(policy, judges, store=store, progress=self.progress)
         self._loop = TrainingLoop(
-            policy,
-            store=store,
+            LoopContext(
+                policy=policy,
+                store=store,
+                progress=self.progress,
+                metrics=self.metrics,
+                rollbacks=self.rollbacks,
+                stored=stored,
+                one_of_several=len(config.policy) > 1,
+                vocabulary=vocabulary_of(engine.model_dir),
+                image_token=self.image_token,
+                judges=self._judges,
+            ),
             trainer=trainer,
-            publisher=publisher,
+            publisher=Publisher(
+                policy.name,
+                store=store,
+                trainer=trainer,
+                engine=engine.replicas,
+                weights=engine.weights,
+                keeper=self._keeper,
+                guard=self._guard(context, log_dir),
+                canary=self._canary(context, judges),
+            ),
             checkpoints=CheckpointFolder(config.shared_dir / "checkpoints" / policy.name, keep=policy.keep_checkpoints),
-            progress=self.progress,
-            metrics=self.metrics,
-            rollbacks=self.rollbacks,
-            stored=stored,
             turn=self._turn,
             demonstrations=demonstrations,
-            one_of_several=len(config.policy) > 1,
-            vocabulary=vocabulary_of(engine.model_dir),
-            image_token=self.image_token,
-            judges=self._judges,
         )
-        self._watch = partial(watch_selection, policy, config.policy, census, self.progress)
+        self._watch = partial(watch_selection, policy, config.policy, context.census, self.progress)
+
+    def _guard(self, context: DaemonContext, log_dir: Path) -> PromotionGuard | None:
+        guard = self.policy.guard
+        if guard is None:
+            return None
+        return PromotionGuard(
+            self.policy.name, guard, self.old_versions, url=context.url, token=context.token, log_dir=log_dir
+        )
+
+    def _canary(self, context: DaemonContext, judges: Mapping[str, Judging]) -> Canary | None:
+        if self.policy.canary is None or self.canary_route is None:
+            return None
+        return Canary(
+            self.policy,
+            self.policy.canary,
+            store=context.store,
+            route=self.canary_route,
+            old_versions=self.old_versions,
+            judges=judges,
+            sink=context.sink,
+            say=self.progress.say,
+            interrupted=lambda: self.rollbacks.pending is not None,
+            promoted=self.rollbacks.promotes,
+        )
 
     @property
     def takes_attempts(self) -> bool:

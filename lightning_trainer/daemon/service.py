@@ -37,7 +37,7 @@ from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.http.tls import Certificate, ShownCertificate, read_certificate, without_tls
 from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts, hosts_of_environment
 from lightning_trainer.daemon.loop.checkpoints import oldest_checkpoints
-from lightning_trainer.daemon.policy_runtime import PolicyRuntime
+from lightning_trainer.daemon.policy_runtime import DaemonContext, PolicyRuntime
 from lightning_trainer.daemon.rewards.feedback import FeedbackSettler
 from lightning_trainer.daemon.spools import drain_spools
 from lightning_trainer.daemon.state_folder import close_to_others, keep_within_limits
@@ -101,9 +101,8 @@ class Daemon:
             store = await stack.enter_async_context(store_at(place_of(config), config.store))
             sink = NotifyingStore(store)
             census = LiveCensus(store)
-            self.policies = await compose(
-                config,
-                stack,
+            context = DaemonContext(
+                config=config,
                 store=store,
                 sink=sink,
                 census=census,
@@ -111,6 +110,7 @@ class Daemon:
                 token=token,
                 make_upstream=self._upstream,
             )
+            self.policies = await compose(context, stack)
             store.retention.wanted_by = lambda: [one.policy.name for one in self.policies if one.takes_attempts]
             store.retention.repeatable_from = partial(oldest_checkpoints, config.shared_dir / "checkpoints")
             self.url = url

@@ -7,6 +7,7 @@ from typing import Any
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.building import Builder
+from lightning_trainer.daemon.loop.context import LoopContext
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.store.sqlite import SqliteStore
@@ -21,15 +22,17 @@ async def taken_by_the_loop(store: SqliteStore, policy: PolicyConfig, good: Sequ
     stored, progress = asyncio.Event(), Progress()
     rollbacks = RollbackRequests(wake=stored)
     loop = TrainingLoop(
-        policy,
-        store=store,
+        LoopContext(
+            policy=policy,
+            store=store,
+            progress=progress,
+            metrics=nothing,
+            rollbacks=rollbacks,
+            stored=stored,
+        ),
         trainer=nothing,
         publisher=nothing,
         checkpoints=nothing,
-        progress=progress,
-        metrics=nothing,
-        rollbacks=rollbacks,
-        stored=stored,
     )
     builder = Builder(policy, store=store, progress=progress, rollbacks=rollbacks, stored=stored, vocabulary=1024)
     collection = await loop.steps.collect()

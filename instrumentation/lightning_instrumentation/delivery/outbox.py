@@ -151,7 +151,7 @@ class Outbox:
         self._begin_afresh()
 
     def _open(self, first: bytes) -> bool:
-        """Return whether it kept the first span as well: what closes waits for both, so a program's end loses neither."""
+        """Return whether it kept the first span as well: what closes waits for both, so a program's end loses none."""
         with self._lock:
             if self._running or self._closed:
                 return False

@@ -9,21 +9,17 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 
-from lightning_trainer.config import PolicyConfig
-from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.building import Builder, oldest_allowed
+from lightning_trainer.daemon.loop.context import LoopContext
 from lightning_trainer.daemon.loop.weights import Weights
 from lightning_trainer.daemon.loop.worklist import Worklist
-from lightning_trainer.daemon.rewards.judges import PolicyJudges
-from lightning_trainer.daemon.watching.progress import Phase, Progress
-from lightning_trainer.metrics.recorder import MetricsRecorder
+from lightning_trainer.daemon.watching.progress import Phase
 from lightning_trainer.metrics.row import group_metrics, judge_metrics
 from lightning_trainer.metrics.sampling import sampling_metrics
 from lightning_trainer.samples.batches import Build
 from lightning_trainer.samples.credit.group_collector import Collection
 from lightning_trainer.samples.credit.groups import groups_wanted
 from lightning_trainer.store.records import StepState
-from lightning_trainer.store.store import Store
 from lightning_trainer.types import Attempt
 
 _LOOK_AGAIN_S = 1.0
@@ -37,40 +33,27 @@ _REST_WHEN_IDLE = 200.0
 class Steps:
     """Takes the steps of one policy, each on the weights that the one before it left."""
 
-    def __init__(
-        self,
-        policy: PolicyConfig,
-        weights: Weights,
-        *,
-        store: Store,
-        progress: Progress,
-        metrics: MetricsRecorder,
-        rollbacks: RollbackRequests,
-        stored: asyncio.Event,
-        one_of_several: bool = False,
-        vocabulary: int | None = None,
-        image_token: int | None = None,
-        judges: PolicyJudges | None = None,
-    ) -> None:
-        """See ``TrainingLoop``."""
-        self._policy = policy
+    def __init__(self, context: LoopContext, weights: Weights) -> None:
+        self._policy = context.policy
         self._weights = weights
-        self._store = store
-        self._progress = progress
-        self._metrics = metrics
-        self._rollbacks = rollbacks
-        self._stored = stored
-        self._judges = judges
-        self._worklist = Worklist(policy, store=store, progress=progress, one_of_several=one_of_several)
+        self._store = context.store
+        self._progress = context.progress
+        self._metrics = context.metrics
+        self._rollbacks = context.rollbacks
+        self._stored = context.stored
+        self._judges = context.judges
+        self._worklist = Worklist(
+            context.policy, store=context.store, progress=context.progress, one_of_several=context.one_of_several
+        )
         self._builder = Builder(
-            policy,
-            store=store,
-            progress=progress,
-            rollbacks=rollbacks,
-            stored=stored,
-            vocabulary=vocabulary,
-            image_token=image_token,
-            judges=judges,
+            context.policy,
+            store=context.store,
+            progress=context.progress,
+            rollbacks=context.rollbacks,
+            stored=context.stored,
+            vocabulary=context.vocabulary,
+            image_token=context.image_token,
+            judges=context.judges,
         )
         self._collecting_since = time.monotonic()
 

@@ -10,16 +10,14 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 
-from lightning_trainer.config import PolicyConfig
-from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.loop.context import LoopContext
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.loop.steps import Steps
 from lightning_trainer.daemon.loop.turn import Turn
 from lightning_trainer.daemon.loop.weights import Weights, refusal
 from lightning_trainer.daemon.publication.publishing import Publisher
-from lightning_trainer.daemon.rewards.judges import PolicyJudges
-from lightning_trainer.daemon.watching.progress import Phase, Progress
+from lightning_trainer.daemon.watching.progress import Phase
 from lightning_trainer.errors import (
     EngineError,
     LightningError,
@@ -29,9 +27,7 @@ from lightning_trainer.errors import (
     TrainingError,
     TurnLostError,
 )
-from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.store.records import StepState
-from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import pauses
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import VersionState
@@ -84,64 +80,30 @@ class TrainingLoop:
 
     def __init__(
         self,
-        policy: PolicyConfig,
+        context: LoopContext,
         *,
-        store: Store,
         trainer: TrainerClient,
         publisher: Publisher,
         checkpoints: CheckpointFolder,
-        progress: Progress,
-        metrics: MetricsRecorder,
-        rollbacks: RollbackRequests,
-        stored: asyncio.Event,
         turn: Turn | None = None,
         demonstrations: Demonstrations | None = None,
-        one_of_several: bool = False,
-        vocabulary: int | None = None,
-        image_token: int | None = None,
-        judges: PolicyJudges | None = None,
     ) -> None:
-        """Take what the policy has.
-
-        Args:
-            stored: set when spans are committed; the loop clears it.
-            turn: of a store that other daemons share; None: it is always ours.
-            vocabulary: entries of the model's; None where it is not known.
-            image_token: what stands for images in its prompts; None: it sees none.
-            judges: give rewards that attempts lack; None: nobody does.
-            one_of_several: other policies have loops over the same store; attempts that they alone answered are theirs.
         """
+        Args:
+            turn: of a store that other daemons share; None: it is always ours.
+            demonstrations: of the policy's stages; None: those of its configuration, not read yet.
+        """
+        policy, store = context.policy, context.store
         self._policy = policy
         self._store = store
         self._publisher = publisher
-        self._progress = progress
+        self._progress = context.progress
         self._checkpoints = checkpoints
-        self._rollbacks = rollbacks
-        self._turn = turn or Turn(policy.name, store=store, holder="", rollbacks=rollbacks)
+        self._rollbacks = context.rollbacks
+        self._turn = turn or Turn(policy.name, store=store, holder="", rollbacks=context.rollbacks)
         self._demonstrations = demonstrations or Demonstrations(policy)
-        self._weights = Weights(
-            policy,
-            store=store,
-            trainer=trainer,
-            publisher=publisher,
-            checkpoints=checkpoints,
-            progress=progress,
-            metrics=metrics,
-            rollbacks=rollbacks,
-        )
-        self.steps = Steps(
-            policy,
-            self._weights,
-            store=store,
-            progress=progress,
-            metrics=metrics,
-            rollbacks=rollbacks,
-            stored=stored,
-            one_of_several=one_of_several,
-            vocabulary=vocabulary,
-            image_token=image_token,
-            judges=judges,
-        )
+        self._weights = Weights(context, trainer=trainer, publisher=publisher, checkpoints=checkpoints)
+        self.steps = Steps(context, self._weights)
         self._actions: Mapping[LoopState, Callable[[], Awaitable[None]]] = {
             LoopState.RECOVERING: self._recover,
             LoopState.ENDED: self._rest,

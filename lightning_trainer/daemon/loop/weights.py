@@ -9,17 +9,14 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lightning_trainer.config import PolicyConfig
-from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.building import served
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.loop.context import LoopContext
 from lightning_trainer.daemon.loop.recovery import recover
 from lightning_trainer.daemon.publication.publishing import Publisher
-from lightning_trainer.daemon.watching.progress import Phase, Progress
+from lightning_trainer.daemon.watching.progress import Phase
 from lightning_trainer.errors import CheckpointError, PublicationError, TrainingError
-from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.store.records import StepState
-from lightning_trainer.store.store import Store
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import PolicyVersion, TrainingBatch, VersionState
 
@@ -33,25 +30,16 @@ class Weights:
     """What the trainer holds, and which recorded steps it is made of."""
 
     def __init__(
-        self,
-        policy: PolicyConfig,
-        *,
-        store: Store,
-        trainer: TrainerClient,
-        publisher: Publisher,
-        checkpoints: CheckpointFolder,
-        progress: Progress,
-        metrics: MetricsRecorder,
-        rollbacks: RollbackRequests,
+        self, context: LoopContext, *, trainer: TrainerClient, publisher: Publisher, checkpoints: CheckpointFolder
     ) -> None:
-        self._policy = policy
-        self._store = store
+        self._policy = context.policy
+        self._store = context.store
         self._trainer = trainer
         self._publisher = publisher
         self._checkpoints = checkpoints
-        self._progress = progress
-        self._metrics = metrics
-        self._rollbacks = rollbacks
+        self._progress = context.progress
+        self._metrics = context.metrics
+        self._rollbacks = context.rollbacks
         self.step = 0
         """The newest that is recorded, trained or not."""
         self._path: list[int] = [0]

@@ -8,6 +8,7 @@ import pytest
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.api.rollback import RollbackRequests
+from lightning_trainer.daemon.loop.context import LoopContext
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.store import SqliteStore
@@ -20,15 +21,17 @@ def collecting_loop() -> Callable[[SqliteStore, PolicyConfig], TrainingLoop]:
 
     def make(store: SqliteStore, policy: PolicyConfig) -> TrainingLoop:
         return TrainingLoop(
-            policy,
-            store=store,
+            LoopContext(
+                policy=policy,
+                store=store,
+                progress=Progress(),
+                metrics=nothing,
+                rollbacks=RollbackRequests(wake=asyncio.Event()),
+                stored=asyncio.Event(),
+            ),
             trainer=nothing,
             publisher=nothing,
             checkpoints=nothing,
-            progress=Progress(),
-            metrics=nothing,
-            rollbacks=RollbackRequests(wake=asyncio.Event()),
-            stored=asyncio.Event(),
         )
 
     return make

@@ -16,6 +16,7 @@ from lightning_trainer.daemon.api.pausing import pausing_router
 from lightning_trainer.daemon.api.rollback import RollbackRequests, rollback_router
 from lightning_trainer.daemon.api.store import store_router
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.loop.context import LoopContext
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
 from lightning_trainer.daemon.loop.turn import Turn
 from lightning_trainer.daemon.watching.progress import Phase, Progress
@@ -74,15 +75,17 @@ class _Daemon:
         self.stand_in = _StandIn(store)
         stand_in: Any = self.stand_in
         self.loop = TrainingLoop(
-            PolicyConfig(name="p", agents=("a",), model="random:tiny"),
-            store=store,
+            LoopContext(
+                policy=PolicyConfig(name="p", agents=("a",), model="random:tiny"),
+                store=store,
+                progress=self.progress,
+                metrics=MetricsRecorder("p", store, folder=folder / name),
+                rollbacks=self.rollbacks,
+                stored=asyncio.Event(),
+            ),
             trainer=stand_in,
             publisher=stand_in,
             checkpoints=CheckpointFolder(folder / "checkpoints", keep=1),
-            progress=self.progress,
-            metrics=MetricsRecorder("p", store, folder=folder / name),
-            rollbacks=self.rollbacks,
-            stored=asyncio.Event(),
             turn=self.turn,
         )
         app = FastAPI()

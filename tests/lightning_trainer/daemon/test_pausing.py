@@ -12,6 +12,7 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.api.pausing import pause, pausing_router, resume
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.loop.context import LoopContext
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
 from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.metrics.recorder import MetricsRecorder
@@ -48,15 +49,17 @@ class _Life:
         self.rollbacks = RollbackRequests(wake=asyncio.Event())
         stand_in: Any = _StandIn(store)
         self.loop = TrainingLoop(
-            PolicyConfig(name="p", agents=("a",), model="random:tiny"),
-            store=store,
+            LoopContext(
+                policy=PolicyConfig(name="p", agents=("a",), model="random:tiny"),
+                store=store,
+                progress=self.progress,
+                metrics=MetricsRecorder("p", store, folder=folder),
+                rollbacks=self.rollbacks,
+                stored=asyncio.Event(),
+            ),
             trainer=stand_in,
             publisher=stand_in,
             checkpoints=CheckpointFolder(folder / "checkpoints", keep=1),
-            progress=self.progress,
-            metrics=MetricsRecorder("p", store, folder=folder),
-            rollbacks=self.rollbacks,
-            stored=asyncio.Event(),
         )
 
     async def __aenter__(self) -> "_Life":

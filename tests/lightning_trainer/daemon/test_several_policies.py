@@ -21,6 +21,7 @@ from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.api.status import status_router
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.loop.context import LoopContext
 from lightning_trainer.daemon.loop.participation import concerned
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
@@ -73,16 +74,18 @@ class Side:
         stored = sink.watch(policy.name, self.progress)
         itself: Any = self
         self.loop = TrainingLoop(
-            policy,
-            store=store,
+            LoopContext(
+                policy=policy,
+                store=store,
+                progress=self.progress,
+                metrics=MetricsRecorder(policy.name, store, folder=folder),
+                rollbacks=RollbackRequests(wake=stored),
+                stored=stored,
+                one_of_several=True,
+            ),
             trainer=itself,
             publisher=itself,
             checkpoints=CheckpointFolder(folder / policy.name, keep=1),
-            progress=self.progress,
-            metrics=MetricsRecorder(policy.name, store, folder=folder),
-            rollbacks=RollbackRequests(wake=stored),
-            stored=stored,
-            one_of_several=True,
         )
 
     async def step(self, batch: TrainingBatch) -> StepReport:

@@ -14,6 +14,7 @@ from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop import training_loop
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.loop.context import LoopContext
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
 from lightning_trainer.daemon.loop.turn import Turn
 from lightning_trainer.daemon.watching.progress import Phase, Progress
@@ -130,15 +131,17 @@ class Run:
         trainer: Any = self.trainer
         publisher: Any = self.publisher
         self.loop = TrainingLoop(
-            PolicyConfig(name="p", agents=("a",), model="random:tiny", **settings),
-            store=store,
+            LoopContext(
+                policy=PolicyConfig(name="p", agents=("a",), model="random:tiny", **settings),
+                store=store,
+                progress=self.progress,
+                metrics=MetricsRecorder("p", store, folder=folder),
+                rollbacks=self.rollbacks,
+                stored=stored,
+            ),
             trainer=trainer,
             publisher=publisher,
             checkpoints=self.checkpoints,
-            progress=self.progress,
-            metrics=MetricsRecorder("p", store, folder=folder),
-            rollbacks=self.rollbacks,
-            stored=stored,
             turn=turn and turn(self.rollbacks),
         )
 
